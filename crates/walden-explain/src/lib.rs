@@ -3,6 +3,7 @@
 
 pub mod checkpoints;
 mod collect;
+pub mod diff;
 pub mod document;
 pub mod evidence;
 mod explain;

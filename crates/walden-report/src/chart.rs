@@ -283,6 +283,8 @@ pub struct CurveLine {
     pub right: bool,
     /// The line: pairs of setting and predicted value, ascending by the setting.
     pub predicted: Vec<(f64, f64)>,
+    /// Whether the line is of measured values, too.
+    pub is_measured: bool,
     /// The error of each predicted value in both directions; empty or one per value.
     pub errors: Vec<f64>,
     /// The points: pairs of setting and measured value.

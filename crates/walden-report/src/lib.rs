@@ -3,6 +3,8 @@
 
 pub mod chart;
 pub mod csv;
+pub mod diff;
+pub mod diff_html;
 pub mod explain;
 pub mod explain_html;
 pub mod html;

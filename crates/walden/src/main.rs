@@ -12,6 +12,7 @@ mod compress;
 mod decompress;
 #[cfg(feature = "lab")]
 mod demo;
+mod diff;
 mod explain;
 mod help;
 #[cfg(feature = "lab")]
@@ -64,6 +65,7 @@ enum Command {
     #[cfg(feature = "lab")]
     Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
+    Diff(Box<diff::DiffArgs>),
     Whatif(Box<whatif::WhatifArgs>),
     Page(page::PageArgs),
     Redo(redo::RedoArgs),
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "lab")]
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Whatif(args) => whatif::run(&args),
         Command::Page(args) => page::run(&args),
         Command::Redo(args) => redo::run(&args),

@@ -20,7 +20,9 @@ mod compressed_sources;
 mod connections;
 mod culprits;
 mod demo;
+mod diff;
 mod golden;
+mod groups;
 mod html;
 mod judge;
 mod lab;
@@ -58,7 +60,9 @@ fn main() -> ExitCode {
         connections::TESTS,
         culprits::TESTS,
         demo::TESTS,
+        diff::TESTS,
         golden::TESTS,
+        groups::TESTS,
         html::TESTS,
         judge::TESTS,
         lab::TESTS,

@@ -1,0 +1,354 @@
+//! What explains a change, in words.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashSet;
+use serde_json::Value;
+use walden_format::record::RelFileLocator;
+
+use super::{Change, Comparison, DiffFinding, ImageChange, Per, Side, Status, difference};
+use crate::document::Document;
+use crate::findings::{bytes_text, percent_text};
+use crate::labels::Part;
+use crate::tally::ImageCause;
+
+/// Findings about amounts of single relations.
+const MAX_RELATIONS: usize = 10;
+/// Least part of the larger range that is worth a finding.
+const MIN_SHARE: f64 = 0.01;
+/// Least part of it at which something that is one cause comes before changes of amounts.
+const MIN_CAUSE: f64 = 0.05;
+
+/// The rules. Those that are one cause come first.
+const CAUSES: [&str; 4] = ["new-relation", "gone-relation", "compression", "setting"];
+
+pub(super) fn find(
+    compare: &Comparison<'_>,
+    a: Side<'_>,
+    b: Side<'_>,
+    total: &Change,
+    relations: &[Change],
+    images: &[ImageChange],
+) -> Vec<DiffFinding> {
+    let finder = Finder { compare, a, b, total, per: compare.per };
+    let mut findings = Vec::new();
+    let explained = finder.relations_that_come_or_go(relations, &mut findings);
+    let explained_images = finder.compression(&mut findings) | finder.settings(images, &mut findings);
+    finder.checkpoint_images(explained_images, relations, &mut findings);
+    finder.work(&mut findings);
+    finder.amounts(relations, &explained, &mut findings);
+    let larger = finder.larger();
+    findings
+        .retain(|one| one.change_bytes.unsigned_abs() as f64 >= MIN_SHARE * larger || one.rule == "setting");
+    let is_cause = |one: &DiffFinding| {
+        CAUSES.contains(&one.rule) && one.change_bytes.unsigned_abs() as f64 >= MIN_CAUSE * larger
+    };
+    findings.sort_by_key(|one| (!is_cause(one), std::cmp::Reverse(one.change_bytes.unsigned_abs())));
+    findings
+}
+
+struct Finder<'a> {
+    compare: &'a Comparison<'a>,
+    a: Side<'a>,
+    b: Side<'a>,
+    total: &'a Change,
+    per: Per,
+}
+
+/// A change over the length of B, in the unit of the comparison, with its sign.
+pub(super) fn amount(compare: &Comparison<'_>, per: Per, change: i64) -> String {
+    let (by, unit) = match per {
+        Per::Second => (compare.b.micros as f64 / 1e6, "/s"),
+        Per::Transaction => (compare.b.transactions as f64, " per transaction"),
+        Per::Total => (1.0, ""),
+    };
+    let sign = if change < 0 { '-' } else { '+' };
+    format!("{sign}{}{unit}", bytes_text((change.unsigned_abs() as f64 / by.max(1e-6)).round() as u64))
+}
+
+impl Finder<'_> {
+    fn larger(&self) -> f64 {
+        self.total.a_scaled_bytes.max(self.total.b_bytes) as f64
+    }
+
+    fn finding(&self, rule: &'static str, text: String, points_at: String, change_bytes: i64) -> DiffFinding {
+        let whole = self.total.change_bytes;
+        let share_of_change = (whole != 0).then(|| change_bytes as f64 / whole as f64);
+        let text = format!("{text}: {}", amount(self.compare, self.per, change_bytes));
+        DiffFinding { rule, text, points_at, change_bytes, share_of_change }
+    }
+
+    /// Relations that only one of the ranges has. Returns the names of all of them.
+    fn relations_that_come_or_go(
+        &self,
+        relations: &[Change],
+        findings: &mut Vec<DiffFinding>,
+    ) -> Vec<String> {
+        // By table or relation: all its forks, and of a table its indexes, unless only some of them come or go.
+        let of_relations = || relations.iter().filter(|change| change.relation.is_some());
+        let mut tables: BTreeMap<&str, Vec<&Change>> = BTreeMap::new();
+        for change in of_relations() {
+            tables.entry(change.table.as_deref().unwrap_or(&change.label)).or_default().push(change);
+        }
+        let mut explained = Vec::new();
+        for (table, parts) in tables {
+            let one = |status| parts.iter().all(|part| part.status == status);
+            let groups: Vec<Vec<&Change>> = match one(Status::New) || one(Status::Gone) {
+                true => vec![parts],
+                false => {
+                    let mut by_relation: BTreeMap<&str, Vec<&Change>> = BTreeMap::new();
+                    for part in parts {
+                        by_relation
+                            .entry(part.relation.as_deref().unwrap_or_default())
+                            .or_default()
+                            .push(part);
+                    }
+                    let is_whole = |parts: &Vec<&Change>| {
+                        parts.iter().all(|part| part.status == parts[0].status)
+                            && parts[0].status != Status::Both
+                    };
+                    by_relation.into_values().filter(is_whole).collect()
+                }
+            };
+            for parts in groups {
+                explained.extend(parts.iter().map(|part| part.label.clone()));
+                findings.push(self.comes_or_goes(table, &parts));
+            }
+        }
+        explained
+    }
+
+    fn comes_or_goes(&self, table: &str, parts: &[&Change]) -> DiffFinding {
+        let main = parts.iter().find(|part| !is_fork(part.part)).unwrap_or(&parts[0]);
+        let name = main.relation.clone().unwrap_or_else(|| table.to_owned());
+        let indexes =
+            parts.iter().filter(|part| part.part == Some(Part::Index) && part.label != main.label).count();
+        let with = match (main.part, indexes) {
+            (Some(Part::Index), _) | (_, 0) => String::new(),
+            (_, 1) => " with its index".to_owned(),
+            (_, many) => format!(" with its {many} indexes"),
+        };
+        let kind = match main.part {
+            Some(Part::Table) => "table ",
+            Some(Part::Index) => "index ",
+            Some(Part::Toast) => "TOAST table ",
+            Some(Part::Sequence) => "sequence ",
+            Some(Part::MaterializedView) => "materialized view ",
+            _ => "relation ",
+        };
+        let change: i64 = parts.iter().map(|part| part.change_bytes).sum();
+        if main.status == Status::New {
+            let bytes: u64 = parts.iter().map(|part| part.b_bytes).sum();
+            let forced: u64 = parts.iter().map(|part| part.b_forced).sum();
+            let share = percent_text(bytes as f64 / self.compare.b.bytes.max(1) as f64);
+            let is_created = self.is_in(parts, |side| &side.explanation.created);
+            let verb = if is_created { "is new and writes" } else { "has no WAL before, and writes" };
+            let build = match forced as f64 / bytes.max(1) as f64 {
+                share @ 0.1.. => format!(" ({} of that is its build)", percent_text(share)),
+                _ => String::new(),
+            };
+            let text = format!("{kind}{name}{with} {verb} {share} of the WAL{build}");
+            self.finding("new-relation", text, name, change)
+        } else {
+            let bytes: u64 = parts.iter().map(|part| part.a_bytes).sum();
+            let share = percent_text(bytes as f64 / self.compare.a.bytes.max(1) as f64);
+            let is_dropped = self.is_in(parts, |side| &side.explanation.dropped);
+            let verb = if is_dropped { "was dropped" } else { "has no WAL any more" };
+            let text = format!("{kind}{name}{with} {verb}, and wrote {share} of the WAL");
+            self.finding("gone-relation", text, name, change)
+        }
+    }
+
+    /// Whether one of the files of relations is in a set of either range.
+    fn is_in(
+        &self,
+        parts: &[&Change],
+        set: impl for<'s> Fn(&'s Side<'s>) -> &'s FxHashSet<RelFileLocator>,
+    ) -> bool {
+        let labels: Vec<&str> = parts.iter().map(|part| part.label.as_str()).collect();
+        let sides = [&self.a, &self.b];
+        let files: Vec<String> = sides.iter().flat_map(|side| files_of(side.document, &labels)).collect();
+        sides.iter().any(|side| set(side).iter().any(|file| files.contains(&file.to_string())))
+    }
+
+    /// Images that are compressed in another way. Returns whether they are.
+    fn compression(&self, findings: &mut Vec<DiffFinding>) -> bool {
+        let (a, b) = (Methods::of(self.a.document), Methods::of(self.b.document));
+        let (Some(from), Some(to)) = (a.usual(), b.usual()) else { return false };
+        if from == to || a.plain == 0 || b.plain == 0 {
+            return false;
+        }
+        // The images of B as large as those of A are for their content.
+        let expected = (u128::from(b.plain) * u128::from(a.bytes) / u128::from(a.plain)) as u64;
+        let change = difference(b.bytes, expected);
+        let method = |name: &str| {
+            if name == "none" { "not compressed".to_owned() } else { format!("compressed by {name}") }
+        };
+        let mean = |methods: &Methods| bytes_text(methods.bytes / methods.count.max(1));
+        let text = format!(
+            "full-page images are {} and were {} (wal_compression): {} each instead of {}",
+            method(&to),
+            method(&from),
+            mean(&b),
+            mean(&a)
+        );
+        findings.push(self.finding("compression", text, "wal_compression".to_owned(), change));
+        true
+    }
+
+    /// Settings in the log that differ. Returns whether `full_page_writes` does.
+    fn settings(&self, images: &[ImageChange], findings: &mut Vec<DiffFinding>) -> bool {
+        let mut changes_images = false;
+        for (name, to) in &self.b.document.settings {
+            let Some(from) = self.a.document.settings.get(name).filter(|from| *from != to) else { continue };
+            let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let change = match name.as_str() {
+                "full_page_writes" => change_of(images, ImageCause::Checkpoint),
+                "wal_log_hints" => change_of(images, ImageCause::Hint),
+                _ => 0,
+            };
+            changes_images |= name == "full_page_writes";
+            let text = format!("{name} is {} and was {}", word(to), word(from));
+            let mut finding = self.finding("setting", text.clone(), name.clone(), change);
+            if change == 0 {
+                finding.text = text + "; what it changes is in the kinds of records";
+            }
+            findings.push(finding);
+        }
+        changes_images
+    }
+
+    /// Images of first touches, with what checkpoints did.
+    ///
+    /// Of relations that both ranges have: those of others are explained by these.
+    fn checkpoint_images(&self, is_explained: bool, relations: &[Change], findings: &mut Vec<DiffFinding>) {
+        if is_explained {
+            return;
+        }
+        let images =
+            relations.iter().filter(|change| change.status == Status::Both).map(|one| one.checkpoint_images);
+        let (a, b) = images.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let change = difference(b, self.compare.scale.apply(a));
+        let every = |side: Side<'_>| {
+            let checkpoints = &side.document.checkpoints;
+            match (checkpoints.mean_interval_seconds, checkpoints.mean_distance) {
+                (Some(seconds), Some(distance)) => {
+                    format!("one checkpoint in {seconds:.0} s or {}", bytes_text(distance))
+                }
+                _ => format!("{} checkpoints", checkpoints.count),
+            }
+        };
+        let share = |bytes: u64, all: u64| percent_text(bytes as f64 / all.max(1) as f64);
+        let text = format!(
+            "images after checkpoints, of relations that both have, are {} of the WAL and were {} ({}, before {})",
+            share(b, self.compare.b.bytes),
+            share(a, self.compare.a.bytes),
+            every(self.b),
+            every(self.a)
+        );
+        findings.push(self.finding(
+            "checkpoint-images",
+            text,
+            "max_wal_size, checkpoint_timeout".to_owned(),
+            change,
+        ));
+    }
+
+    /// More or fewer transactions, each with the WAL of before.
+    fn work(&self, findings: &mut Vec<DiffFinding>) {
+        let Some(at_same) = self.total.change_at_same_transactions.filter(|_| self.per == Per::Second) else {
+            return;
+        };
+        let change = self.total.change_bytes.saturating_sub(at_same);
+        let rate =
+            |numbers: &super::Numbers| numbers.transactions as f64 * 1e6 / numbers.micros.max(1) as f64;
+        let (from, to) = (rate(self.compare.a), rate(self.compare.b));
+        let text = format!(
+            "{to:.1} transactions are committed per second and were {from:.1}, at the same WAL for each"
+        );
+        findings.push(self.finding("work", text, "the number of transactions".to_owned(), change));
+    }
+
+    /// Relations that write another amount per transaction, or per second where there are none.
+    fn amounts(&self, relations: &[Change], explained: &[String], findings: &mut Vec<DiffFinding>) {
+        let of = |change: &Change| change.change_at_same_transactions.unwrap_or(change.change_bytes);
+        let mut left: Vec<&Change> = relations
+            .iter()
+            .filter(|change| change.relation.is_some() && !explained.contains(&change.label))
+            .filter(|change| change.beyond_noise != Some(false))
+            .collect();
+        left.sort_by_key(|change| std::cmp::Reverse(of(change).unsigned_abs()));
+        for change in left.into_iter().take(MAX_RELATIONS) {
+            let name = &change.label;
+            let rates = change.per_transaction.filter(|_| self.per == Per::Second).or(change.per_second);
+            let unit = if change.per_transaction.is_some() { "per transaction" } else { "per second" };
+            let text = match rates {
+                Some(rates) => {
+                    let word = |rate: f64| bytes_text(rate.round() as u64);
+                    format!("{name} writes {} {unit} and wrote {}", word(rates.b), word(rates.a))
+                }
+                None => format!(
+                    "{name} writes {} and wrote {}",
+                    bytes_text(change.b_bytes),
+                    bytes_text(change.a_bytes)
+                ),
+            };
+            let images = match change.images {
+                (a, b) if a != b => format!(" ({b} images, before {a})"),
+                _ => String::new(),
+            };
+            findings.push(self.finding("amount", text + &images, name.clone(), of(change)));
+        }
+    }
+}
+
+fn is_fork(part: Option<Part>) -> bool {
+    matches!(part, Some(Part::FreeSpaceMap | Part::VisibilityMap | Part::InitFork))
+}
+
+fn change_of(images: &[ImageChange], cause: ImageCause) -> i64 {
+    images
+        .iter()
+        .find(|image| image.change.label == cause.name())
+        .map_or(0, |image| image.change.change_bytes)
+}
+
+/// The files of relations with these labels.
+fn files_of(document: &Document, labels: &[&str]) -> Vec<String> {
+    let parts = document.relations.iter().flat_map(|relation| &relation.parts);
+    let labelled =
+        parts.filter_map(|part| part.keys.first()).filter(|label| labels.contains(&label.text.as_str()));
+    labelled.filter_map(|label| label.file.clone()).collect()
+}
+
+/// Full-page images by method of compression, without those whose cause is not the server's work.
+#[derive(Default)]
+struct Methods {
+    count: u64,
+    bytes: u64,
+    plain: u64,
+    plain_by_method: BTreeMap<String, u64>,
+}
+
+impl Methods {
+    fn of(document: &Document) -> Methods {
+        let mut methods = Methods::default();
+        for cause in document.images.values() {
+            let by = cause.get("by_compression").and_then(Value::as_object);
+            for (method, sum) in by.into_iter().flatten() {
+                let number = |name: &str| sum.get(name).and_then(Value::as_u64).unwrap_or(0);
+                methods.count += number("count");
+                methods.bytes += number("bytes");
+                methods.plain += number("uncompressed_bytes");
+                *methods.plain_by_method.entry(method.clone()).or_default() += number("uncompressed_bytes");
+            }
+        }
+        methods
+    }
+
+    /// The method of more than half of the images; one that does not get smaller is not compressed.
+    fn usual(&self) -> Option<String> {
+        let most = self.plain_by_method.iter().max_by_key(|(_, plain)| **plain)?;
+        (*most.1 * 2 > self.plain).then(|| most.0.clone())
+    }
+}

@@ -1,0 +1,672 @@
+//! What changed from one range of WAL to another one: the JSON of `walden diff --format json`.
+//!
+//! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from that of B. The scaled bytes of
+//! the parts are rounded so that they add up to the scaled whole, so the changes of the parts add up to the change of the whole, to
+//! the byte, in every list. The fields are described in `docs/diff.md`.
+
+mod findings;
+mod noise;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use self::noise::Series;
+use crate::document::{Document, GroupDocument, TallyDocument, ViewDocument};
+use crate::explanation::Explanation;
+use crate::group::{Dimension, ViewSpec};
+use crate::labels::Part;
+use crate::tally::{Bucket, ImageCause};
+
+/// Version of the JSON format.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The views that documents to compare must have behind those that the user asks for.
+pub fn views() -> [ViewSpec; 2] {
+    [ViewSpec::by(Dimension::Time), ViewSpec { dimensions: vec![Dimension::Time, Dimension::Relation] }]
+}
+
+/// One of the two ranges.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    /// What it is called, such as `before`.
+    pub name: &'a str,
+    /// With all groups, and [`views`] as its last ones.
+    pub document: &'a Document,
+    /// What it is made of.
+    pub explanation: &'a Explanation,
+    /// Length of the range, in microseconds.
+    pub micros: u64,
+}
+
+/// What A is scaled by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    /// Seconds: rates are compared.
+    Second,
+    /// Committed transactions: the WAL of a transaction is compared.
+    Transaction,
+    /// Nothing: the bytes are compared as they are.
+    Total,
+}
+
+/// What changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    /// `walden diff`.
+    pub format: &'static str,
+    /// [`FORMAT_VERSION`]
+    pub format_version: u32,
+    /// The first range.
+    pub a: SideDocument,
+    /// The second one.
+    pub b: SideDocument,
+    /// What A was scaled by to B's length.
+    pub per: Per,
+    /// All of the WAL written.
+    pub total: Change,
+    /// By what bytes are for.
+    pub buckets: Vec<Change>,
+    /// By relation and fork.
+    pub relations: Vec<Change>,
+    /// By kind of record.
+    pub record_kinds: Vec<Change>,
+    /// Full-page images by cause; the rest is without images.
+    pub images: Vec<ImageChange>,
+    /// The views that were asked for.
+    pub views: Vec<ViewChange>,
+    /// What explains the change, largest first; causes that are one thing come before changes of amounts.
+    pub findings: Vec<DiffFinding>,
+    /// What limits the comparison.
+    pub notes: Vec<String>,
+}
+
+/// One of the two ranges.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SideDocument {
+    pub name: String,
+    pub postgresql: String,
+    pub system_identifier: String,
+    pub start: String,
+    pub end: String,
+    pub first_time: Option<String>,
+    pub last_time: Option<String>,
+    pub seconds: f64,
+    /// Bytes written: without the unwritten end of the last segment.
+    pub bytes: u64,
+    pub transactions: u64,
+    pub checkpoints: u64,
+    /// Cycles from redo pointer to redo pointer that lie in the range as a whole.
+    pub whole_cycles: u64,
+    pub checkpoints_by_cause: Map<String, Value>,
+    pub mean_checkpoint_distance: Option<u64>,
+    pub mean_checkpoint_interval_seconds: Option<f64>,
+    pub settings: Map<String, Value>,
+    /// Rate over time: seconds since the start of the first span, and bytes per second.
+    pub rate: Vec<(f64, f64)>,
+    /// Width of the spans, in seconds.
+    pub span_seconds: Option<i64>,
+}
+
+/// Bytes in A and B, and their difference.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// What they are of.
+    pub label: String,
+    /// What that is; of views, that of the first dimension.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+    /// Of an index and the like, the table that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    /// Whether A and B both have some of it.
+    pub status: Status,
+    /// Bytes in A.
+    pub a_bytes: u64,
+    /// Bytes in B.
+    pub b_bytes: u64,
+    /// The bytes of A over the length of B.
+    pub a_scaled_bytes: u64,
+    /// `b_bytes` less `a_scaled_bytes`.
+    pub change_bytes: i64,
+    /// Part of the whole change; above 1 or below 0 where others counteract.
+    pub share_of_change: Option<f64>,
+    /// Bytes per second in A and B, and the difference.
+    pub per_second: Option<Rates>,
+    /// Bytes per committed transaction in A and B, and the difference.
+    pub per_transaction: Option<Rates>,
+    /// The change if B had as many transactions per second as A would have: what is not explained by their number.
+    pub change_at_same_transactions: Option<i64>,
+    /// Whether the change is above the noise within the ranges; null where that cannot be known.
+    pub beyond_noise: Option<bool>,
+    /// Images in A and B.
+    #[serde(skip)]
+    images: (u64, u64),
+    /// Bytes of forced images in B.
+    #[serde(skip)]
+    b_forced: u64,
+    /// Bytes of images after checkpoints in A and B.
+    #[serde(skip)]
+    checkpoint_images: (u64, u64),
+    /// The relation without its fork: to find all forks of one.
+    #[serde(skip)]
+    relation: Option<String>,
+}
+
+/// A quantity in A and B.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Rates {
+    pub a: f64,
+    pub b: f64,
+    pub change: f64,
+}
+
+/// Where something occurs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// In A and in B.
+    Both,
+    /// Only in B.
+    New,
+    /// Only in A.
+    Gone,
+}
+
+/// Full-page images of one cause in A and B.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct ImageChange {
+    #[serde(flatten)]
+    pub change: Change,
+    pub a_count: u64,
+    pub b_count: u64,
+    pub a_mean_bytes: Option<u64>,
+    pub b_mean_bytes: Option<u64>,
+}
+
+/// A view in A and B.
+#[derive(Clone, Debug, Serialize)]
+pub struct ViewChange {
+    /// The dimensions' names.
+    pub by: Vec<&'static str>,
+    /// The groups, by the size of their change.
+    pub groups: Vec<Change>,
+}
+
+/// Something that explains part of the change.
+#[derive(Clone, Debug, Serialize)]
+pub struct DiffFinding {
+    /// Which rule found it.
+    pub rule: &'static str,
+    /// In words.
+    pub text: String,
+    /// What it is about: a relation, a setting, the work.
+    pub points_at: String,
+    /// Bytes over the length of B that it explains. Findings may overlap: an index that is new has images, too.
+    pub change_bytes: i64,
+    /// The same as part of the whole change.
+    pub share_of_change: Option<f64>,
+}
+
+/// Bytes that are in the files and were not written in the range.
+const NOT_WRITTEN: [Bucket; 3] = [Bucket::ZeroTail, Bucket::RecycledTail, Bucket::TornTail];
+
+/// Compares two ranges.
+pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
+    let (of_a, of_b) = (Numbers::of(a), Numbers::of(b));
+    let per = per.unwrap_or_else(|| usual(&of_a, &of_b));
+    let scale = Scale::new(per, &of_a, &of_b);
+    let compare = Comparison { a: &of_a, b: &of_b, per, scale };
+    let total = compare.total();
+    let buckets = compare.all(bucket_rows(a), bucket_rows(b));
+    let mut relations = compare.all(relation_rows(a), relation_rows(b));
+    mark_noise(&compare, &mut relations);
+    let total = Change {
+        beyond_noise: compare.total_noise().map(|noise| noise < total.change_bytes.unsigned_abs()),
+        ..total
+    };
+    let record_kinds = compare.all(kind_rows(a), kind_rows(b));
+    let images = image_changes(&compare, a, b);
+    let own = a.document.views.len().saturating_sub(views().len());
+    let views = a.document.views.iter().zip(&b.document.views).take(own);
+    let views: Vec<ViewChange> = views
+        .map(|(in_a, in_b)| ViewChange {
+            by: in_a.by.clone(),
+            groups: compare.all(view_rows(in_a), view_rows(in_b)),
+        })
+        .collect();
+    let notes = notes_of(&compare, a, b, &total);
+    let findings = findings::find(&compare, a, b, &total, &relations, &images);
+    Diff {
+        format: "walden diff",
+        format_version: FORMAT_VERSION,
+        a: side(a, &of_a),
+        b: side(b, &of_b),
+        per,
+        total,
+        buckets,
+        relations,
+        record_kinds,
+        images,
+        views,
+        findings,
+        notes,
+    }
+}
+
+/// Rates are compared where both ranges have a length, else transactions, else bytes.
+fn usual(a: &Numbers, b: &Numbers) -> Per {
+    if a.micros.min(b.micros) >= 1_000_000 {
+        Per::Second
+    } else if a.transactions.min(b.transactions) > 0 {
+        Per::Transaction
+    } else {
+        Per::Total
+    }
+}
+
+/// The numbers of one range that everything is compared by.
+struct Numbers {
+    bytes: u64,
+    micros: u64,
+    transactions: u64,
+    whole_cycles: u64,
+    /// Bytes over time.
+    series: Option<Series>,
+    /// The same by relation.
+    by_relation: BTreeMap<String, Series>,
+}
+
+impl Numbers {
+    fn of(side: Side<'_>) -> Numbers {
+        let document = side.document;
+        let (of_time, relation_view) = (own_view(document, 0), own_view(document, 1));
+        let series = of_time.and_then(|view| Series::of_view(view, |_| Some(String::new())).remove(""));
+        let frame = of_time.and_then(noise::Frame::of);
+        let by_relation = match (relation_view, frame) {
+            (Some(view), Some(frame)) => {
+                Series::in_frame(view, frame, |group| group.keys.get(1).map(|key| key.text.clone()))
+            }
+            _ => BTreeMap::new(),
+        };
+        let inside = |lsn: &str| {
+            let Ok(lsn) = lsn.parse() else { return false };
+            side.explanation.ranges.iter().any(|range| range.start <= lsn && lsn <= range.end)
+        };
+        let redos = document.checkpoints.list.iter().filter(|one| inside(&one.redo)).count() as u64;
+        Numbers {
+            bytes: written(&document.buckets),
+            micros: side.micros,
+            transactions: document.transactions.committed,
+            whole_cycles: redos.saturating_sub(1),
+            series,
+            by_relation,
+        }
+    }
+}
+
+/// One of the document's last views, which [`views`] asked for.
+fn own_view(document: &Document, index: usize) -> Option<&ViewDocument> {
+    document.views.get((document.views.len() + index).checked_sub(views().len())?)
+}
+
+/// Bytes of buckets that were written.
+fn written(buckets: &Map<String, Value>) -> u64 {
+    let bytes = |bucket: Bucket| buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
+    Bucket::all().filter(|bucket| !NOT_WRITTEN.contains(bucket)).map(bytes).sum()
+}
+
+/// A fraction that bytes of A are multiplied by.
+#[derive(Clone, Copy)]
+struct Scale {
+    numerator: u64,
+    denominator: u64,
+}
+
+impl Scale {
+    fn new(per: Per, a: &Numbers, b: &Numbers) -> Scale {
+        let (numerator, denominator) = match per {
+            Per::Second => (b.micros, a.micros),
+            Per::Transaction => (b.transactions, a.transactions),
+            Per::Total => (1, 1),
+        };
+        Scale { numerator, denominator: denominator.max(1) }
+    }
+
+    fn apply(self, bytes: u64) -> u64 {
+        let product = u128::from(bytes) * u128::from(self.numerator) / u128::from(self.denominator);
+        u64::try_from(product).unwrap_or(u64::MAX)
+    }
+
+    /// Scales parts so that they add up to the scaled sum.
+    fn apply_to_all(self, parts: impl Iterator<Item = u64>) -> Vec<u64> {
+        let (mut sum, mut scaled) = (0, 0);
+        let mut all = Vec::new();
+        for bytes in parts {
+            sum += bytes;
+            let until = self.apply(sum);
+            all.push(until - scaled);
+            scaled = until;
+        }
+        all
+    }
+}
+
+/// A row before it is compared.
+#[derive(Clone, Default)]
+struct Bytes {
+    bytes: u64,
+    images: u64,
+    forced: u64,
+    checkpoint: u64,
+    part: Option<Part>,
+    table: Option<String>,
+    relation: Option<String>,
+}
+
+impl Bytes {
+    fn of(sum: &TallyDocument) -> Bytes {
+        let of = |bucket: Bucket| sum.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
+        let (forced, checkpoint) = (of(Bucket::ImageForced), of(Bucket::ImageCheckpoint));
+        Bytes { bytes: written(&sum.buckets), images: sum.images, forced, checkpoint, ..Bytes::default() }
+    }
+
+    fn merge(&mut self, other: Bytes) {
+        let Bytes { bytes, images, forced, checkpoint, .. } = *self;
+        *self = other;
+        self.bytes += bytes;
+        self.images += images;
+        self.forced += forced;
+        self.checkpoint += checkpoint;
+    }
+}
+
+type Rows = BTreeMap<String, Bytes>;
+
+fn bucket_rows(side: Side<'_>) -> Rows {
+    let bytes =
+        |bucket: Bucket| side.document.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
+    let rows = Bucket::all().filter(|bucket| !NOT_WRITTEN.contains(bucket) && bytes(*bucket) > 0);
+    rows.map(|bucket| (bucket.description().to_owned(), Bytes { bytes: bytes(bucket), ..Bytes::default() }))
+        .collect()
+}
+
+fn relation_rows(side: Side<'_>) -> Rows {
+    let mut rows = Rows::new();
+    for relation in &side.document.relations {
+        for part in &relation.parts {
+            let Some(label) = part.keys.first() else { continue };
+            let base = label.name.clone().or_else(|| label.file.clone());
+            let row = Bytes {
+                part: Some(label.part),
+                table: (relation.label.text != label.text).then(|| relation.label.text.clone()),
+                relation: base,
+                ..Bytes::of(&part.sum)
+            };
+            if row.bytes > 0 {
+                rows.entry(label.text.clone()).or_default().merge(row);
+            }
+        }
+    }
+    rows
+}
+
+fn kind_rows(side: Side<'_>) -> Rows {
+    group_rows(side.document.record_kinds.iter())
+}
+
+fn view_rows(view: &ViewDocument) -> Rows {
+    let mut rows = group_rows(view.groups.iter());
+    if let Some(rest) = &view.rest {
+        rows.entry("(smaller groups)".to_owned()).or_default().merge(Bytes::of(&rest.sum));
+    }
+    rows
+}
+
+fn group_rows<'a>(groups: impl Iterator<Item = &'a GroupDocument>) -> Rows {
+    let mut rows = Rows::new();
+    for group in groups {
+        let text = group.keys.iter().map(|key| key.text.as_str()).collect::<Vec<_>>().join(", ");
+        let row = Bytes { part: group.keys.first().map(|key| key.part), ..Bytes::of(&group.sum) };
+        if row.bytes > 0 {
+            rows.entry(text).or_default().merge(row);
+        }
+    }
+    rows
+}
+
+/// Two ranges and the scale between them.
+struct Comparison<'a> {
+    a: &'a Numbers,
+    b: &'a Numbers,
+    per: Per,
+    scale: Scale,
+}
+
+impl Comparison<'_> {
+    /// Compares rows with the same key. The largest changes come first.
+    fn all(&self, a: Rows, mut b: Rows) -> Vec<Change> {
+        let mut pairs: Vec<(String, Bytes, Bytes)> = Vec::new();
+        for (key, row) in a {
+            let in_b = b.remove(&key).unwrap_or_default();
+            pairs.push((key, row, in_b));
+        }
+        pairs.extend(b.into_iter().map(|(key, row)| (key, Bytes::default(), row)));
+        let of_a = || pairs.iter().map(|(_, in_a, _)| in_a.bytes);
+        let scaled = self.scale.apply_to_all(of_a());
+        let at_same = self.transactions().map(|scale| scale.apply_to_all(of_a()));
+        let mut changes: Vec<Change> = pairs
+            .iter()
+            .zip(scaled)
+            .enumerate()
+            .map(|(at, ((key, in_a, in_b), scaled))| {
+                let at_same = at_same.as_ref().and_then(|all| all.get(at)).copied();
+                self.change(key, in_a, in_b, scaled, at_same)
+            })
+            .collect();
+        changes.sort_by(|one, other| {
+            let size = |change: &Change| std::cmp::Reverse(change.change_bytes.unsigned_abs());
+            size(one).cmp(&size(other)).then_with(|| one.label.cmp(&other.label))
+        });
+        changes
+    }
+
+    fn total(&self) -> Change {
+        let row = |bytes| Bytes { bytes, ..Bytes::default() };
+        let at_same = self.transactions().map(|scale| scale.apply(self.a.bytes));
+        self.change("all", &row(self.a.bytes), &row(self.b.bytes), self.scale.apply(self.a.bytes), at_same)
+    }
+
+    /// The scale by transactions, if both ranges have some.
+    fn transactions(&self) -> Option<Scale> {
+        (self.a.transactions > 0 && self.b.transactions > 0)
+            .then(|| Scale::new(Per::Transaction, self.a, self.b))
+    }
+
+    fn change(&self, key: &str, a: &Bytes, b: &Bytes, scaled: u64, at_same: Option<u64>) -> Change {
+        let of = if b.bytes > 0 { b } else { a };
+        let change_bytes = difference(b.bytes, scaled);
+        let whole = difference(self.b.bytes, self.scale.apply(self.a.bytes));
+        let rates = |in_a: f64, in_b: f64| {
+            let (a, b) = (a.bytes as f64 / in_a, b.bytes as f64 / in_b);
+            Rates { a, b, change: b - a }
+        };
+        let seconds = |numbers: &Numbers| numbers.micros as f64 / 1e6;
+        let (transactions, micros) =
+            (|numbers: &Numbers| numbers.transactions as f64, self.a.micros.min(self.b.micros));
+        Change {
+            label: key.to_owned(),
+            part: of.part,
+            table: of.table.clone(),
+            status: match (a.bytes, b.bytes) {
+                (0, _) => Status::New,
+                (_, 0) => Status::Gone,
+                _ => Status::Both,
+            },
+            a_bytes: a.bytes,
+            b_bytes: b.bytes,
+            a_scaled_bytes: scaled,
+            change_bytes,
+            share_of_change: (whole != 0).then(|| change_bytes as f64 / whole as f64),
+            per_second: (micros > 0).then(|| rates(seconds(self.a), seconds(self.b))),
+            per_transaction: self.transactions().map(|_| rates(transactions(self.a), transactions(self.b))),
+            change_at_same_transactions: at_same.map(|at_same| difference(b.bytes, at_same)),
+            beyond_noise: None,
+            images: (a.images, b.images),
+            b_forced: b.forced,
+            checkpoint_images: (a.checkpoint, b.checkpoint),
+            relation: of.relation.clone(),
+        }
+    }
+
+    /// What the change of the whole may be by chance, in bytes over the length of B.
+    fn total_noise(&self) -> Option<u64> {
+        let (a, b) = (self.a.series.as_ref()?, self.b.series.as_ref()?);
+        self.noise(a, b)
+    }
+
+    fn noise(&self, a: &Series, b: &Series) -> Option<u64> {
+        let per_second = noise::of_change(a, b)?;
+        Some((per_second * self.b.micros as f64 / 1e6) as u64)
+    }
+}
+
+fn difference(b: u64, a: u64) -> i64 {
+    i64::try_from(i128::from(b) - i128::from(a)).unwrap_or(i64::MAX)
+}
+
+/// Marks the relations whose rate changed by more than it changes within the ranges.
+fn mark_noise(compare: &Comparison<'_>, relations: &mut [Change]) {
+    for change in relations {
+        let of = |numbers: &Numbers| {
+            let empty = || numbers.series.as_ref().map(Series::empty);
+            numbers.by_relation.get(&change.label).cloned().or_else(empty)
+        };
+        let noise = of(compare.a).zip(of(compare.b)).and_then(|(a, b)| compare.noise(&a, &b));
+        change.beyond_noise = noise.map(|noise| noise < change.change_bytes.unsigned_abs());
+    }
+}
+
+fn image_changes(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>) -> Vec<ImageChange> {
+    let number = |side: Side<'_>, cause: &str, what: &str| {
+        side.document.images.get(cause).and_then(|sum| sum.get(what)?.as_u64()).unwrap_or(0)
+    };
+    let rows = |side: Side<'_>| -> Rows {
+        let causes = ImageCause::ALL.iter().map(|cause| (cause.name(), number(side, cause.name(), "bytes")));
+        let mut rows: Rows = causes
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(cause, bytes)| (cause.to_owned(), Bytes { bytes, ..Bytes::default() }))
+            .collect();
+        let images: u64 = rows.values().map(|row| row.bytes).sum();
+        let bytes = written(&side.document.buckets).saturating_sub(images);
+        rows.insert("no image".to_owned(), Bytes { bytes, ..Bytes::default() });
+        rows
+    };
+    let mean = |count: u64, bytes: u64| bytes.checked_div(count);
+    let with_counts = |change: Change| {
+        let (a_count, b_count) = (number(a, &change.label, "count"), number(b, &change.label, "count"));
+        ImageChange {
+            a_mean_bytes: mean(a_count, change.a_bytes),
+            b_mean_bytes: mean(b_count, change.b_bytes),
+            a_count,
+            b_count,
+            change,
+        }
+    };
+    compare.all(rows(a), rows(b)).into_iter().map(with_counts).collect()
+}
+
+fn side(side: Side<'_>, numbers: &Numbers) -> SideDocument {
+    let document = side.document;
+    let range = |index: Option<&crate::document::RangeDocument>, end: bool| {
+        index.map(|range| if end { range.end.clone() } else { range.start.clone() }).unwrap_or_default()
+    };
+    let checkpoints = &document.checkpoints;
+    SideDocument {
+        name: side.name.to_owned(),
+        postgresql: document.postgresql.clone(),
+        system_identifier: document.system_identifier.clone(),
+        start: range(document.ranges.first(), false),
+        end: range(document.ranges.last(), true),
+        first_time: document.time.as_ref().map(|time| time.first.clone()),
+        last_time: document.time.as_ref().map(|time| time.last.clone()),
+        seconds: numbers.micros as f64 / 1e6,
+        bytes: numbers.bytes,
+        transactions: numbers.transactions,
+        checkpoints: checkpoints.count,
+        whole_cycles: numbers.whole_cycles,
+        checkpoints_by_cause: checkpoints.by_cause.clone(),
+        mean_checkpoint_distance: checkpoints.mean_distance,
+        mean_checkpoint_interval_seconds: checkpoints.mean_interval_seconds,
+        settings: document.settings.clone(),
+        rate: numbers.series.as_ref().map(Series::rate).unwrap_or_default(),
+        span_seconds: numbers.series.as_ref().map(|series| series.width),
+    }
+}
+
+/// What limits the comparison.
+fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) -> Vec<String> {
+    let (per, mut notes) = (compare.per, Vec::new());
+    match per {
+        Per::Second => {}
+        Per::Transaction => {
+            notes.push("a range has no length in time: the WAL per transaction is compared".to_owned())
+        }
+        Per::Total => {
+            notes.push("the bytes are compared as they are, whatever the length of the ranges".to_owned())
+        }
+    }
+    match total.beyond_noise.filter(|_| per == Per::Second) {
+        Some(false) => notes.push(format!(
+            "the change of the whole is within the noise: the rates within the ranges vary so much that {} more or less may be chance",
+            findings::amount(compare, per, difference(compare.total_noise().unwrap_or(0), 0)).trim_start_matches('+')
+        )),
+        None if per == Per::Second => notes.push(
+            "a range is too short to tell noise from change: fewer than 8 spans of time lie in it".to_owned(),
+        ),
+        _ => {}
+    }
+    for (side, numbers) in [(a, compare.a), (b, compare.b)] {
+        if numbers.whole_cycles == 0 && side.document.settings.get("full_page_writes") != Some(&"off".into())
+        {
+            notes.push(format!(
+                "{} holds no whole checkpoint cycle: most images come right after a checkpoint, so a part of a cycle has more or \
+                 fewer of them than a whole one",
+                side.name
+            ));
+        }
+        if side.document.damage.is_some() {
+            notes.push(format!("{} ends early, at damage", side.name));
+        }
+    }
+    if a.document.postgresql != b.document.postgresql {
+        let (one, other) = (&a.document.postgresql, &b.document.postgresql);
+        notes.push(format!("{} is of PostgreSQL {one}, {} of {other}", a.name, b.name));
+    }
+    if a.document.system_identifier != b.document.system_identifier {
+        notes.push("the ranges are of two clusters: relations without a name do not match".to_owned());
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scaled_parts_add_up() {
+        let scale = Scale { numerator: 10_000_019, denominator: 29_999_999 };
+        let parts: Vec<u64> = (0..1000).map(|n| n * n * 7919 % 100_003).collect();
+        let scaled = scale.apply_to_all(parts.iter().copied());
+        assert_eq!(scaled.iter().sum::<u64>(), scale.apply(parts.iter().sum()));
+        for (bytes, scaled) in parts.iter().zip(scaled) {
+            assert!(scale.apply(*bytes).abs_diff(scaled) <= 1);
+        }
+        assert_eq!(Scale { numerator: u64::MAX, denominator: 1 }.apply(u64::MAX), u64::MAX);
+    }
+}

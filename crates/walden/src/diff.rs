@@ -1,0 +1,282 @@
+//! `walden diff`: two ranges explained and compared.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use regex::Regex;
+use walden_explain::diff::{self as compare, Diff, Per, Side};
+use walden_explain::document::{Context, Document};
+use walden_explain::group::ViewSpec;
+use walden_explain::{Bound, Explanation, Request};
+use walden_report::diff_html;
+use walden_source::inventory::Inventory;
+use walden_source::names::Names;
+
+use crate::explain::{self, parse_bound, parse_pattern, parse_span, parse_view};
+use crate::progress::Progress;
+use crate::sources::{self, SourceRange};
+use crate::terminal::Format;
+use crate::{names, output, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden diff --at '2026-11-20 14:00' --window 1h --names 'host=/run/postgresql' /archive/wal
+      the hour before and the hour after a deployment
+  walden diff /archive/monday /archive/tuesday --names names.json
+      two folders, with the names of tables and indexes
+  walden diff /archive/wal --a-from '2026-11-20 09:00' --a-to '2026-11-20 12:00' --b-from '2026-11-21 09:00' --b-to '2026-11-21 12:00'
+      the same hours of two days
+  walden diff --at 16/B374D848 --by schema --format json pg_wal.tar.gz
+      before and after a position, by schema, with exact bytes
+  walden diff --at '2026-11-20 14:00' --html diff.html /archive/wal
+      also write a page with both curves
+
+The WAL of A is scaled to the length of B; changes of parts add up to the change of the whole, to the byte.
+
+Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is compared).";
+
+/// Say what changed between two ranges of WAL: by relation, record, checkpoint, schema, and what explains it
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct DiffArgs {
+    /// A and B, each as explain's SOURCE; or one SOURCE with two ranges
+    #[arg(value_name = "SOURCE", required = true, num_args = 1..=2)]
+    sources: Vec<PathBuf>,
+
+    /// Compare what is before this LSN (16/B374D848) or time (2026-11-20 14:00) with what is after it
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound, conflicts_with_all = ["a_to", "b_from"])]
+    at: Option<Bound>,
+
+    /// Only so long before and after a time given as --at, such as 30m or 1h
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, requires = "at", conflicts_with_all = ["a_from", "b_to"])]
+    window: Option<i64>,
+
+    /// Start of A
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    a_from: Option<Bound>,
+
+    /// End of A
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    a_to: Option<Bound>,
+
+    /// Start of B
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    b_from: Option<Bound>,
+
+    /// End of B
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    b_to: Option<Bound>,
+
+    /// Follow the log that ends on this timeline
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<u32>,
+
+    /// Also compare by these dimensions of explain (schema, partition, tablespace, group, vacuum, database ...); may be
+    /// given more than once
+    #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
+    by: Vec<ViewSpec>,
+
+    /// Put relations into groups by what this regular expression finds in DATABASE.SCHEMA.TABLE, as --by group
+    #[arg(long, value_name = "REGEX", value_parser = parse_pattern)]
+    group: Option<Regex>,
+
+    /// What A is scaled by to the length of B [default: seconds, or transactions where a range is below a second]
+    #[arg(long, value_name = "UNIT", value_enum)]
+    per: Option<PerArgument>,
+
+    /// Names of tables and indexes: a connection string, or a file written by explain --save-names. Of two clusters, give
+    /// names of both
+    #[arg(long, value_name = "DSN|FILE")]
+    names: Vec<String>,
+
+    /// Width of the spans of time, by which the noise is judged and the curves are drawn [default: at most 60 spans]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    every: Option<i64>,
+
+    /// Rows of each table, with a last row for the others. 0: all
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+
+    /// Also write a page with charts, for any browser and without a network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Threads that decode [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum PerArgument {
+    /// Bytes per second
+    Second,
+    /// Bytes per committed transaction
+    Transaction,
+    /// Bytes as they are
+    Total,
+}
+
+/// A range to explain.
+struct Wanted<'a> {
+    name: String,
+    source: &'a PathBuf,
+    from: Option<Bound>,
+    to: Option<Bound>,
+}
+
+/// A range that was explained.
+struct Explained {
+    name: String,
+    document: Document,
+    explanation: Explanation,
+    micros: u64,
+    inventory: Inventory,
+}
+
+impl Explained {
+    fn side(&self) -> Side<'_> {
+        Side {
+            name: &self.name,
+            document: &self.document,
+            explanation: &self.explanation,
+            micros: self.micros,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &DiffArgs) -> Result<ExitCode> {
+    let wanted = ranges(args);
+    output::can_write(&args.html)?;
+    let mut all_names = args
+        .names
+        .iter()
+        .map(|source| names::load(std::slice::from_ref(source)))
+        .collect::<Result<Vec<_>>>()?;
+    let [a, b] = wanted;
+    let a = explain(args, a, &mut all_names)?;
+    let b = explain(args, b, &mut all_names)?;
+    let per = args.per.map(|per| match per {
+        PerArgument::Second => Per::Second,
+        PerArgument::Transaction => Per::Transaction,
+        PerArgument::Total => Per::Total,
+    });
+    let found: Diff = compare::diff(a.side(), b.side(), per);
+    if let Some(path) = &args.html {
+        output::write_page(path, &diff_html::page(&found))?;
+    }
+    let top = if args.top == 0 { usize::MAX } else { args.top };
+    terminal::show(args.format, || &found, || walden_report::diff::diff(&found, top, terminal::look()))?;
+    let codes = [&a, &b].map(|one| explain::ended(&one.inventory, one.explanation.damage.as_ref()));
+    Ok(codes.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
+}
+
+/// The two ranges.
+fn ranges(args: &DiffArgs) -> [Wanted<'_>; 2] {
+    let around = |sign: i64| match (args.at, args.window) {
+        (Some(Bound::Time(at)), Some(window)) => Some(Bound::Time(at.saturating_add(sign * window))),
+        (Some(Bound::Lsn(_)), Some(_)) => crate::wrong_usage("--window needs a time as --at, not a position"),
+        _ => None,
+    };
+    let names = if args.at.is_some() { ["before", "after"] } else { ["A", "B"] };
+    let source = |index: usize| args.sources.get(index).unwrap_or(&args.sources[0]);
+    let has_two = args.sources.len() == 2;
+    if !has_two && args.at.is_none() && (args.a_to.is_none() && args.b_from.is_none()) {
+        crate::wrong_usage(
+            "one SOURCE needs two ranges: --at TIME, or --a-from, --a-to, --b-from and --b-to; or give two SOURCEs",
+        );
+    }
+    if has_two && args.at.is_some() {
+        crate::wrong_usage("--at divides one SOURCE, and there are two");
+    }
+    // What one range leaves open ends or begins where the other one begins or ends.
+    let (a_to, b_from) = match has_two {
+        true => (args.a_to, args.b_from),
+        false => (args.a_to.or(args.at).or(args.b_from), args.b_from.or(args.at).or(args.a_to)),
+    };
+    let [a, b] = names.map(str::to_owned);
+    [
+        Wanted { name: a, source: source(0), from: args.a_from.or_else(|| around(-1)), to: a_to },
+        Wanted { name: b, source: source(1), from: b_from, to: args.b_to.or_else(|| around(1)) },
+    ]
+}
+
+fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> Result<Explained> {
+    let Wanted { name, source, from, to } = wanted;
+    let range = SourceRange { timeline: args.timeline, from, to };
+    let inventory = sources::open(std::slice::from_ref(source), &range)?;
+    explain::tell_about(&inventory);
+    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let group = args.group.iter().map(|_| ViewSpec::by(walden_explain::group::Dimension::Pattern));
+    let request = Request {
+        views: args.by.iter().cloned().chain(group).chain(compare::views()).collect(),
+        from,
+        to,
+        every: args.every,
+        ..Request::new(threads)
+    };
+    let total: u64 =
+        inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
+    let mut progress = Progress::bytes("reading", total);
+    let explanation = walden_explain::explain(&inventory.runs, &request, |bytes| progress.advance(bytes))
+        .with_context(|| format!("cannot explain {name} ({})", source.display()))?;
+    progress.finish();
+    let names = names_for(all_names, explanation.system_id, &inventory)?;
+    let checkpoint_settings = names::complete(names, &explanation);
+    let context = Context { names, checkpoint_settings, top: None, pattern: args.group.as_ref() };
+    let document = Document::new(&explanation, &context);
+    let micros = length(&explanation, &inventory, from, to);
+    Ok(Explained { name, document, explanation, micros, inventory })
+}
+
+/// The names of a cluster, all that were given for it together.
+fn names_for<'a>(all: &'a mut Vec<Names>, cluster: u64, inventory: &Inventory) -> Result<&'a mut Names> {
+    let fits = |names: &Names| names.origin.system_id.is_none_or(|id| id == cluster);
+    if !all.is_empty() && !all.iter().any(fits) {
+        names::check_cluster(&all[0], inventory)?;
+    }
+    let mut chosen: Option<usize> = None;
+    for at in 0..all.len() {
+        if !fits(&all[at]) {
+            continue;
+        }
+        match chosen {
+            None => chosen = Some(at),
+            Some(first) => {
+                let more = std::mem::take(&mut all[at]);
+                all[first].merge(more).context("cannot use the names")?;
+            }
+        }
+    }
+    let at = chosen.unwrap_or_else(|| {
+        all.push(Names::default());
+        all.len() - 1
+    });
+    Ok(&mut all[at])
+}
+
+/// Length of a range in microseconds: from and to the times that were given, where the log goes so far, else from and to the
+/// ends of transactions.
+fn length(explanation: &Explanation, inventory: &Inventory, from: Option<Bound>, to: Option<Bound>) -> u64 {
+    let Some((first, last)) = explanation.time_span else { return 0 };
+    let micros = |bound| match bound {
+        Some(Bound::Time(second)) => Some(i64::saturating_mul(second, 1_000_000)),
+        _ => None,
+    };
+    let starts = inventory.runs.iter().map(walden_source::inventory::Run::start);
+    let is_at_start =
+        explanation.ranges.first().is_none_or(|range| starts.clone().any(|start| start == range.start));
+    let is_at_end = explanation
+        .ranges
+        .last()
+        .is_none_or(|range| range.tail.is_some() || inventory.runs.iter().any(|run| run.end() <= range.end));
+    let begin = micros(from).filter(|begin| !is_at_start && *begin <= first).unwrap_or(first);
+    let end = micros(to).filter(|end| !is_at_end && *end >= last).unwrap_or(last);
+    end.abs_diff(begin)
+}

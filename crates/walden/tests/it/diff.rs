@@ -1,0 +1,217 @@
+//! Two ranges compared: everything adds up, and what was changed on a real server is what explains the change.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use walden_format::lsn::Lsn;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Outcome, postgres};
+
+use crate::material::{explain_json, golden, records_of, say, walden, write};
+
+walden_testing::tests! {
+    contributions_add_up_to_the_difference,
+    wrong_ranges_are_wrong_usage,
+    what_was_changed_on_a_server_explains_the_change,
+}
+
+fn diff(arguments: &[&str]) -> Value {
+    let run = walden(&[&["diff", "--format", "json"], arguments].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+/// Every list adds up to the whole, in A, in B and in what changed.
+fn assert_exact(diff: &Value) {
+    let mut lists = vec![&diff["buckets"], &diff["relations"], &diff["record_kinds"], &diff["images"]];
+    lists.extend(diff["views"].as_array().unwrap().iter().map(|view| &view["groups"]));
+    for list in lists {
+        for field in ["a_bytes", "b_bytes", "a_scaled_bytes", "change_bytes"] {
+            let sum: i64 = list.as_array().unwrap().iter().map(|row| row[field].as_i64().unwrap()).sum();
+            assert_eq!(sum, diff["total"][field].as_i64().unwrap(), "{field} of {list:#}");
+        }
+    }
+    let total = &diff["total"];
+    let (a, b) = (total["a_scaled_bytes"].as_i64().unwrap(), total["b_bytes"].as_i64().unwrap());
+    assert_eq!(b - a, total["change_bytes"].as_i64().unwrap());
+}
+
+fn contributions_add_up_to_the_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = folder.path().join("wal");
+    let mut records = Vec::new();
+    for (name, segment) in golden("18.6") {
+        records.extend(records_of(&segment));
+        write(&wal, &name, &segment);
+    }
+    let source = wal.to_str().unwrap();
+    let middle = records[records.len() / 2].lsn.to_string();
+    for per in ["second", "transaction", "total"] {
+        let by = ["--by", "schema", "--by", "vacuum,record", "--by", "database", "--by", "tablespace"];
+        let found =
+            diff(&[&["--at", &middle, "--per", per, "--group", "(pg_c)"][..], &by, &[source]].concat());
+        assert_exact(&found);
+        assert_eq!(found["views"].as_array().unwrap().len(), 5);
+        // The two ranges are the whole, but for what is not written.
+        let explained = explain_json(&[source]);
+        let unwritten: u64 = ["zero_tail", "recycled_tail", "torn_tail"]
+            .map(|bucket| explained["buckets"][bucket].as_u64().unwrap())
+            .iter()
+            .sum();
+        let both = |field: &str| found["total"][field].as_u64().unwrap();
+        assert_eq!(both("a_bytes") + both("b_bytes") + unwritten, explained["file_bytes"].as_u64().unwrap());
+    }
+    // A source with itself: nothing changed.
+    let same = diff(&[source, source]);
+    assert_exact(&same);
+    assert_eq!(same["total"]["change_bytes"], 0);
+    assert!(same["relations"].as_array().unwrap().iter().all(|row| row["change_bytes"] == 0));
+    assert_eq!(same["findings"].as_array().unwrap().len(), 0, "{same:#}");
+    for arguments in [&[source, source][..], &["--at", &middle, source]] {
+        let html = folder.path().join("diff.html");
+        let run = walden(&[&["diff", "--html", html.to_str().unwrap()], arguments].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        assert!(run.stdout.contains("Relations, "), "{}", run.stdout);
+        assert!(std::fs::read_to_string(&html).unwrap().contains("Kinds of records"));
+    }
+}
+
+fn wrong_ranges_are_wrong_usage() {
+    for arguments in [
+        &["diff", "a"][..],
+        &["diff", "a", "b", "--at", "0/1000000"],
+        &["diff", "a", "--at", "0/1000000", "--window", "1h"],
+        &["diff", "a", "--window", "1h"],
+        &["diff", "a", "b", "c"],
+        &["diff", "a", "b", "--group", "("],
+        &["explain", "a", "--by", "group"],
+    ] {
+        let run = walden(arguments);
+        assert_eq!(run.code, 2, "{arguments:?}: {run:?}");
+    }
+}
+
+/// So long each state of the server is observed.
+const PHASE: Duration = Duration::from_secs(13);
+
+/// Does the same amount of work per second until the phase is over, with two checkpoints in it.
+fn work(cluster: &Cluster, next: &mut i64) -> Lsn {
+    let mut client = cluster.client("postgres").unwrap();
+    let begin = Instant::now();
+    let (mut rounds, mut checkpoints) = (0, 0);
+    while begin.elapsed() < PHASE {
+        let text = format!(
+            "INSERT INTO orders SELECT n, n % 1000, md5(n::text) || md5((n * 7)::text) FROM generate_series({next}, {next} + 39) n;
+             UPDATE orders SET amount = amount + 1 WHERE id IN
+                 (SELECT 1 + (random() * 20000)::bigint FROM generate_series(1, 20))"
+        );
+        client.batch_execute(&text).unwrap();
+        *next += 40;
+        rounds += 1;
+        if begin.elapsed() > (checkpoints + 1) * PHASE / 4 {
+            client.batch_execute("CHECKPOINT").unwrap();
+            checkpoints += 1;
+        }
+        let due = begin + rounds * Duration::from_millis(20);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    position(cluster)
+}
+
+fn position(cluster: &Cluster) -> Lsn {
+    let row = cluster
+        .client("postgres")
+        .unwrap()
+        .query_one("SELECT pg_current_wal_insert_lsn()::text", &[])
+        .unwrap();
+    row.get::<_, &str>(0).parse().unwrap()
+}
+
+fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?)
+        .setting("wal_keep_size", "4GB")
+        .setting("max_wal_size", "4GB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let names = folder.path().join("names.json");
+    let names = names.to_str().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE orders (id bigint PRIMARY KEY, amount int, note text)").unwrap();
+    let mut next = 1;
+    let fill = "INSERT INTO orders SELECT n, n % 1000, md5(n::text) FROM generate_series(1, 20000) n";
+    client.batch_execute(fill).unwrap();
+    next += 20000;
+    client.batch_execute("CHECKPOINT").unwrap();
+    let begin = position(&cluster);
+    let plain = work(&cluster, &mut next);
+    client.batch_execute("CREATE INDEX orders_note ON orders (note, id)").unwrap();
+    let indexed = work(&cluster, &mut next);
+    // Names are read while the index is there, and again after it is gone.
+    let dsn = cluster.dsn("postgres");
+    let save = |from: &[&str]| {
+        let given: Vec<&str> = from.iter().flat_map(|one| ["--names", one]).collect();
+        let run = walden(&[&["explain", "--save-names", names], &given[..]].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+    };
+    save(&[&dsn]);
+    client.batch_execute("DROP INDEX orders_note").unwrap();
+    let dropped = work(&cluster, &mut next);
+    client.batch_execute("ALTER SYSTEM SET wal_compression = lz4").unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let compressed = work(&cluster, &mut next);
+    save(&[names, &dsn]);
+    let wal: PathBuf = cluster.data_dir().join("pg_wal");
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = wal.to_str().unwrap();
+    let between = |from: Lsn, at: Lsn, to: Lsn| {
+        let (from, at, to) = (from.to_string(), at.to_string(), to.to_string());
+        let arguments = [
+            "--names", names, "--a-from", &from, "--a-to", &at, "--b-from", &at, "--b-to", &to, "--every",
+            "1s", wal,
+        ];
+        let found = diff(&arguments);
+        assert_exact(&found);
+        assert_eq!(found["per"], "second");
+        let table = walden(&[&["diff"], &arguments[..]].concat());
+        say(table.stdout.split("Kinds of records").next().unwrap());
+        found
+    };
+    let first = |found: &Value| {
+        let finding = &found["findings"][0];
+        let text = |field: &str| finding[field].as_str().unwrap_or_default().to_owned();
+        (text("rule"), text("points_at"), finding["text"].as_str().unwrap_or_default().to_owned())
+    };
+    let (rule, object, text) = first(&between(begin, plain, indexed));
+    assert_eq!((rule.as_str(), object.as_str()), ("new-relation", "orders_note"), "{text}");
+    assert!(text.starts_with("index orders_note is new and writes "), "{text}");
+    let (rule, object, text) = first(&between(plain, indexed, dropped));
+    assert_eq!((rule.as_str(), object.as_str()), ("gone-relation", "orders_note"), "{text}");
+    assert!(text.starts_with("index orders_note was dropped"), "{text}");
+    let found = between(indexed, dropped, compressed);
+    let (rule, object, text) = first(&found);
+    assert_eq!((rule.as_str(), object.as_str()), ("compression", "wal_compression"), "{text}");
+    assert!(text.contains("compressed by lz4 and were not compressed"), "{text}");
+    // The work was the same, and is not blamed.
+    let work = found["findings"].as_array().unwrap().iter().find(|one| one["rule"] == "work");
+    assert!(work.is_none_or(|one| one["share_of_change"].as_f64().unwrap().abs() < 0.3), "{work:?}");
+    // By time, with as much before as after.
+    let time = &found["a"]["last_time"].as_str().unwrap()[..19];
+    let by_time = diff(&["--names", names, "--at", &format!("{time}Z"), "--window", "10s", wal]);
+    assert_exact(&by_time);
+    assert_eq!(by_time["findings"][0]["rule"], "compression", "{:#}", by_time["findings"]);
+    for side in ["a", "b"] {
+        let seconds = by_time[side]["seconds"].as_f64().unwrap();
+        assert!((9.0..=11.0).contains(&seconds), "{seconds}");
+    }
+    // Parts of one phase: nothing that was done, and honest about it.
+    let half = Lsn((begin.0 + plain.0) / 2);
+    let quarter = Lsn(begin.0 + (half.0 - begin.0) / 2);
+    let noise = between(begin, quarter, half);
+    let notes = noise["notes"].to_string();
+    assert!(notes.contains("whole checkpoint cycle") || notes.contains("too short"), "{notes}");
+    Ok(())
+}
