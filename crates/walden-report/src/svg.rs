@@ -2,10 +2,11 @@
 
 use std::error::Error;
 
+use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::chart::{Axis, Curve, Point, Scatter, front};
+use crate::chart::{Axis, Curve, CurveLine, Point, Scatter, front};
 use crate::scale::Scale;
 
 const SIZE: (u32, u32) = (960, 600);
@@ -127,116 +128,160 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
 /// # Errors
 /// The drawing library fails.
 pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
-    // Pixels of the drawing's edges.
-    const LEFT: f64 = 84.0;
-    const TOP: f64 = 48.0;
-    let right_edge = if chart.right.is_some() { 874.0 } else { 936.0 };
-    let rows = chart.lines.len().div_ceil(LEGEND_COLUMNS).max(1);
-    let bottom = f64::from(SIZE.1) - 62.0 - 20.0 * rows as f64;
-
-    let values = |right: bool| {
-        let lines = chart.lines.iter().filter(move |line| (line.right && chart.right.is_some()) == right);
-        lines.flat_map(|line| {
-            let ends = line.predicted.iter().zip(&line.errors);
-            let ends = ends.flat_map(|(&(x, y), error)| [(x, least_of(y, *error)), (x, y + error)]);
-            line.predicted.iter().chain(&line.measured).copied().chain(ends)
-        })
-    };
-    let all = values(false).chain(values(true)).map(|(x, _)| x);
-    let x = Scale::of(&chart.x, all.chain(chart.marks.iter().map(|mark| mark.at)));
-    let left = Scale::of(&chart.left, values(false).map(|(_, y)| y));
-    let right = chart.right.as_ref().map(|axis| Scale::of(axis, values(true).map(|(_, y)| y)));
-    let across = |value: f64| x.at(value).map(|place| (LEFT + place * (right_edge - LEFT)).round() as i32);
-    let up = |scale: &Scale, value: f64| {
-        scale.at(value).map(|place| (bottom - place * (bottom - TOP)).round() as i32)
-    };
-
+    let plot = Plot::of(chart);
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
-        let write = |text: &str, size: u32, at: (i32, i32), horizontal, vertical, colour: &RGBColor| {
-            let style =
-                FontDesc::from((FONT, f64::from(size))).color(colour).pos(Pos::new(horizontal, vertical));
-            root.draw(&Text::new(text.to_owned(), at, style))
-        };
-        let (first, last) = (LEFT as i32, right_edge as i32);
-        let (top, low) = (TOP as i32, bottom as i32);
-        write(&chart.title, 18, (480, 14), HPos::Center, VPos::Top, &BLACK)?;
-        for tick in x.ticks(8) {
-            if let Some(at) = across(tick) {
-                root.draw(&PathElement::new([(at, top), (at, low)], GRID))?;
-                write(&x.text(tick), LABEL, (at, low + 7), HPos::Center, VPos::Top, &BLACK)?;
-            }
-        }
-        for tick in left.ticks(8) {
-            if let Some(at) = up(&left, tick) {
-                root.draw(&PathElement::new([(first, at), (last, at)], GRID))?;
-                write(&left.text(tick), LABEL, (first - 7, at), HPos::Right, VPos::Center, &BLACK)?;
-            }
-        }
-        for (scale, tick) in
-            right.iter().flat_map(|scale| scale.ticks(8).into_iter().map(move |tick| (scale, tick)))
-        {
-            if let Some(at) = up(scale, tick) {
-                write(&scale.text(tick), LABEL, (last + 7, at), HPos::Left, VPos::Center, &BLACK)?;
-            }
-        }
-        write(&chart.x.name, LABEL + 1, ((first + last) / 2, low + 28), HPos::Center, VPos::Top, &BLACK)?;
-        write(&chart.left.name, LABEL + 1, (first - 7, top - 8), HPos::Left, VPos::Bottom, &BLACK)?;
-        if let Some(axis) = &chart.right {
-            write(&axis.name, LABEL + 1, (last + 7, top - 8), HPos::Right, VPos::Bottom, &BLACK)?;
-        }
+        plot.draw_axes(&root, chart)?;
         for mark in &chart.marks {
-            if let Some(at) = across(mark.at) {
-                let dashes = (top..low).step_by(8);
-                for from in dashes {
-                    root.draw(&PathElement::new([(at, from), (at, (from + 4).min(low))], MARK))?;
+            if let Some(at) = plot.across(mark.at) {
+                for from in (plot.top..plot.low).step_by(8) {
+                    root.draw(&PathElement::new([(at, from), (at, (from + 4).min(plot.low))], MARK))?;
                 }
-                write(&mark.name, LABEL, (at + 5, top + 4), HPos::Left, VPos::Top, &MARK)?;
+                write(&root, &mark.name, LABEL, (at + 5, plot.top + 4), (HPos::Left, VPos::Top), &MARK)?;
             }
         }
         for (index, line) in chart.lines.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let scale = right.as_ref().filter(|_| line.right).unwrap_or(&left);
-            let place = |&(x, y): &(f64, f64)| Some((across(x)?, up(scale, y)?));
-            let places: Vec<(i32, i32)> = line.predicted.iter().filter_map(place).collect();
-            for (&(x, y), error) in line.predicted.iter().zip(&line.errors) {
-                let ends = across(x).zip(up(scale, y + error).zip(up(scale, least_of(y, *error))));
-                if let Some((x, (high, low))) = ends.filter(|(_, (high, low))| low - high > 2) {
-                    root.draw(&PathElement::new([(x, high), (x, low)], colour))?;
-                    root.draw(&PathElement::new([(x - 4, high), (x + 4, high)], colour))?;
-                    root.draw(&PathElement::new([(x - 4, low), (x + 4, low)], colour))?;
-                }
-            }
-            let width = if line.right { 1 } else { 2 };
-            root.draw(&PathElement::new(places.clone(), colour.stroke_width(width)))?;
-            for at in places {
-                root.draw(&Circle::new(at, 3, colour.filled()))?;
-            }
-            for at in line.measured.iter().filter_map(place) {
-                root.draw(&Circle::new(at, 6, colour.stroke_width(2)))?;
-            }
-            let (column, row) = (index % LEGEND_COLUMNS, index / LEGEND_COLUMNS);
-            let at = (
-                first + (column as i32) * (last - first) / LEGEND_COLUMNS as i32,
-                low + 62 + 20 * row as i32,
-            );
-            root.draw(&PathElement::new([(at.0, at.1), (at.0 + 18, at.1)], colour.stroke_width(width)))?;
-            root.draw(&Circle::new((at.0 + 9, at.1), 3, colour.filled()))?;
-            let side = if line.right && chart.right.is_some() { " (right)" } else { "" };
-            write(
-                &format!("{}{side}", line.name),
-                LABEL,
-                (at.0 + 25, at.1),
-                HPos::Left,
-                VPos::Center,
-                &BLACK,
-            )?;
+            plot.draw_line(&root, line, COLOURS[index % COLOURS.len()])?;
+            plot.draw_legend(&root, line, index)?;
         }
         root.present()?;
     }
     Ok(svg)
+}
+
+type Canvas<'s> = DrawingArea<SVGBackend<'s>, Shift>;
+
+/// Writes a text whose edge or middle is at a place.
+fn write(
+    canvas: &Canvas<'_>,
+    text: &str,
+    size: u32,
+    at: (i32, i32),
+    (horizontal, vertical): (HPos, VPos),
+    colour: &RGBColor,
+) -> Result<(), Box<dyn Error>> {
+    let style = FontDesc::from((FONT, f64::from(size))).color(colour).pos(Pos::new(horizontal, vertical));
+    canvas.draw(&Text::new(text.to_owned(), at, style))?;
+    Ok(())
+}
+
+/// The part of a drawing that has the curves: its edges in pixels, and the scales along them.
+struct Plot {
+    first: i32,
+    last: i32,
+    top: i32,
+    low: i32,
+    x: Scale,
+    left: Scale,
+    right: Option<Scale>,
+}
+
+impl Plot {
+    fn of(chart: &Curve) -> Plot {
+        let rows = chart.lines.len().div_ceil(LEGEND_COLUMNS).max(1);
+        let values = |right: bool| {
+            let lines = chart.lines.iter().filter(move |line| (line.right && chart.right.is_some()) == right);
+            lines.flat_map(|line| {
+                let ends = line.predicted.iter().zip(&line.errors);
+                let ends = ends.flat_map(|(&(x, y), error)| [(x, least_of(y, *error)), (x, y + error)]);
+                line.predicted.iter().chain(&line.measured).copied().chain(ends)
+            })
+        };
+        let all = values(false).chain(values(true)).map(|(x, _)| x);
+        Plot {
+            first: 84,
+            last: if chart.right.is_some() { 874 } else { 936 },
+            top: 48,
+            low: SIZE.1 as i32 - 62 - 20 * rows as i32,
+            x: Scale::of(&chart.x, all.chain(chart.marks.iter().map(|mark| mark.at))),
+            left: Scale::of(&chart.left, values(false).map(|(_, y)| y)),
+            right: chart.right.as_ref().map(|axis| Scale::of(axis, values(true).map(|(_, y)| y))),
+        }
+    }
+
+    fn across(&self, value: f64) -> Option<i32> {
+        let width = f64::from(self.last - self.first);
+        self.x.at(value).map(|place| (f64::from(self.first) + place * width).round() as i32)
+    }
+
+    fn up(&self, scale: &Scale, value: f64) -> Option<i32> {
+        let height = f64::from(self.low - self.top);
+        scale.at(value).map(|place| (f64::from(self.low) - place * height).round() as i32)
+    }
+
+    fn draw_axes(&self, canvas: &Canvas<'_>, chart: &Curve) -> Result<(), Box<dyn Error>> {
+        let Plot { first, last, top, low, .. } = *self;
+        let title = |text: &str, at, place| write(canvas, text, LABEL + 1, at, place, &BLACK);
+        write(canvas, &chart.title, 18, (SIZE.0 as i32 / 2, 14), (HPos::Center, VPos::Top), &BLACK)?;
+        title(&chart.x.name, ((first + last) / 2, low + 28), (HPos::Center, VPos::Top))?;
+        title(&chart.left.name, (first - 7, top - 8), (HPos::Left, VPos::Bottom))?;
+        if let Some(axis) = &chart.right {
+            title(&axis.name, (last + 7, top - 8), (HPos::Right, VPos::Bottom))?;
+        }
+        let label = |text: &str, at, place| write(canvas, text, LABEL, at, place, &BLACK);
+        for (at, tick) in self.x.ticks(8).into_iter().filter_map(|tick| Some((self.across(tick)?, tick))) {
+            canvas.draw(&PathElement::new([(at, top), (at, low)], GRID))?;
+            label(&self.x.text(tick), (at, low + 7), (HPos::Center, VPos::Top))?;
+        }
+        let heights = |scale: &Scale| -> Vec<(i32, String)> {
+            let ticks = scale.ticks(8).into_iter();
+            ticks.filter_map(|tick| Some((self.up(scale, tick)?, scale.text(tick)))).collect()
+        };
+        for (at, text) in heights(&self.left) {
+            canvas.draw(&PathElement::new([(first, at), (last, at)], GRID))?;
+            label(&text, (first - 7, at), (HPos::Right, VPos::Center))?;
+        }
+        for (at, text) in self.right.iter().flat_map(heights) {
+            label(&text, (last + 7, at), (HPos::Left, VPos::Center))?;
+        }
+        Ok(())
+    }
+
+    fn draw_line(
+        &self,
+        canvas: &Canvas<'_>,
+        line: &CurveLine,
+        colour: RGBColor,
+    ) -> Result<(), Box<dyn Error>> {
+        let scale = self.right.as_ref().filter(|_| line.right).unwrap_or(&self.left);
+        let place = |&(x, y): &(f64, f64)| Some((self.across(x)?, self.up(scale, y)?));
+        for (&(x, y), error) in line.predicted.iter().zip(&line.errors) {
+            let ends = self.up(scale, y + error).zip(self.up(scale, least_of(y, *error)));
+            if let Some((x, (high, low))) = self.across(x).zip(ends).filter(|(_, (high, low))| low - high > 2)
+            {
+                canvas.draw(&PathElement::new([(x, high), (x, low)], colour))?;
+                canvas.draw(&PathElement::new([(x - 4, high), (x + 4, high)], colour))?;
+                canvas.draw(&PathElement::new([(x - 4, low), (x + 4, low)], colour))?;
+            }
+        }
+        let places: Vec<(i32, i32)> = line.predicted.iter().filter_map(place).collect();
+        canvas.draw(&PathElement::new(places.clone(), colour.stroke_width(line_width(line))))?;
+        for at in places {
+            canvas.draw(&Circle::new(at, 3, colour.filled()))?;
+        }
+        for at in line.measured.iter().filter_map(place) {
+            canvas.draw(&Circle::new(at, 6, colour.stroke_width(2)))?;
+        }
+        Ok(())
+    }
+
+    fn draw_legend(&self, canvas: &Canvas<'_>, line: &CurveLine, index: usize) -> Result<(), Box<dyn Error>> {
+        let colour = COLOURS[index % COLOURS.len()];
+        let (column, row) = ((index % LEGEND_COLUMNS) as i32, (index / LEGEND_COLUMNS) as i32);
+        let x = self.first + column * (self.last - self.first) / LEGEND_COLUMNS as i32;
+        let y = self.low + 62 + 20 * row;
+        canvas.draw(&PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(line_width(line))))?;
+        canvas.draw(&Circle::new((x + 9, y), 3, colour.filled()))?;
+        let side = if line.right && self.right.is_some() { " (right)" } else { "" };
+        let text = format!("{}{side}", line.name);
+        write(canvas, &text, LABEL, (x + 25, y), (HPos::Left, VPos::Center), &BLACK)
+    }
+}
+
+fn line_width(line: &CurveLine) -> u32 {
+    if line.right { 1 } else { 2 }
 }
 
 /// The lower end of an error bar; not below zero for a value that is not.

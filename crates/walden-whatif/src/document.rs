@@ -407,7 +407,58 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
             if few.checkpoints.total == 1 { "" } else { "s" }
         ));
     }
-    let diagnostics = &forecast.diagnostics;
+    notes.extend(page_caveats(&forecast.diagnostics));
+    let mut note = |text: String| notes.push(text);
+    for given in forecast.learned.traced.iter().filter(|row| row.contradicted) {
+        note(format!(
+            "{}={} contradicts the trace, which was perhaps written before the setting was changed ({}); without --names and \
+             --traced the trace decides",
+            given.name, given.value, given.why
+        ));
+    }
+    let traced = &forecast.learned.settings;
+    for change in forecast.survey.evidence.changes(forecast.span.0, forecast.span.1) {
+        note(format!(
+            "{} changes from {} to {} at {} within the trace: the forecast takes {} for all of it; --from and --to choose a part \
+             with one value",
+            change.name,
+            change.before,
+            change.after,
+            change.lsn,
+            traced.show(change.name).unwrap_or_else(|| change.before.clone())
+        ));
+    }
+    for (settings, prediction) in &forecast.predictions {
+        notes.extend(settings_caveats(forecast, settings, prediction));
+    }
+    let mut note = |text: String| notes.push(text);
+    if forecast.survey.evidence.backups > 0 {
+        note("a base backup ended within the trace: full_page_writes=off would still log images while one runs".into());
+    }
+    note(
+        "the same work at the same pace is assumed; effects of the settings on its speed are not predicted"
+            .into(),
+    );
+    note(match recovery {
+        Recovery::Rate(bytes) => format!("recovery: {bytes} bytes per second, as given"),
+        Recovery::Default => "recovery: default rates of records, images and pages, measured on another machine with all pages in \
+             memory; reading pages from disk takes additional time (walden bench redo --calibrate measures the rates of this machine, \
+             --redo-rate sets the speed of your server)"
+            .into(),
+        Recovery::Measured(rates) => format!(
+            "recovery: rates measured on this machine on {} ({}, PostgreSQL {}), with all pages in memory; reading pages from disk \
+             takes additional time",
+            rates.measured_on, rates.machine, rates.postgresql
+        ),
+    });
+    notes.dedup();
+    notes
+}
+
+/// What is not known of pages and their images.
+fn page_caveats(diagnostics: &Diagnostics) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |text: String| notes.push(text);
     let unknown = diagnostics.pages_unknown as f64 / diagnostics.blocks.max(1) as f64;
     if unknown > 0.001 {
         note(format!(
@@ -430,72 +481,37 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
             diagnostics.decisions
         ));
     }
-    for given in forecast.learned.traced.iter().filter(|row| row.contradicted) {
-        note(format!(
-            "{}={} contradicts the trace, which was perhaps written before the setting was changed ({}); without --names and \
-             --traced the trace decides",
-            given.name, given.value, given.why
-        ));
-    }
+    notes
+}
+
+/// What the trace does not show that these settings depend on.
+fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Prediction) -> Vec<String> {
     let traced = &forecast.learned.settings;
-    for change in forecast.survey.evidence.changes(forecast.span.0, forecast.span.1) {
+    let mut notes = Vec::new();
+    let mut note = |text: String| notes.push(text);
+    let (from, to) = (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
+    if from < to {
         note(format!(
-            "{} changes from {} to {} at {} within the trace: the forecast takes {} for all of it; --from and --to choose a part \
-             with one value",
-            change.name,
-            change.before,
-            change.after,
-            change.lsn,
-            traced.show(change.name).unwrap_or_else(|| change.before.clone())
+            "wal_level={} from a trace under {}: what the WAL does not contain is estimated ({})",
+            settings.wal_level,
+            traced.wal_level,
+            if from == crate::level::Level::Minimal {
+                "bulk loads and index builds that minimal does not log are missing"
+            } else {
+                "keys of deleted rows, catalog changes"
+            }
         ));
     }
-    for (settings, prediction) in &forecast.predictions {
-        let (from, to) =
-            (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
-        if from < to {
-            note(format!(
-                "wal_level={} from a trace under {}: what the WAL does not contain is estimated ({})",
-                settings.wal_level,
-                traced.wal_level,
-                if from == crate::level::Level::Minimal {
-                    "bulk loads and index builds that minimal does not log are missing"
-                } else {
-                    "keys of deleted rows, catalog changes"
-                }
-            ));
-        }
-        if settings.log_hints && !traced.log_hints {
-            note(format!(
-                "hint bits would be logged: up to {} bytes more, as the WAL does not show which pages are read",
-                prediction.hints_at_most
-            ));
-        }
-        if settings.checkpoint_timeout != traced.checkpoint_timeout && forecast.survey.times.len() < 2 {
-            note(
-                "no transaction ends in the trace, so it has no times: cannot predict checkpoint_timeout"
-                    .into(),
-            );
-        }
+    if settings.log_hints && !traced.log_hints {
+        note(format!(
+            "hint bits would be logged: up to {} bytes more, as the WAL does not show which pages are read",
+            prediction.hints_at_most
+        ));
     }
-    if forecast.survey.evidence.backups > 0 {
-        note("a base backup ended within the trace: full_page_writes=off would still log images while one runs".into());
+    if settings.checkpoint_timeout != traced.checkpoint_timeout && forecast.survey.times.len() < 2 {
+        note(
+            "no transaction ends in the trace, so it has no times: cannot predict checkpoint_timeout".into(),
+        );
     }
-    note(
-        "the same work at the same pace is assumed; effects of the settings on its speed are not predicted"
-            .into(),
-    );
-    note(match recovery {
-        Recovery::Rate(bytes) => format!("recovery: {bytes} bytes per second, as given"),
-        Recovery::Default => "recovery: default rates of records, images and pages, measured on another machine with all pages in \
-             memory; reading pages from disk takes additional time (walden bench redo --calibrate measures the rates of this machine, \
-             --redo-rate sets the speed of your server)"
-            .into(),
-        Recovery::Measured(rates) => format!(
-            "recovery: rates measured on this machine on {} ({}, PostgreSQL {}), with all pages in memory; reading pages from disk \
-             takes additional time",
-            rates.measured_on, rates.machine, rates.postgresql
-        ),
-    });
-    notes.dedup();
     notes
 }

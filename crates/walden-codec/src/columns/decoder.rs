@@ -40,7 +40,41 @@ impl Decoder {
         let directory = unpacker.directory(&mut input, max)?;
         let directory_bytes = (directory.len() as u64, (stored.len() - input.len()) as u64);
         let mut stored_by_class = [0; CLASSES.len()];
-        let mut directory = &directory[..];
+        let (wanted, memory) = self.read_directory(&directory, max)?;
+        self.bytes.clear();
+        // Beyond the usual, memory is reserved only in proportion to the chunk: its lengths may be wrong.
+        self.bytes.reserve(memory.min(USUAL_BYTES.max(64 * stored.len())));
+        self.left.clear();
+        self.left.resize(self.columns.len(), (0, 0));
+        for class in CLASSES {
+            let wanted = &wanted[class as usize];
+            if wanted.is_empty() {
+                continue;
+            }
+            let (left, before) = (&mut self.left, input.len());
+            unpacker.class(class, wanted, &mut input, &mut self.bytes, |column, at| {
+                left[column.number as usize] = (at, at + column.bytes);
+            })?;
+            stored_by_class[class as usize] = (before - input.len()) as u64;
+        }
+        if let Some((meter, sizes)) = self.meter.as_deref_mut() {
+            meter.start(&self.left, stored_by_class, directory_bytes);
+            sizes.clear();
+            sizes.extend(self.left.iter().map(|(at, end)| end - at));
+        }
+        if input.is_empty() {
+            Ok(())
+        } else {
+            Err(corrupt("cannot read columns: expected no bytes after the last"))
+        }
+    }
+
+    /// Reads which columns there are, new ones among them, and of how many bytes; these by class, and the memory that they take.
+    fn read_directory(
+        &mut self,
+        mut directory: &[u8],
+        max: usize,
+    ) -> Result<([Vec<Wanted>; CLASSES.len()], usize), Corrupt> {
         let new: usize = narrow(get_leb128(&mut directory)?)?;
         // Each takes two bytes of the directory or more.
         if new > directory.len() / 2 {
@@ -73,32 +107,7 @@ impl Decoder {
         if !directory.is_empty() {
             return Err(corrupt("cannot read the directory of columns: expected no bytes after it"));
         }
-        self.bytes.clear();
-        // Beyond the usual, memory is reserved only in proportion to the chunk: its lengths may be wrong.
-        self.bytes.reserve(memory.min(USUAL_BYTES.max(64 * stored.len())));
-        self.left.clear();
-        self.left.resize(self.columns.len(), (0, 0));
-        for class in CLASSES {
-            let wanted = &wanted[class as usize];
-            if wanted.is_empty() {
-                continue;
-            }
-            let (left, before) = (&mut self.left, input.len());
-            unpacker.class(class, wanted, &mut input, &mut self.bytes, |column, at| {
-                left[column.number as usize] = (at, at + column.bytes);
-            })?;
-            stored_by_class[class as usize] = (before - input.len()) as u64;
-        }
-        if let Some((meter, sizes)) = self.meter.as_deref_mut() {
-            meter.start(&self.left, stored_by_class, directory_bytes);
-            sizes.clear();
-            sizes.extend(self.left.iter().map(|(at, end)| end - at));
-        }
-        if input.is_empty() {
-            Ok(())
-        } else {
-            Err(corrupt("cannot read columns: expected no bytes after the last"))
-        }
+        Ok((wanted, memory))
     }
 
     /// The bytes of each column that are still to be decoded, with its class and form.
