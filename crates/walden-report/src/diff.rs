@@ -7,7 +7,7 @@ use crate::units;
 
 /// The whole report, ending in a line break. Of each list, `top` lines are shown, and the rest in one.
 pub fn diff(diff: &Diff, top: usize, look: Look) -> String {
-    let mut sections = vec![header(diff, look), findings(diff, look)];
+    let mut sections = vec![header(diff, look), findings(diff, top, look)];
     if diff.views.is_empty() {
         sections.push(changes(diff, "Relations", "relation", &diff.relations, top, look));
         sections.push(changes(
@@ -92,15 +92,18 @@ pub fn unit(diff: &Diff) -> &'static str {
     }
 }
 
-fn share_text(change: &Change) -> String {
-    change.share_of_change.map_or_else(|| "-".to_owned(), signed_percent)
+fn share_text(share: Option<f64>) -> String {
+    share_of_change(share).unwrap_or_else(|| "-".to_owned())
 }
 
-pub(crate) fn signed_percent(share: f64) -> String {
-    match share < 0.0 {
+/// A part of the whole change with its sign; nothing where parts that are many times the whole cancel each other out.
+pub(crate) fn share_of_change(share: Option<f64>) -> Option<String> {
+    const MAX: f64 = 3.0;
+    let text = |share: f64| match share < 0.0 {
         true => format!("-{}", units::percent(-share)),
         false => units::percent(share),
-    }
+    };
+    share.filter(|share| share.abs() <= MAX).map(text)
 }
 
 /// What a table says of a row beside its numbers.
@@ -134,7 +137,14 @@ fn changes(diff: &Diff, title: &str, head: &str, all: &[Change], top: usize, loo
     let mut rows: Vec<Row> = all[..shown]
         .iter()
         .map(|one| {
-            row(one.label.clone(), one.a_bytes, one.b_bytes, one.change_bytes, share_text(one), mark(one))
+            row(
+                one.label.clone(),
+                one.a_bytes,
+                one.b_bytes,
+                one.change_bytes,
+                share_text(one.share_of_change),
+                mark(one),
+            )
         })
         .collect();
     let rest = &all[shown..];
@@ -142,12 +152,13 @@ fn changes(diff: &Diff, title: &str, head: &str, all: &[Change], top: usize, loo
         let sum = |of: fn(&Change) -> u64| rest.iter().map(of).sum();
         let change: i64 = rest.iter().map(|one| one.change_bytes).sum();
         let whole = diff.total.change_bytes;
-        let share = if whole == 0 { "-".to_owned() } else { signed_percent(change as f64 / whole as f64) };
+        let share = share_text((whole != 0).then(|| change as f64 / whole as f64));
         let label = format!("{} more", units::count(rest.len() as u64));
         rows.push(row(label, sum(|one| one.a_bytes), sum(|one| one.b_bytes), change, share, ""));
     }
     let total = &diff.total;
-    rows.push(row("all".into(), total.a_bytes, total.b_bytes, total.change_bytes, share_text(total), ""));
+    let share = share_text(total.share_of_change);
+    rows.push(row("all".into(), total.a_bytes, total.b_bytes, total.change_bytes, share, ""));
     let title = format!("{title}, {}", unit(diff));
     table(look, &title, (head, &[&diff.a.name, &diff.b.name, "change", "of all", ""]), &rows)
 }
@@ -205,21 +216,23 @@ fn checkpoints(diff: &Diff, look: Look) -> String {
     format!("{}\n{}\n{}\n", look.heading("Checkpoints"), line(&diff.a), line(&diff.b))
 }
 
-fn findings(diff: &Diff, look: Look) -> String {
+fn findings(diff: &Diff, top: usize, look: Look) -> String {
     if diff.findings.is_empty() {
         return String::new();
     }
     let mut text = format!("{}\n", look.heading("What explains the change"));
-    for (index, finding) in diff.findings.iter().enumerate() {
+    let shown = if top == 0 { diff.findings.len() } else { top.min(diff.findings.len()) };
+    for (index, finding) in diff.findings[..shown].iter().enumerate() {
         let share = finding.share_of_change.filter(|_| finding.change_bytes != 0);
         let share =
-            share.map(|share| format!(" ({} of the change)", signed_percent(share))).unwrap_or_default();
+            share_of_change(share).map(|share| format!(" ({share} of the change)")).unwrap_or_default();
         let line = format!("{}{share}", finding.text);
-        text.push_str(&format!(
-            "{:>3}. {}\n",
-            index + 1,
-            wrap(&harmless(&line), look.width.saturating_sub(5), 5)
-        ));
+        let line = wrap(&harmless(&line), look.width.saturating_sub(5), 5);
+        text.push_str(&format!("{:>3}. {line}\n", index + 1));
+    }
+    if shown < diff.findings.len() {
+        let more = units::count((diff.findings.len() - shown) as u64);
+        text.push_str(&format!("{}\n", look.faint(&format!("     {more} more of less; --top 0 shows all"))));
     }
     text
 }

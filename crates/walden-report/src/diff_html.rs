@@ -1,9 +1,9 @@
 //! What changed between two ranges as a page with charts: both rates over time, and what changed most.
 
-use walden_explain::diff::{Change, Diff, Per};
+use walden_explain::diff::{Change, Diff, DiffFinding, Per};
 
 use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Tone, Unit};
-use crate::diff::{amount, mark, side_text, signed_percent, unit};
+use crate::diff::{amount, mark, share_of_change, side_text, unit};
 use crate::html::{Cell, Page, Section, Table};
 use crate::units;
 
@@ -71,14 +71,11 @@ fn findings(diff: &Diff) -> Section {
     if diff.findings.is_empty() {
         section = section.text("Nothing stands out.");
     }
-    let of = |share: Option<f64>| {
-        share.map(|share| format!("{} of the change", signed_percent(share))).unwrap_or_default()
+    let pointer = |one: &DiffFinding| match share_of_change(one.share_of_change) {
+        Some(share) => format!("{}: {share} of the change", one.points_at),
+        None => one.points_at.clone(),
     };
-    section = section.findings(
-        diff.findings
-            .iter()
-            .map(|one| (one.text.clone(), [one.points_at.clone(), of(one.share_of_change)].join(": "))),
-    );
+    section = section.findings(diff.findings.iter().map(|one| (one.text.clone(), pointer(one))));
     diff.notes.iter().fold(section, |section, note| section.text(note))
 }
 
@@ -130,9 +127,9 @@ fn list(diff: &Diff, title: &str, head: &str, all: &[Change], with_chart: bool) 
             Cell::bytes(rate(change.a_bytes, by_a) as u64),
             Cell::bytes(rate(change.b_bytes, by_b) as u64),
             Cell::number(&amount(diff, change.change_bytes), change.change_bytes as f64),
-            change
-                .share_of_change
-                .map_or_else(Cell::none, |share| Cell::number(&signed_percent(share), share)),
+            share_of_change(change.share_of_change)
+                .zip(change.share_of_change)
+                .map_or_else(Cell::none, |(text, share)| Cell::number(&text, share)),
             Cell::text(mark(change)),
         ]);
     }
