@@ -216,7 +216,7 @@ impl<'a> SegmentTally<'a> {
             let by_slice = view.has(Dimension::Time) || view.has(Dimension::Checkpoint);
             let piece = Piece {
                 cell: if view.is_by_cell() { cell } else { 0 },
-                xid: if view.has(Dimension::Xid) { xid } else { 0 },
+                xid: if view.is_by_transaction() { xid } else { 0 },
                 slice: if by_slice { self.slice } else { 0 },
                 in_transaction: view.has(Dimension::Vacuum) && xid != 0,
             };
@@ -322,7 +322,9 @@ impl<'a> SegmentTally<'a> {
             }
             Ok(Payload::Abort(end)) => return self.end(&end, false, xid),
             Ok(Payload::Prepare(_)) => Event::Prepare { xid },
-            Ok(Payload::Assignment(assignment)) => Event::Assigned { subxids: assignment.subxacts.collect() },
+            Ok(Payload::Assignment(assignment)) => {
+                Event::Assigned { top: assignment.top_xid, subxids: assignment.subxacts.collect() }
+            }
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
             Ok(Payload::CheckpointRedo(redo)) => Event::CheckpointRedo { wal_level: redo.wal_level },
             Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
@@ -392,6 +394,11 @@ impl Visitor for SegmentTally<'_> {
             None => Owner::None,
         };
         let cell = self.cell(owner, Some(kind));
+        if let Some(top) = record.toplevel_xid
+            && self.spec.views.iter().any(ViewSpec::is_by_writer)
+        {
+            self.events.push((record.lsn, Event::Child { xid: header.xid, top }));
+        }
         let origin_and_toplevel =
             3 * u64::from(record.origin.is_some()) + 5 * u64::from(record.toplevel_xid.is_some());
         let (block_header, block_data) =

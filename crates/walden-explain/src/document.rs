@@ -18,6 +18,7 @@ use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
 use crate::labels::{Label, Labels, Part, VacuumWork};
 use crate::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
 use crate::time::{second_text, time_text};
+use crate::writers::{Counts, WriterKey, WriterProperty, Writers};
 
 /// Version of the JSON format.
 pub const FORMAT_VERSION: u32 = 1;
@@ -61,6 +62,9 @@ pub struct Document {
     pub checkpoints: CheckpointsDocument,
     /// The views requested by `--by`.
     pub views: Vec<ViewDocument>,
+    /// What the server's log was joined with, if it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogDocument>,
     /// The checkpoint cycles, if a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
     /// The findings: causes, then settings, each list by what the remedy saves.
@@ -216,6 +220,24 @@ pub struct ViewDocument {
     pub rest: Option<RestDocument>,
 }
 
+/// How far transactions could be joined with the server's log.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct LogDocument {
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Bytes of records of transactions; the other bytes belong to none.
+    pub transaction_bytes: u64,
+    /// Of these, bytes of transactions that are in the log.
+    pub joined_bytes: u64,
+    /// Of these, bytes of transactions whose statement is known.
+    pub statement_bytes: u64,
+    /// `joined_bytes` as part of `transaction_bytes`.
+    pub joined_share: f64,
+    /// What would raise it.
+    pub hints: Vec<String>,
+}
+
 /// Groups that are not listed, summed up.
 #[derive(Clone, Debug, Serialize)]
 pub struct RestDocument {
@@ -249,6 +271,8 @@ pub struct Context<'a> {
     pub top: Option<usize>,
     /// The pattern of views by group.
     pub pattern: Option<&'a Regex>,
+    /// The writers of transactions by the server's log, if it was given.
+    pub writers: Option<&'a Writers>,
 }
 
 impl Document {
@@ -261,7 +285,8 @@ impl Document {
             context.checkpoint_settings,
         );
         let top = context.top.unwrap_or(usize::MAX);
-        let writer = Writer { explanation, labels: &labels, top, pattern: context.pattern };
+        let writer =
+            Writer { explanation, labels: &labels, top, pattern: context.pattern, writers: context.writers };
         Document {
             format: "walden explain",
             format_version: FORMAT_VERSION,
@@ -287,6 +312,7 @@ impl Document {
             transactions: writer.transactions(),
             checkpoints: writer.checkpoints(&checkpoints, context.checkpoint_settings.is_some()),
             views: explanation.views.iter().map(|view| writer.view(view)).collect(),
+            log: writer.log(),
             cycles: writer.cycles(&checkpoints),
             findings: find(explanation, &labels, &checkpoints, &context.names.settings),
             damage: explanation.damage.as_ref().map(|damage| DamageDocument {
@@ -306,6 +332,7 @@ struct Writer<'a> {
     labels: &'a Labels<'a>,
     top: usize,
     pattern: Option<&'a Regex>,
+    writers: Option<&'a Writers>,
 }
 
 impl Writer<'_> {
@@ -428,8 +455,9 @@ impl Writer<'_> {
     }
 
     fn view(&self, view: &View) -> ViewDocument {
-        if view.spec.dimensions.iter().any(|dimension| dimension.is_of_relations()) {
-            return self.view_of_relations(view);
+        let merges = |dimension: &Dimension| dimension.is_of_relations() || dimension.is_of_writers();
+        if view.spec.dimensions.iter().any(merges) {
+            return self.merged_view(view);
         }
         let mut rows: Vec<&(GroupKey, Tally)> = view.rows.iter().collect();
         let (mut groups, mut sum) = view.rest;
@@ -452,8 +480,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A view in which several relations have one label.
-    fn view_of_relations(&self, view: &View) -> ViewDocument {
+    /// A view in which several relations, or writers, have one label.
+    fn merged_view(&self, view: &View) -> ViewDocument {
         let mut groups: Vec<(Vec<Label>, Tally)> = Vec::new();
         let mut index: FxHashMap<Vec<String>, usize> = FxHashMap::default();
         for (key, tally) in &view.rows {
@@ -514,13 +542,49 @@ impl Writer<'_> {
             Dimension::Partition => self.labels.partition_root(key.owner.unwrap_or(Owner::None)),
             Dimension::Tablespace => self.labels.tablespace(key.owner.unwrap_or(Owner::None)),
             Dimension::Pattern => self.labels.pattern(key.owner.unwrap_or(Owner::None), self.pattern),
+            Dimension::User => self.writer(Part::User, key, WriterProperty::User),
+            Dimension::Application => self.writer(Part::Application, key, WriterProperty::Application),
+            Dimension::Client => self.writer(Part::Client, key, WriterProperty::Client),
+            Dimension::Statement => self.writer(Part::Statement, key, WriterProperty::Statement),
             Dimension::Vacuum => {
                 let owner = key.owner.unwrap_or(Owner::None);
                 let kind = key.kind.flatten().and_then(|index| Kind::from_index(index.into()));
                 let work = vacuum_work(self.explanation.version, kind, key.in_transaction == Some(true));
-                self.labels.vacuum(owner, work)
+                self.labels.vacuum(owner, work, self.writers)
             }
         }
+    }
+
+    /// What a writer is in a dimension.
+    fn writer(&self, part: Part, key: &GroupKey, property: WriterProperty) -> Label {
+        let key = key.writer.unwrap_or(WriterKey::Unknown);
+        Label::plain(part, self.writers.map_or("", |writers| writers.text(key, property)))
+    }
+
+    fn log(&self) -> Option<LogDocument> {
+        let writers = self.writers?;
+        let view = self.explanation.views.iter().find(|view| view.spec.is_by_writer())?;
+        let (mut transactions, mut joined, mut statements) = (0, 0, 0);
+        for (key, tally) in &view.rows {
+            match key.writer {
+                Some(WriterKey::Unknown) => transactions += tally.bytes(),
+                Some(known @ WriterKey::Known(_)) => {
+                    transactions += tally.bytes();
+                    joined += tally.bytes();
+                    statements += if writers.has_statement(known) { tally.bytes() } else { 0 };
+                }
+                Some(WriterKey::NoTransaction) | None => {}
+            }
+        }
+        let share = |part: u64| part as f64 / u64::max(transactions, 1) as f64;
+        Some(LogDocument {
+            counts: writers.counts,
+            transaction_bytes: transactions,
+            joined_bytes: joined,
+            statement_bytes: statements,
+            joined_share: share(joined),
+            hints: log_hints(writers, share(joined), share(statements)),
+        })
     }
 
     fn transactions(&self) -> TransactionsDocument {
@@ -603,6 +667,55 @@ impl Writer<'_> {
                 .collect(),
         }
     }
+}
+
+/// Which settings would join more.
+fn log_hints(writers: &Writers, joined: f64, statements: f64) -> Vec<String> {
+    let mut hints = Vec::new();
+    let enough = 0.99;
+    let fields = writers.fields();
+    let mut missing = Vec::new();
+    if let Some(fields) = fields {
+        let wanted = [
+            (fields.virtual_xid, "%v"),
+            (fields.session, "%c"),
+            (fields.user, "%u"),
+            (fields.application, "%a"),
+            (fields.client, "%h"),
+        ];
+        missing.extend(wanted.iter().filter(|(has, _)| !has).map(|(_, escape)| *escape));
+    }
+    if !missing.is_empty() {
+        hints.push(format!(
+            "log_line_prefix lacks {}: '%m [%p] %q%u@%d %a %h %v %x ' has all that is used; so have csvlog and jsonlog",
+            missing.join(", ")
+        ));
+    }
+    if joined >= enough && statements >= enough {
+        return hints;
+    }
+    if writers.counts.statements == 0 {
+        hints.push(
+            "the log has no statements: log_statement = mod logs those that write, before they run; \
+             log_min_duration_statement = 0 logs all, after they ran"
+                .to_owned(),
+        );
+    }
+    if writers.counts.statements_without_xid > 0 {
+        hints.push(format!(
+            "{} statements that may write are alone in their transaction, which has no ID yet when log_statement logs them, and \
+             none any more when log_min_duration_statement does (in the simple query protocol): auto_explain.log_min_duration = 0 \
+             or log_executor_stats = on log them while it has; so does a transaction block, by its COMMIT",
+            writers.counts.statements_without_xid
+        ));
+    } else if joined < enough {
+        hints.push(
+            "transactions of which no entry was logged with their ID are missing: log_statement = mod logs more of them; or the log \
+             does not cover the time of the WAL"
+                .to_owned(),
+        );
+    }
+    hints
 }
 
 /// What vacuum has to do with records of a kind.

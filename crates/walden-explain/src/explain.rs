@@ -54,7 +54,7 @@ pub fn explain(
         from,
         data_page_bytes: 8192,
     };
-    let mut merge = Merge::new(&views, &cuts.slices, request.top);
+    let mut merge = Merge::new(&views, &cuts.slices, request.top, request.writers.as_deref());
     // Tallies of merged segments, for reuse.
     let spare = Mutex::new(Vec::new());
     let spare = || spare.lock().unwrap_or_else(PoisonError::into_inner);

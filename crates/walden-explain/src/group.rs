@@ -2,6 +2,8 @@
 
 use walden_format::record::{Fork, RelFileLocator};
 
+use crate::writers::WriterKey;
+
 /// A property of records to group by. Several dimensions give groups for each combination.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Dimension {
@@ -27,10 +29,18 @@ pub enum Dimension {
     Pattern,
     /// The table that was vacuumed, for records that vacuum writes.
     Vacuum,
+    /// The user whose transaction it is, by the server's log.
+    User,
+    /// Its application, by the server's log.
+    Application,
+    /// Its client's address, by the server's log.
+    Client,
+    /// Its statements, by the server's log.
+    Statement,
 }
 
 /// One row per dimension: its name on the command line and in JSON.
-pub const DIMENSIONS: [(Dimension, &str); 11] = [
+pub const DIMENSIONS: [(Dimension, &str); 15] = [
     (Dimension::Relation, "relation"),
     (Dimension::Record, "record"),
     (Dimension::Xid, "xid"),
@@ -42,6 +52,10 @@ pub const DIMENSIONS: [(Dimension, &str); 11] = [
     (Dimension::Tablespace, "tablespace"),
     (Dimension::Pattern, "group"),
     (Dimension::Vacuum, "vacuum"),
+    (Dimension::User, "user"),
+    (Dimension::Application, "application"),
+    (Dimension::Client, "client"),
+    (Dimension::Statement, "statement"),
 ];
 
 impl Dimension {
@@ -54,6 +68,12 @@ impl Dimension {
     pub fn is_of_relations(self) -> bool {
         use Dimension::{Partition, Pattern, Schema, Tablespace, Vacuum};
         matches!(self, Schema | Partition | Tablespace | Pattern | Vacuum)
+    }
+
+    /// Whether its groups are made of transactions, by the server's log.
+    pub fn is_of_writers(self) -> bool {
+        use Dimension::{Application, Client, Statement, User};
+        matches!(self, User | Application | Client | Statement)
     }
 
     /// The dimension with this name.
@@ -104,6 +124,8 @@ pub struct GroupKey {
     pub checkpoint: Option<u32>,
     /// Whether the records have a transaction ID, if grouped by vacuum, which has none.
     pub in_transaction: Option<bool>,
+    /// The writer, if grouped by what the server's log says.
+    pub writer: Option<WriterKey>,
 }
 
 /// The dimensions of a view, in order.
@@ -126,7 +148,17 @@ impl ViewSpec {
 
     /// Whether it needs more than the cells that are always counted.
     pub fn needs_pieces(&self) -> bool {
-        self.has(Dimension::Xid) || self.has(Dimension::Vacuum) || self.needs_timeline()
+        self.is_by_transaction() || self.has(Dimension::Vacuum) || self.needs_timeline()
+    }
+
+    /// Whether it groups by transactions, or what the server's log says of them.
+    pub fn is_by_transaction(&self) -> bool {
+        self.has(Dimension::Xid) || self.is_by_writer()
+    }
+
+    /// Whether it groups by what the server's log says of transactions.
+    pub fn is_by_writer(&self) -> bool {
+        self.dimensions.iter().any(|one| one.is_of_writers())
     }
 
     /// Whether it groups by something that the cell determines.
@@ -157,6 +189,7 @@ impl ViewSpec {
             time: None,
             checkpoint: None,
             in_transaction: None,
+            writer: None,
         }
     }
 }

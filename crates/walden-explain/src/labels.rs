@@ -9,6 +9,7 @@ use walden_source::names::{Identifier, Names, Relation, RelationKind, Resolved};
 
 use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
+use crate::writers::Writers;
 
 /// What a label stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
@@ -42,6 +43,10 @@ pub enum Part {
     /// Relations whose name a pattern found.
     Group,
     Vacuum,
+    User,
+    Application,
+    Client,
+    Statement,
     /// Groups that are not listed.
     Rest,
 }
@@ -332,8 +337,17 @@ impl<'a> Labels<'a> {
     }
 
     /// The label of what vacuum wrote for a table.
-    pub(crate) fn vacuum(&self, owner: Owner, work: VacuumWork) -> Label {
+    ///
+    /// Where the server's log knows vacuums of the table, it says how many were automatic.
+    pub(crate) fn vacuum(&self, owner: Owner, work: VacuumWork, writers: Option<&Writers>) -> Label {
         let table = self.table_of(owner).text;
+        let known = || writers?.vacuums_of(&self.full_name(owner)?);
+        if let (VacuumWork::Sure, Some((automatic, manual))) = (work, known()) {
+            let (automatic, manual) = (automatic.count, manual);
+            let text =
+                format!("vacuum of {table} (by the log, {automatic} automatic, {manual} by statements)");
+            return Label::plain(Part::Vacuum, &text);
+        }
         let text = match work {
             VacuumWork::Sure => format!("vacuum of {table}"),
             VacuumWork::OrPruning => format!("vacuum of {table}, or pruning by queries"),
@@ -341,6 +355,14 @@ impl<'a> Labels<'a> {
             VacuumWork::None => "not known to be vacuum's".to_owned(),
         };
         Label::plain(Part::Vacuum, &text)
+    }
+
+    /// `DATABASE.SCHEMA.TABLE` of a relation's table.
+    fn full_name(&self, owner: Owner) -> Option<String> {
+        let Owner::Relation(locator, _) = owner else { return None };
+        let relation = self.names.resolve(locator).relation()?;
+        let table = self.names.table_of(locator.database, relation);
+        Some(format!("{}.{}.{}", self.database_text(locator.database), table.schema, table.name))
     }
 
     fn database_text(&self, oid: u32) -> String {

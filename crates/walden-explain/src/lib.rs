@@ -20,6 +20,7 @@ mod time;
 mod timeline;
 mod transactions;
 mod views;
+pub mod writers;
 
 pub use explain::explain;
 pub use explanation::{

@@ -19,6 +19,7 @@ use crate::slices::Slices;
 use crate::tally::{Bucket, ImageTable, Tally};
 use crate::transactions::{Transactions, precedes};
 use crate::views::{MAX_GROUPS, ViewGroups};
+use crate::writers::Writers;
 
 /// The sums so far, of all segments merged.
 pub(crate) struct Merge<'a> {
@@ -30,7 +31,7 @@ pub(crate) struct Merge<'a> {
     to: Option<Lsn>,
     cells: FxHashMap<Cell, Tally>,
     images: ImageTable,
-    groups: Vec<ViewGroups>,
+    groups: Vec<ViewGroups<'a>>,
     transactions: Transactions,
     checkpoints: CheckpointRecords,
     time_span: Option<(i64, i64)>,
@@ -48,7 +49,12 @@ pub(crate) struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    pub(crate) fn new(views: &'a [ViewSpec], slices: &'a Slices, top: usize) -> Merge<'a> {
+    pub(crate) fn new(
+        views: &'a [ViewSpec],
+        slices: &'a Slices,
+        top: usize,
+        writers: Option<&'a Writers>,
+    ) -> Merge<'a> {
         Merge {
             views,
             slices,
@@ -58,7 +64,7 @@ impl<'a> Merge<'a> {
             to: None,
             cells: FxHashMap::default(),
             images: ImageTable::default(),
-            groups: views.iter().map(|view| ViewGroups::new(view.has(Dimension::Xid), top)).collect(),
+            groups: views.iter().map(|view| ViewGroups::new(view, top, writers)).collect(),
             transactions: Transactions::new(top),
             checkpoints: CheckpointRecords::default(),
             time_span: None,
@@ -189,8 +195,13 @@ impl<'a> Merge<'a> {
         }
         // A prepared transaction may end in the same segment. RUNNING_XACTS closes only what is still open.
         for (_, event) in &tally.events {
-            if let Event::Prepare { xid } = event {
-                self.transactions.prepare(*xid);
+            match event {
+                Event::Prepare { xid } => self.transactions.prepare(*xid),
+                Event::Child { xid, top } => self.add_parent(*xid, *top),
+                Event::Assigned { subxids, top } => {
+                    subxids.iter().for_each(|xid| self.add_parent(*xid, *top))
+                }
+                _ => {}
             }
         }
         let mut subxids = tally.subxids.as_slice();
@@ -204,13 +215,20 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// Learns of which transaction a subtransaction is, which may be rolled back alone.
+    fn add_parent(&mut self, xid: u32, top: u32) {
+        for groups in &mut self.groups {
+            groups.add_parent(xid, top);
+        }
+    }
+
     fn close_transaction(&mut self, finished: &Finished, subxids: &[u32]) {
         let Finished { xid, committed, time, .. } = *finished;
         let time = time.unix_micros();
         let (first, last) = self.time_span.unwrap_or((time, time));
         self.time_span = Some((first.min(time), last.max(time)));
         for groups in &mut self.groups {
-            groups.close(xid, subxids);
+            groups.close(xid, subxids, Some(time));
         }
         let outcome = if committed { Outcome::Committed } else { Outcome::Aborted };
         self.transactions.close(xid, subxids, outcome, Some(time), finished.tally());
@@ -218,8 +236,8 @@ impl<'a> Merge<'a> {
 
     fn apply_event(&mut self, lsn: Lsn, event: Event) {
         match event {
-            Event::Prepare { .. } => {}
-            Event::Assigned { subxids } => self.transactions.assign(&subxids),
+            Event::Prepare { .. } | Event::Child { .. } => {}
+            Event::Assigned { subxids, .. } => self.transactions.assign(&subxids),
             Event::Created { xid, file } => {
                 self.created.entry(xid).or_default().push(file);
                 if self.created_files.len() < MAX_GROUPS {

@@ -1,10 +1,13 @@
 //! What to explain: views, range and options.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 use walden_format::lsn::Lsn;
 use walden_format::version::Major;
 
 use crate::group::ViewSpec;
+use crate::writers::Writers;
 
 /// What to explain and how.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct Request {
     pub to: Option<Bound>,
     /// Width of a time span, in seconds; `None` for a width that gives at most 60 spans.
     pub every: Option<i64>,
+    /// Who wrote transactions, for views by user, application, client or statement.
+    pub writers: Option<Arc<Writers>>,
     /// Number of decoding threads, at least 1. They end before [`explain`](crate::explain()) returns.
     pub threads: usize,
 }
@@ -28,13 +33,13 @@ pub struct Request {
 impl Request {
     /// A request for the whole WAL: no views beyond the standard ones, and the ten largest transactions.
     pub fn new(threads: usize) -> Request {
-        Request { views: Vec::new(), top: 10, from: None, to: None, every: None, threads }
+        Request { views: Vec::new(), top: 10, from: None, to: None, every: None, writers: None, threads }
     }
 
     /// A request for the sums of a range only.
     pub fn sums(from: Lsn, to: Lsn, threads: usize) -> Request {
         let (from, to) = (Some(Bound::Lsn(from)), Some(Bound::Lsn(to)));
-        Request { views: Vec::new(), top: 0, from, to, every: None, threads }
+        Request { views: Vec::new(), top: 0, from, to, every: None, writers: None, threads }
     }
 }
 

@@ -17,6 +17,7 @@ pub fn explain(document: &Document, look: Look) -> String {
         sections.push(checkpoints(document, look));
     }
     sections.extend(document.views.iter().map(|view| view_table(view, look)));
+    sections.push(log(document, look));
     sections.push(cycles(document, look));
     sections.push(findings(document, look));
     sections.push(damage(document, look));
@@ -165,6 +166,30 @@ fn view_table(view: &ViewDocument, look: Look) -> String {
         rows.push(Row { depth: 0, label, cells: sum_cells(&rest.sum), share: Some(rest.sum.share) });
     }
     table(look, &format!("By {}", view.by.join(", ")), (&view.by.join(", "), SUMS), &rows)
+}
+
+/// How far the server's log could be joined.
+fn log(document: &Document, look: Look) -> String {
+    let Some(log) = &document.log else { return String::new() };
+    let counts = &log.counts;
+    let statements = log.statement_bytes as f64 / log.transaction_bytes.max(1) as f64;
+    let line = format!(
+        "  {} of the WAL of transactions is joined ({} of {}), {} with its statement; the log has {} transactions in {} entries of {} \
+         files",
+        units::percent(log.joined_share),
+        units::bytes(log.joined_bytes),
+        units::bytes(log.transaction_bytes),
+        units::percent(statements),
+        units::count(counts.transactions),
+        units::count(counts.entries),
+        units::count(counts.files)
+    );
+    let mut text = format!("{}\n{}\n", look.heading("The server's log"), wrap(&line, look.width, 2));
+    for hint in &log.hints {
+        text.push_str(&look.faint(&wrap(&format!("  {hint}"), look.width, 4)));
+        text.push('\n');
+    }
+    text
 }
 
 /// Most cycles listed; the JSON has all.

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use walden_explain::diff::{self as compare, Diff, Per, Side};
 use walden_explain::document::{Context, Document};
-use walden_explain::group::ViewSpec;
+use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::{Bound, Explanation, Request};
 use walden_report::diff_html;
 use walden_source::inventory::Inventory;
@@ -187,6 +187,14 @@ fn ranges(args: &DiffArgs) -> [Wanted<'_>; 2] {
     let names = if args.at.is_some() { ["before", "after"] } else { ["A", "B"] };
     let source = |index: usize| args.sources.get(index).unwrap_or(&args.sources[0]);
     let has_two = args.sources.len() == 2;
+    if args.by.iter().any(ViewSpec::is_by_writer) {
+        crate::wrong_usage(
+            "--by user, application, client and statement are explain's, which reads the server's log",
+        );
+    }
+    if args.group.is_none() && args.by.iter().any(|view| view.has(Dimension::Pattern)) {
+        crate::wrong_usage("--by group needs a pattern: --group 'tenant_(\\d+)'");
+    }
     if !has_two && args.at.is_none() && (args.a_to.is_none() && args.b_from.is_none()) {
         crate::wrong_usage(
             "one SOURCE needs two ranges: --at TIME, or --a-from, --a-to, --b-from and --b-to; or give two SOURCEs",
@@ -213,7 +221,8 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     let inventory = sources::open(std::slice::from_ref(source), &range)?;
     explain::tell_about(&inventory);
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
-    let group = args.group.iter().map(|_| ViewSpec::by(walden_explain::group::Dimension::Pattern));
+    let has_view = args.by.iter().any(|view| view.has(Dimension::Pattern));
+    let group = args.group.iter().filter(|_| !has_view).map(|_| ViewSpec::by(Dimension::Pattern));
     let request = Request {
         views: args.by.iter().cloned().chain(group).chain(compare::views()).collect(),
         from,
@@ -229,7 +238,8 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     progress.finish();
     let names = names_for(all_names, explanation.system_id, &inventory)?;
     let checkpoint_settings = names::complete(names, &explanation);
-    let context = Context { names, checkpoint_settings, top: None, pattern: args.group.as_ref() };
+    let context =
+        Context { names, checkpoint_settings, top: None, pattern: args.group.as_ref(), writers: None };
     let document = Document::new(&explanation, &context);
     let micros = length(&explanation, &inventory, from, to);
     Ok(Explained { name, document, explanation, micros, inventory })

@@ -3,17 +3,20 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use regex::{Regex, RegexBuilder};
 use walden_explain::document::{Context, Document};
 use walden_explain::group::{DIMENSIONS, Dimension, ViewSpec};
+use walden_explain::writers::Writers;
 use walden_explain::{Bound, Explanation, Request};
 use walden_report::explain_html;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 use walden_source::scan::Damage;
+use walden_source::server_log::{self, Prefix};
 
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
@@ -39,6 +42,8 @@ Examples:
       by tenant, where each has tables or a schema of its own
   walden explain --by vacuum --by schema --names names.json /archive/wal
       what vacuum writes, by table; all of it by schema
+  walden explain --log server.csv --by user --by statement --top 20 /archive/wal
+      who wrote it: transactions joined with the server's own log
   walden explain --html wal.html --names names.json /archive/wal
       also write a page with charts
   walden explain --names 'host=/run/postgresql' --save-names names.json
@@ -69,7 +74,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// Split by relation, record, xid, database, time, checkpoint, schema, partition, tablespace, group or vacuum; several
+    /// Split by relation, record, xid, database, time, checkpoint, schema, partition, tablespace, group or vacuum, and with --log by
+    /// user, application, client or statement; several
     /// with commas make combinations; may be given more than once
     #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
     by: Vec<ViewSpec>,
@@ -86,6 +92,15 @@ pub struct ExplainArgs {
     /// Save the names for later use
     #[arg(long, value_name = "FILE", requires = "names")]
     save_names: Option<PathBuf>,
+
+    /// The server's log (csvlog, jsonlog, or stderr with %x in log_line_prefix; also compressed; any number of files, in any
+    /// order): who wrote it, for --by user, application, client and statement [without these: by user]
+    #[arg(long, value_name = "FILE", num_args = 1)]
+    log: Vec<PathBuf>,
+
+    /// The log_line_prefix of a log in text form [default: that of the names, or a usual one that fits]
+    #[arg(long, value_name = "PREFIX", requires = "log")]
+    log_line_prefix: Option<String>,
 
     /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local unless with zone)
     #[arg(long, visible_alias = "start", value_name = "LSN|TIME", value_parser = parse_bound)]
@@ -133,6 +148,9 @@ pub enum Format {
 
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
+    if args.log.is_empty() && args.by.iter().any(ViewSpec::is_by_writer) {
+        crate::wrong_usage("--by user, application, client and statement need the server's log: --log FILE");
+    }
     if args.group.is_none() && args.by.iter().any(|view| view.has(Dimension::Pattern)) {
         crate::wrong_usage("--by group needs a pattern: --group 'tenant_(\\d+)'");
     }
@@ -145,10 +163,17 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     output::can_write(&args.html)?;
-    let explanation = explain(args, &inventory)?;
+    let writers = load_log(args, &names)?;
+    let explanation = explain(args, &inventory, writers.clone())?;
     let checkpoint_settings = names::complete(&mut names, &explanation);
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
-    let context = Context { names: &names, checkpoint_settings, top, pattern: args.group.as_ref() };
+    let context = Context {
+        names: &names,
+        checkpoint_settings,
+        top,
+        pattern: args.group.as_ref(),
+        writers: writers.as_deref(),
+    };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let mut document = Document::new(&explanation, &context);
     if args.savings.applies_to(&inventory.runs) {
@@ -205,11 +230,13 @@ pub fn print(document: &Document, format: Format) -> Result<()> {
 /// The views that are asked for.
 fn views(args: &ExplainArgs) -> Vec<ViewSpec> {
     let by_group = ViewSpec::by(Dimension::Pattern);
-    let is_there = args.by.iter().any(|view| view.has(Dimension::Pattern));
-    args.by.iter().cloned().chain((args.group.is_some() && !is_there).then_some(by_group)).collect()
+    let has = |wanted: fn(&ViewSpec) -> bool| args.by.iter().any(wanted);
+    let group = (args.group.is_some() && !has(|view| view.has(Dimension::Pattern))).then_some(by_group);
+    let user = (!args.log.is_empty() && !has(ViewSpec::is_by_writer)).then(|| ViewSpec::by(Dimension::User));
+    args.by.iter().cloned().chain(group).chain(user).collect()
 }
 
-fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
+fn explain(args: &ExplainArgs, inventory: &Inventory, writers: Option<Arc<Writers>>) -> Result<Explanation> {
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let own_views = args.html.iter().flat_map(|_| explain_html::views());
     let top = match (args.top, args.format) {
@@ -223,6 +250,7 @@ fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
         from: args.from,
         to: args.to,
         every: args.every,
+        writers,
         threads,
     };
     let total: u64 =
@@ -231,6 +259,31 @@ fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
     let explanation = walden_explain::explain(&inventory.runs, &request, |bytes| progress.advance(bytes))?;
     progress.finish();
     Ok(explanation)
+}
+
+/// Reads the server's logs. Sessions go on from file to file, so these are read by the time of their first entry.
+fn load_log(args: &ExplainArgs, names: &Names) -> Result<Option<Arc<Writers>>> {
+    if args.log.is_empty() {
+        return Ok(None);
+    }
+    let given = args.log_line_prefix.as_deref().or(names.settings.get("log_line_prefix").map(String::as_str));
+    let prefix = given
+        .map(Prefix::new)
+        .transpose()
+        .map_err(|error| anyhow::anyhow!("cannot use log_line_prefix: {error}"))?;
+    let mut files: Vec<(Option<i64>, &PathBuf)> = args
+        .log
+        .iter()
+        .map(|path| Ok((server_log::first_time(path, prefix.as_ref())?, path)))
+        .collect::<Result<_>>()?;
+    files.sort();
+    let mut writers = Writers::default();
+    for (_, path) in files {
+        writers.begin_file();
+        let fields = server_log::read(path, prefix.as_ref(), &mut |entry| writers.add(&entry))?;
+        writers.end_file(fields);
+    }
+    Ok(Some(Arc::new(writers)))
 }
 
 fn load_names(args: &ExplainArgs) -> Result<Names> {

@@ -39,7 +39,13 @@ pub(crate) enum Event {
     },
     /// Subtransactions of a transaction in progress.
     Assigned {
+        top: u32,
         subxids: Vec<u32>,
+    },
+    /// The first record of a subtransaction with `wal_level=logical`; only for views that need it.
+    Child {
+        xid: u32,
+        top: u32,
     },
     Checkpoint(Box<Checkpoint>),
     /// A checkpoint began; since 17.

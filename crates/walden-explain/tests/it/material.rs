@@ -173,7 +173,10 @@ pub fn document(explanation: &Explanation) -> Document {
 }
 
 pub fn document_with(explanation: &Explanation, names: &Names) -> Document {
-    Document::new(explanation, &Context { names, checkpoint_settings: None, top: None, pattern: None })
+    Document::new(
+        explanation,
+        &Context { names, checkpoint_settings: None, top: None, pattern: None, writers: None },
+    )
 }
 
 /// Writes a golden cluster's segments uncompressed, and returns their paths.

@@ -9,13 +9,14 @@ use super::{
 use crate::connection::Parameters;
 use crate::error_text;
 
-/// The settings that decide how much log there is.
-const SETTINGS: [&str; 11] = [
+/// The settings that decide how much log there is, and how the server's own log is read.
+const SETTINGS: [&str; 12] = [
     "archive_timeout",
     "checkpoint_completion_target",
     "checkpoint_timeout",
     "data_checksums",
     "full_page_writes",
+    "log_line_prefix",
     "max_wal_size",
     "min_wal_size",
     "wal_compression",

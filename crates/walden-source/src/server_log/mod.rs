@@ -6,7 +6,7 @@ mod csv;
 mod json;
 mod stderr;
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 pub use self::stderr::Prefix;
@@ -96,7 +96,20 @@ pub enum LogError {
 /// # Errors
 /// See [`LogError`]. Lines that are no entries are skipped.
 pub fn read(path: &Path, prefix: Option<&Prefix>, each: &mut dyn FnMut(Entry)) -> Result<Fields, LogError> {
-    let mut input = BufReader::with_capacity(256 << 10, open::open_text(path).map_err(LogError::Io)?);
+    read_from(
+        BufReader::with_capacity(256 << 10, open::open_text(path).map_err(LogError::Io)?),
+        path,
+        prefix,
+        each,
+    )
+}
+
+fn read_from(
+    mut input: BufReader<impl Read>,
+    path: &Path,
+    prefix: Option<&Prefix>,
+    each: &mut dyn FnMut(Entry),
+) -> Result<Fields, LogError> {
     let named = |error: io::Error| {
         let text = error.to_string();
         let has_name = text.contains(&*path.to_string_lossy());
@@ -127,6 +140,22 @@ pub fn read(path: &Path, prefix: Option<&Prefix>, each: &mut dyn FnMut(Entry)) -
     stderr::read(&mut input, &known, each).map_err(named)?;
     Ok(known.fields)
 }
+
+/// When the first entry of a log file was written, in microseconds since 1970-01-01 UTC.
+///
+/// # Errors
+/// As [`read`].
+pub fn first_time(path: &Path, prefix: Option<&Prefix>) -> Result<Option<i64>, LogError> {
+    let mut first = None;
+    let start = open::open_text(path).map_err(LogError::Io)?.take(FIRST_BYTES);
+    read_from(BufReader::with_capacity(64 << 10, start), path, prefix, &mut |entry| {
+        first = first.or(entry.time);
+    })?;
+    Ok(first)
+}
+
+/// Bytes of a file among which its first entry is.
+const FIRST_BYTES: u64 = 256 << 10;
 
 /// Reads a line without its end, at most [`MAX_FIELD`] bytes of it; false at the end of the input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {

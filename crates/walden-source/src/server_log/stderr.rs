@@ -118,32 +118,47 @@ impl Prefix {
     /// The usual prefix that the first lines of a log have.
     pub(super) fn usual(start: &[u8]) -> Option<Prefix> {
         let text = String::from_utf8_lossy(start);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('\t')).take(20).collect();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('\t')).take(2000).collect();
         let known = USUAL.iter().filter_map(|text| Prefix::new(text).ok());
-        let fits = |prefix: &Prefix| lines.iter().filter(|line| prefix.line.is_match(line)).count();
-        // The first of those that fit most lines.
-        let mut best: Option<(usize, Prefix)> = None;
+        let fits = |prefix: &Prefix| {
+            let found = lines.iter().filter_map(|line| prefix.line.captures(line));
+            found.fold((0, 0), |sum, one| (sum.0 + 1, sum.1 + one.iter().flatten().count()))
+        };
+        // Of those that fit most lines, that which finds most in them; of these, the shortest.
+        let mut best: Option<((usize, usize), Prefix)> = None;
         for prefix in known {
-            let lines = fits(&prefix);
-            if lines > best.as_ref().map_or(0, |(most, _)| *most) {
-                best = Some((lines, prefix));
+            let found = fits(&prefix);
+            if found.0 > 0 && best.as_ref().is_none_or(|(most, _)| found >= *most) {
+                best = Some((found, prefix));
             }
         }
         best.map(|(_, prefix)| prefix)
     }
 }
 
+/// What a line that begins with a tab continues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Continued {
+    Message,
+    Statement,
+    Other,
+}
+
 /// Reads all entries. `STATEMENT` and the like belong to the entry before.
 pub fn read(input: &mut impl BufRead, prefix: &Prefix, each: &mut dyn FnMut(Entry)) -> io::Result<()> {
     let mut raw = Vec::new();
     let mut current: Option<Entry> = None;
-    // Whether the last line was of the entry's statement.
-    let mut in_statement = false;
+    // What lines that begin with a tab continue: the message, the statement, or something that is not kept.
+    let mut continued = Continued::Message;
     while read_line(input, &mut raw)? {
         let line = String::from_utf8_lossy(&raw);
         if let Some(rest) = line.strip_prefix('\t') {
             if let Some(entry) = &mut current {
-                let text = if in_statement { &mut entry.statement } else { &mut entry.message };
+                let text = match continued {
+                    Continued::Message => &mut entry.message,
+                    Continued::Statement => &mut entry.statement,
+                    Continued::Other => continue,
+                };
                 if text.len() + rest.len() < MAX_FIELD {
                     text.push('\n');
                     text.push_str(rest);
@@ -154,16 +169,18 @@ pub fn read(input: &mut impl BufRead, prefix: &Prefix, each: &mut dyn FnMut(Entr
         let Some(found) = prefix.line.captures(&line) else { continue };
         let of = |name: &str| found.name(name).map_or("", |found| found.as_str());
         let (level, text) = (of("level"), of("text").trim_start());
-        in_statement = matches!(level, "STATEMENT" | "QUERY");
-        if matches!(level, "STATEMENT" | "DETAIL" | "HINT" | "CONTEXT" | "QUERY" | "LOCATION" | "BACKTRACE") {
+        let is_part =
+            matches!(level, "STATEMENT" | "DETAIL" | "HINT" | "CONTEXT" | "QUERY" | "LOCATION" | "BACKTRACE");
+        continued = match level {
+            "STATEMENT" => Continued::Statement,
+            _ if is_part => Continued::Other,
+            _ => Continued::Message,
+        };
+        if is_part {
             if let Some(entry) = &mut current {
-                match level {
-                    "STATEMENT" => entry.statement = text.to_owned(),
-                    "DETAIL" if entry.message.len() + text.len() < MAX_FIELD => {
-                        entry.message.push('\n');
-                        entry.message.push_str(text);
-                    }
-                    _ => {}
+                // The others say nothing of who wrote what; DETAIL has the parameters, for example.
+                if level == "STATEMENT" {
+                    entry.statement = text.to_owned();
                 }
             }
             continue;
@@ -201,6 +218,8 @@ mod tests {
                    \tVALUES ('LOG:  x')\n\
                    2026-11-20 22:00:01.125 UTC [78] LOG:  checkpoint starting: time\n\
                    2026-11-20 22:00:02.125 UTC [77] app@db my app [local] 3/43 0 ERROR:  no\n\
+                   2026-11-20 22:00:02.125 UTC [77] app@db my app [local] 3/43 0 DETAIL:  parameters: $1 = '1'\n\
+                   \t, $2 = '2'\n\
                    2026-11-20 22:00:02.125 UTC [77] app@db my app [local] 3/43 0 STATEMENT:  SELECT\n\
                    \t1\n\
                    something else\n";
@@ -209,6 +228,7 @@ mod tests {
         assert_eq!(all[0].message, "statement: INSERT INTO t\nVALUES ('LOG:  x')");
         assert_eq!((all[0].user.as_str(), all[0].application.as_str(), all[0].xid), ("app", "my app", 1234));
         assert_eq!((all[1].session.as_str(), all[1].user.as_str()), ("78", ""));
+        assert_eq!(all[2].message, "no");
         assert_eq!((all[2].statement.as_str(), all[2].virtual_xid.as_str()), ("SELECT\n1", "3/43"));
         assert_eq!(Prefix::usual(log.as_bytes()).unwrap().text, "%m [%p] %q%u@%d %a %h %v %x ");
         assert!(!Prefix::usual(b"2026-11-20 22:00:00.125 UTC [77] LOG:  x\n").unwrap().fields.xid);

@@ -92,7 +92,10 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let checkpoint_settings = crate::names::complete(&mut names, &explanation);
     progress.finish();
     let with_top = |top| {
-        Document::new(&explanation, &Context { names: &names, checkpoint_settings, top, pattern: None })
+        Document::new(
+            &explanation,
+            &Context { names: &names, checkpoint_settings, top, pattern: None, writers: None },
+        )
     };
     let page = explain_html::page(&with_top(Some(explain_html::ROWS)));
     let mut document = with_top((args.format == Format::Table).then_some(TOP));

@@ -49,7 +49,7 @@ fn findings(window: &Window) -> Result<Vec<Finding>> {
     let checkpoint_settings = names::complete(&mut names, &explanation);
     let mut document = Document::new(
         &explanation,
-        &Context { names: &names, checkpoint_settings, top: None, pattern: None },
+        &Context { names: &names, checkpoint_settings, top: None, pattern: None, writers: None },
     );
     savings::predict_savings(&mut document, &explanation, &inventory.runs, &names, terminal::cores())?;
     Ok(document.findings)

@@ -8,6 +8,7 @@ use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
+use crate::browser::Browser;
 use crate::material::{explain_json, golden, records_of, say, walden, write};
 
 walden_testing::tests! {
@@ -206,6 +207,31 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
     for side in ["a", "b"] {
         let seconds = by_time[side]["seconds"].as_f64().unwrap();
         assert!((9.0..=11.0).contains(&seconds), "{seconds}");
+    }
+    let html = folder.path().join("diff.html");
+    let (at, to) = (plain.to_string(), indexed.to_string());
+    let run = walden(&[
+        "diff",
+        "--names",
+        names,
+        "--a-to",
+        &at,
+        "--b-to",
+        &to,
+        "--every",
+        "1s",
+        "--html",
+        html.to_str().unwrap(),
+        wal,
+    ]);
+    assert_eq!(run.code, 0, "{run:?}");
+    if let Ok(mut browser) = Browser::start() {
+        // Both rates over time, relations, kinds of records.
+        browser.look(1280, 900, false);
+        browser.open(&html);
+        assert_eq!(browser.evaluate("document.querySelectorAll('figure[data-chart]').length"), 3);
+        assert_eq!(browser.evaluate("document.body.dataset.rendered"), "3");
+        assert_eq!(browser.console_messages(), [""; 0]);
     }
     // Parts of one phase: nothing that was done, and honest about it.
     let half = Lsn((begin.0 + plain.0) / 2);

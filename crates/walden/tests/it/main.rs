@@ -34,6 +34,7 @@ mod redo;
 mod restore;
 mod rewrites;
 mod robustness;
+mod server_log;
 mod sources;
 mod surroundings;
 mod tar_sources;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         restore::TESTS,
         rewrites::TESTS,
         robustness::TESTS,
+        server_log::TESTS,
         sources::TESTS,
         surroundings::TESTS,
         tar_sources::TESTS,

@@ -1,0 +1,446 @@
+//! Who wrote a transaction: users, applications, clients and statements, from the server's own log.
+//!
+//! The WAL has a transaction's ID and no more. The server's log has it beside the session's user, application and client, and the
+//! statement, once the ID is assigned: a statement that is logged before it runs, as the first of its transaction, has none yet.
+//! So what a session logged before is kept until a later entry of the same transaction has the ID. IDs wrap around: a transaction's
+//! entry is the one nearest to its end in time.
+
+mod statement;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use walden_source::server_log::{Entry, Fields};
+
+pub use self::statement::normalize;
+
+/// Whom a transaction belongs to, by the server's log. Texts are numbers into [`Writers::text`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Writer {
+    user: u32,
+    application: u32,
+    client: u32,
+    statement: u32,
+}
+
+/// The key of a group by what the server's log says of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum WriterKey {
+    /// The records have no transaction.
+    NoTransaction,
+    /// The log does not have the transaction.
+    Unknown,
+    /// The number of the writer.
+    Known(u32),
+}
+
+/// A property of a writer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum WriterProperty {
+    User,
+    Application,
+    Client,
+    Statement,
+}
+
+/// The writers of all transactions in server logs.
+#[derive(Debug, Default)]
+pub struct Writers {
+    by_xid: FxHashMap<u32, Vec<Seen>>,
+    writers: Vec<Writer>,
+    writer_numbers: FxHashMap<Writer, u32>,
+    texts: Vec<String>,
+    text_numbers: FxHashMap<String, u32>,
+    sessions: FxHashMap<String, Session>,
+    fields: Option<Fields>,
+    /// What the logs had.
+    pub counts: Counts,
+    /// Automatic vacuums by table, `DATABASE.SCHEMA.TABLE`.
+    vacuums: FxHashMap<String, AutomaticVacuums>,
+    /// Names in VACUUM statements, and how many of these there were.
+    manual_vacuums: FxHashMap<String, u64>,
+}
+
+/// What the logs had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct Counts {
+    pub files: u64,
+    pub entries: u64,
+    /// Entries with a statement.
+    pub statements: u64,
+    /// Of these, statements that may write, alone in their transaction, whose entry has no transaction ID.
+    pub statements_without_xid: u64,
+    /// Transaction IDs.
+    pub transactions: u64,
+}
+
+/// Automatic vacuums of a table, by the server's log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct AutomaticVacuums {
+    pub count: u64,
+    /// Records and bytes that they wrote, where the log says so (since 13).
+    pub wal_records: u64,
+    pub wal_bytes: u64,
+}
+
+/// Where a transaction ID occurs.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    first: i64,
+    last: i64,
+    writer: u32,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    user: u32,
+    application: u32,
+    client: u32,
+    virtual_xid: String,
+    xid: u32,
+    is_in_block: bool,
+    /// Statements of the present transaction, each different from the one before it.
+    statements: Vec<u32>,
+    /// Whether one of them was logged without a transaction ID, and none with it since.
+    is_pending: bool,
+}
+
+/// Entries of one ID that are further apart are of two transactions: IDs have wrapped around, which takes longer. Also more
+/// than zones may differ.
+const MAX_DISTANCE: i64 = 26 * 3600 * 1_000_000;
+/// Statements of a transaction that are told apart.
+const MAX_STATEMENTS: usize = 20;
+/// Sessions that are followed at a time.
+const MAX_SESSIONS: usize = 100_000;
+/// Different statements that are kept; others are "(one of many other statements)".
+const MAX_TEXTS: usize = 200_000;
+
+impl Writers {
+    /// Begins a log file with these fields. Sessions may continue in it.
+    pub fn begin_file(&mut self) {
+        self.counts.files += 1;
+    }
+
+    /// Ends a log file, which had these fields.
+    pub fn end_file(&mut self, fields: Fields) {
+        self.fields.get_or_insert(fields);
+    }
+
+    /// Adds an entry of a log. Entries of a session come in their order.
+    pub fn add(&mut self, entry: &Entry) {
+        self.counts.entries += 1;
+        self.add_vacuum(entry);
+        if entry.session.is_empty() {
+            return;
+        }
+        let (user, application, client) =
+            (self.number(&entry.user), self.number(&entry.application), self.number(&entry.client));
+        let text = statement::of_entry(entry);
+        let normal = text.map(normalize);
+        if self.sessions.len() >= MAX_SESSIONS && !self.sessions.contains_key(&entry.session) {
+            self.sessions.clear();
+        }
+        let mut session = self.sessions.remove(&entry.session).unwrap_or_default();
+        for (kept, new) in [
+            (&mut session.user, user),
+            (&mut session.application, application),
+            (&mut session.client, client),
+        ] {
+            // The first text is the empty one.
+            if new != 0 {
+                *kept = new;
+            }
+        }
+        let has_virtual =
+            entry.virtual_xid.rsplit('/').next().is_some_and(|local| !matches!(local, "" | "0"));
+        let is_next = (has_virtual && entry.virtual_xid != session.virtual_xid)
+            || (entry.xid != 0 && session.xid != 0 && entry.xid != session.xid);
+        if is_next {
+            self.end_transaction(&mut session);
+            if has_virtual {
+                session.virtual_xid.clone_from(&entry.virtual_xid);
+            }
+        }
+        if let Some(normal) = &normal {
+            self.counts.statements += 1;
+            let kind = statement::kind(normal);
+            if !has_virtual && entry.xid == 0 && !session.is_in_block {
+                // A statement of its own, or the first one of a transaction.
+                self.end_transaction(&mut session);
+            }
+            match kind {
+                statement::Kind::Begin => session.is_in_block = true,
+                statement::Kind::End => session.is_in_block = false,
+                statement::Kind::Control => {}
+                statement::Kind::Read | statement::Kind::Write => {
+                    let number = self.number(normal);
+                    if session.statements.last() != Some(&number) && session.statements.len() < MAX_STATEMENTS
+                    {
+                        session.statements.push(number);
+                    }
+                    session.is_pending |= kind == statement::Kind::Write && entry.xid == 0;
+                }
+            }
+        }
+        if entry.xid != 0 {
+            session.xid = entry.xid;
+            session.is_pending = false;
+            let statement = self.statement_of(&session);
+            let writer = Writer {
+                user: session.user,
+                application: session.application,
+                client: session.client,
+                statement,
+            };
+            self.see(entry.xid, entry.time.unwrap_or(0), writer);
+        }
+        let is_over = normal.as_deref().map(statement::kind) == Some(statement::Kind::End);
+        if is_over {
+            self.end_transaction(&mut session);
+        }
+        if !entry.message.starts_with("disconnection: ") {
+            self.sessions.insert(entry.session.clone(), session);
+        }
+    }
+
+    fn end_transaction(&mut self, session: &mut Session) {
+        self.counts.statements_without_xid += u64::from(session.is_pending && session.xid == 0);
+        session.xid = 0;
+        session.is_pending = false;
+        session.statements.clear();
+    }
+
+    /// The statements of a transaction as one text: those that may write, or else all.
+    fn statement_of(&mut self, session: &Session) -> u32 {
+        let text = |number: &u32| self.texts.get(*number as usize).cloned().unwrap_or_default();
+        let all: Vec<String> = session.statements.iter().map(text).collect();
+        let writes = |text: &&String| statement::kind(text) == statement::Kind::Write;
+        let chosen: Vec<&String> = match all.iter().any(|text| writes(&text)) {
+            true => all.iter().filter(writes).collect(),
+            false => all.iter().collect(),
+        };
+        let mut joined: Vec<&str> = chosen.iter().map(|text| text.as_str()).collect();
+        joined.dedup();
+        let joined = joined.join("; ");
+        self.number(&joined)
+    }
+
+    fn see(&mut self, xid: u32, time: i64, writer: Writer) {
+        let number = match self.writer_numbers.get(&writer) {
+            Some(number) => *number,
+            None => {
+                let number = self.writers.len() as u32;
+                self.writers.push(writer);
+                self.writer_numbers.insert(writer, number);
+                number
+            }
+        };
+        let seen = self.by_xid.entry(xid).or_default();
+        let near = seen.iter_mut().find(|seen| (time - seen.last).abs() < MAX_DISTANCE);
+        match near {
+            Some(near) => {
+                near.first = near.first.min(time);
+                near.last = near.last.max(time);
+                near.writer = number;
+            }
+            None => {
+                seen.push(Seen { first: time, last: time, writer: number });
+                self.counts.transactions += 1;
+            }
+        }
+    }
+
+    fn number(&mut self, text: &str) -> u32 {
+        if self.texts.is_empty() {
+            self.texts.push(String::new());
+            self.text_numbers.insert(String::new(), 0);
+        }
+        if let Some(number) = self.text_numbers.get(text) {
+            return *number;
+        }
+        let is_full = self.texts.len() >= MAX_TEXTS;
+        let text = if is_full { "(one of many other statements)" } else { text };
+        if let Some(number) = self.text_numbers.get(text) {
+            return *number;
+        }
+        let number = self.texts.len() as u32;
+        self.texts.push(text.to_owned());
+        self.text_numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    /// The writer of a transaction that ended at a time, in microseconds since 1970-01-01 UTC.
+    pub fn find(&self, xid: u32, time: Option<i64>) -> WriterKey {
+        let Some(seen) = self.by_xid.get(&xid) else { return WriterKey::Unknown };
+        let distance = |seen: &Seen| match time {
+            Some(time) if time < seen.first => seen.first - time,
+            Some(time) => (time - seen.last).max(0),
+            None => 0,
+        };
+        // Without a time it is open at the end of the WAL, or a crash ended it: the latest.
+        let nearest = seen.iter().min_by_key(|seen| (distance(seen), std::cmp::Reverse(seen.last)));
+        match nearest {
+            Some(seen) if distance(seen) < MAX_DISTANCE => WriterKey::Known(seen.writer),
+            _ => WriterKey::Unknown,
+        }
+    }
+
+    /// What a property of a writer is.
+    pub fn text(&self, key: WriterKey, property: WriterProperty) -> &str {
+        let number = match key {
+            WriterKey::NoTransaction => return "(no transaction)",
+            WriterKey::Unknown => return "(not in the server's log)",
+            WriterKey::Known(number) => number,
+        };
+        let Some(writer) = self.writers.get(number as usize) else { return "" };
+        let (text, empty) = match property {
+            WriterProperty::User => (writer.user, "(user not logged)"),
+            WriterProperty::Application => (writer.application, "(no application name)"),
+            WriterProperty::Client => (writer.client, "(client not logged)"),
+            WriterProperty::Statement => (writer.statement, "(statement not logged)"),
+        };
+        self.texts.get(text as usize).map(String::as_str).filter(|text| !text.is_empty()).unwrap_or(empty)
+    }
+
+    /// Whether a writer's statement is known.
+    pub fn has_statement(&self, key: WriterKey) -> bool {
+        let WriterKey::Known(number) = key else { return false };
+        self.writers.get(number as usize).is_some_and(|writer| writer.statement != 0)
+    }
+
+    /// The fields of the first file; nothing without files.
+    pub fn fields(&self) -> Option<Fields> {
+        self.fields
+    }
+
+    /// Vacuums of a table, `DATABASE.SCHEMA.TABLE`: automatic ones, and statements that name it. `None` if the log has neither.
+    pub fn vacuums_of(&self, table: &str) -> Option<(AutomaticVacuums, u64)> {
+        let automatic = self.vacuums.get(table).copied();
+        let name = table.rsplit('.').next().unwrap_or(table);
+        let manual = self.manual_vacuums.get(name).copied();
+        (automatic.is_some() || manual.is_some())
+            .then(|| (automatic.unwrap_or_default(), manual.unwrap_or(0)))
+    }
+
+    fn add_vacuum(&mut self, entry: &Entry) {
+        let message = entry.message.as_str();
+        let automatic = [
+            "automatic vacuum of table \"",
+            "automatic aggressive vacuum of table \"",
+            "automatic vacuum to prevent wraparound of table \"",
+            "automatic aggressive vacuum to prevent wraparound of table \"",
+        ];
+        if let Some(rest) = automatic.iter().find_map(|start| message.strip_prefix(start)) {
+            let Some((table, rest)) = rest.split_once("\":") else { return };
+            let vacuums = self.vacuums.entry(table.to_owned()).or_default();
+            vacuums.count += 1;
+            let usage =
+                rest.split("WAL usage: ").nth(1).and_then(|rest| rest.lines().next()).unwrap_or_default();
+            for part in usage.split(", ") {
+                let mut words = part.split(' ');
+                let number: u64 = words.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+                match words.next() {
+                    Some("records") => vacuums.wal_records += number,
+                    Some("bytes") => vacuums.wal_bytes += number,
+                    _ => {}
+                }
+            }
+        } else if let Some(text) = statement::of_entry(entry)
+            && text.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("vacuum"))
+        {
+            // Without options in parentheses, what follows are names.
+            let names = text[6..].split_once(')').map_or(&text[6..], |(_, names)| names);
+            for name in names.split([',', ' ', ';']).filter(|name| !name.is_empty()).take(MAX_STATEMENTS) {
+                let name = name.rsplit('.').next().unwrap_or(name).trim_matches('"');
+                if self.manual_vacuums.len() < MAX_TEXTS {
+                    *self.manual_vacuums.entry(name.to_owned()).or_default() += 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(session: &str, vxid: &str, xid: u32, message: &str) -> Entry {
+        Entry {
+            time: Some(1_000_000_000_000_000),
+            session: session.to_owned(),
+            virtual_xid: vxid.to_owned(),
+            xid,
+            user: "app".to_owned(),
+            message: message.to_owned(),
+            ..Entry::default()
+        }
+    }
+
+    fn statement(writers: &Writers, xid: u32) -> String {
+        writers.text(writers.find(xid, Some(1_000_000_000_000_000)), WriterProperty::Statement).to_owned()
+    }
+
+    #[test]
+    fn a_statement_logged_before_its_id_belongs_to_the_transaction() {
+        for with_vxid in [true, false] {
+            let vxid = |vxid: &'static str| if with_vxid { vxid } else { "" };
+            let mut writers = Writers::default();
+            for (vx, xid, message) in [
+                ("3/1", 0, "statement: BEGIN"),
+                ("3/1", 0, "statement: SELECT 1"),
+                ("3/1", 0, "statement: INSERT INTO t VALUES (1, 'a')"),
+                ("3/1", 7, "statement: UPDATE t SET a = 2"),
+                ("3/1", 7, "statement: UPDATE t SET a = 3"),
+                ("3/1", 7, "statement: COMMIT"),
+                ("3/2", 0, "statement: DELETE FROM t"),
+                ("3/3", 0, "statement: BEGIN"),
+                ("3/3", 0, "statement: INSERT INTO u VALUES (2)"),
+                ("3/3", 9, "statement: COMMIT"),
+            ] {
+                writers.add(&entry("a", vxid(vx), xid, message));
+            }
+            assert_eq!(
+                statement(&writers, 7),
+                "INSERT INTO t VALUES ($1, $2); UPDATE t SET a = $1",
+                "{with_vxid}"
+            );
+            assert_eq!(statement(&writers, 9), "INSERT INTO u VALUES ($1)", "{with_vxid}");
+            assert_eq!(writers.counts.statements_without_xid, 1, "{with_vxid}");
+            assert_eq!(writers.find(8, None), WriterKey::Unknown);
+        }
+    }
+
+    #[test]
+    fn an_id_that_occurs_again_is_another_transaction() {
+        let mut writers = Writers::default();
+        let day = 86_400_000_000;
+        for (time, user) in [(10 * day, "first"), (40 * day, "second")] {
+            let entry = Entry {
+                time: Some(time),
+                user: user.to_owned(),
+                ..entry("s", "", 5, "statement: DELETE FROM t")
+            };
+            writers.add(&entry);
+        }
+        let user = |time| writers.text(writers.find(5, time), WriterProperty::User);
+        assert_eq!(
+            (user(Some(10 * day + 5)), user(Some(40 * day - 5)), user(None)),
+            ("first", "second", "second")
+        );
+        assert_eq!(user(Some(25 * day)), "(not in the server's log)");
+    }
+
+    #[test]
+    fn automatic_vacuums_are_known_and_others() {
+        let mut writers = Writers::default();
+        let log = "automatic vacuum of table \"db.public.orders\": index scans: 1\npages: 0 removed\nWAL usage: 12 records, 3 full page images, 4567 bytes\nsystem usage: CPU";
+        writers.add(&entry("v", "", 0, log));
+        writers.add(&entry("s", "", 0, "statement: VACUUM (VERBOSE) public.orders, other;"));
+        let (automatic, manual) = writers.vacuums_of("db.public.orders").unwrap();
+        assert_eq!((automatic.count, automatic.wal_records, automatic.wal_bytes, manual), (1, 12, 4567, 1));
+        assert_eq!(writers.vacuums_of("db.public.other").unwrap().1, 1);
+        assert_eq!(writers.vacuums_of("db.public.none"), None);
+    }
+}
