@@ -18,7 +18,6 @@ pub mod export;
 pub mod gaps;
 pub mod get;
 mod hash;
-pub mod history;
 pub mod import;
 mod intake;
 pub mod list;
@@ -46,6 +45,7 @@ pub mod verify;
 pub use archive::{Archive, ArchiveError};
 pub use pending::clean_up_on_signals;
 pub use push::push;
+pub use walden_source::history;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -119,6 +119,11 @@ impl<'a> SegmentTally<'a> {
     /// Clears it for another segment. The memory is kept, as page faults of a new allocation for each segment would take a
     /// twentieth of the time.
     pub fn begin(mut self, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
+        self.clear(segment_start, segment_end);
+        self
+    }
+
+    fn clear(&mut self, segment_start: Lsn, segment_end: Lsn) {
         (self.slice, self.next_slice) = self.spec.slices.at(segment_start);
         self.segment_end = segment_end;
         self.first = None;
@@ -139,7 +144,13 @@ impl<'a> SegmentTally<'a> {
         self.evidence.clear();
         // Cell 0 is that of framing, and the initial one of `recent`.
         self.look_up_cell(Cell::FRAMING, 0);
-        self
+    }
+
+    /// Clears it for the next part of a log whose earlier parts were counted: everything counts, in whichever segment.
+    pub fn begin_at(&mut self, position: Lsn) {
+        self.clear(position, Lsn(u64::MAX));
+        self.first = Some(position);
+        self.usual_alone = self.spec.views.is_empty();
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use walden_source::scan::{ScanOptions, scan};
 use crate::collect::{CollectSpec, SegmentTally};
 use crate::explanation::Explanation;
 use crate::group::{Dimension, ViewSpec};
-use crate::merge::Merge;
+use crate::merge::{Cluster, Merge};
 use crate::request::{Bound, ExplainError, Request};
 use crate::slices::Slices;
 use crate::timeline::Timeline;
@@ -78,7 +78,7 @@ pub fn explain(
             break;
         }
     }
-    Ok(merge.finish(first, request, cuts.spans, &cuts.cycles))
+    Ok(merge.finish(Cluster::of(first), request, cuts.spans, &cuts.cycles))
 }
 
 /// The positions at which views by time and checkpoint are split.

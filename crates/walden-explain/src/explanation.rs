@@ -1,6 +1,7 @@
 //! The result of an explanation, as numbers; [`Document`](crate::document::Document) adds names and texts.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -66,7 +67,7 @@ pub struct Explanation {
     /// The checkpoint cycles if a view is by checkpoint, starting with the one before the first redo pointer.
     pub cycles: Vec<Cycle>,
     /// The damage at which reading stopped, if any.
-    pub damage: Option<Damage>,
+    pub damage: Option<Arc<Damage>>,
 }
 
 /// A contiguous range of WAL.

@@ -174,6 +174,11 @@ impl<'a> Labels<'a> {
         Labels { names, several_databases: databases.len() > 1 }
     }
 
+    /// Labels that are qualified by the database if there are several.
+    pub fn of_names(names: &'a Names, several_databases: bool) -> Labels<'a> {
+        Labels { names, several_databases }
+    }
+
     /// The label of an owner.
     pub fn owner(&self, owner: Owner) -> Label {
         match owner {

@@ -11,6 +11,7 @@ mod explanation;
 mod findings;
 pub mod group;
 mod labels;
+pub mod live;
 mod merge;
 mod request;
 pub mod rewrites;
@@ -28,6 +29,6 @@ pub use explanation::{
     TransactionSums, View,
 };
 pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
-pub use labels::{Label, Part};
+pub use labels::{Label, Labels, Part};
 pub use request::{Bound, ExplainError, Request};
 pub use timeline::Timeline;

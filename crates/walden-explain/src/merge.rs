@@ -1,9 +1,12 @@
 //! Merges what segments counted, in the order of the WAL.
 
+use std::sync::Arc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::geometry::Geometry;
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::RelFileLocator;
+use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
 
@@ -21,7 +24,22 @@ use crate::transactions::{Transactions, precedes};
 use crate::views::{MAX_GROUPS, ViewGroups};
 use crate::writers::Writers;
 
+/// What all segments have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cluster {
+    pub version: Major,
+    pub system_id: u64,
+    pub segment_size: SegmentSize,
+}
+
+impl Cluster {
+    pub fn of(run: &Run) -> Cluster {
+        Cluster { version: run.version, system_id: run.system_id, segment_size: run.segment_size }
+    }
+}
+
 /// The sums so far, of all segments merged.
+#[derive(Clone)]
 pub(crate) struct Merge<'a> {
     views: &'a [ViewSpec],
     slices: &'a Slices,
@@ -45,7 +63,7 @@ pub(crate) struct Merge<'a> {
     /// Files created by transactions in progress.
     created: FxHashMap<u32, Vec<RelFileLocator>>,
     rewrites: Vec<Rewrite>,
-    pub(crate) damage: Option<Damage>,
+    pub(crate) damage: Option<Arc<Damage>>,
 }
 
 impl<'a> Merge<'a> {
@@ -128,7 +146,7 @@ impl<'a> Merge<'a> {
         match end {
             SegmentEnd::Complete | SegmentEnd::Limit => {}
             SegmentEnd::EndOfLog(tail) => self.add_tail(&mut tally, tail),
-            SegmentEnd::Damaged(damage) => self.damage = Some(damage),
+            SegmentEnd::Damaged(damage) => self.damage = Some(Arc::new(damage)),
         }
         self.add_tally(&mut tally);
         tally
@@ -161,6 +179,42 @@ impl<'a> Merge<'a> {
             range.end = range.end.plus(bytes);
         }
         range.tail = Some(tail);
+    }
+
+    /// Begins a range at a position to which parts are added as they are written.
+    pub(crate) fn begin_live(&mut self, timeline: Timeline, start: Lsn, segment: SegmentName) {
+        self.has_range_started = true;
+        // One that nothing was added to says nothing.
+        self.ranges.retain(|range| range.bytes > 0);
+        self.ranges.push(Range {
+            timeline,
+            start,
+            end: start,
+            first_segment: segment,
+            last_segment: segment,
+            bytes: 0,
+            tail: None,
+        });
+    }
+
+    /// Adds the next part of the range, up to `end`.
+    pub(crate) fn add_live(&mut self, tally: &mut SegmentTally<'_>, end: Lsn, segment: SegmentName) {
+        if let Some(range) = self.ranges.last_mut() {
+            range.end = end;
+            range.last_segment = segment;
+            range.bytes = end.0 - range.start.0;
+        }
+        self.add_tally(tally);
+    }
+
+    /// Number of cells: what memory grows with.
+    pub(crate) fn cells(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Transactions that replaced files of relations so far.
+    pub(crate) fn rewrites(&self) -> usize {
+        self.rewrites.len()
     }
 
     fn add_tally(&mut self, tally: &mut SegmentTally<'_>) {
@@ -291,7 +345,7 @@ impl<'a> Merge<'a> {
 
     pub(crate) fn finish(
         self,
-        run: &Run,
+        cluster: Cluster,
         request: &Request,
         spans: Option<(i64, i64)>,
         cycles: &[(Lsn, i64)],
@@ -328,9 +382,9 @@ impl<'a> Merge<'a> {
         let mut evidence: Vec<(RelFileLocator, Evidence)> = self.evidence.into_iter().collect();
         evidence.sort_unstable_by_key(|(relation, _)| *relation);
         Explanation {
-            version: run.version,
-            system_id: run.system_id,
-            segment_size: run.segment_size,
+            version: cluster.version,
+            system_id: cluster.system_id,
+            segment_size: cluster.segment_size,
             ranges: self.ranges,
             file_bytes,
             records: sum.records,

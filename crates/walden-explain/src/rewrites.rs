@@ -47,7 +47,10 @@ fn pairs(rewrite: &Rewrite, names: &Names) -> Vec<(RelFileLocator, RelFileLocato
     if !table_first {
         return reversed();
     }
-    let of_table = created.iter().take_while(|file| is_table_or_toast(names, **file)).count();
+    // The names may be those from before the rewrite or from after it.
+    let of_table =
+        |files: &[RelFileLocator]| files.iter().take_while(|file| is_table_or_toast(names, **file)).count();
+    let of_table = of_table(&created).max(of_table(&dropped));
     if of_table == 0 {
         return Vec::new();
     }

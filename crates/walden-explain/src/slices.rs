@@ -26,6 +26,11 @@ pub struct Place {
 pub const TENTHS: u32 = 10;
 
 impl Slices {
+    /// All of the WAL in one slice.
+    pub const fn none() -> Slices {
+        Slices { starts: Vec::new(), numbers: Vec::new() }
+    }
+
     /// Splits at all of `times` and `checkpoints`, each ascending, and at the tenths of each cycle; `log` is the start and the end
     /// of the WAL.
     pub fn cut(times: &[Lsn], checkpoints: &[Lsn], log: (Lsn, Lsn)) -> Slices {

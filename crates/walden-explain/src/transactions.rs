@@ -9,6 +9,7 @@ use crate::collect::TransactionTally;
 use crate::explanation::{Outcome, Transaction, TransactionSums};
 
 /// The transactions in progress, the largest finished ones, and the sums of all.
+#[derive(Clone)]
 pub(crate) struct Transactions {
     top: usize,
     open: FxHashMap<u32, OpenTransaction>,

@@ -13,6 +13,7 @@ use crate::writers::{WriterKey, Writers};
 pub(crate) const MAX_GROUPS: usize = 100_000;
 
 /// The groups of one view.
+#[derive(Clone)]
 pub(crate) struct ViewGroups<'a> {
     by_xid: bool,
     /// Whether groups have a writer, and all that are known.

@@ -154,6 +154,17 @@ pub struct Unfinished {
     pub total_len: u32,
 }
 
+/// Where a [`Decoder`] is and another one can go on: see [`Decoder::resume_at`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// All bytes before it have been reported.
+    pub position: Lsn,
+    /// LSN of the last complete record; `None` if it is not known.
+    pub previous: Option<Lsn>,
+    /// Whether the rest of the segment is unused, behind a switch record.
+    pub is_switched: bool,
+}
+
 #[derive(Debug)]
 enum State {
     /// Before the first page, which may begin with the end of a record that started before the stream.
@@ -189,6 +200,8 @@ pub struct Decoder {
     /// Address of the next page to be pushed.
     next_page: Lsn,
     limit: Lsn,
+    /// Bytes of the first page that another decoder has reported.
+    skipped: usize,
     /// Checksums of records that end before it are not verified, see [`Decoder::checked_until`].
     checked: Lsn,
     first: Option<(Lsn, Lsn)>,
@@ -211,6 +224,7 @@ impl Decoder {
             position: start,
             next_page: start,
             limit,
+            skipped: 0,
             checked: Lsn(0),
             first: None,
             previous: None,
@@ -223,10 +237,42 @@ impl Decoder {
         }
     }
 
+    /// Goes on where another decoder was, such as one that met the end of a log which is still being written. The first page to
+    /// be pushed is the one that `place` lies in; what lies before `place` is not reported again. A record that was not complete
+    /// is decoded from its start.
+    pub fn resume_at(info: StreamInfo, place: Place, limit: Lsn) -> Decoder {
+        let skipped = place.position.0 % u64::from(info.page_bytes);
+        let state = if place.is_switched { State::Switched } else { State::Between };
+        Decoder {
+            state,
+            position: place.position,
+            next_page: Lsn(place.position.0 - skipped),
+            skipped: skipped as usize,
+            previous: place.previous,
+            ..Decoder::new(info, place.position, limit)
+        }
+    }
+
+    /// Where another decoder can go on, also after a fault; `None` before the first record, at the limit, and where the visitor
+    /// stopped.
+    pub fn place(&self) -> Option<Place> {
+        let is_switched = match self.state {
+            State::Between | State::Within(_) => false,
+            State::Switched => true,
+            State::Start | State::Skipping(_) | State::Done => return None,
+        };
+        Some(Place { position: self.position, previous: self.previous, is_switched })
+    }
+
     /// Skips the checksums of records that end at or before `checked`, for a second pass over a log whose checksums were verified
     /// before. If the log has changed since, wrong records may be reported, but bounds are still checked.
     pub fn checked_until(self, checked: Lsn) -> Decoder {
         Decoder { checked, ..self }
+    }
+
+    /// What the stream was said to be.
+    pub fn info(&self) -> StreamInfo {
+        self.info
     }
 
     /// The LSN up to which all bytes have been reported to the visitor.
@@ -285,6 +331,10 @@ impl Decoder {
 
     fn page(&mut self, page: &[u8], address: Lsn, visitor: &mut impl Visitor) -> Result<(), Fault> {
         let starts_segment = self.info.segment_size.offset_of(address) == 0;
+        let skipped = std::mem::take(&mut self.skipped);
+        if skipped > 0 {
+            return self.rest_of_page(page, skipped, address, starts_segment, visitor);
+        }
         if let State::Switched = self.state {
             if !starts_segment {
                 self.unused_page(page, address, visitor);
@@ -324,6 +374,27 @@ impl Decoder {
             _ => self.state = State::Between,
         }
         self.records(page, at, address, visitor)
+    }
+
+    /// Decodes the rest of a page whose first `skipped` bytes another decoder has reported.
+    fn rest_of_page(
+        &mut self,
+        page: &[u8],
+        skipped: usize,
+        address: Lsn,
+        starts_segment: bool,
+        visitor: &mut impl Visitor,
+    ) -> Result<(), Fault> {
+        if let State::Switched = self.state {
+            let rest = page.len().saturating_sub(skipped) as u64;
+            if rest > 0 {
+                visitor.padding(self.position, rest);
+            }
+            self.position = self.position.plus(rest);
+            return Ok(());
+        }
+        self.page_header(page, address, starts_segment)?;
+        self.records(page, skipped, address, visitor)
     }
 
     fn page_header(&mut self, page: &[u8], address: Lsn, starts_segment: bool) -> Result<PageHeader, Fault> {

@@ -276,6 +276,8 @@ pub struct ControlFile {
     pub redo: Lsn,
     /// The timeline that the checkpoint is on.
     pub timeline: u32,
+    /// When the checkpoint began, in seconds since 1970-01-01 UTC.
+    pub checkpoint_time: i64,
     /// Pages of a file before the next one is begun.
     pub blocks_per_segment: u32,
     /// `data_checksum_version`: 0 if pages have no checksums.
@@ -343,6 +345,7 @@ pub enum ControlError {
 struct ControlLayout {
     /// `PG_CONTROL_VERSION`
     version: u32,
+    checkpoint_time: usize,
     wal_log_hints: usize,
     page_bytes: usize,
     blocks_per_segment: usize,
@@ -355,6 +358,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
     // 13 to 16
     ControlLayout {
         version: 1300,
+        checkpoint_time: 104,
         wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
@@ -364,6 +368,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
     // 17: wal_level in what was padding of a checkpoint
     ControlLayout {
         version: 1700,
+        checkpoint_time: 104,
         wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
@@ -373,6 +378,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
     // 18: default_char_signedness
     ControlLayout {
         version: 1800,
+        checkpoint_time: 104,
         wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
@@ -382,6 +388,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
     // 19: a checkpoint of 96 bytes, slru_pages_per_segment
     ControlLayout {
         version: 1902,
+        checkpoint_time: 112,
         wal_log_hints: 184,
         page_bytes: 224,
         blocks_per_segment: 228,
@@ -432,6 +439,7 @@ impl ControlFile {
             checkpoint: Lsn(u64_at(32)?),
             redo: Lsn(u64_at(40)?),
             timeline: u32_at(48)?,
+            checkpoint_time: u64_at(layout.checkpoint_time)?.cast_signed(),
             blocks_per_segment,
             data_checksum_version: u32_at(layout.data_checksum_version)?,
             wal_log_hints: bytes[layout.wal_log_hints] != 0,
@@ -470,6 +478,7 @@ mod tests {
         put(32, 0x0200_0060, 8);
         put(40, 0x0200_0028, 8);
         put(48, 3, 4);
+        put(layout.checkpoint_time, 1_795_000_000, 8);
         put(layout.page_bytes, 8192, 4);
         put(layout.blocks_per_segment, 131_072, 4);
         put(layout.data_checksum_version, 1, 4);
@@ -502,6 +511,7 @@ mod tests {
                     checkpoint: Lsn(0x0200_0060),
                     redo: Lsn(0x0200_0028),
                     timeline: 3,
+                    checkpoint_time: 1_795_000_000,
                     blocks_per_segment: 131_072,
                     data_checksum_version: 1,
                     wal_log_hints: true,

@@ -5,6 +5,8 @@ mod compressed;
 pub mod connection;
 pub mod datadir;
 mod error_text;
+pub mod follow;
+pub mod history;
 pub mod inventory;
 pub mod names;
 pub mod open;

@@ -42,6 +42,8 @@ pub enum Need {
     Pyrage,
     /// `moto_server`, an S3-compatible object store.
     Moto,
+    /// `tmux`, a terminal that tests can type in and look at.
+    Tmux,
 }
 
 /// Why a test cannot run to its end here.
@@ -62,7 +64,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 22] = [
+const ROWS: [Row; 23] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -85,6 +87,7 @@ const ROWS: [Row; 22] = [
     Row { need: Need::Age,               name: "age",         programs: &["age"],      package: "age" },
     Row { need: Need::Pyrage,            name: "pyrage",      programs: &["python3"],  package: "pip install pyrage" },
     Row { need: Need::Moto,              name: "moto",        programs: &["moto_server"], package: "pip install 'moto[server]'" },
+    Row { need: Need::Tmux,              name: "tmux",        programs: &["tmux"],     package: "tmux" },
 ];
 
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];

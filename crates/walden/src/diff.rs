@@ -173,7 +173,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     }
     let top = if args.top == 0 { usize::MAX } else { args.top };
     terminal::show(args.format, || &found, || walden_report::diff::diff(&found, top, terminal::look()))?;
-    let codes = [&a, &b].map(|one| explain::ended(&one.inventory, one.explanation.damage.as_ref()));
+    let codes = [&a, &b].map(|one| explain::ended(&one.inventory, one.explanation.damage.as_deref()));
     Ok(codes.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
 }
 

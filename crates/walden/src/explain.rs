@@ -191,7 +191,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         document.cycles.clear();
     }
     print(&document, args.format)?;
-    Ok(ended(&inventory, explanation.damage.as_ref()))
+    Ok(ended(&inventory, explanation.damage.as_deref()))
 }
 
 /// What of an archive is needed. A checkpoint behind the range says where in it a cycle begins.

@@ -15,6 +15,7 @@ mod demo;
 mod diff;
 mod explain;
 mod help;
+mod http;
 #[cfg(feature = "lab")]
 mod judge;
 #[cfg(feature = "lab")]
@@ -25,15 +26,18 @@ mod names;
 mod output;
 mod page;
 mod progress;
+mod prometheus;
 mod receive;
 mod recovery_rates;
 mod redo;
+mod retention;
 mod savings;
 mod sources;
 mod systemd;
 mod terminal;
 mod test;
 mod turns;
+mod watch;
 mod whatif;
 
 use std::io::Write as _;
@@ -66,6 +70,8 @@ enum Command {
     Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
     Diff(Box<diff::DiffArgs>),
+    Watch(Box<watch::WatchArgs>),
+    Retention(retention::RetentionArgs),
     Whatif(Box<whatif::WhatifArgs>),
     Page(page::PageArgs),
     Redo(redo::RedoArgs),
@@ -112,6 +118,8 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Retention(args) => retention::run(&args),
         Command::Whatif(args) => whatif::run(&args),
         Command::Page(args) => page::run(&args),
         Command::Redo(args) => redo::run(&args),

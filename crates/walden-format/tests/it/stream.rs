@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use walden_format::fault::{Fault, FaultKind};
 use walden_format::lsn::Lsn;
 use walden_format::record::Record;
-use walden_format::stream::{Decoder, Progress, Visitor};
+use walden_format::stream::{Decoder, Place, Progress, Visitor};
 use walden_format::version::Major;
 
 use crate::writer::{LogWriter, PAGE, header_bytes};
@@ -258,6 +258,42 @@ proptest! {
         prop_assert_eq!(result, Ok(Progress::More));
         prop_assert_eq!(seen.records, log.records.clone());
         prop_assert_eq!(position, log.position());
+    }
+
+    /// Old pages lie behind the end of a log that is still being written, and a page is written more than once.
+    #[test]
+    fn a_log_that_grows_comes_back(
+        layout in layout(),
+        cuts in proptest::collection::vec(any::<prop::sample::Index>(), 1..40),
+    ) {
+        let log = written(&layout);
+        let (whole, _, _) = decode(&log, &log.bytes, 0, PAGE);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(log.bytes.len() + 1) & !7).collect();
+        cuts.push(log.bytes.len());
+        cuts.sort_unstable();
+        let old_page = log.bytes[..PAGE.min(log.bytes.len())].to_vec();
+        let mut seen = Seen::default();
+        let mut place = Place { position: log.start, previous: None, is_switched: false };
+        for cut in cuts {
+            let mut visible = log.bytes[..cut].to_vec();
+            visible.resize(cut.next_multiple_of(PAGE), 0);
+            visible.extend(&old_page);
+            let mut decoder = Decoder::resume_at(log.info, place, Lsn(u64::MAX));
+            let mut at = (place.position.0 - log.start.0) as usize / PAGE * PAGE;
+            while let Some(page) = visible.get(at..at + PAGE) {
+                let is_switched = decoder.place().is_some_and(|place| place.is_switched);
+                if is_switched && at + PAGE > cut.next_multiple_of(PAGE) || decoder.push(page, &mut seen).is_err() {
+                    break;
+                }
+                at += PAGE;
+            }
+            place = decoder.place().unwrap();
+            prop_assert_eq!(seen.total(), place.position.0 - log.start.0);
+            prop_assert!(place.position.0 - log.start.0 <= cut.next_multiple_of(PAGE) as u64);
+        }
+        prop_assert_eq!(&seen.records, &whole.records);
+        let sums = |seen: &Seen| (seen.headers, seen.abandoned, seen.padding, seen.record_bytes);
+        prop_assert_eq!(sums(&seen), sums(&whole));
     }
 
     #[test]

@@ -2,19 +2,11 @@
 //!
 //! Counters count from the beginning of the log, or of the exporter; Prometheus takes a count that falls for a new beginning.
 
-use std::fmt::Write;
-
 use walden_format::lsn::Lsn;
 use walden_receive::status::{State, Status};
 
 use super::status::Report;
-
-/// A metric: its name, its kind, and what it is.
-struct Metric {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-}
+use crate::prometheus::{self, Labels, Metric};
 
 #[rustfmt::skip]
 const METRICS: [Metric; 31] = [
@@ -53,22 +45,8 @@ const METRICS: [Metric; 31] = [
 
 /// The metrics of a report. What is not known is left out, and not 0.
 pub fn render(report: &Report) -> String {
-    let mut text = String::new();
-    for metric in &METRICS {
-        let samples = samples(report, metric.name);
-        if samples.is_empty() {
-            continue;
-        }
-        let _ = writeln!(text, "# HELP {} {}", metric.name, escape_help(metric.help));
-        let _ = writeln!(text, "# TYPE {} {}", metric.name, metric.kind);
-        for (labels, value) in samples {
-            let _ = writeln!(text, "{}{} {value}", metric.name, braced(&labels));
-        }
-    }
-    text
+    prometheus::render(&METRICS, |name| samples(report, name))
 }
-
-type Labels = Vec<(&'static str, String)>;
 
 /// The samples of a metric: labels and values.
 fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
@@ -150,31 +128,9 @@ fn failures(report: &Report) -> Vec<(Labels, f64)> {
     failures.iter().map(|one| (labels(&one.command, &one.cause), one.count as f64)).collect()
 }
 
-fn braced(labels: &Labels) -> String {
-    if labels.is_empty() {
-        return String::new();
-    }
-    let label = |(name, value): &(&str, String)| {
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        format!("{name}=\"{value}\"")
-    };
-    format!("{{{}}}", labels.iter().map(label).collect::<Vec<_>>().join(","))
-}
-
-fn escape_help(help: &str) -> String {
-    help.replace('\\', "\\\\").replace('\n', "\\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn label_values_are_escaped() {
-        let labels = vec![("cause", "a\"b\\c\nd".to_owned()), ("command", "push".to_owned())];
-        assert_eq!(braced(&labels), "{cause=\"a\\\"b\\\\c\\nd\",command=\"push\"}");
-        assert_eq!(escape_help("a\\b\nc"), "a\\\\b\\nc");
-    }
 
     #[test]
     fn names_keep_to_the_conventions() {

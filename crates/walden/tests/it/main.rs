@@ -32,12 +32,14 @@ mod page;
 mod receive;
 mod redo;
 mod restore;
+mod retention;
 mod rewrites;
 mod robustness;
 mod server_log;
 mod sources;
 mod surroundings;
 mod tar_sources;
+mod watch;
 mod whatif;
 
 use std::process::ExitCode;
@@ -72,12 +74,14 @@ fn main() -> ExitCode {
         receive::TESTS,
         redo::TESTS,
         restore::TESTS,
+        retention::TESTS,
         rewrites::TESTS,
         robustness::TESTS,
         server_log::TESTS,
         sources::TESTS,
         surroundings::TESTS,
         tar_sources::TESTS,
+        watch::TESTS,
         whatif::TESTS,
     ];
     walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it"), &modules)

@@ -1,0 +1,462 @@
+//! Follows the files of a running server.
+//!
+//! PostgreSQL writes whole pages in the order of the log, the last one again whenever more records are in it; segments of later
+//! positions may be there already, as recycled files with old pages. So the log ends at the first page or record that is not valid,
+//! and the next call goes on there. A page's address and a record's checksum and link to the one before tell what is written from what
+//! is old or half-written.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use walden_format::fault::Fault;
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::page::{LONG_HEADER, PageHeader};
+use walden_format::record::Record;
+use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
+
+use super::{FollowError, Follower, GapReason, MAX_POLL_BYTES, News, Polled};
+use crate::history::History;
+use crate::timelines::{Stretch, timeline_of};
+
+/// Bytes read at first: mostly enough for what was written since.
+const FIRST_WINDOW: usize = 32 << 10;
+/// Bytes read at a time.
+const WINDOW: usize = 256 << 10;
+/// Pages before the end of the log in which the last record is looked for at first.
+const PAGES_BACK: u64 = 16;
+/// Segments before the end of the log in which a record is looked for at most: records have at most 1 GB.
+const SEGMENTS_BACK: usize = 80;
+/// How long a place that cannot be decoded must stay like that, with log behind it, before it is taken for damaged.
+const DAMAGED_AFTER: Duration = Duration::from_secs(3);
+/// Segments that are held open ahead of the position: where a checkpoint recycles or removes them before they are read, their
+/// content can still be read.
+const HELD_AHEAD: usize = 32;
+/// How often the folder is listed at most while nothing comes: more and more seldom.
+const LIST_EVERY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
+
+/// Follows the log in a folder: `pg_wal` of a primary or a standby.
+#[derive(Debug)]
+pub struct FolderFollower {
+    folder: PathBuf,
+    info: StreamInfo,
+    place: Place,
+    buffer: Vec<u8>,
+    held: Held,
+    /// Since when nothing came, and when the folder was listed last.
+    idle: Option<Idle>,
+}
+
+/// Segments that are held open, in their order.
+#[derive(Debug, Default)]
+struct Held(VecDeque<(SegmentName, File)>);
+
+impl Held {
+    /// Holds the segment with the position and those after it, as far as they are there, and no others.
+    fn advance(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
+        let size = info.segment_size;
+        let first = size.segment_of(position);
+        let is_needed = |name: &SegmentName| {
+            name.timeline == info.timeline && name.number(size).is_some_and(|number| number >= first)
+        };
+        self.0.retain(|(name, _)| is_needed(name));
+        let mut next = self.0.back().and_then(|(name, _)| name.number(size)).map_or(first, |last| last + 1);
+        while next < first + HELD_AHEAD as u64 {
+            let name = SegmentName::new(info.timeline, next, size);
+            let Some(file) = open(folder, name)? else { break };
+            self.0.push_back((name, file));
+            next += 1;
+        }
+        Ok(())
+    }
+
+    /// The file of a segment; one that is held only if none of its name is there any more. Then it is complete.
+    fn open(&self, folder: &Path, name: SegmentName) -> Result<Option<(File, bool)>, FollowError> {
+        if let Some(file) = open(folder, name)? {
+            return Ok(Some((file, false)));
+        }
+        let held = self.0.iter().find(|(held, _)| *held == name);
+        let cloned = held.map(|(_, file)| file.try_clone()).transpose();
+        let cloned =
+            cloned.map_err(|error| FollowError::Io { path: folder.join(name.to_string()), error })?;
+        Ok(cloned.map(|file| (file, true)))
+    }
+}
+
+#[derive(Debug)]
+struct Idle {
+    since: Instant,
+    listed: Option<Instant>,
+}
+
+/// A visitor that looks at nothing.
+pub(super) struct Nothing;
+
+impl Visitor for Nothing {
+    fn record(&mut self, _: &Record<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+impl FolderFollower {
+    /// Begins at the present end of the log in a `pg_wal` folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or has no segment with valid WAL.
+    pub fn at_end(folder: &Path) -> Result<FolderFollower, FollowError> {
+        let segments = segments_in(folder)?;
+        let mut last = None;
+        for (index, name) in segments.iter().enumerate().rev() {
+            if let Some(info) = read_info(folder, *name)? {
+                last = Some((index, info));
+                break;
+            }
+        }
+        let Some((index, info)) = last else { return Err(FollowError::NoWal { path: folder.into() }) };
+        let name = segments[index];
+        let start = name.start(info.segment_size).unwrap_or_default();
+        let last_page = last_valid_page(folder, name, info)?;
+        let page_bytes = u64::from(info.page_bytes);
+        let near = Lsn(last_page.0.saturating_sub(PAGES_BACK * page_bytes).max(start.0));
+        let earlier = segments[..index].iter().rev().take(SEGMENTS_BACK).map_while(|earlier| {
+            (earlier.timeline == name.timeline).then(|| earlier.start(info.segment_size)).flatten()
+        });
+        for from in [near, start].into_iter().chain(earlier) {
+            if let Some(place) = locate(folder, info, from)? {
+                return Ok(FolderFollower::at(folder, info, place));
+            }
+        }
+        Err(FollowError::NoWal { path: folder.into() })
+    }
+
+    /// Begins at the first record at or after `from`, which lies in a segment of `timeline`.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or has no valid WAL there.
+    pub fn from_record(folder: &Path, timeline: Timeline, from: Lsn) -> Result<FolderFollower, FollowError> {
+        let none = || FollowError::NoWal { path: folder.into() };
+        for name in segments_in(folder)?.into_iter().filter(|name| name.timeline == timeline) {
+            let Some(info) = read_info(folder, name)? else { continue };
+            let size = info.segment_size;
+            if name.number(size) != Some(size.segment_of(from)) {
+                continue;
+            }
+            let page = Lsn(from.0 - from.0 % u64::from(info.page_bytes));
+            let mut first = First { from, found: None };
+            let mut decoder = Decoder::new(info, page, Lsn(u64::MAX));
+            read_records(folder, &Held::default(), &mut decoder, page, &mut vec![0; WINDOW], &mut first)?;
+            let (position, previous) = first.found.ok_or_else(none)?;
+            let place = Place { position, previous: Some(previous), is_switched: false };
+            return Ok(FolderFollower::at(folder, info, place));
+        }
+        Err(none())
+    }
+
+    fn at(folder: &Path, info: StreamInfo, place: Place) -> FolderFollower {
+        FolderFollower {
+            folder: folder.into(),
+            info,
+            place,
+            buffer: vec![0; WINDOW],
+            held: Held::default(),
+            idle: None,
+        }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Looks for what else may be the case where nothing comes: another timeline, removed segments, damage.
+    fn news(&mut self, fault: Option<Fault>, idle: Duration) -> Result<Option<News>, FollowError> {
+        if let Some(news) = self.other_timeline()? {
+            return Ok(Some(news));
+        }
+        let (info, size) = (self.info, self.info.segment_size);
+        let here = size.segment_of(self.place.position);
+        let is_here = self.folder.join(SegmentName::new(info.timeline, here, size).to_string()).exists();
+        if is_here && idle < DAMAGED_AFTER {
+            return Ok(None);
+        }
+        for name in segments_in(&self.folder)?.into_iter().filter(|name| name.timeline == info.timeline) {
+            let Some(start) = name.start(size).filter(|start| size.segment_of(*start) > here) else {
+                continue;
+            };
+            if read_info(&self.folder, name)?.is_none_or(|found| found.system_id != info.system_id) {
+                continue;
+            }
+            let mut first = First { from: start, found: None };
+            let mut decoder = Decoder::new(info, start, Lsn(u64::MAX));
+            read_records(&self.folder, &self.held, &mut decoder, start, &mut self.buffer, &mut first)?;
+            let Some((to, previous)) = first.found else { continue };
+            // A record that is being written crosses into a segment that is there.
+            if previous == self.place.position && fault.is_none() {
+                continue;
+            }
+            let from = self.place.position;
+            self.place = Place { position: to, previous: Some(previous), is_switched: false };
+            let reason = match fault {
+                Some(fault) if is_here => GapReason::Damaged(fault),
+                _ => GapReason::Removed,
+            };
+            return Ok(Some(News::Gap { from, to, reason }));
+        }
+        Ok(None)
+    }
+
+    /// Goes on along the newest timeline that descends from the present one, once all of this one is read.
+    fn other_timeline(&mut self) -> Result<Option<News>, FollowError> {
+        let (present, size) = (self.info.timeline, self.info.segment_size);
+        let Some(history) = newest_descendant(&self.folder, present)? else { return Ok(None) };
+        let Some(end) = history.end_of(present) else { return Ok(None) };
+        let position = self.place.position;
+        let start = position.min(end);
+        let mut stretches: Vec<Stretch> = history
+            .ancestors
+            .iter()
+            .filter(|ancestor| ancestor.timeline >= present)
+            .map(|ancestor| Stretch { timeline: ancestor.timeline, end: Some(ancestor.end) })
+            .collect();
+        stretches.push(Stretch { timeline: history.timeline, end: None });
+        let Some(timeline) = timeline_of(&stretches, size.segment_of(start), size) else { return Ok(None) };
+        let name = SegmentName::new(timeline, size.segment_of(start), size);
+        if timeline == present
+            || read_info(&self.folder, name)?.is_none_or(|it| it.system_id != self.info.system_id)
+        {
+            return Ok(None);
+        }
+        self.info.timeline = timeline;
+        if start < position {
+            self.place = Place { position: start, previous: None, is_switched: false };
+        }
+        Ok(Some(News::Timeline { timeline, start, discarded: position.0 - start.0 }))
+    }
+}
+
+impl Follower for FolderFollower {
+    fn info(&self) -> StreamInfo {
+        self.info
+    }
+
+    fn position(&self) -> Lsn {
+        self.place.position
+    }
+
+    fn poll(&mut self, visitor: &mut impl Visitor, _: Duration) -> Result<Polled, FollowError> {
+        let mut decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
+        let page = Lsn(self.place.position.0 - self.place.position.0 % u64::from(self.info.page_bytes));
+        let before = self.place;
+        let ended = read_records(&self.folder, &self.held, &mut decoder, page, &mut self.buffer, visitor);
+        self.place = decoder.place().unwrap_or(self.place);
+        let ended = ended?;
+        self.held.advance(&self.folder, self.info, self.place.position)?;
+        if self.place != before {
+            self.idle = None;
+            return Ok(Polled { has_more: matches!(ended, Ended::Bytes), news: None });
+        }
+        let idle = self.idle.get_or_insert(Idle { since: Instant::now(), listed: None });
+        let pause = (idle.since.elapsed() / 4).clamp(LIST_EVERY[0], LIST_EVERY[1]);
+        if idle.listed.is_some_and(|listed| listed.elapsed() < pause) {
+            return Ok(Polled { has_more: false, news: None });
+        }
+        idle.listed = Some(Instant::now());
+        let since = idle.since.elapsed();
+        let fault = match ended {
+            Ended::Fault(fault) => Some(fault),
+            _ => None,
+        };
+        let news = self.news(fault, since)?;
+        if news.is_some() {
+            self.idle = None;
+        }
+        Ok(Polled { has_more: news.is_some(), news })
+    }
+}
+
+/// Why reading ended.
+enum Ended {
+    /// No more segments.
+    NoFile,
+    /// At a page or record that is not valid, or not yet.
+    Fault(Fault),
+    /// So many bytes were read as wanted, or the visitor stopped.
+    Bytes,
+}
+
+/// Pushes what is written from `page` on, until the log ends or [`MAX_POLL_BYTES`] were read.
+fn read_records(
+    folder: &Path,
+    held: &Held,
+    decoder: &mut Decoder,
+    mut page: Lsn,
+    buffer: &mut [u8],
+    visitor: &mut impl Visitor,
+) -> Result<Ended, FollowError> {
+    let info = decoder.info();
+    let size = info.segment_size;
+    let page_bytes = info.page_bytes as usize;
+    let until = page.0.saturating_add(MAX_POLL_BYTES);
+    let mut window = FIRST_WINDOW.next_multiple_of(page_bytes).min(buffer.len());
+    loop {
+        let name = SegmentName::new(info.timeline, size.segment_of(page), size);
+        let Some((file, is_complete)) = held.open(folder, name)? else { return Ok(Ended::NoFile) };
+        let segment_end = size.start_of(size.segment_of(page) + 1);
+        while page < segment_end {
+            if page.0 >= until && decoder.place().is_some_and(|place| !is_within(decoder, place)) {
+                return Ok(Ended::Bytes);
+            }
+            let wanted = (window as u64).min(segment_end.0 - page.0) as usize;
+            let got = read_at(&file, &mut buffer[..wanted], size.offset_of(page))
+                .map_err(|error| FollowError::Io { path: folder.join(name.to_string()), error })?;
+            let got = got - got % page_bytes;
+            if got == 0 {
+                return Ok(Ended::NoFile);
+            }
+            for bytes in buffer[..got].chunks_exact(page_bytes) {
+                // Nobody checks the pages behind a switch, so they must be known to be written.
+                let is_switched = decoder.place().is_some_and(|place| place.is_switched);
+                if is_switched && !is_complete && !is_here(bytes, page) && !next_begins(folder, info, page)? {
+                    return Ok(Ended::NoFile);
+                }
+                match decoder.push(bytes, visitor) {
+                    Ok(walden_format::stream::Progress::More) => {}
+                    Ok(walden_format::stream::Progress::Done) => return Ok(Ended::Bytes),
+                    Err(fault) => return Ok(Ended::Fault(fault)),
+                }
+                page = page.plus(page_bytes as u64);
+            }
+            window = buffer.len();
+        }
+    }
+}
+
+/// Whether a record is not complete: then the sums end before it, and reading goes on.
+fn is_within(decoder: &Decoder, place: Place) -> bool {
+    decoder.unfinished().is_some_and(|unfinished| unfinished.lsn == place.position)
+}
+
+fn is_here(page: &[u8], address: Lsn) -> bool {
+    PageHeader::parse(page).is_ok_and(|header| header.address == address)
+}
+
+/// Whether the segment behind the one with this page is begun: then the one before is all written.
+fn next_begins(folder: &Path, info: StreamInfo, page: Lsn) -> Result<bool, FollowError> {
+    let size = info.segment_size;
+    let next = SegmentName::new(info.timeline, size.segment_of(page) + 1, size);
+    Ok(read_info(folder, next)?.is_some())
+}
+
+/// The first record from a position on, and the one before it.
+struct First {
+    from: Lsn,
+    found: Option<(Lsn, Lsn)>,
+}
+
+impl Visitor for First {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.lsn < self.from {
+            return ControlFlow::Continue(());
+        }
+        self.found = Some((record.lsn, record.header.prev));
+        ControlFlow::Break(())
+    }
+}
+
+/// The end of the log, from a page on; `None` if no record ends between.
+fn locate(folder: &Path, info: StreamInfo, from: Lsn) -> Result<Option<Place>, FollowError> {
+    let mut decoder = Decoder::new(info, from, Lsn(u64::MAX));
+    read_records(folder, &Held::default(), &mut decoder, from, &mut vec![0; WINDOW], &mut Nothing)?;
+    Ok(decoder.place().filter(|place| place.previous.is_some()))
+}
+
+/// The segments of a folder in the order of timelines and positions.
+fn segments_in(folder: &Path) -> Result<Vec<SegmentName>, FollowError> {
+    let failed = |error| FollowError::Io { path: folder.into(), error };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        names.extend(name.to_str().and_then(SegmentName::parse));
+    }
+    // Names sort as numbers.
+    names.sort_by_cached_key(ToString::to_string);
+    Ok(names)
+}
+
+/// What the first page of a segment says; `None` if the file has no WAL of its name, or is gone.
+fn read_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
+    let Some(file) = open(folder, name)? else { return Ok(None) };
+    let mut start = [0; LONG_HEADER];
+    let path = || folder.join(name.to_string());
+    let got = read_at(&file, &mut start, 0).map_err(|error| FollowError::Io { path: path(), error })?;
+    let Ok(info) = StreamInfo::of_segment(&start[..got]) else { return Ok(None) };
+    let is_its_own = name.start(info.segment_size).is_some_and(|address| is_here(&start[..got], address));
+    Ok(is_its_own.then_some(StreamInfo { timeline: name.timeline, ..info }))
+}
+
+/// The address of the last page of a segment that has WAL: pages are written in their order.
+fn last_valid_page(folder: &Path, name: SegmentName, info: StreamInfo) -> Result<Lsn, FollowError> {
+    let start = name.start(info.segment_size).unwrap_or_default();
+    let Some(file) = open(folder, name)? else { return Ok(start) };
+    let page_bytes = u64::from(info.page_bytes);
+    let (mut low, mut high) = (0, info.segment_size.bytes() / page_bytes);
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        let mut header = [0; LONG_HEADER];
+        let got = read_at(&file, &mut header, middle * page_bytes)
+            .map_err(|error| FollowError::Io { path: folder.join(name.to_string()), error })?;
+        match is_here(&header[..got], start.plus(middle * page_bytes)) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    Ok(start.plus(low * page_bytes))
+}
+
+fn open(folder: &Path, name: SegmentName) -> Result<Option<File>, FollowError> {
+    let path = folder.join(name.to_string());
+    match File::open(&path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(FollowError::Io { path, error }),
+    }
+}
+
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(bytes) => filled += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The history of the newest timeline that descends from one.
+fn newest_descendant(folder: &Path, of: Timeline) -> Result<Option<History>, FollowError> {
+    let failed = |error| FollowError::Io { path: folder.into(), error };
+    let mut newest: Option<History> = None;
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(hex) = name.strip_suffix(".history").filter(|hex| hex.len() == 8) else { continue };
+        let Ok(timeline) = Timeline::from_str_radix(hex, 16) else { continue };
+        if timeline <= of || newest.as_ref().is_some_and(|newest| newest.timeline > timeline) {
+            continue;
+        }
+        // One that is half-written is read again.
+        let Ok(content) = fs::read(&path) else { continue };
+        newest = match History::parse(timeline, &content) {
+            Ok(history) if history.end_of(of).is_some() => Some(history),
+            _ => newest,
+        };
+    }
+    Ok(newest)
+}

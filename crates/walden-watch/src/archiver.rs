@@ -1,0 +1,34 @@
+//! The archiver as its marks in `archive_status` show it.
+
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+/// Files that wait to be archived.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Archiver {
+    /// Files that are ready to be archived.
+    pub ready_files: u64,
+    /// Their bytes.
+    pub ready_bytes: u64,
+    /// Seconds that the oldest of them has waited.
+    pub oldest_seconds: f64,
+}
+
+/// Looks at the marks in a `pg_wal` folder; `None` if it has no `archive_status`.
+pub fn archiver_of(wal: &Path) -> Option<Archiver> {
+    let mut archiver = Archiver::default();
+    let now = SystemTime::now();
+    for entry in fs::read_dir(wal.join("archive_status")).ok()?.flatten() {
+        let name = entry.file_name();
+        let Some(file) = name.to_str().and_then(|name| name.strip_suffix(".ready")) else { continue };
+        archiver.ready_files += 1;
+        archiver.ready_bytes += fs::metadata(wal.join(file)).map_or(0, |metadata| metadata.len());
+        let since = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let waited = since.and_then(|since| now.duration_since(since).ok()).unwrap_or_default();
+        archiver.oldest_seconds = archiver.oldest_seconds.max(waited.as_secs_f64());
+    }
+    Some(archiver)
+}

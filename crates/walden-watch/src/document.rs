@@ -1,0 +1,390 @@
+//! A window of the log with names: a line of `walden watch --format json`, and what its tables and views show.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::hash::Hash;
+use std::time::SystemTime;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use walden_explain::group::{Cell, Owner};
+use walden_explain::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
+use walden_explain::{Label, Labels, Part};
+use walden_format::record::{Fork, RelFileLocator};
+use walden_format::rmgr::Kind;
+
+use crate::archiver::Archiver;
+use crate::forecast::Forecast;
+use crate::server::Slot;
+use crate::watch::{CAUSES, Note, Watch};
+use crate::windows::Window;
+
+/// Version of the JSON format: a change that is not an addition raises it.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A window of the log.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct WatchDocument {
+    pub format: &'static str,
+    pub format_version: u32,
+    /// When the window ended, RFC 3339 in UTC.
+    pub time: String,
+    pub postgresql: String,
+    pub system_identifier: String,
+    pub timeline: u32,
+    /// The end of what was counted.
+    pub lsn: String,
+    /// Length of the window.
+    pub window_seconds: f64,
+    #[serde(flatten)]
+    pub sum: RateDocument,
+    pub committed: u64,
+    pub aborted: u64,
+    /// Bytes by bucket, as `walden explain` has them.
+    pub buckets: Map<String, Value>,
+    /// Full-page images by cause.
+    pub images_by_cause: Map<String, Value>,
+    /// Relations, largest first, each with all its forks.
+    pub relations: Vec<GroupDocument>,
+    /// Kinds of records, largest first.
+    pub record_kinds: Vec<GroupDocument>,
+    /// Databases, largest first.
+    pub databases: Vec<GroupDocument>,
+    pub bytes_per_second_1m: f64,
+    pub bytes_per_second_5m: f64,
+    pub checkpoint: Option<CheckpointDocument>,
+    pub archiver: Option<Archiver>,
+    pub slots: Vec<SlotDocument>,
+    /// Bytes that could not be counted since the beginning.
+    pub missed_bytes: u64,
+    pub notes: Vec<NoteDocument>,
+    /// Why the log cannot be read at present.
+    pub problem: Option<String>,
+}
+
+/// The sums of a group, and per second.
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct RateDocument {
+    pub bytes: u64,
+    pub bytes_per_second: f64,
+    pub records: u64,
+    pub images: u64,
+    pub image_bytes: u64,
+}
+
+/// A group with its rate.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct GroupDocument {
+    pub label: Label,
+    #[serde(flatten)]
+    pub sum: RateDocument,
+    /// Share of all bytes of the window, from 0 to 1.
+    pub share: f64,
+    /// Bytes of images by cause, without empty ones.
+    pub image_bytes_by_cause: Map<String, Value>,
+}
+
+/// The present checkpoint cycle.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct CheckpointDocument {
+    pub redo: String,
+    #[serde(flatten)]
+    pub next: Forecast,
+    /// Whether one is seen to be in progress (PostgreSQL 17 and later).
+    pub is_running: bool,
+    pub max_wal_size: Option<u64>,
+    pub checkpoint_timeout_seconds: Option<i64>,
+    /// Checkpoints seen since the beginning, by cause.
+    pub seen: BTreeMap<&'static str, u64>,
+}
+
+/// A slot, and how far it is behind.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SlotDocument {
+    #[serde(flatten)]
+    pub slot: Slot,
+    /// Bytes from its restart position to the end of the log.
+    pub lag_bytes: Option<u64>,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct NoteDocument {
+    pub time: String,
+    pub text: String,
+}
+
+impl WatchDocument {
+    /// The document of a window, with at most `top` groups per list.
+    pub fn new(watch: &Watch, window: &Window, top: usize) -> WatchDocument {
+        let info = watch.info();
+        let total = window.sums.total();
+        let views = Views::new(watch, window);
+        let minute = watch.window(60.0);
+        let minutes = watch.window(300.0);
+        let position = watch.position();
+        WatchDocument {
+            format: "walden watch",
+            format_version: FORMAT_VERSION,
+            time: time_text(SystemTime::now()),
+            postgresql: info.version.to_string(),
+            system_identifier: info.system_id.to_string(),
+            timeline: info.timeline,
+            lsn: position.to_string(),
+            window_seconds: window.seconds,
+            sum: rate(&total, window),
+            committed: window.sums.committed,
+            aborted: window.sums.aborted,
+            buckets: Bucket::all()
+                .map(|bucket| (bucket.name().to_owned(), total.buckets.get(bucket).into()))
+                .collect(),
+            images_by_cause: images_by_cause(window),
+            relations: views.relations(top),
+            record_kinds: views.record_kinds(top),
+            databases: views.databases(top),
+            bytes_per_second_1m: minute.per_second(minute.sums.total().bytes()),
+            bytes_per_second_5m: minutes.per_second(minutes.sums.total().bytes()),
+            checkpoint: CheckpointDocument::new(watch),
+            archiver: watch.server().archiver,
+            slots: watch
+                .server()
+                .slots
+                .iter()
+                .map(|slot| SlotDocument {
+                    lag_bytes: slot.restart_lsn.map(|lsn| position.0.saturating_sub(lsn.0)),
+                    slot: slot.clone(),
+                })
+                .collect(),
+            missed_bytes: watch.totals().missed_bytes,
+            notes: watch.notes().iter().map(NoteDocument::new).collect(),
+            problem: watch.problem().map(str::to_owned),
+        }
+    }
+}
+
+impl CheckpointDocument {
+    /// The present cycle, if one is known.
+    pub fn new(watch: &Watch) -> Option<CheckpointDocument> {
+        let settings = watch.checkpoint_settings();
+        let seen = CAUSES.map(|cause| (cause.name(), watch.totals().checkpoints(cause)));
+        Some(CheckpointDocument {
+            redo: watch.cycle()?.redo.to_string(),
+            next: watch.forecast()?,
+            is_running: watch.is_checkpoint_running(),
+            max_wal_size: settings.map(|settings| settings.max_wal_size),
+            checkpoint_timeout_seconds: settings.map(|settings| settings.timeout),
+            seen: seen.into_iter().filter(|(_, count)| *count > 0).collect(),
+        })
+    }
+}
+
+impl NoteDocument {
+    fn new(note: &Note) -> NoteDocument {
+        NoteDocument { time: time_text(note.time), text: note.text.clone() }
+    }
+}
+
+/// Groups of a window with names.
+pub struct Views<'a> {
+    window: &'a Window,
+    labels: Labels<'a>,
+    total: u64,
+    version: walden_format::version::Major,
+}
+
+impl<'a> Views<'a> {
+    /// The groups of a window.
+    pub fn new(watch: &'a Watch, window: &'a Window) -> Views<'a> {
+        // Of all that was seen, so that a relation has the same text in each window.
+        let databases = watch.totals().databases.keys().flatten().filter(|database| **database != 0).count();
+        Views {
+            window,
+            labels: Labels::of_names(watch.names(), databases > 1),
+            total: window.sums.total().bytes(),
+            version: watch.info().version,
+        }
+    }
+
+    /// By relation, each with all its forks; those of no relation and page headers too.
+    pub fn relations(&self, top: usize) -> Vec<GroupDocument> {
+        let owner = |cell: &Cell| match cell.owner {
+            Owner::Relation(relation, _) => Owner::Relation(relation, Fork::MAIN),
+            other => other,
+        };
+        // A relation that was rewritten has several files.
+        self.groups(owner, |owner| self.labels.owner(*owner), top, "relation")
+    }
+
+    /// By table with its indexes, TOAST table and maps.
+    pub fn tables(&self, top: usize) -> Vec<GroupDocument> {
+        self.groups(|cell| cell.owner, |owner| self.labels.table_of(*owner), top, "table")
+    }
+
+    /// By kind of record.
+    pub fn record_kinds(&self, top: usize) -> Vec<GroupDocument> {
+        self.groups(|cell| cell.kind, |kind| kind_label(self.version, *kind), top, "kind")
+    }
+
+    /// By database.
+    pub fn databases(&self, top: usize) -> Vec<GroupDocument> {
+        let database = |cell: &Cell| match cell.owner {
+            Owner::Relation(relation, _) => Some(relation.database),
+            _ => None,
+        };
+        self.groups(database, |database| self.labels.database(*database), top, "database")
+    }
+
+    /// Kinds of records of the relations with a label's text.
+    pub fn kinds_of(&self, text: &str) -> Vec<GroupDocument> {
+        let is_of = |cell: &Cell| {
+            self.labels.owner(main_of(cell.owner)).text == text
+                || self.labels.table_of(cell.owner).text == text
+        };
+        let mut groups: FxHashMap<(Owner, Option<u16>), Tally> = FxHashMap::default();
+        for (cell, tally) in self.window.sums.cells.iter().filter(|(cell, _)| is_of(cell)) {
+            groups.entry((cell.owner, cell.kind)).or_default().merge(tally);
+        }
+        let label = |(owner, kind): &(Owner, Option<u16>)| {
+            let kind = kind_label(self.version, *kind);
+            let fork = self.labels.owner(*owner);
+            Label { text: format!("{}: {}", fork.part_text(), kind.text), ..kind }
+        };
+        self.sorted(groups.iter().map(|(key, tally)| (label(key), *tally)).collect(), usize::MAX, "kind")
+    }
+
+    fn groups<K: Eq + Hash>(
+        &self,
+        key: impl Fn(&Cell) -> K,
+        label: impl Fn(&K) -> Label,
+        top: usize,
+        what: &str,
+    ) -> Vec<GroupDocument> {
+        let mut groups: FxHashMap<K, Tally> = FxHashMap::default();
+        for (cell, tally) in &self.window.sums.cells {
+            groups.entry(key(cell)).or_default().merge(tally);
+        }
+        let mut groups: Vec<(Label, Tally)> =
+            groups.into_iter().map(|(key, tally)| (label(&key), tally)).collect();
+        if self.window.sums.others.bytes() > 0 {
+            groups.push((plain(Part::Rest, &format!("small {what}s")), self.window.sums.others));
+        }
+        self.sorted(groups, top, what)
+    }
+
+    /// Largest first, those of one text as one, and the rest as one.
+    fn sorted(&self, groups: Vec<(Label, Tally)>, top: usize, what: &str) -> Vec<GroupDocument> {
+        let mut by_text: BTreeMap<String, (Label, Tally)> = BTreeMap::new();
+        for (label, tally) in groups {
+            by_text.entry(label.text.clone()).or_insert_with(|| (label, Tally::default())).1.merge(&tally);
+        }
+        let mut all: Vec<(Label, Tally)> = by_text.into_values().collect();
+        all.sort_by_key(|(_, tally)| Reverse(tally.bytes()));
+        let rest = all.split_off(top.min(all.len()));
+        if !rest.is_empty() {
+            let mut sum = Tally::default();
+            rest.iter().for_each(|(_, tally)| sum.merge(tally));
+            let plural = if rest.len() == 1 { "" } else { "s" };
+            all.push((plain(Part::Rest, &format!("{} more {what}{plural}", rest.len())), sum));
+        }
+        all.iter().map(|(label, tally)| self.group(label, tally)).collect()
+    }
+
+    fn group(&self, label: &Label, tally: &Tally) -> GroupDocument {
+        let causes = ImageCause::ALL.iter().map(|cause| (cause.name(), tally.buckets.get(cause.bucket())));
+        GroupDocument {
+            label: label.clone(),
+            sum: rate(tally, self.window),
+            share: if self.total > 0 { tally.bytes() as f64 / self.total as f64 } else { 0.0 },
+            image_bytes_by_cause: causes
+                .filter(|(_, bytes)| *bytes > 0)
+                .map(|(name, bytes)| (name.to_owned(), bytes.into()))
+                .collect(),
+        }
+    }
+}
+
+/// The names of a relation in metrics.
+pub fn relation_labels(watch: &Watch, relation: RelFileLocator) -> (String, String) {
+    let labels = Labels::of_names(watch.names(), false);
+    let label = labels.owner(Owner::Relation(relation, Fork::MAIN));
+    (label.database.unwrap_or_default(), label.name.unwrap_or(label.text))
+}
+
+/// The name of a database in metrics.
+pub fn database_label(watch: &Watch, database: Option<u32>) -> String {
+    match database {
+        None => String::new(),
+        Some(_) => Labels::of_names(watch.names(), false).database(database).text,
+    }
+}
+
+/// The name of a kind of record.
+pub fn kind_text(watch: &Watch, kind: Option<u16>) -> String {
+    kind_label(watch.info().version, kind).text
+}
+
+fn main_of(owner: Owner) -> Owner {
+    match owner {
+        Owner::Relation(relation, _) => Owner::Relation(relation, Fork::MAIN),
+        other => other,
+    }
+}
+
+fn kind_label(version: walden_format::version::Major, kind: Option<u16>) -> Label {
+    match kind.and_then(|index| Kind::from_index(index.into())) {
+        Some(kind) => {
+            plain(Part::Record, &format!("{} {}", kind.resource_manager(version), kind.name(version)))
+        }
+        None => plain(Part::Framing, "page headers, padding"),
+    }
+}
+
+fn plain(part: Part, text: &str) -> Label {
+    Label {
+        part,
+        text: text.to_owned(),
+        file: None,
+        fork: None,
+        oid: None,
+        name: None,
+        database: None,
+        table: None,
+        rewritten: false,
+    }
+}
+
+fn rate(tally: &Tally, window: &Window) -> RateDocument {
+    RateDocument {
+        bytes: tally.bytes(),
+        bytes_per_second: window.per_second(tally.bytes()),
+        records: tally.records,
+        images: tally.images,
+        image_bytes: tally.buckets.images(),
+    }
+}
+
+fn images_by_cause(window: &Window) -> Map<String, Value> {
+    let one = |cause: ImageCause| {
+        let sum = window.sums.images.of_cause(cause);
+        let by: Map<String, Value> = COMPRESSIONS
+            .iter()
+            .map(|(compression, name)| (*name, window.sums.images.get(cause, *compression).bytes))
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(name, bytes)| (name.to_owned(), bytes.into()))
+            .collect();
+        serde_json::json!({"count": sum.count, "bytes": sum.bytes, "bytes_by_compression": by})
+    };
+    ImageCause::ALL.iter().map(|cause| (cause.name().to_owned(), one(*cause))).collect()
+}
+
+/// RFC 3339 in UTC.
+pub fn time_text(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |time| format!("{time:.3}"))
+}

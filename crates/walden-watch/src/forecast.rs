@@ -1,0 +1,105 @@
+//! When the next checkpoint comes, and why.
+//!
+//! One is requested when a segment is finished that is `CheckPointSegments - 1` or more behind the one with the redo pointer
+//! (`XLogCheckpointNeeded`; [`CheckpointSettings::segments`] has the number, as explanations and predictions do), and one begins
+//! `checkpoint_timeout` after the last one began (`CheckpointerMain`).
+
+use serde::Serialize;
+use walden_explain::checkpoints::{Cause, CheckpointSettings};
+use walden_format::lsn::{Lsn, SegmentSize};
+
+/// The present checkpoint cycle.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Cycle {
+    /// The redo pointer that it began with.
+    pub redo: Lsn,
+    /// When its checkpoint began, in seconds since 1970-01-01 UTC; `None` if that is not known.
+    pub began: Option<f64>,
+}
+
+/// The next checkpoint, as far as it can be predicted.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Forecast {
+    /// Bytes since the redo pointer of the last checkpoint.
+    pub bytes_since: u64,
+    /// Seconds since it began.
+    pub seconds_since: Option<f64>,
+    /// Bytes until `max_wal_size` requests one.
+    pub bytes_left: Option<u64>,
+    /// Seconds until then at the present rate; `None` at a standstill.
+    pub seconds_left_by_volume: Option<f64>,
+    /// Seconds until `checkpoint_timeout`.
+    pub seconds_left_by_time: Option<f64>,
+    /// Seconds until the first of both.
+    pub seconds_left: Option<f64>,
+    /// Which one: `volume` or `time`.
+    pub cause: Option<&'static str>,
+}
+
+/// Predicts the next checkpoint. `rate` is in bytes of WAL per second, `now` in seconds since 1970-01-01 UTC.
+pub fn forecast(
+    cycle: Cycle,
+    position: Lsn,
+    size: SegmentSize,
+    settings: Option<CheckpointSettings>,
+    rate: f64,
+    now: f64,
+) -> Forecast {
+    let seconds_since = cycle.began.map(|began| (now - began).max(0.0));
+    let at = settings
+        .map(|settings| size.start_of(size.segment_of(cycle.redo).saturating_add(settings.segments(size))));
+    let bytes_left = at.map(|at| at.0.saturating_sub(position.0));
+    let by_volume = bytes_left.filter(|_| rate > 0.0).map(|bytes| bytes as f64 / rate);
+    let by_time =
+        settings.zip(seconds_since).map(|(settings, since)| (settings.timeout as f64 - since).max(0.0));
+    let first = match (by_volume, by_time) {
+        (Some(volume), Some(time)) if volume <= time => Some((volume, Cause::Volume)),
+        (_, Some(time)) => Some((time, Cause::Time)),
+        (Some(volume), None) => Some((volume, Cause::Volume)),
+        (None, None) => None,
+    };
+    Forecast {
+        bytes_since: position.0.saturating_sub(cycle.redo.0),
+        seconds_since,
+        bytes_left,
+        seconds_left_by_volume: by_volume,
+        seconds_left_by_time: by_time,
+        seconds_left: first.map(|(seconds, _)| seconds),
+        cause: first.map(|(_, cause)| cause.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_volume_and_time_comes_next() {
+        let settings = CheckpointSettings {
+            timeout: 300,
+            max_wal_size: 1 << 30,
+            completion_target_milli: 900,
+            keeps_one: true,
+        };
+        let size = SegmentSize::DEFAULT;
+        let segment = size.bytes();
+        let cycle = Cycle { redo: Lsn(5 * segment + 100), began: Some(1000.0) };
+        // 33 segments: the checkpoint is requested when segment 37 is finished.
+        let next = |position, rate, now| forecast(cycle, Lsn(position), size, Some(settings), rate, now);
+        let fast = next(20 * segment, segment as f64, 1010.0);
+        assert_eq!((fast.bytes_left, fast.cause), (Some(18 * segment), Some("volume")));
+        assert_eq!((fast.seconds_left, fast.seconds_left_by_time), (Some(18.0), Some(290.0)));
+        assert_eq!(fast.bytes_since, 15 * segment - 100);
+        let slow = next(20 * segment, 1000.0, 1010.0);
+        assert_eq!((slow.seconds_left, slow.cause), (Some(290.0), Some("time")));
+        let idle = next(20 * segment, 0.0, 1290.0);
+        assert_eq!((idle.seconds_left, idle.seconds_left_by_volume), (Some(10.0), None));
+        let due = next(50 * segment, 1.0, 9999.0);
+        assert_eq!((due.bytes_left, due.seconds_left, due.cause), (Some(0), Some(0.0), Some("volume")));
+        let unknown = forecast(cycle, Lsn(6 * segment), size, None, 1.0, 1010.0);
+        assert_eq!(
+            (unknown.bytes_left, unknown.seconds_left, unknown.seconds_since),
+            (None, None, Some(10.0))
+        );
+    }
+}

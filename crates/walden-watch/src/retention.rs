@@ -1,0 +1,453 @@
+//! What keeps the files in `pg_wal`: each byte has one holder.
+//!
+//! A checkpoint removes or recycles the segments before the one with its redo pointer, except those that `KeepLogSeg` keeps for slots
+//! and `wal_keep_size`, and those that are not archived yet (`RemoveOldXlogFiles`, `XLogArchiveCheckDone`). A segment that several
+//! keep belongs to the first of: recovery, slots (the one furthest behind first), the archiver, `wal_keep_size`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use postgres::Client;
+use serde::Serialize;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+
+use crate::server::{ServerState, Slot, rows};
+
+/// Segments whose times show how fast the log grows, at most this old.
+const RATE_SPAN: Duration = Duration::from_secs(600);
+
+/// A file in `pg_wal` or below it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WalFile {
+    /// Its path below `pg_wal`.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// When it was written last.
+    pub modified: Option<SystemTime>,
+}
+
+/// The files of `pg_wal`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Listing {
+    /// All regular files, those in folders below included.
+    pub files: Vec<WalFile>,
+    /// Names of files that wait to be archived.
+    pub ready: HashSet<String>,
+}
+
+impl Listing {
+    /// Lists a `pg_wal` folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn of_folder(wal: &Path) -> io::Result<Listing> {
+        let mut listing = Listing::default();
+        let mut folders = vec![(wal.to_path_buf(), String::new())];
+        while let Some((folder, prefix)) = folders.pop() {
+            for entry in fs::read_dir(&folder)? {
+                let entry = entry?;
+                let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+                // A file may be recycled or removed meanwhile.
+                let Ok(metadata) = entry.metadata() else { continue };
+                if metadata.is_dir() {
+                    folders.push((entry.path(), format!("{name}/")));
+                } else if metadata.is_file() {
+                    let marked =
+                        name.strip_prefix("archive_status/").and_then(|it| it.strip_suffix(".ready"));
+                    listing.ready.extend(marked.map(str::to_owned));
+                    listing.files.push(WalFile {
+                        name,
+                        bytes: metadata.len(),
+                        modified: metadata.modified().ok(),
+                    });
+                }
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Asks a server for the files of its `pg_wal`, which needs `pg_monitor`.
+    ///
+    /// # Errors
+    /// What the server reports.
+    pub fn by_sql(client: &mut Client) -> Result<Listing, String> {
+        let mut listing = Listing::default();
+        let marks = "SELECT 'archive_status/' || name, size, extract(epoch FROM modification)::bigint FROM pg_ls_archive_statusdir()";
+        let files = "SELECT name, size, extract(epoch FROM modification)::bigint FROM pg_ls_waldir()";
+        for row in rows(client, files)?.iter().chain(&rows(client, marks)?) {
+            let (name, bytes) =
+                (row.get(0).unwrap_or_default().to_owned(), row.get(1).and_then(|it| it.parse().ok()));
+            let modified =
+                row.get(2).and_then(|it| it.parse().ok()).map(|it| UNIX_EPOCH + Duration::from_secs(it));
+            let marked = name.strip_prefix("archive_status/").and_then(|it| it.strip_suffix(".ready"));
+            listing.ready.extend(marked.map(str::to_owned));
+            listing.files.push(WalFile { name, bytes: bytes.unwrap_or_default(), modified });
+        }
+        Ok(listing)
+    }
+}
+
+/// The last failure of the archiver, of `pg_stat_archiver`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct ArchiverFailures {
+    pub failed_count: u64,
+    pub last_failed_file: Option<String>,
+    pub last_failed_seconds: Option<f64>,
+    pub last_archived_file: Option<String>,
+    pub last_archived_seconds: Option<f64>,
+    /// Whether the last attempt failed.
+    pub is_failing: bool,
+}
+
+impl ArchiverFailures {
+    /// Asks a server.
+    pub fn by_sql(client: &mut Client) -> Option<ArchiverFailures> {
+        let query = "SELECT failed_count, last_failed_wal, extract(epoch FROM now() - last_failed_time), last_archived_wal, \
+                     extract(epoch FROM now() - last_archived_time), \
+                     coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false) FROM pg_stat_archiver";
+        let rows = rows(client, query).ok()?;
+        let row = rows.first()?;
+        let text = |at: usize| row.get(at).map(str::to_owned);
+        let seconds = |at: usize| row.get(at).and_then(|it| it.parse().ok());
+        Some(ArchiverFailures {
+            failed_count: row.get(0).and_then(|it| it.parse().ok()).unwrap_or_default(),
+            last_failed_file: text(1),
+            last_failed_seconds: seconds(2),
+            last_archived_file: text(3),
+            last_archived_seconds: seconds(4),
+            is_failing: row.get(5) == Some("t"),
+        })
+    }
+}
+
+/// What is known of the log and of the server.
+#[derive(Clone, Debug)]
+pub struct Situation {
+    /// The end of the log.
+    pub end: Lsn,
+    /// `wal_segment_size`
+    pub segment_size: SegmentSize,
+    /// The server's state: checkpoint, slots, settings.
+    pub server: ServerState,
+    /// What `pg_stat_archiver` says, if the server was asked.
+    pub failures: Option<ArchiverFailures>,
+    /// Free and all bytes of the disk, if it is this machine's.
+    pub disk: Option<(u64, u64)>,
+}
+
+/// What keeps files.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum HolderKind {
+    /// From the redo pointer of the last checkpoint to the end: what crash recovery needs.
+    Recovery,
+    Slot,
+    Archiver,
+    WalKeepSize,
+    /// Nothing: the next checkpoint removes or recycles them.
+    Removable,
+    /// Files for segments to come.
+    Recycled,
+    /// `.partial`, `.history`, `.backup`, `archive_status` and others.
+    Other,
+}
+
+/// A holder and what it holds.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Holder {
+    /// What it is.
+    pub kind: HolderKind,
+    /// The slot's name, or what other files are.
+    pub name: String,
+    /// Files that are its own.
+    pub files: u64,
+    /// Their bytes; over all holders they add up to those of the folder.
+    pub bytes: u64,
+    /// All that it keeps, with what others keep as well.
+    pub holds_bytes: u64,
+    /// What the next checkpoint could remove or recycle if this one alone were gone.
+    pub releases_bytes: u64,
+    /// Seconds since its oldest segment was written.
+    pub oldest_seconds: Option<f64>,
+    /// The slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
+}
+
+/// What keeps `pg_wal` as large as it is.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Retention {
+    pub format: &'static str,
+    pub format_version: u32,
+    /// Bytes of all files.
+    pub bytes: u64,
+    pub files: u64,
+    pub end_lsn: String,
+    pub redo_lsn: Option<String>,
+    pub holders: Vec<Holder>,
+    pub archiver: Option<ArchiverFailures>,
+    /// Bytes of log written per second in the last minutes.
+    pub bytes_per_second: Option<f64>,
+    /// Whether the folder grows by all that is written, as a slot or the archiver does not get on.
+    pub is_growing: bool,
+    pub disk_free_bytes: Option<u64>,
+    pub disk_bytes: Option<u64>,
+    /// Seconds until the disk is full if that goes on.
+    pub disk_full_seconds: Option<f64>,
+    /// What may be done, the one that releases most first.
+    pub remedies: Vec<Remedy>,
+    /// Of logical slots, whose log it is that they hold.
+    pub backlogs: Vec<Backlog>,
+}
+
+/// Something to do.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Remedy {
+    pub releases_bytes: u64,
+    pub text: String,
+}
+
+/// The log that a logical slot holds, by whether its database can need it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Backlog {
+    pub slot: String,
+    /// From its restart position to the end.
+    pub bytes: u64,
+    /// Relations of its own database.
+    pub own_database_bytes: u64,
+    pub other_databases_bytes: u64,
+    /// Commits, checkpoints, page headers, and relations that all databases share.
+    pub shared_bytes: u64,
+    /// Of its own database: of tables in no publication, where the server was asked.
+    pub unpublished_bytes: Option<u64>,
+}
+
+/// One that may keep a segment.
+struct Claim {
+    kind: HolderKind,
+    name: String,
+    slot: Option<Slot>,
+    /// Segments from this number on; `None` for the archiver, which keeps what is not archived.
+    from: Option<u64>,
+}
+
+impl Retention {
+    /// Assigns each file to what holds it.
+    pub fn new(listing: &Listing, situation: &Situation) -> Retention {
+        let size = situation.segment_size;
+        let current = size.segment_of(Lsn(situation.end.0.saturating_sub(1)));
+        let redo = situation.server.checkpoint.map(|(redo, _)| redo);
+        let claims = claims(situation, current);
+        let now = SystemTime::now();
+        let mut holders: Vec<Holder> = claims.iter().map(Holder::of_claim).collect();
+        let mut others: BTreeMap<(HolderKind, &str), Holder> = BTreeMap::new();
+        for file in &listing.files {
+            let segment = SegmentName::parse(&file.name).and_then(|name| name.number(size));
+            let Some(number) = segment else {
+                let name = other_name(&file.name);
+                others
+                    .entry((HolderKind::Other, name))
+                    .or_insert_with(|| Holder::new(HolderKind::Other, name))
+                    .own(file, now);
+                continue;
+            };
+            if number > current {
+                let kind = HolderKind::Recycled;
+                others.entry((kind, "")).or_insert_with(|| Holder::new(kind, "")).own(file, now);
+                continue;
+            }
+            let is_held = |claim: &&Claim| match claim.from {
+                Some(from) => number >= from,
+                None => listing.ready.contains(&file.name),
+            };
+            let holding: Vec<usize> = (0..claims.len()).filter(|index| is_held(&&claims[*index])).collect();
+            match holding.as_slice() {
+                [] => {
+                    let kind = HolderKind::Removable;
+                    others.entry((kind, "")).or_insert_with(|| Holder::new(kind, "")).own(file, now);
+                }
+                [first, rest @ ..] => {
+                    holders[*first].own(file, now);
+                    if rest.is_empty() {
+                        holders[*first].releases_bytes += file.bytes;
+                    }
+                    rest.iter().for_each(|index| holders[*index].holds_bytes += file.bytes);
+                }
+            }
+        }
+        holders.extend(others.into_values());
+        for holder in &mut holders {
+            // Recovery's part cannot be had; the others that nobody keeps are free at once.
+            match holder.kind {
+                HolderKind::Recovery => holder.releases_bytes = 0,
+                HolderKind::Removable => holder.releases_bytes = holder.bytes,
+                _ => {}
+            }
+        }
+        holders
+            .retain(|holder| holder.files > 0 || holder.holds_bytes > 0 || holder.kind == HolderKind::Slot);
+        let bytes = listing.files.iter().map(|file| file.bytes).sum();
+        let rate = rate(listing, situation, current, now);
+        let is_growing = holders.iter().any(|holder| match holder.kind {
+            HolderKind::Slot => {
+                let is_behind = holder.holds_bytes + holder.bytes > 0;
+                is_behind && holder.slot.as_ref().is_some_and(|slot| slot.active == Some(false))
+            }
+            HolderKind::Archiver => situation.failures.as_ref().is_none_or(|failures| failures.is_failing),
+            _ => false,
+        });
+        let disk_full_seconds = match (situation.disk, rate) {
+            (Some((free, _)), Some(rate)) if is_growing && rate > 0.0 => Some(free as f64 / rate),
+            _ => None,
+        };
+        Retention {
+            format: "walden retention",
+            format_version: 1,
+            bytes,
+            files: listing.files.len() as u64,
+            end_lsn: situation.end.to_string(),
+            redo_lsn: redo.map(|redo| redo.to_string()),
+            remedies: remedies(&holders, situation),
+            holders,
+            archiver: situation.failures.clone(),
+            bytes_per_second: rate,
+            is_growing,
+            disk_free_bytes: situation.disk.map(|(free, _)| free),
+            disk_bytes: situation.disk.map(|(_, all)| all),
+            disk_full_seconds,
+            backlogs: Vec::new(),
+        }
+    }
+}
+
+impl Holder {
+    fn new(kind: HolderKind, name: &str) -> Holder {
+        Holder {
+            kind,
+            name: name.to_owned(),
+            files: 0,
+            bytes: 0,
+            holds_bytes: 0,
+            releases_bytes: 0,
+            oldest_seconds: None,
+            slot: None,
+        }
+    }
+
+    fn of_claim(claim: &Claim) -> Holder {
+        Holder { slot: claim.slot.clone(), ..Holder::new(claim.kind, &claim.name) }
+    }
+
+    fn own(&mut self, file: &WalFile, now: SystemTime) {
+        self.files += 1;
+        self.bytes += file.bytes;
+        self.holds_bytes += file.bytes;
+        let age = file.modified.and_then(|modified| now.duration_since(modified).ok());
+        let age = age.map(|age| age.as_secs_f64());
+        self.oldest_seconds = [self.oldest_seconds, age].into_iter().flatten().reduce(f64::max);
+    }
+}
+
+/// Those that keep segments, the one that a shared segment belongs to first.
+fn claims(situation: &Situation, current: u64) -> Vec<Claim> {
+    let size = situation.segment_size;
+    let settings = &situation.server.settings;
+    let claim = |kind, from| Claim { kind, name: String::new(), slot: None, from };
+    let redo = situation.server.checkpoint.map(|(redo, _)| size.segment_of(redo)).unwrap_or(current);
+    let mut claims = vec![claim(HolderKind::Recovery, Some(redo.min(current)))];
+    let mut slots: Vec<&Slot> = situation.server.slots.iter().collect();
+    slots.sort_by_key(|slot| slot.restart_lsn.map_or(u64::MAX, |lsn| lsn.0));
+    // `max_slot_wal_keep_size` limits what slots keep, in whole segments.
+    let most = settings.bytes("max_slot_wal_keep_size").map(|bytes| bytes / size.bytes());
+    let limit = most.map_or(0, |segments| current.saturating_sub(segments));
+    for slot in slots {
+        let from = slot.restart_lsn.map_or(u64::MAX, |lsn| size.segment_of(lsn).max(limit));
+        claims.push(Claim {
+            kind: HolderKind::Slot,
+            name: slot.name.clone(),
+            slot: Some(slot.clone()),
+            from: Some(from),
+        });
+    }
+    claims.push(claim(HolderKind::Archiver, None));
+    let keep = settings.bytes("wal_keep_size").map_or(0, |bytes| bytes / size.bytes());
+    if keep > 0 {
+        claims.push(claim(HolderKind::WalKeepSize, Some(current.saturating_sub(keep).max(1))));
+    }
+    claims
+}
+
+/// What a file that is no segment is.
+fn other_name(name: &str) -> &'static str {
+    match name {
+        _ if name.starts_with("archive_status/") => "archive_status",
+        _ if name.starts_with("summaries/") => "summaries",
+        _ if name.ends_with(".history") => "timeline histories",
+        _ if name.ends_with(".backup") => "backup histories",
+        _ if name.ends_with(".partial") => "partial segments",
+        _ => "files that are not PostgreSQL's",
+    }
+}
+
+/// How fast the log grows, by when its last segments were written.
+fn rate(listing: &Listing, situation: &Situation, current: u64, now: SystemTime) -> Option<f64> {
+    let size = situation.segment_size;
+    let age = |file: &WalFile| now.duration_since(file.modified?).ok();
+    let finished = listing.files.iter().filter_map(|file| {
+        let number = SegmentName::parse(&file.name)?.number(size).filter(|number| *number < current)?;
+        Some((age(file).filter(|age| *age <= RATE_SPAN)?, number))
+    });
+    let (age, number) = finished.max()?;
+    let bytes = situation.end.0.saturating_sub(size.start_of(number + 1).0);
+    Some(bytes as f64 / age.as_secs_f64().max(1.0))
+}
+
+fn remedies(holders: &[Holder], situation: &Situation) -> Vec<Remedy> {
+    let mut remedies = Vec::new();
+    for holder in holders {
+        let text = match (holder.kind, &holder.slot) {
+            (HolderKind::Slot, Some(slot)) if holder.holds_bytes > 0 => {
+                let name = slot.name.replace('\'', "''");
+                match slot.active {
+                    Some(true) => format!("let the client of slot {name} catch up; it is connected"),
+                    _ => format!(
+                        "let the client of slot {name} come back, or drop it: SELECT pg_drop_replication_slot('{name}')"
+                    ),
+                }
+            }
+            (HolderKind::Archiver, _) if holder.holds_bytes > 0 => {
+                let command = situation.server.settings.get("archive_command").unwrap_or_default();
+                let library = situation.server.settings.get("archive_library").unwrap_or_default();
+                let what = match (library.is_empty(), command.is_empty()) {
+                    (false, _) => format!("archive_library = '{library}'"),
+                    (_, false) => format!("archive_command = '{command}'"),
+                    _ => "archive_command or archive_library (none is set)".to_owned(),
+                };
+                format!("let the archiver get on: {what}; the server's log says why it fails")
+            }
+            (HolderKind::WalKeepSize, _) if holder.holds_bytes > 0 => {
+                "lower wal_keep_size and reload".to_owned()
+            }
+            (HolderKind::Removable, _) => "CHECKPOINT removes or recycles them".to_owned(),
+            _ => continue,
+        };
+        remedies.push(Remedy { releases_bytes: holder.releases_bytes, text });
+    }
+    remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.releases_bytes));
+    remedies
+}
+
+/// Free and all bytes of the disk that a folder lies on.
+pub fn disk_of(folder: &Path) -> Option<(u64, u64)> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    Some((stat.f_bavail.checked_mul(stat.f_frsize)?, stat.f_blocks.checked_mul(stat.f_frsize)?))
+}

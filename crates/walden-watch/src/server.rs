@@ -1,0 +1,212 @@
+//! A server's state beside its log: its checkpoints, archiver and slots, from its files or by SQL.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+use serde::Serialize;
+use walden_format::lsn::Lsn;
+use walden_source::datadir::ControlFile;
+use walden_source::error_text;
+
+use crate::archiver::{Archiver, archiver_of};
+use crate::settings::Settings;
+use crate::slots::slots_in;
+
+/// The folders of a server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Folders {
+    /// The data directory; `None` if only the log's folder is at hand.
+    pub data: Option<PathBuf>,
+    /// `pg_wal`.
+    pub wal: PathBuf,
+}
+
+impl Folders {
+    /// The folders of a data directory or a `pg_wal` folder, which may be a symbolic link's target.
+    pub fn of(path: &Path) -> Folders {
+        let is_data = |folder: &Path| folder.join("global/pg_control").is_file();
+        if is_data(path) {
+            return Folders { data: Some(path.to_owned()), wal: path.join("pg_wal") };
+        }
+        let parent = path.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned));
+        let named = path.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_owned);
+        let data = [named, parent].into_iter().flatten().find(|folder| is_data(folder));
+        Folders { data, wal: path.to_owned() }
+    }
+}
+
+/// What keeps a slot's log, and who reads it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Slot {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a logical one.
+    pub is_logical: bool,
+    /// The database of a logical slot, by name where SQL says it, else by OID.
+    pub database: Option<String>,
+    /// The OID of that database.
+    pub database_oid: Option<u32>,
+    /// The output plugin of a logical slot.
+    pub plugin: Option<String>,
+    /// Whether a client uses it now; files do not say it.
+    pub active: Option<bool>,
+    /// Who uses it: `application_name` and address.
+    pub client: Option<String>,
+    /// Seconds since it was used last, as far as the server (17 and later) or the time of its file says.
+    pub idle_seconds: Option<u64>,
+    /// The oldest position that it needs.
+    #[serde(serialize_with = "as_text")]
+    pub restart_lsn: Option<Lsn>,
+    /// What the client of a logical slot has confirmed.
+    #[serde(serialize_with = "as_text")]
+    pub confirmed_flush_lsn: Option<Lsn>,
+    /// `lost`, as the server has given it up.
+    pub is_lost: bool,
+    /// What is wrong with its file.
+    pub problem: Option<String>,
+}
+
+pub(crate) fn as_text<S: serde::Serializer>(lsn: &Option<Lsn>, serializer: S) -> Result<S::Ok, S::Error> {
+    match lsn {
+        Some(lsn) => serializer.collect_str(lsn),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// What a server says of itself.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ServerState {
+    /// Settings, in the form of `pg_settings`.
+    pub settings: Settings,
+    /// Redo pointer of the last checkpoint, and when it began in seconds since 1970-01-01 UTC.
+    pub checkpoint: Option<(Lsn, i64)>,
+    /// Files that wait to be archived; `None` if it is not known.
+    pub archiver: Option<Archiver>,
+    /// Replication slots.
+    pub slots: Vec<Slot>,
+}
+
+/// Reads a server's state from its files.
+pub fn from_files(folders: &Folders) -> ServerState {
+    let mut state = ServerState { archiver: archiver_of(&folders.wal), ..ServerState::default() };
+    let Some(data) = &folders.data else { return state };
+    state.settings = Settings::of_data_directory(data);
+    let control = std::fs::read(data.join("global/pg_control")).ok();
+    let control = control.and_then(|bytes| ControlFile::parse(&bytes).ok());
+    state.checkpoint = control.map(|control| (control.redo, control.checkpoint_time));
+    let now = SystemTime::now();
+    for file in slots_in(data) {
+        let written = file.written.and_then(|written| now.duration_since(written).ok());
+        let mut slot = Slot {
+            name: file.name,
+            is_logical: false,
+            database: None,
+            database_oid: None,
+            plugin: None,
+            active: None,
+            client: None,
+            idle_seconds: written.map(|age| age.as_secs()),
+            restart_lsn: None,
+            confirmed_flush_lsn: None,
+            is_lost: false,
+            problem: None,
+        };
+        match file.state {
+            Ok(found) => {
+                slot.is_logical = found.database != 0;
+                slot.database = slot.is_logical.then(|| found.database.to_string());
+                slot.database_oid = slot.is_logical.then_some(found.database);
+                slot.plugin = Some(found.plugin).filter(|plugin| !plugin.is_empty());
+                slot.is_lost = found.is_invalidated;
+                slot.restart_lsn = found.restart_lsn.filter(|_| !found.is_invalidated);
+                slot.confirmed_flush_lsn = found.confirmed_flush;
+            }
+            Err(error) => slot.problem = Some(error.to_string()),
+        }
+        state.slots.push(slot);
+    }
+    state
+}
+
+/// Asks a server for its state. What it does not let us see is left out.
+///
+/// # Errors
+/// The connection is lost.
+pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, String> {
+    let mut state = ServerState { settings: settings.clone(), ..ServerState::default() };
+    let checkpoint =
+        "SELECT redo_lsn, extract(epoch FROM checkpoint_time)::bigint FROM pg_control_checkpoint()";
+    if let Ok(rows) = rows(client, checkpoint) {
+        state.checkpoint =
+            rows.first().and_then(|row| Some((row.get(0)?.parse().ok()?, row.get(1)?.parse().ok()?)));
+    }
+    let ready = "SELECT count(*), coalesce(sum(wal.size), 0), \
+                 coalesce(extract(epoch FROM now() - min(mark.modification)), 0) \
+                 FROM pg_ls_archive_statusdir() AS mark LEFT JOIN pg_ls_waldir() AS wal ON mark.name = wal.name || '.ready' \
+                 WHERE mark.name LIKE '%.ready'";
+    if let Ok(rows) = rows(client, ready) {
+        state.archiver = rows.first().and_then(|row| {
+            let (files, bytes) = (row.get(0)?.parse().ok()?, row.get(1)?.parse().ok()?);
+            Some(Archiver {
+                ready_files: files,
+                ready_bytes: bytes,
+                oldest_seconds: row.get(2)?.parse().ok()?,
+            })
+        });
+    }
+    state.slots = slots_by_sql(client)?;
+    Ok(state)
+}
+
+/// The slots of a server.
+///
+/// # Errors
+/// The connection is lost.
+pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, String> {
+    let query = |idle: &str, lost: &str| {
+        format!(
+            "SELECT s.slot_name, s.slot_type, s.database, s.plugin, s.active, \
+             coalesce(nullif(r.application_name, ''), r.usename) || coalesce(' at ' || host(r.client_addr), ''), {idle}, \
+             s.restart_lsn, s.confirmed_flush_lsn, {lost}, s.datoid \
+             FROM pg_replication_slots AS s LEFT JOIN pg_stat_replication AS r ON r.pid = s.active_pid ORDER BY 1"
+        )
+    };
+    let idle = "extract(epoch FROM now() - s.inactive_since)::bigint";
+    // Of 17 and later; of 13 and later; of earlier servers.
+    let found = rows(client, &query(idle, "s.wal_status = 'lost'"))
+        .or_else(|_| rows(client, &query("NULL", "s.wal_status = 'lost'")))
+        .or_else(|_| rows(client, &query("NULL", "false")))?;
+    let slot = |row: &SimpleQueryRow| {
+        let text = |at: usize| row.get(at).map(str::to_owned);
+        let is = |at: usize| row.get(at) == Some("t");
+        Slot {
+            name: text(0).unwrap_or_default(),
+            is_logical: row.get(1) == Some("logical"),
+            database: text(2),
+            database_oid: row.get(10).and_then(|oid| oid.parse().ok()),
+            plugin: text(3),
+            active: Some(is(4)),
+            client: text(5),
+            idle_seconds: row
+                .get(6)
+                .and_then(|seconds| seconds.parse::<i64>().ok())
+                .map(|it| it.max(0).cast_unsigned()),
+            restart_lsn: row.get(7).and_then(|lsn| lsn.parse().ok()).filter(|_| !is(9)),
+            confirmed_flush_lsn: row.get(8).and_then(|lsn| lsn.parse().ok()),
+            is_lost: is(9),
+            problem: None,
+        }
+    };
+    Ok(found.iter().map(slot).collect())
+}
+
+/// Plain queries, and text back: that works through every connection pooler.
+pub(crate) fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, String> {
+    let messages = client.simple_query(query).map_err(|error| error_text(&error))?;
+    let row = |message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    };
+    Ok(messages.into_iter().filter_map(row).collect())
+}

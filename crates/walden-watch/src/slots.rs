@@ -1,0 +1,207 @@
+//! Replication slots as a server keeps them in `pg_replslot/NAME/state`.
+//!
+//! ```text
+//! magic 4, CRC-32C 4, version 4, length 4,
+//! name 64, database 4, persistency 4, xmin 4, catalog_xmin 4, restart_lsn 8,
+//! invalidated_at 8 (version 2, PostgreSQL 13 to 15) or cause 4 and padding 4 (later), confirmed_flush 8,
+//! two_phase_at 8 and two_phase 1 (since 14), plugin 64, synced 1 and failover 1 (version 5, since 17)
+//! ```
+//! (`ReplicationSlotOnDisk` in `slot.c` and `slot.h`). A running server writes it at checkpoints and when the client of a logical slot
+//! has confirmed something, so positions are those of then; whether a client is connected is only in its memory.
+
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use walden_format::crc::crc32c_append;
+use walden_format::lsn::Lsn;
+
+const MAGIC: u32 = 0x0105_1CA1;
+const HEADER: usize = 16;
+/// The CRC covers everything from here.
+const CHECKED_FROM: usize = 8;
+const NAME_BYTES: usize = 64;
+/// `RS_TEMPORARY`; persistent slots are 0.
+const PERSISTENT: u32 = 0;
+
+/// What a slot's file says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlotState {
+    /// The slot's name.
+    pub name: String,
+    /// The database of a logical slot; 0 for a physical one.
+    pub database: u32,
+    /// Whether it survives a restart.
+    pub is_persistent: bool,
+    /// The oldest position that it needs; `None` if it reserves nothing.
+    pub restart_lsn: Option<Lsn>,
+    /// What its client has confirmed, of a logical slot.
+    pub confirmed_flush: Option<Lsn>,
+    /// Whether the server has given it up, as it was too far behind or for another cause: it holds nothing.
+    pub is_invalidated: bool,
+    /// The output plugin of a logical slot.
+    pub plugin: String,
+}
+
+/// Why a file is no slot's state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum SlotError {
+    #[error("the file is too short: {0} bytes")]
+    Short(usize),
+    #[error("expected the magic number 01051ca1, found {0:08x}")]
+    Magic(u32),
+    #[error("version {0} is not known here (2, 3 and 5 are, of PostgreSQL 13 to 19)")]
+    Version(u32),
+    #[error("its length of {0} bytes is not one that is known here")]
+    Length(u32),
+    #[error("its checksum is wrong: stored {stored:08x}, computed {computed:08x}")]
+    Checksum { stored: u32, computed: u32 },
+}
+
+impl SlotState {
+    /// Reads a slot's file.
+    ///
+    /// # Errors
+    /// It is none, of a version that is not known here, or damaged.
+    pub fn parse(bytes: &[u8]) -> Result<SlotState, SlotError> {
+        let short = || SlotError::Short(bytes.len());
+        let take =
+            |at: usize, length: usize| bytes.get(at..at.checked_add(length)?).filter(|it| it.len() == length);
+        let u32_at = |at: usize| {
+            let bytes = take(at, 4).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u32::from_le_bytes).ok_or_else(short)
+        };
+        let lsn_at = |at: usize| {
+            let bytes = take(at, 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u64::from_le_bytes).map(Lsn).ok_or_else(short)
+        };
+        let magic = u32_at(0)?;
+        if magic != MAGIC {
+            return Err(SlotError::Magic(magic));
+        }
+        let (version, length) = (u32_at(8)?, u32_at(12)?);
+        if !matches!(version, 2 | 3 | 5) {
+            return Err(SlotError::Version(version));
+        }
+        // Of 13 without, of 14 and later with two_phase; anything else has another layout.
+        let (with_two_phase, end) = match (version, length) {
+            (2, 168) => (false, HEADER + 168),
+            (_, 184) => (true, HEADER + 184),
+            _ => return Err(SlotError::Length(length)),
+        };
+        let checked = bytes.get(CHECKED_FROM..end).ok_or_else(short)?;
+        let (stored, computed) = (u32_at(4)?, crc32c_append(0, checked));
+        if stored != computed {
+            return Err(SlotError::Checksum { stored, computed });
+        }
+        let text = |at: usize| {
+            let name = take(at, NAME_BYTES).unwrap_or_default();
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            String::from_utf8_lossy(&name[..end]).into_owned()
+        };
+        let (restart, confirmed) = (lsn_at(96)?, lsn_at(112)?);
+        let invalidated_at = lsn_at(104)?;
+        let is_invalidated = match version {
+            2 => invalidated_at != Lsn::INVALID && restart == Lsn::INVALID,
+            _ => u32_at(104)? != 0,
+        };
+        let some = |lsn: Lsn| (lsn != Lsn::INVALID).then_some(lsn);
+        Ok(SlotState {
+            name: text(HEADER),
+            database: u32_at(80)?,
+            is_persistent: u32_at(84)? == PERSISTENT,
+            restart_lsn: some(restart),
+            confirmed_flush: some(confirmed),
+            is_invalidated,
+            plugin: text(if with_two_phase { 129 } else { 120 }),
+        })
+    }
+}
+
+/// A slot in a data directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlotFile {
+    /// The name of its folder, which is the slot's.
+    pub name: String,
+    /// Its state.
+    pub state: Result<SlotState, SlotError>,
+    /// When the file was written.
+    pub written: Option<SystemTime>,
+}
+
+/// The slots of a data directory, by name.
+pub fn slots_in(data: &Path) -> Vec<SlotFile> {
+    let mut slots = Vec::new();
+    for entry in fs::read_dir(data.join("pg_replslot")).into_iter().flatten().flatten() {
+        let path = entry.path().join("state");
+        let (Ok(bytes), name) = (fs::read(&path), entry.file_name().to_string_lossy().into_owned()) else {
+            continue;
+        };
+        // A slot that is being dropped.
+        if name.ends_with(".tmp") {
+            continue;
+        }
+        let written = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
+        slots.push(SlotFile { name, state: SlotState::parse(&bytes), written });
+    }
+    slots.sort_by(|one, other| one.name.cmp(&other.name));
+    slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn state(version: u32, length: u32) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER + length as usize];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &MAGIC.to_le_bytes());
+        put(8, &version.to_le_bytes());
+        put(12, &length.to_le_bytes());
+        put(16, b"standby_1");
+        put(80, &16_384_u32.to_le_bytes());
+        put(96, &0x0300_0060_u64.to_le_bytes());
+        put(112, &0x0300_0100_u64.to_le_bytes());
+        put(if length == 184 { 129 } else { 120 }, b"pgoutput");
+        let crc = crc32c_append(0, &bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn states_of_all_versions_are_read() {
+        for (version, length) in [(2, 168), (2, 184), (3, 184), (5, 184)] {
+            let found = SlotState::parse(&state(version, length)).unwrap();
+            let expected = SlotState {
+                name: "standby_1".into(),
+                database: 16_384,
+                is_persistent: true,
+                restart_lsn: Some(Lsn(0x0300_0060)),
+                confirmed_flush: Some(Lsn(0x0300_0100)),
+                is_invalidated: false,
+                plugin: "pgoutput".into(),
+            };
+            assert_eq!(found, expected);
+        }
+        assert_eq!(SlotState::parse(&state(4, 184)), Err(SlotError::Version(4)));
+        assert_eq!(SlotState::parse(&state(5, 180)), Err(SlotError::Length(180)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(garbage in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(SlotState::parse(&garbage).is_err());
+        }
+
+        #[test]
+        fn damage_is_found(at in 0_usize..200, bit in 0_u8..8, cut in 0_usize..200) {
+            let whole = state(5, 184);
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << bit;
+            prop_assert!(SlotState::parse(&damaged).is_err());
+            prop_assert!(SlotState::parse(&whole[..cut]).is_err());
+        }
+    }
+}

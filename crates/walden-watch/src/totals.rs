@@ -1,0 +1,158 @@
+//! Sums since the beginning, with a bounded number of keys: what counters are made of.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use walden_explain::checkpoints::Cause;
+use walden_explain::group::{Cell, Owner};
+use walden_explain::live::Piece;
+use walden_explain::tally::Tally;
+use walden_format::record::RelFileLocator;
+
+/// Databases that are counted apart.
+const MAX_DATABASES: usize = 100;
+/// A relation that wrote nothing for so long gives its place to another one, in seconds.
+const IDLE_AFTER: f64 = 900.0;
+
+/// Sums since the beginning. Each only grows; one of a relation may end, and begin again from 0.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Everything.
+    pub all: Tally,
+    /// By kind of record; `None` for framing.
+    pub kinds: BTreeMap<Option<u16>, Tally>,
+    /// By database; `None` for bytes of none.
+    pub databases: BTreeMap<Option<u32>, Tally>,
+    /// Of databases beyond the limit.
+    pub other_databases: Tally,
+    /// By relation, of those that are counted apart.
+    pub relations: FxHashMap<RelFileLocator, RelationTotal>,
+    /// Of the other relations.
+    pub other_relations: Tally,
+    /// Of relations that were counted apart once and gave their place to others.
+    pub left_relations: Tally,
+    /// Records and framing of no relation.
+    pub no_relation: Tally,
+    /// Relations that are counted apart at most.
+    pub max_relations: usize,
+    /// Committed transactions.
+    pub committed: u64,
+    /// Transactions that were rolled back.
+    pub aborted: u64,
+    /// Bytes of log that were not counted, as they could not be read.
+    pub missed_bytes: u64,
+    pub(crate) checkpoints: BTreeMap<&'static str, u64>,
+}
+
+/// A relation that is counted apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RelationTotal {
+    /// Since it is.
+    pub tally: Tally,
+    /// When it last wrote.
+    pub last: f64,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, piece: &Piece, now: f64) {
+        let mut relations: FxHashMap<RelFileLocator, Tally> = FxHashMap::default();
+        for (Cell { owner, kind }, tally) in &piece.cells {
+            self.all.merge(tally);
+            self.kinds.entry(*kind).or_default().merge(tally);
+            let database = match owner {
+                Owner::Relation(relation, _) => {
+                    relations.entry(*relation).or_default().merge(tally);
+                    Some(relation.database)
+                }
+                Owner::None | Owner::Framing => {
+                    self.no_relation.merge(tally);
+                    None
+                }
+            };
+            let has_room = self.databases.len() < MAX_DATABASES;
+            match self.databases.get_mut(&database) {
+                Some(sum) => sum.merge(tally),
+                None if has_room => drop(self.databases.insert(database, *tally)),
+                None => self.other_databases.merge(tally),
+            }
+        }
+        let mut relations: Vec<_> = relations.into_iter().collect();
+        relations.sort_unstable_by_key(|(relation, tally)| (std::cmp::Reverse(tally.bytes()), *relation));
+        for (relation, tally) in relations {
+            self.add_relation(relation, &tally, now);
+        }
+        self.committed += piece.committed;
+        self.aborted += piece.aborted;
+    }
+
+    fn add_relation(&mut self, relation: RelFileLocator, tally: &Tally, now: f64) {
+        if !self.relations.contains_key(&relation) && self.relations.len() >= self.max_relations {
+            let idlest = self.relations.iter().min_by(|one, other| one.1.last.total_cmp(&other.1.last));
+            // An idle one leaves; so does a small one for one that writes as much at once as the other ever has.
+            let smallest = || self.relations.iter().min_by_key(|(key, total)| (total.tally.bytes(), **key));
+            let leaves = match idlest {
+                Some((key, total)) if now - total.last > IDLE_AFTER => Some(*key),
+                _ => smallest().filter(|(_, total)| total.tally.bytes() < tally.bytes()).map(|(key, _)| *key),
+            };
+            let Some(leaves) = leaves else { return self.other_relations.merge(tally) };
+            // Its bytes were counted once, and do not count again among the others.
+            if let Some(left) = self.relations.remove(&leaves) {
+                self.left_relations.merge(&left.tally);
+            }
+        }
+        let total = self.relations.entry(relation).or_default();
+        total.tally.merge(tally);
+        total.last = now;
+    }
+
+    pub(crate) fn add_checkpoint(&mut self, cause: Cause) {
+        *self.checkpoints.entry(cause.name()).or_default() += 1;
+    }
+
+    /// Checkpoints whose record was seen, by cause.
+    pub fn checkpoints(&self, cause: Cause) -> u64 {
+        self.checkpoints.get(cause.name()).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use walden_explain::tally::Bucket;
+    use walden_format::record::Fork;
+
+    fn piece(relation: u32, bytes: u64) -> Piece {
+        let mut tally = Tally::default();
+        tally.buckets.add(Bucket::BlockData, bytes);
+        let relation = RelFileLocator { tablespace: 1663, database: relation % 300, relation };
+        let cell = Cell { owner: Owner::Relation(relation, Fork::MAIN), kind: Some(1) };
+        Piece { cells: vec![(cell, tally)], ..Piece::default() }
+    }
+
+    #[test]
+    fn keys_are_bounded_and_sums_are_exact() {
+        let mut totals = Totals { max_relations: 5, ..Totals::default() };
+        let mut sum = 0;
+        for number in 0..1000_u32 {
+            totals.add(&piece(number, u64::from(number % 7) * 100), f64::from(number));
+            sum += u64::from(number % 7) * 100;
+            let apart: u64 = totals.relations.values().map(|total| total.tally.bytes()).sum();
+            assert_eq!(apart + totals.other_relations.bytes() + totals.left_relations.bytes(), sum);
+            assert!(totals.relations.len() <= 5);
+        }
+        let databases: u64 = totals.databases.values().map(Tally::bytes).sum();
+        assert_eq!(databases + totals.other_databases.bytes(), sum);
+        assert!(totals.databases.len() <= MAX_DATABASES);
+        assert_eq!((totals.all.bytes(), totals.kinds[&Some(1)].bytes()), (sum, sum));
+    }
+
+    #[test]
+    fn an_idle_relation_gives_its_place_to_one_that_writes() {
+        let mut totals = Totals { max_relations: 1, ..Totals::default() };
+        totals.add(&piece(1, 1_000_000), 0.0);
+        totals.add(&piece(2, 10), 1.0);
+        assert!(totals.relations.keys().all(|relation| relation.relation == 1));
+        totals.add(&piece(2, 10), IDLE_AFTER + 1.0);
+        assert!(totals.relations.keys().all(|relation| relation.relation == 2));
+    }
+}

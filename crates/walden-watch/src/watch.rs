@@ -1,0 +1,366 @@
+//! What a log's follower finds, summed up: in total, over the last minutes, by checkpoint.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use walden_explain::checkpoints::{
+    Cause, Checkpoint, CheckpointRecord, CheckpointSettings, explain_checkpoints,
+};
+use walden_explain::live::{Live, Piece};
+use walden_explain::{Explanation, rewrites};
+use walden_format::lsn::Lsn;
+use walden_format::stream::{StreamInfo, Visitor};
+use walden_source::follow::{
+    ConnectionFollower, FolderFollower, FollowError, Follower, GapReason, News, Polled,
+};
+use walden_source::names::Names;
+
+use crate::forecast::{Cycle, Forecast, forecast};
+use crate::server::ServerState;
+use crate::totals::Totals;
+use crate::windows::{Sums, Window, Windows};
+
+/// Checkpoints that are remembered.
+const MAX_CHECKPOINTS: usize = 100;
+/// The window whose rate predicts the next checkpoint, in seconds.
+const RATE_WINDOW: f64 = 60.0;
+/// How long one call goes on while more is there.
+const MAX_CATCH_UP: Duration = Duration::from_millis(500);
+
+/// A log that is followed: a folder or a connection.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum Source {
+    Folder(FolderFollower),
+    Connection(Box<ConnectionFollower>),
+}
+
+impl Follower for Source {
+    fn info(&self) -> StreamInfo {
+        match self {
+            Source::Folder(follower) => follower.info(),
+            Source::Connection(follower) => follower.info(),
+        }
+    }
+
+    fn position(&self) -> Lsn {
+        match self {
+            Source::Folder(follower) => follower.position(),
+            Source::Connection(follower) => follower.position(),
+        }
+    }
+
+    fn poll(&mut self, visitor: &mut impl Visitor, patience: Duration) -> Result<Polled, FollowError> {
+        match self {
+            Source::Folder(follower) => follower.poll(visitor, patience),
+            Source::Connection(follower) => follower.poll(visitor, patience),
+        }
+    }
+}
+
+/// Follows a log and sums up.
+pub struct Watch {
+    source: Source,
+    live: Live,
+    began: Instant,
+    started_at: Lsn,
+    windows: Windows,
+    interval: Option<(f64, Sums)>,
+    totals: Totals,
+    names: Names,
+    known_rewrites: usize,
+    wants_names: bool,
+    server: ServerState,
+    checkpoint_settings: Option<CheckpointSettings>,
+    checkpoints: Vec<Checkpoint>,
+    /// The redo pointer of a checkpoint in progress, and when it was seen.
+    running: Option<Cycle>,
+    last_record: Option<SystemTime>,
+    notes: Vec<Note>,
+    problem: Option<String>,
+}
+
+/// Something that happened, for people.
+#[derive(Clone, Debug)]
+pub struct Note {
+    /// When.
+    pub time: SystemTime,
+    /// What.
+    pub text: String,
+}
+
+/// Notes that are kept.
+const MAX_NOTES: usize = 20;
+
+impl Watch {
+    /// Begins where the follower is. Totals have at most `max_relations` relations, and the others as one.
+    pub fn new(source: Source, names: Names, max_relations: usize) -> Watch {
+        let (info, position) = (source.info(), source.position());
+        let mut names = names;
+        names.set_version(info.version);
+        Watch {
+            live: Live::new(&info, position),
+            source,
+            began: Instant::now(),
+            started_at: position,
+            windows: Windows::new(0.0),
+            interval: None,
+            totals: Totals { max_relations, ..Totals::default() },
+            names,
+            known_rewrites: 0,
+            wants_names: false,
+            server: ServerState::default(),
+            checkpoint_settings: None,
+            checkpoints: Vec::new(),
+            running: None,
+            last_record: None,
+            notes: Vec::new(),
+            problem: None,
+        }
+    }
+
+    /// Counts what was written since the last call; of a connection, waits for at most `patience`. Returns whether there is more.
+    ///
+    /// # Errors
+    /// The folder or the connection cannot be read; the next call tries again.
+    pub fn follow(&mut self, patience: Duration) -> Result<bool, FollowError> {
+        let began = Instant::now();
+        let mut patience = patience;
+        loop {
+            let before = self.source.position();
+            let polled = self.source.poll(&mut self.live, patience);
+            let (info, position) = (self.source.info(), self.source.position());
+            match &polled {
+                Ok(Polled { news: Some(news), .. }) => {
+                    self.live.begin(&info, position);
+                    self.note_news(news);
+                }
+                // Also what came before an error.
+                _ => {
+                    let piece = self.live.settle(&info, position);
+                    if position > before {
+                        self.count(&piece);
+                    }
+                }
+            }
+            match polled {
+                Ok(Polled { has_more: false, .. }) => {
+                    self.problem = None;
+                    return Ok(false);
+                }
+                Ok(_) if began.elapsed() > MAX_CATCH_UP => return Ok(true),
+                Ok(_) => patience = Duration::ZERO,
+                Err(error) => {
+                    self.problem = Some(walden_source::error_text(&error));
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, piece: &Piece) {
+        let now = self.now();
+        self.last_record = Some(SystemTime::now());
+        self.windows.add(now, piece);
+        if let Some((_, sums)) = &mut self.interval {
+            sums.add(piece);
+        }
+        self.totals.add(piece, now);
+        self.wants_names |= piece.has_new_files;
+        for begun in &piece.begun {
+            self.running = Some(Cycle { redo: *begun, began: Some(unix_now()) });
+        }
+        for record in &piece.checkpoints {
+            self.add_checkpoint(*record);
+        }
+        if self.live.rewrites() > self.known_rewrites {
+            self.known_rewrites = self.live.rewrites();
+            rewrites::learn(&self.live.explanation(), &mut self.names);
+        }
+    }
+
+    fn add_checkpoint(&mut self, record: CheckpointRecord) {
+        let last = self.checkpoints.last().map(|checkpoint| checkpoint.record);
+        // Before the first one that was seen, that of pg_control.
+        let last = last.or_else(|| {
+            let (redo, time) = self.server.checkpoint.filter(|(redo, _)| *redo < record.redo)?;
+            Some(CheckpointRecord { lsn: redo, redo, time, shutdown: false, is_finished: true })
+        });
+        let records: Vec<CheckpointRecord> = last.into_iter().chain([record]).collect();
+        let size = self.source.info().segment_size;
+        let explained = explain_checkpoints(&records, size, self.checkpoint_settings);
+        if let Some(checkpoint) = explained.last() {
+            self.totals.add_checkpoint(checkpoint.cause);
+            self.checkpoints.push(*checkpoint);
+            if self.checkpoints.len() > MAX_CHECKPOINTS {
+                self.checkpoints.remove(0);
+            }
+        }
+        if self.running.is_some_and(|running| running.redo <= record.redo) {
+            self.running = None;
+        }
+    }
+
+    fn note_news(&mut self, news: &News) {
+        let text = match news {
+            News::Timeline { timeline, start, discarded: 0 } => {
+                format!("timeline {timeline} goes on at {start}")
+            }
+            News::Timeline { timeline, start, discarded } => format!(
+                "timeline {timeline} goes on at {start}; {discarded} bytes behind it were counted and are not part of it"
+            ),
+            News::Gap { from, to, reason } => {
+                self.totals.missed_bytes += to.bytes_since(*from);
+                let why = match reason {
+                    GapReason::Removed => "the server has removed it".to_owned(),
+                    GapReason::Damaged(fault) => format!("it is damaged: {fault}"),
+                    GapReason::Reconnected => "the server does not have it any more".to_owned(),
+                };
+                format!("the log from {from} to {to} is not counted: {why}")
+            }
+        };
+        self.note(text);
+    }
+
+    /// Keeps a note for people.
+    pub fn note(&mut self, text: String) {
+        self.notes.push(Note { time: SystemTime::now(), text });
+        if self.notes.len() > MAX_NOTES {
+            self.notes.remove(0);
+        }
+    }
+
+    /// Takes over what the server says of itself, with settings that a user gave over its own.
+    pub fn set_server(&mut self, server: ServerState, overrides: &[(String, String)]) {
+        self.server = server;
+        for (name, value) in overrides {
+            self.server.settings.set(name, value);
+        }
+        let version = self.source.info().version;
+        self.checkpoint_settings = CheckpointSettings::from_settings(self.server.settings.all(), version);
+    }
+
+    /// Takes over names that were read anew.
+    pub fn set_names(&mut self, names: Names) {
+        self.names = names;
+        self.names.set_version(self.source.info().version);
+        if self.known_rewrites > 0 {
+            rewrites::learn(&self.live.explanation(), &mut self.names);
+        }
+    }
+
+    /// Whether files of relations were created or dropped since the last call, so that names may have changed.
+    pub fn takes_names(&mut self) -> bool {
+        std::mem::take(&mut self.wants_names)
+    }
+
+    /// Seconds since it began.
+    pub fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// The sums of the last seconds.
+    pub fn window(&self, seconds: f64) -> Window {
+        self.windows.last(self.now(), seconds)
+    }
+
+    /// Begins an interval of its own, and returns the one before.
+    pub fn take_interval(&mut self) -> Window {
+        let now = self.now();
+        match self.interval.replace((now, Sums::default())) {
+            Some((since, sums)) => Window { seconds: now - since, sums },
+            None => Window::default(),
+        }
+    }
+
+    /// The present checkpoint cycle: of the one in progress, of the last one in the log, or of the last one in `pg_control`.
+    pub fn cycle(&self) -> Option<Cycle> {
+        let seen = self
+            .checkpoints
+            .last()
+            .map(|last| Cycle { redo: last.record.redo, began: Some(last.record.time as f64) });
+        let said = self.server.checkpoint.map(|(redo, time)| Cycle { redo, began: Some(time as f64) });
+        let all = [self.running, seen, said].into_iter().flatten();
+        all.max_by_key(|cycle| cycle.redo).filter(|cycle| cycle.redo <= self.position())
+    }
+
+    /// The next checkpoint, at the rate of the last minute.
+    pub fn forecast(&self) -> Option<Forecast> {
+        let window = self.window(RATE_WINDOW);
+        let rate = window.per_second(window.sums.total().bytes());
+        let size = self.source.info().segment_size;
+        let cycle = self.cycle()?;
+        Some(forecast(cycle, self.position(), size, self.checkpoint_settings, rate, unix_now()))
+    }
+
+    /// The end of what was counted.
+    pub fn position(&self) -> Lsn {
+        self.source.position()
+    }
+
+    /// Where counting began.
+    pub fn started_at(&self) -> Lsn {
+        self.started_at
+    }
+
+    /// What is followed.
+    pub fn info(&self) -> StreamInfo {
+        self.source.info()
+    }
+
+    /// The sums since it began.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The server's state, as it was read last.
+    pub fn server(&self) -> &ServerState {
+        &self.server
+    }
+
+    /// The settings that trigger checkpoints, if they are known.
+    pub fn checkpoint_settings(&self) -> Option<CheckpointSettings> {
+        self.checkpoint_settings
+    }
+
+    /// The checkpoints seen, the last one last.
+    pub fn checkpoints(&self) -> &[Checkpoint] {
+        &self.checkpoints
+    }
+
+    /// Whether a checkpoint is seen to be in progress (17 and later).
+    pub fn is_checkpoint_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// The names of relations.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// What happened.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Why the log cannot be read at present.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// When something was counted last.
+    pub fn last_record(&self) -> Option<SystemTime> {
+        self.last_record
+    }
+
+    /// The sums since it began as `walden explain` has them.
+    pub fn explanation(&self) -> Explanation {
+        self.live.explanation()
+    }
+}
+
+/// Every cause of a checkpoint that can be told apart while the log is followed.
+pub const CAUSES: [Cause; 5] = Cause::ALL;
+
+pub(crate) fn unix_now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

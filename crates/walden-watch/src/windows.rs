@@ -1,0 +1,199 @@
+//! Sums over the last seconds and minutes. Memory is bounded: there are so many slots of time, and so many cells in each.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use walden_explain::group::Cell;
+use walden_explain::live::Piece;
+use walden_explain::tally::{ImageTable, Tally};
+
+/// The longest window, in seconds.
+pub const LONGEST: f64 = 300.0;
+/// Cells of a slot; beyond twice as many, the smaller ones are summed up as others.
+const SLOT_CELLS: usize = 1500;
+/// Cells of sums that a caller asked for.
+const MAX_CELLS: usize = 20_000;
+/// Width of slots in seconds, and windows up to how many seconds they serve.
+const RINGS: [(f64, f64); 2] = [(0.5, 10.0), (5.0, LONGEST)];
+
+/// Sums over a span of time.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    /// By relation fork and kind of record.
+    pub cells: FxHashMap<Cell, Tally>,
+    /// Cells that are too small to be kept apart.
+    pub others: Tally,
+    /// Full-page images by cause and compression.
+    pub images: ImageTable,
+    /// Committed transactions.
+    pub committed: u64,
+    /// Transactions that were rolled back.
+    pub aborted: u64,
+}
+
+impl Sums {
+    /// Adds a part of the log.
+    pub fn add(&mut self, piece: &Piece) {
+        self.add_limited(piece, MAX_CELLS);
+    }
+
+    fn add_limited(&mut self, piece: &Piece, cells: usize) {
+        for (cell, tally) in &piece.cells {
+            self.cells.entry(*cell).or_default().merge(tally);
+        }
+        self.images.merge(&piece.images);
+        self.committed += piece.committed;
+        self.aborted += piece.aborted;
+        self.limit(cells);
+    }
+
+    fn merge(&mut self, other: &Sums) {
+        for (cell, tally) in &other.cells {
+            self.cells.entry(*cell).or_default().merge(tally);
+        }
+        self.others.merge(&other.others);
+        self.images.merge(&other.images);
+        self.committed += other.committed;
+        self.aborted += other.aborted;
+    }
+
+    fn limit(&mut self, cells: usize) {
+        if self.cells.len() <= 2 * cells {
+            return;
+        }
+        let mut all: Vec<(Cell, Tally)> = self.cells.drain().collect();
+        all.sort_unstable_by_key(|(cell, tally)| (Reverse(tally.bytes()), *cell));
+        for (_, tally) in all.drain(cells..) {
+            self.others.merge(&tally);
+        }
+        self.cells.extend(all);
+    }
+
+    /// The sum of everything.
+    pub fn total(&self) -> Tally {
+        let mut total = self.others;
+        self.cells.values().for_each(|tally| total.merge(tally));
+        total
+    }
+}
+
+/// Sums over a window, and how long it is.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// Seconds that it covers: less than asked for if counting began later.
+    pub seconds: f64,
+    /// The sums.
+    pub sums: Sums,
+}
+
+impl Window {
+    /// Something per second.
+    pub fn per_second(&self, bytes: u64) -> f64 {
+        if self.seconds > 0.0 { bytes as f64 / self.seconds } else { 0.0 }
+    }
+}
+
+/// The sums of the last minutes, in slots of time.
+#[derive(Debug)]
+pub struct Windows {
+    began: f64,
+    rings: [Ring; 2],
+}
+
+#[derive(Debug)]
+struct Ring {
+    width: f64,
+    longest: f64,
+    slots: VecDeque<(i64, Sums)>,
+}
+
+impl Windows {
+    /// Begins to count. Times are seconds by any clock that does not go back.
+    pub fn new(now: f64) -> Windows {
+        let ring = |(width, longest)| Ring { width, longest, slots: VecDeque::new() };
+        Windows { began: now, rings: RINGS.map(ring) }
+    }
+
+    /// Counts a part of the log that was written just before.
+    pub fn add(&mut self, now: f64, piece: &Piece) {
+        for ring in &mut self.rings {
+            ring.slot(now).add_limited(piece, SLOT_CELLS);
+        }
+    }
+
+    /// The sums of the last seconds, at most of [`LONGEST`].
+    pub fn last(&self, now: f64, seconds: f64) -> Window {
+        let ring = self.rings.iter().find(|ring| seconds <= ring.longest).unwrap_or(&self.rings[1]);
+        let first = ((now - seconds.min(ring.longest)) / ring.width).floor() as i64;
+        let mut window = Window::default();
+        for (_, sums) in ring.slots.iter().filter(|(slot, _)| *slot >= first) {
+            window.sums.merge(sums);
+        }
+        window.seconds = (now - (first as f64 * ring.width).max(self.began)).max(0.0);
+        window
+    }
+}
+
+impl Ring {
+    fn slot(&mut self, now: f64) -> &mut Sums {
+        let number = (now / self.width).floor() as i64;
+        if self.slots.back().is_none_or(|(last, _)| *last < number) {
+            self.slots.push_back((number, Sums::default()));
+            let oldest = number - (self.longest / self.width).ceil() as i64 - 1;
+            while self.slots.front().is_some_and(|(first, _)| *first < oldest) {
+                self.slots.pop_front();
+            }
+        }
+        match self.slots.back_mut() {
+            Some((_, sums)) => sums,
+            None => unreachable!("a slot was pushed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use walden_explain::tally::Bucket;
+
+    fn piece(kind: u16, bytes: u64) -> Piece {
+        let mut tally = Tally { records: 1, ..Tally::default() };
+        tally.buckets.add(Bucket::MainData, bytes);
+        let cell = Cell { kind: Some(kind), ..Cell::FRAMING };
+        Piece { cells: vec![(cell, tally)], committed: 1, ..Piece::default() }
+    }
+
+    #[test]
+    fn windows_slide() {
+        let mut windows = Windows::new(100.0);
+        for second in 0..1000 {
+            windows.add(100.0 + f64::from(second), &piece(1, 1000));
+        }
+        for seconds in [2.0, 10.0, 60.0, 300.0] {
+            let window = windows.last(1100.0, seconds);
+            assert!(window.seconds >= seconds && window.seconds <= seconds + 5.0, "{}", window.seconds);
+            let rate = window.per_second(window.sums.total().bytes());
+            assert!((rate - 1000.0).abs() < 1000.0 / seconds, "{seconds}: {rate}");
+        }
+        assert_eq!(windows.last(2000.0, 300.0).sums.total().bytes(), 0);
+        // Counting began later than the window.
+        let mut young = Windows::new(7.0);
+        young.add(8.0, &piece(1, 100));
+        assert_eq!(young.last(9.0, 300.0).seconds, 2.0);
+        assert_eq!(young.last(9.0, 300.0).sums.committed, 1);
+    }
+
+    #[test]
+    fn many_cells_become_others_and_nothing_is_lost() {
+        let mut windows = Windows::new(0.0);
+        for kind in 0..10_000 {
+            windows.add(1.0, &piece(kind, 1 + u64::from(kind)));
+        }
+        let window = windows.last(2.0, 60.0);
+        assert!(window.sums.cells.len() <= 2 * SLOT_CELLS);
+        assert_eq!(window.sums.total().bytes(), (1..=10_000).sum::<u64>());
+        assert_eq!(window.sums.total().records, 10_000);
+        assert!(windows.rings.iter().all(|ring| ring.slots.len() == 1));
+    }
+}

@@ -1,0 +1,322 @@
+//! `walden retention`: why pg_wal is as large as it is.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use postgres::{Client, SimpleQueryMessage};
+use walden_explain::group::{Dimension, Owner};
+use walden_explain::{Request, explain};
+use walden_format::lsn::{Lsn, SegmentSize};
+use walden_report::table::{Row, harmless, table, wrap};
+use walden_report::units::{bytes, count, seconds};
+use walden_source::connection;
+use walden_source::follow::{FolderFollower, Follower as _};
+use walden_source::inventory::Inventory;
+use walden_source::names::Names;
+use walden_watch::retention::{
+    ArchiverFailures, Backlog, Holder, HolderKind, Listing, Retention, Situation, disk_of,
+};
+use walden_watch::server::{self, Folders, ServerState};
+use walden_watch::settings::Settings;
+
+use crate::terminal::{self, Format};
+use crate::{FOUND, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden retention /var/lib/postgresql/18/main
+      from the files alone: pg_wal, pg_control, pg_replslot, archive_status, the settings
+  walden retention /var/lib/postgresql/18/main --dsn 'host=/run/postgresql user=postgres'
+      also who uses each slot, and how the archiver fails
+  walden retention --dsn 'host=db1 user=monitor'
+      of a server elsewhere, by SQL alone; needs pg_monitor
+
+A logical slot's backlog is decoded, up to --decode-limit, to tell its own database from others.
+
+Exit status: 0 done; 1 pg_wal grows by all that is written, as a slot or the archiver does not get on; 2 wrong usage; 3 it cannot be \
+read.";
+
+/// Say why pg_wal is as large as it is: each byte by what holds it, and what would release it
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct RetentionArgs {
+    /// A server's data directory or its pg_wal folder
+    #[arg(value_name = "PGDATA|PG_WAL", env = "PGDATA", required_unless_present = "dsn")]
+    source: Option<PathBuf>,
+
+    /// The server, for its slots and archiver, and its files if no folder is given
+    #[arg(long, value_name = "DSN")]
+    dsn: Option<String>,
+
+    /// The largest backlog of a logical slot that is decoded, in MB
+    #[arg(long, value_name = "MB", default_value_t = 4096)]
+    decode_limit: u64,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Runs `walden retention`.
+pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
+    let mut client = args.dsn.as_deref().map(connection::connect).transpose()?;
+    let folders = args.source.as_deref().map(Folders::of);
+    let mut situation = match (&folders, &mut client) {
+        (Some(folders), _) => of_files(folders)?,
+        (None, Some(client)) => of_server(client)?,
+        (None, None) => bail!("expected a data directory or --dsn"),
+    };
+    if let Some(client) = &mut client {
+        let settings = read_settings(client).unwrap_or_else(|| situation.server.settings.clone());
+        let asked = server::by_sql(client, &settings).map_err(anyhow::Error::msg)?;
+        situation.server = ServerState {
+            settings,
+            checkpoint: situation.server.checkpoint.or(asked.checkpoint),
+            archiver: situation.server.archiver.or(asked.archiver),
+            slots: asked.slots,
+        };
+        situation.failures = ArchiverFailures::by_sql(client);
+    }
+    let listing = match (&folders, &mut client) {
+        (Some(folders), _) => Listing::of_folder(&folders.wal)
+            .with_context(|| format!("cannot read {}", folders.wal.display()))?,
+        (None, Some(client)) => Listing::by_sql(client).map_err(anyhow::Error::msg)?,
+        (None, None) => Listing::default(),
+    };
+    let mut retention = Retention::new(&listing, &situation);
+    if let Some(folders) = &folders {
+        retention.backlogs = backlogs(args, folders, &situation)?;
+    }
+    terminal::show(args.format, || &retention, || text(&retention))?;
+    Ok(if retention.is_growing { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+}
+
+fn of_files(folders: &Folders) -> Result<Situation> {
+    let follower = FolderFollower::at_end(&folders.wal)?;
+    Ok(Situation {
+        end: follower.position(),
+        segment_size: follower.info().segment_size,
+        server: server::from_files(folders),
+        failures: None,
+        disk: disk_of(&folders.wal),
+    })
+}
+
+fn of_server(client: &mut Client) -> Result<Situation> {
+    let query = "SELECT CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
+                 ELSE pg_current_wal_lsn() END, setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'";
+    let row = client
+        .simple_query(query)
+        .context("cannot ask the server for the end of its log")?
+        .into_iter()
+        .find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+    let found = row.and_then(|row| {
+        let end: Lsn = row.get(0)?.parse().ok()?;
+        Some((end, SegmentSize::new(row.get(1)?.parse().ok()?)?))
+    });
+    let (end, segment_size) = found.context("the server does not say where its log ends")?;
+    Ok(Situation { end, segment_size, server: ServerState::default(), failures: None, disk: None })
+}
+
+fn read_settings(client: &mut Client) -> Option<Settings> {
+    let query = "SELECT name, setting, coalesce(unit, '') FROM pg_settings WHERE name IN ('archive_command', \
+                 'archive_library', 'archive_mode', 'max_slot_wal_keep_size', 'max_wal_size', 'min_wal_size', \
+                 'wal_keep_size', 'checkpoint_timeout', 'checkpoint_completion_target')";
+    let mut settings = Settings::default();
+    for message in client.simple_query(query).ok()? {
+        if let SimpleQueryMessage::Row(row) = message {
+            let (name, value) = (row.get(0)?, row.get(1)?);
+            // The archiver's command is only shown to those who may see it.
+            settings.set(name, &format!("{value}{}", row.get(2).unwrap_or_default()));
+        }
+    }
+    Some(settings)
+}
+
+/// What logical slots hold, by database; with a connection also by whether a publication has the table.
+fn backlogs(args: &RetentionArgs, folders: &Folders, situation: &Situation) -> Result<Vec<Backlog>> {
+    let mut backlogs = Vec::new();
+    let logical = situation.server.slots.iter().filter(|slot| slot.is_logical);
+    let slots: Vec<_> = logical.filter_map(|slot| Some((slot, slot.restart_lsn?))).collect();
+    if slots.is_empty() {
+        return Ok(backlogs);
+    }
+    let names = args.dsn.as_deref().and_then(|dsn| Names::from_server(dsn).ok());
+    let inventory = Inventory::of(&[&folders.wal])?;
+    for (slot, restart) in slots {
+        let length = situation.end.0.saturating_sub(restart.0);
+        if length > args.decode_limit.saturating_mul(1 << 20) {
+            let length = bytes(length);
+            output::tell(&format!(
+                "note: the backlog of slot {} ({length}) is not decoded; --decode-limit is lower",
+                slot.name
+            ));
+            continue;
+        }
+        let Some(own) = slot.database_oid else { continue };
+        let request = Request::sums(restart, situation.end, terminal::cores());
+        let explanation = explain(&inventory.runs, &request, |_| {})?;
+        let published = args.dsn.as_deref().and_then(|dsn| published(dsn, names.as_ref()?, own));
+        let mut backlog = Backlog {
+            slot: slot.name.clone(),
+            bytes: explanation.file_bytes,
+            own_database_bytes: 0,
+            other_databases_bytes: 0,
+            shared_bytes: 0,
+            unpublished_bytes: published.as_ref().map(|_| 0),
+        };
+        for (key, tally) in &explanation.view_by(&[Dimension::Relation]).rows {
+            let sum = match key.owner {
+                Some(Owner::Relation(file, _)) if file.database == own => {
+                    let table = names.as_ref().and_then(|names| {
+                        let relation = names.resolve(file).relation()?;
+                        Some(names.table_of(file.database, relation))
+                    });
+                    if let (Some(published), Some(unpublished)) = (&published, &mut backlog.unpublished_bytes)
+                        && table.is_some_and(|table| !published.contains(&table.oid))
+                    {
+                        *unpublished += tally.bytes();
+                    }
+                    &mut backlog.own_database_bytes
+                }
+                Some(Owner::Relation(file, _)) if file.database != 0 => &mut backlog.other_databases_bytes,
+                _ => &mut backlog.shared_bytes,
+            };
+            *sum += tally.bytes();
+        }
+        backlogs.push(backlog);
+    }
+    Ok(backlogs)
+}
+
+/// OIDs of the tables in publications of a database; nothing if it has none or cannot be asked.
+fn published(dsn: &str, names: &Names, database: u32) -> Option<Vec<u32>> {
+    let name = &names.database(database)?.name;
+    let parameters = connection::Parameters::parse(dsn).ok()?.with("dbname", name);
+    let mut client = parameters.connect_anywhere().ok()?;
+    let query = "SELECT DISTINCT c.oid FROM pg_publication_tables AS p JOIN pg_namespace AS n ON n.nspname = p.schemaname \
+                 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename";
+    let mut oids = Vec::new();
+    for message in client.simple_query(query).ok()? {
+        if let SimpleQueryMessage::Row(row) = message {
+            oids.push(row.get(0)?.parse().ok()?);
+        }
+    }
+    (!oids.is_empty()).then_some(oids)
+}
+
+fn text(retention: &Retention) -> String {
+    let look = terminal::look();
+    let share = |part: u64| part as f64 / retention.bytes.max(1) as f64;
+    let rows: Vec<Row> = retention
+        .holders
+        .iter()
+        .map(|holder| Row {
+            depth: 0,
+            label: holder_text(holder),
+            cells: vec![
+                bytes(holder.bytes),
+                count(holder.files),
+                bytes(holder.holds_bytes),
+                bytes(holder.releases_bytes),
+                holder.oldest_seconds.map(seconds).unwrap_or_default(),
+            ],
+            share: Some(share(holder.bytes)),
+        })
+        .collect();
+    let title = format!("pg_wal: {} in {} files", bytes(retention.bytes), count(retention.files));
+    let head = ("held by", &["bytes", "files", "keeps in all", "frees alone", "oldest"][..]);
+    let mut text = table(look, &title, head, &rows);
+    text.push('\n');
+    let redo = retention.redo_lsn.as_deref().unwrap_or("unknown");
+    text +=
+        &format!("The log ends at {}, the last checkpoint's redo pointer is {redo}.\n", retention.end_lsn);
+    if let Some(archiver) = retention.archiver.as_ref().filter(|archiver| archiver.is_failing) {
+        text += &format!(
+            "The archiver fails: {} failures, the last of {} {} ago; last archived: {}.\n",
+            count(archiver.failed_count),
+            archiver.last_failed_file.as_deref().unwrap_or("a file"),
+            seconds(archiver.last_failed_seconds.unwrap_or_default()),
+            archiver.last_archived_file.as_deref().unwrap_or("nothing"),
+        );
+    }
+    text += &growth(retention);
+    for backlog in &retention.backlogs {
+        text += &backlog_text(backlog);
+    }
+    if !retention.remedies.is_empty() {
+        text += &format!("\n{}\n", look.heading("What would release it"));
+        for remedy in &retention.remedies {
+            let line = format!("{}: {}", bytes(remedy.releases_bytes), harmless(&remedy.text));
+            text += &format!("  {}\n", wrap(&line, look.width.saturating_sub(2), 2));
+        }
+    }
+    text
+}
+
+fn growth(retention: &Retention) -> String {
+    let Some(rate) = retention.bytes_per_second else {
+        return "Nothing was written in the last ten minutes.\n".to_owned();
+    };
+    let per_second = format!("{}/s", bytes(rate as u64));
+    let disk = match (retention.disk_free_bytes, retention.disk_bytes) {
+        (Some(free), Some(all)) => format!("; the disk has {} free of {}", bytes(free), bytes(all)),
+        _ => String::new(),
+    };
+    match (retention.is_growing, retention.disk_full_seconds) {
+        (true, Some(full)) => format!("It grows by {per_second}{disk}: full in {}.\n", seconds(full)),
+        (true, None) => format!("It grows by {per_second}{disk}.\n"),
+        (false, _) => {
+            format!("{per_second} are written; checkpoints recycle what nothing else keeps{disk}.\n")
+        }
+    }
+}
+
+fn backlog_text(backlog: &Backlog) -> String {
+    let share = |part: u64| {
+        let percent = walden_report::units::percent(part as f64 / backlog.bytes.max(1) as f64);
+        format!("{} ({percent})", bytes(part))
+    };
+    let unpublished = match backlog.unpublished_bytes {
+        Some(unpublished) => format!(", of which {} of tables in no publication", share(unpublished)),
+        None => String::new(),
+    };
+    format!(
+        "Slot {}: of {} of log, {} are of its own database{unpublished}, {} of other databases.\n",
+        harmless(&backlog.slot),
+        bytes(backlog.bytes),
+        share(backlog.own_database_bytes),
+        share(backlog.other_databases_bytes),
+    )
+}
+
+fn holder_text(holder: &Holder) -> String {
+    match holder.kind {
+        HolderKind::Recovery => "crash recovery".to_owned(),
+        HolderKind::Slot => {
+            let Some(slot) = &holder.slot else { return format!("slot {}", holder.name) };
+            let kind = if slot.is_logical { "logical" } else { "physical" };
+            let state = match (slot.is_lost, slot.active, &slot.client) {
+                (true, _, _) => ", lost".to_owned(),
+                (_, Some(true), Some(client)) => format!(", {client}"),
+                (_, Some(true), None) => ", active".to_owned(),
+                (_, Some(false), _) => match slot.idle_seconds {
+                    Some(idle) => format!(", inactive for {}", seconds(idle as f64)),
+                    None => ", inactive".to_owned(),
+                },
+                (_, None, _) => String::new(),
+            };
+            format!("slot {} ({kind}{state})", holder.name)
+        }
+        HolderKind::Archiver => "not archived yet".to_owned(),
+        HolderKind::WalKeepSize => "wal_keep_size".to_owned(),
+        HolderKind::Removable => "nothing (until the next checkpoint)".to_owned(),
+        HolderKind::Recycled => "files for segments to come".to_owned(),
+        HolderKind::Other => holder.name.clone(),
+    }
+}

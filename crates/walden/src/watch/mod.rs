@@ -1,0 +1,385 @@
+//! `walden watch`: what is written into the log now.
+
+mod metrics;
+mod refresh;
+#[cfg(feature = "watch")]
+mod screen;
+mod table;
+
+use std::io::{IsTerminal, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use walden_explain::document::{Context, Document};
+use walden_source::connection::Parameters;
+use walden_source::follow::{ConnectionFollower, FolderFollower};
+use walden_watch::document::WatchDocument;
+use walden_watch::server::{self, Folders};
+use walden_watch::watch::{Source, Watch};
+use walden_watch::windows::Window;
+
+use self::refresh::{Refresher, Subject};
+use crate::explain::parse_span;
+use crate::terminal::{self, Format};
+use crate::{DAMAGED, http, names, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden watch /var/lib/postgresql/18/main
+      what writes WAL now: a full-screen view that reads the files of a running server, without a connection
+  walden watch /var/lib/postgresql/18/main --names 'host=/run/postgresql user=postgres'
+      the same with the names of tables and indexes, and what the server says of its slots
+  walden watch 'host=db1 user=replicator dbname=postgres'
+      of a server elsewhere, over the replication protocol; it needs a role with REPLICATION
+  walden watch --once --interval 30s PGDATA
+      one table of the next 30 seconds
+  walden watch --interval 10s --format json PGDATA >> wal.jsonl
+      a line of JSON every ten seconds, until it is stopped
+  walden watch --listen 127.0.0.1:9187 PGDATA
+      metrics for Prometheus at /metrics; docs/grafana/walden-watch.json is a dashboard of them
+
+In the view: Tab changes the list, s the order, / filters, Enter looks into a row, p pauses, w saves, q quits, ? helps.
+
+Exit status: 0 done or stopped, 2 wrong usage, 3 the log cannot be read.";
+
+/// Show what is written into the log now: by relation, kind of record and database, with the next checkpoint
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct WatchArgs {
+    /// A server's data directory or its pg_wal folder, or a connection string for replication
+    #[arg(value_name = "PGDATA|PG_WAL|DSN", env = "PGDATA")]
+    source: String,
+
+    /// Names of tables and indexes: a connection string, read again when files are created or dropped, or a file written by
+    /// explain --save-names [default: of a connection its own]
+    #[arg(long, value_name = "DSN|FILE")]
+    names: Vec<String>,
+
+    /// Print one interval and end
+    #[arg(long, conflicts_with = "listen")]
+    once: bool,
+
+    /// Length of an interval that is printed, such as 10s, 5m [default: 10s]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, conflicts_with = "listen")]
+    interval: Option<i64>,
+
+    /// How to print intervals; without it and --once, a terminal gets a full-screen view
+    #[arg(long, value_enum, conflicts_with = "listen")]
+    format: Option<Format>,
+
+    /// Serve metrics for Prometheus over HTTP. There is neither encryption nor a password: listen where only the scraper can
+    /// connect
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+
+    /// Rows of each list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+
+    /// Relations with metrics of their own at most; the others are one
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "listen")]
+    relations: usize,
+
+    /// A setting of the server, where it is not the one in its files: max_wal_size, checkpoint_timeout,
+    /// checkpoint_completion_target
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
+    set: Vec<(String, String)>,
+
+    /// End after this time
+    #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
+    duration: Option<i64>,
+
+    /// Save the sums of all that was seen at the end, as the JSON of explain
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+/// How often a folder is looked at, and how long a wait for a server may take.
+const TICK: Duration = Duration::from_millis(200);
+/// How often a folder is looked at where much is written: a checkpoint may remove what was not read.
+const BUSY_TICK: Duration = Duration::from_millis(40);
+/// Bytes between two looks that are much.
+const BUSY_BYTES: u64 = 1 << 20;
+/// Pause after an error.
+const RETRY: Duration = Duration::from_secs(1);
+const DEFAULT_INTERVAL: i64 = 10;
+/// Settings that --set takes.
+const SETTINGS: [&str; 3] = ["max_wal_size", "checkpoint_timeout", "checkpoint_completion_target"];
+
+/// Runs `walden watch`.
+pub fn run(args: &WatchArgs) -> Result<ExitCode> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let mut session = Session::start(args, stop)?;
+    match args.listen {
+        Some(address) => listen(session, address),
+        None if args.wants_screen() => view(session),
+        None => {
+            let printed = session.print_intervals();
+            session.end()?;
+            printed?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+impl WatchArgs {
+    fn wants_screen(&self) -> bool {
+        let is_plain = !self.once && self.format.is_none() && self.interval.is_none();
+        cfg!(feature = "watch") && is_plain && std::io::stdout().is_terminal()
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval.unwrap_or(DEFAULT_INTERVAL).unsigned_abs())
+    }
+}
+
+#[cfg(feature = "watch")]
+fn view(mut session: Session<'_>) -> Result<ExitCode> {
+    let shown = screen::run(&mut session);
+    session.end()?;
+    shown?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(not(feature = "watch"))]
+fn view(_: Session<'_>) -> Result<ExitCode> {
+    bail!("this walden was built without the feature watch: use --once, --interval or --listen")
+}
+
+/// A log that is followed, and what is read beside it.
+struct Session<'a> {
+    args: &'a WatchArgs,
+    watch: Watch,
+    refresher: Refresher,
+    stop: Arc<AtomicBool>,
+    until: Option<Instant>,
+    is_folder: bool,
+    is_busy: bool,
+    /// Notes that were printed.
+    told: usize,
+    problem: Option<String>,
+}
+
+impl<'a> Session<'a> {
+    fn start(args: &'a WatchArgs, stop: Arc<AtomicBool>) -> Result<Session<'a>> {
+        let is_connection = args.source.contains("://") || args.source.contains('=');
+        let mut name_sources = args.names.clone();
+        if is_connection && name_sources.is_empty() {
+            name_sources.push(args.source.clone());
+        }
+        let is_dsn = |source: &&String| !Path::new(source.as_str()).is_file();
+        let dsn = name_sources.iter().find(is_dsn).cloned();
+        let (source, folders) = match is_connection {
+            true => {
+                let follower = ConnectionFollower::connect(&Parameters::parse(&args.source)?)
+                    .context("cannot follow the server's log")?;
+                (Source::Connection(Box::new(follower)), None)
+            }
+            false => {
+                let folders = Folders::of(Path::new(&args.source));
+                (Source::Folder(FolderFollower::at_end(&folders.wal)?), Some(folders))
+            }
+        };
+        let names = match names::load(&name_sources) {
+            Ok(names) => names,
+            // A role for replication need not be allowed to connect to a database.
+            Err(error) if args.names.is_empty() => {
+                output::tell(&format!("warning: no names: {error:#}"));
+                walden_source::names::Names::default()
+            }
+            Err(error) => return Err(error),
+        };
+        let mut watch = Watch::new(source, names, args.relations);
+        if let Some(named) = watch.names().origin.system_id
+            && named != watch.info().system_id
+        {
+            bail!(
+                "the names are of the cluster with the system identifier {named}, the WAL is of {}",
+                watch.info().system_id
+            );
+        }
+        let subject = Subject { folders, dsn, name_sources, settings: watch.names().settings.clone() };
+        if let Some(folders) = &subject.folders {
+            watch.set_server(server::from_files(folders), &args.set);
+        }
+        let refresher = Refresher::start(subject);
+        let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.unsigned_abs()));
+        Ok(Session {
+            args,
+            watch,
+            refresher,
+            stop,
+            until,
+            is_folder: !is_connection,
+            is_busy: false,
+            told: 0,
+            problem: None,
+        })
+    }
+
+    /// Counts what was written, after a wait; whether it is not to stop.
+    fn follow(&mut self) -> bool {
+        let result = match self.is_folder {
+            true => {
+                std::thread::sleep(if self.is_busy { BUSY_TICK } else { TICK });
+                let before = self.watch.position();
+                let result = self.watch.follow(Duration::ZERO);
+                self.is_busy = self.watch.position().bytes_since(before) > BUSY_BYTES;
+                result
+            }
+            false => self.watch.follow(TICK),
+        };
+        if result.is_err() {
+            std::thread::sleep(RETRY);
+        }
+        self.refresh();
+        !self.is_over()
+    }
+
+    /// Takes over what was read beside the log.
+    fn refresh(&mut self) {
+        if self.watch.takes_names() {
+            self.refresher.ask_for_names();
+        }
+        while let Some(answer) = self.refresher.answer() {
+            match answer {
+                refresh::Answer::Server(state) => self.watch.set_server(*state, &self.args.set),
+                refresh::Answer::Names(names) => self.watch.set_names(*names),
+                refresh::Answer::Problem(problem) => self.watch.note(problem),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) || self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Prints intervals until it is to stop, the last one shorter.
+    fn print_intervals(&mut self) -> Result<()> {
+        let interval = self.args.interval();
+        self.watch.take_interval();
+        loop {
+            let began = Instant::now();
+            let mut goes_on = true;
+            while goes_on && began.elapsed() < interval {
+                goes_on = self.follow();
+                self.tell_news();
+            }
+            let window = self.watch.take_interval();
+            self.print(&window)?;
+            if !goes_on || self.args.once {
+                return Ok(());
+            }
+        }
+    }
+
+    fn print(&self, window: &Window) -> Result<()> {
+        match self.args.format.unwrap_or_default() {
+            Format::Json => {
+                let document = WatchDocument::new(&self.watch, window, self.args.top);
+                terminal::print(&(serde_json::to_string(&document)? + "\n"))?;
+                anstream::stdout().flush().context("cannot write to standard output")
+            }
+            Format::Table => {
+                let document = WatchDocument::new(&self.watch, window, self.args.top);
+                terminal::print(&table::table(&document, terminal::look()))
+            }
+        }
+    }
+
+    /// Says on standard error what happened.
+    fn tell_news(&mut self) {
+        let notes = self.watch.notes();
+        self.told = self.told.min(notes.len());
+        notes[self.told..].iter().for_each(|note| output::tell(&format!("note: {}", note.text)));
+        self.told = notes.len();
+        let problem = self.watch.problem().map(str::to_owned);
+        if problem != self.problem
+            && let Some(problem) = &problem
+        {
+            output::tell(&format!("warning: {problem}; trying again"));
+        }
+        self.problem = problem;
+    }
+
+    /// The sums of all that was seen, as `walden explain` has them.
+    fn document(&self) -> Document {
+        let context = Context {
+            names: self.watch.names(),
+            checkpoint_settings: self.watch.checkpoint_settings(),
+            top: None,
+            pattern: None,
+            writers: None,
+        };
+        Document::new(&self.watch.explanation(), &context)
+    }
+
+    fn end(&self) -> Result<()> {
+        let Some(path) = &self.args.save else { return Ok(()) };
+        self.save(path)
+    }
+
+    /// Saves the sums. Not as other outputs are: the handlers that remove an unfinished one would end the process at a signal
+    /// before the terminal is as it was.
+    fn save(&self, path: &Path) -> Result<()> {
+        let failed = || format!("cannot save to {}", path.display());
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .tempfile_in(folder)
+            .with_context(failed)?;
+        file.write_all(terminal::json(&self.document())?.as_bytes()).with_context(failed)?;
+        file.persist(path).with_context(failed)?;
+        Ok(())
+    }
+}
+
+/// Serves metrics until it is to stop.
+fn listen(session: Session<'_>, address: SocketAddr) -> Result<ExitCode> {
+    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    output::tell(&format!("serving http://{}/metrics", listener.local_addr()?));
+    let page = Arc::new(Mutex::new(metrics::render(&session.watch)));
+    let served = page.clone();
+    // It ends with the process: nothing is lost by that.
+    std::thread::spawn(move || http::serve(&listener, &|| lock(&served).clone()));
+    let mut session = session;
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = session.follow();
+        session.tell_news();
+        *lock(&page) = metrics::render(&session.watch);
+    }
+    session.end()?;
+    Ok(match session.watch.problem() {
+        Some(_) => ExitCode::from(DAMAGED),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+fn lock(page: &Mutex<String>) -> MutexGuard<'_, String> {
+    page.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| "expected NAME=VALUE, as max_wal_size=4GB".to_owned())?;
+    let (name, value) = (name.trim().to_ascii_lowercase(), value.trim().to_owned());
+    if !SETTINGS.contains(&name.as_str()) {
+        return Err(format!("\"{name}\" is none of {}", SETTINGS.join(", ")));
+    }
+    match walden_watch::settings::Settings::default().set(&name, &value) {
+        true => Ok((name, value)),
+        false => Err(format!("\"{value}\" is no value of {name}")),
+    }
+}

@@ -1,0 +1,138 @@
+//! What is read beside the log, by a thread of its own: the server's state and the names of relations. The log is followed meanwhile.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+use walden_source::names::Names;
+use walden_watch::server::{self, Folders, ServerState};
+use walden_watch::settings::Settings;
+
+/// How often the server's state is read.
+const STATE_EVERY: Duration = Duration::from_secs(5);
+/// Of the time between two readings, the state takes at most one part in so many.
+const STATE_SHARE: u32 = 50;
+/// How often names are read at most.
+const NAMES_EVERY: Duration = Duration::from_secs(15);
+
+/// What is asked.
+pub struct Subject {
+    pub folders: Option<Folders>,
+    /// A server for the state and the names.
+    pub dsn: Option<String>,
+    pub name_sources: Vec<String>,
+    /// Settings that came with the names.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What was read.
+pub enum Answer {
+    Server(Box<ServerState>),
+    Names(Box<Names>),
+    Problem(String),
+}
+
+/// The thread; it ends with the process.
+pub struct Refresher {
+    answers: Receiver<Answer>,
+    requests: SyncSender<()>,
+}
+
+impl Refresher {
+    pub fn start(subject: Subject) -> Refresher {
+        let (requests, asked) = sync_channel(1);
+        let (to, answers) = channel();
+        std::thread::spawn(move || {
+            let mut reader = Reader { subject, client: None, problem: None };
+            let (mut names_read, mut wants_names) = (Instant::now(), false);
+            loop {
+                let began = Instant::now();
+                if to.send(Answer::Server(Box::new(reader.state()))).is_err() {
+                    return;
+                }
+                if let Some(problem) = reader.problem.take()
+                    && to.send(Answer::Problem(problem)).is_err()
+                {
+                    return;
+                }
+                let pause = STATE_EVERY.max(began.elapsed() * STATE_SHARE);
+                match asked.recv_timeout(pause) {
+                    Ok(()) => wants_names = true,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+                if wants_names && names_read.elapsed() >= NAMES_EVERY {
+                    (names_read, wants_names) = (Instant::now(), false);
+                    if let Some(names) = reader.names()
+                        && to.send(Answer::Names(Box::new(names))).is_err()
+                    {
+                        return;
+                    }
+                }
+            }
+        });
+        Refresher { answers, requests }
+    }
+
+    /// Asks for names that are read anew.
+    pub fn ask_for_names(&self) {
+        // One that is asked for already is enough.
+        let _ = self.requests.try_send(());
+    }
+
+    /// What was read since, one by one.
+    pub fn answer(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+}
+
+struct Reader {
+    subject: Subject,
+    client: Option<Client>,
+    problem: Option<String>,
+}
+
+impl Reader {
+    fn state(&mut self) -> ServerState {
+        let of_files = self.subject.folders.as_ref().map(server::from_files).unwrap_or_default();
+        let Some(dsn) = &self.subject.dsn else { return of_files };
+        if self.client.is_none() {
+            self.client = walden_source::connection::connect(dsn).ok();
+        }
+        let Some(client) = &mut self.client else { return of_files };
+        match server::by_sql(client, &Settings::of_server(&self.subject.settings)) {
+            // What the server does not tell, its files may.
+            Ok(state) => ServerState {
+                settings: if state.settings.all().is_empty() { of_files.settings } else { state.settings },
+                checkpoint: state.checkpoint.or(of_files.checkpoint),
+                archiver: state.archiver.or(of_files.archiver),
+                slots: state.slots,
+            },
+            Err(_) => {
+                // Connects again next time.
+                self.client = None;
+                of_files
+            }
+        }
+    }
+
+    /// All names anew; nothing if none of their sources can change.
+    fn names(&mut self) -> Option<Names> {
+        self.subject.dsn.as_ref()?;
+        let mut names = Names::default();
+        for source in &self.subject.name_sources {
+            let more = match Path::new(source).is_file() {
+                true => Names::load(Path::new(source)),
+                false => Names::from_server(source),
+            };
+            if let Err(error) = more.and_then(|more| names.merge(more)) {
+                self.problem = Some(format!("names: {}", walden_source::error_text(&error)));
+                return None;
+            }
+        }
+        self.subject.settings = names.settings.clone();
+        Some(names)
+    }
+}

@@ -1,0 +1,466 @@
+//! The full-screen view.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table, TableState};
+use walden_report::table::harmless;
+use walden_report::units::{bytes, count, percent};
+use walden_watch::document::{GroupDocument, Views, WatchDocument};
+use walden_watch::watch::Watch;
+
+use super::Session;
+use super::table::{image_share, main_cause, state_lines};
+
+/// How often what is shown is computed anew.
+const REFRESH: Duration = Duration::from_secs(1);
+/// How long a key may wait.
+const KEY_WAIT: Duration = Duration::from_millis(50);
+/// The windows shown, in seconds.
+const NOW: f64 = 2.0;
+const MINUTE: f64 = 60.0;
+const MINUTES: f64 = 300.0;
+/// Rates that the line of the last minutes has.
+const MAX_RATES: usize = 600;
+/// Rows of a list.
+const MAX_ROWS: usize = 500;
+/// How long a message is shown.
+const MESSAGE: Duration = Duration::from_secs(8);
+
+/// A list that can be shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum List {
+    Relations,
+    Tables,
+    Kinds,
+    Databases,
+}
+
+const LISTS: [(List, &str); 4] = [
+    (List::Relations, "Relations"),
+    (List::Tables, "Tables"),
+    (List::Kinds, "Kinds of records"),
+    (List::Databases, "Databases"),
+];
+
+/// What a list is sorted by.
+const ORDERS: [&str; 5] = ["now", "1 min", "5 min", "images", "name"];
+
+/// A row: a group in the three windows.
+struct Row {
+    text: String,
+    /// Bytes per second.
+    now: f64,
+    minute: f64,
+    minutes: f64,
+    /// Of the longest window.
+    group: GroupDocument,
+}
+
+/// What is shown.
+struct Screen {
+    list: usize,
+    order: usize,
+    filter: String,
+    /// A filter is being typed.
+    is_typing: bool,
+    is_paused: bool,
+    is_help: bool,
+    /// The row that is looked into.
+    inside: Option<String>,
+    state: TableState,
+    rows: Vec<Row>,
+    document: Option<WatchDocument>,
+    now_rate: f64,
+    rates: Vec<u64>,
+    message: Option<(Instant, String)>,
+}
+
+/// Shows the view until it is left.
+pub fn run(session: &mut Session<'_>) -> Result<()> {
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let mut screen = Screen::new();
+    let result = show(session, &mut terminal, &mut screen);
+    ratatui::restore();
+    result
+}
+
+fn show(
+    session: &mut Session<'_>,
+    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut Screen,
+) -> Result<()> {
+    let mut refreshed: Option<Instant> = None;
+    loop {
+        if refreshed.is_none_or(|refreshed| refreshed.elapsed() >= REFRESH) {
+            refreshed = Some(Instant::now());
+            screen.update(&session.watch);
+            terminal.draw(|frame| screen.draw(frame)).context("cannot draw")?;
+        }
+        let goes_on = session.follow();
+        let mut has_key = false;
+        while event::poll(if has_key { Duration::ZERO } else { KEY_WAIT }).context("cannot read keys")? {
+            has_key = true;
+            match event::read().context("cannot read keys")? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => {
+                    let is_interrupt =
+                        key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
+                    if is_interrupt || screen.key(key.code, session) {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+        if has_key {
+            if !screen.is_paused {
+                screen.update_rows(&session.watch);
+            }
+            terminal.draw(|frame| screen.draw(frame)).context("cannot draw")?;
+        }
+        if !goes_on {
+            return Ok(());
+        }
+    }
+}
+
+impl Screen {
+    fn new() -> Screen {
+        Screen {
+            list: 0,
+            order: 1,
+            filter: String::new(),
+            is_typing: false,
+            is_paused: false,
+            is_help: false,
+            inside: None,
+            state: TableState::default().with_selected(0),
+            rows: Vec::new(),
+            document: None,
+            now_rate: 0.0,
+            rates: Vec::new(),
+            message: None,
+        }
+    }
+
+    /// Takes a key; whether the view is left.
+    fn key(&mut self, key: KeyCode, session: &Session<'_>) -> bool {
+        if self.is_typing {
+            match key {
+                KeyCode::Enter => self.is_typing = false,
+                KeyCode::Esc => (self.is_typing, self.filter) = (false, String::new()),
+                KeyCode::Backspace => drop(self.filter.pop()),
+                KeyCode::Char(character) => self.filter.push(character),
+                _ => {}
+            }
+            self.state.select(Some(0));
+            return false;
+        }
+        if self.is_help {
+            self.is_help = false;
+            return false;
+        }
+        match key {
+            KeyCode::Char('q') => return true,
+            KeyCode::Esc if self.inside.is_some() => self.leave(),
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Backspace | KeyCode::Left => self.leave(),
+            KeyCode::Char('?' | 'h') => self.is_help = true,
+            KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
+            KeyCode::Char('s') => self.order = (self.order + 1) % ORDERS.len(),
+            KeyCode::Char('/') => (self.is_typing, self.filter) = (true, String::new()),
+            KeyCode::Char('w') => self.save(session),
+            KeyCode::Tab => self.turn_to(self.list + 1),
+            KeyCode::BackTab => self.turn_to(self.list + LISTS.len() - 1),
+            KeyCode::Char(number @ '1'..='4') => self.turn_to(number as usize - '1' as usize),
+            KeyCode::Down | KeyCode::Char('j') => self.state.select_next(),
+            KeyCode::Up | KeyCode::Char('k') => self.state.select_previous(),
+            KeyCode::PageDown => self.state.scroll_down_by(10),
+            KeyCode::PageUp => self.state.scroll_up_by(10),
+            KeyCode::Home => self.state.select_first(),
+            KeyCode::End => self.state.select_last(),
+            KeyCode::Enter | KeyCode::Right => self.enter(),
+            _ => {}
+        }
+        false
+    }
+
+    fn turn_to(&mut self, list: usize) {
+        self.list = list % LISTS.len();
+        self.leave();
+    }
+
+    fn leave(&mut self) {
+        self.inside = None;
+        self.state.select(Some(0));
+    }
+
+    fn enter(&mut self) {
+        let is_owner = matches!(LISTS[self.list].0, List::Relations | List::Tables);
+        if self.inside.is_none() && is_owner {
+            let selected = self.state.selected().unwrap_or(0);
+            let text = self.visible().nth(selected).map(|row| row.text.clone());
+            self.inside = text;
+            self.state.select(Some(0));
+        }
+    }
+
+    fn save(&mut self, session: &Session<'_>) {
+        let time: String = walden_watch::document::time_text(std::time::SystemTime::now())
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(15)
+            .collect();
+        let path = std::path::PathBuf::from(format!("walden-watch-{time}.json"));
+        let message = match session.save(&path) {
+            Ok(()) => format!("saved {}", path.display()),
+            Err(error) => format!("{error:#}"),
+        };
+        self.message = Some((Instant::now(), message));
+    }
+
+    fn update(&mut self, watch: &Watch) {
+        let now = watch.window(NOW);
+        let rate = now.per_second(now.sums.total().bytes());
+        self.rates.push(rate as u64);
+        if self.rates.len() > MAX_RATES {
+            self.rates.remove(0);
+        }
+        if !self.is_paused {
+            self.now_rate = rate;
+            self.document = Some(WatchDocument::new(watch, &watch.window(MINUTE), 0));
+            self.update_rows(watch);
+        }
+    }
+
+    fn update_rows(&mut self, watch: &Watch) {
+        let windows = [NOW, MINUTE, MINUTES].map(|seconds| watch.window(seconds));
+        let lists = windows.each_ref().map(|window| {
+            let views = Views::new(watch, window);
+            match (&self.inside, LISTS[self.list].0) {
+                (Some(text), _) => views.kinds_of(text),
+                (None, List::Relations) => views.relations(MAX_ROWS),
+                (None, List::Tables) => views.tables(MAX_ROWS),
+                (None, List::Kinds) => views.record_kinds(MAX_ROWS),
+                (None, List::Databases) => views.databases(MAX_ROWS),
+            }
+        });
+        let [now, minute, minutes] = lists;
+        let rates = |groups: Vec<GroupDocument>| -> HashMap<String, f64> {
+            groups.into_iter().map(|group| (group.label.text, group.sum.bytes_per_second)).collect()
+        };
+        let (now, minute) = (rates(now), rates(minute));
+        let rate = |rates: &HashMap<String, f64>, text: &str| rates.get(text).copied().unwrap_or_default();
+        self.rows = minutes
+            .into_iter()
+            .map(|group| Row {
+                now: rate(&now, &group.label.text),
+                minute: rate(&minute, &group.label.text),
+                minutes: group.sum.bytes_per_second,
+                text: group.label.text.clone(),
+                group,
+            })
+            .collect();
+        let order = ORDERS[self.order];
+        let images = |row: &Row| row.group.sum.image_bytes as f64;
+        self.rows.sort_by(|one, other| {
+            let by = |number: fn(&Row) -> f64| number(other).total_cmp(&number(one));
+            let ordering = match order {
+                "now" => by(|row| row.now),
+                "1 min" => by(|row| row.minute),
+                "5 min" => by(|row| row.minutes),
+                "images" => images(other).total_cmp(&images(one)),
+                _ => one.text.cmp(&other.text),
+            };
+            ordering.then_with(|| one.text.cmp(&other.text))
+        });
+    }
+
+    /// The rows that the filter leaves.
+    fn visible(&self) -> impl Iterator<Item = &Row> {
+        let filter = self.filter.to_lowercase();
+        self.rows.iter().filter(move |row| row.text.to_lowercase().contains(&filter))
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let state = self.document.as_ref().map(state_lines).unwrap_or_default();
+        let area = frame.area();
+        // A small window keeps the first line and the list.
+        let state_height = (state.len() as u16).min(area.height.saturating_sub(10) / 2);
+        let graph_height = if area.height >= 20 { 3 } else { 0 };
+        let [top, graph, lines, list, bottom] = Layout::vertical([
+            Constraint::Length(2),
+            Constraint::Length(graph_height),
+            Constraint::Length(state_height),
+            Constraint::Min(1),
+            Constraint::Length(1),
+        ])
+        .areas(area);
+        frame.render_widget(Paragraph::new(self.head()), top);
+        if graph_height > 0 {
+            let shown = self.rates.len().saturating_sub(graph.width.into());
+            let graph_widget =
+                Sparkline::default().data(&self.rates[shown..]).style(Style::new().fg(Color::Cyan));
+            frame.render_widget(graph_widget, graph);
+        }
+        let styled = |line: &String| Line::styled(harmless(line).into_owned(), alarm_style(line));
+        frame.render_widget(Paragraph::new(state.iter().map(styled).collect::<Vec<_>>()), lines);
+        self.draw_list(frame, list);
+        frame.render_widget(Paragraph::new(self.foot()), bottom);
+        if self.is_help {
+            draw_help(frame);
+        }
+    }
+
+    fn head(&self) -> Vec<Line<'static>> {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let Some(document) = &self.document else { return vec![Line::raw("walden watch")] };
+        let rate = |rate: f64| format!("{}/s", bytes(rate as u64));
+        let paused = if self.is_paused { "  paused" } else { "" };
+        let images = match document.sum.bytes {
+            0 => String::new(),
+            all => format!(", images {}", percent(document.sum.image_bytes as f64 / all as f64)),
+        };
+        vec![
+            Line::from(vec![
+                Span::styled("walden watch", bold),
+                Span::raw(format!(
+                    "  PostgreSQL {}, timeline {}, {}",
+                    document.postgresql, document.timeline, document.lsn
+                )),
+                Span::styled(paused, Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD)),
+            ]),
+            Line::from(vec![
+                Span::styled("WAL ", bold),
+                Span::styled(format!("now {}", rate(self.now_rate)), Style::new().fg(Color::Cyan)),
+                Span::raw(format!(
+                    "  1 min {}  5 min {}{images}, {} commits/s",
+                    rate(document.bytes_per_second_1m),
+                    rate(document.bytes_per_second_5m),
+                    count((document.committed as f64 / document.window_seconds.max(0.1)) as u64),
+                )),
+            ]),
+        ]
+    }
+
+    fn draw_list(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let names: Vec<Span<'_>> = LISTS
+            .iter()
+            .enumerate()
+            .flat_map(|(index, (_, name))| {
+                let style = match index == self.list {
+                    true => Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED),
+                    false => Style::new().add_modifier(Modifier::DIM),
+                };
+                [Span::styled(*name, style), Span::raw("  ")]
+            })
+            .collect();
+        let title = match &self.inside {
+            Some(text) => Line::from(format!(" {} by fork and kind of record (Esc back) ", harmless(text))),
+            None => Line::from([vec![Span::raw(" ")], names].concat()),
+        };
+        let order = ORDERS[self.order];
+        let header = ["", "now", "1 min", "5 min", "share", "images", "why"].map(|name| {
+            let style = match name == order {
+                true => Style::new().add_modifier(Modifier::UNDERLINED),
+                false => Style::new().add_modifier(Modifier::DIM),
+            };
+            let alignment = if name == "why" || name.is_empty() { Alignment::Left } else { Alignment::Right };
+            Cell::new(Line::styled(name, style).alignment(alignment))
+        });
+        let number = |text: String| Cell::new(Line::raw(text).alignment(Alignment::Right));
+        let per_second =
+            |rate: f64| number(if rate > 0.0 { format!("{}/s", bytes(rate as u64)) } else { "-".into() });
+        let rows: Vec<TableRow<'_>> = self
+            .visible()
+            .map(|row| {
+                TableRow::new([
+                    Cell::new(harmless(&row.text).into_owned()),
+                    per_second(row.now),
+                    per_second(row.minute),
+                    per_second(row.minutes),
+                    number(percent(row.group.share)),
+                    number(image_share(&row.group)),
+                    Cell::new(main_cause(&row.group).to_owned()),
+                ])
+            })
+            .collect();
+        let is_wide = area.width >= 80;
+        let widths = [
+            Constraint::Min(16),
+            Constraint::Length(11),
+            Constraint::Length(11),
+            Constraint::Length(if is_wide { 11 } else { 0 }),
+            Constraint::Length(7),
+            Constraint::Length(if is_wide { 8 } else { 0 }),
+            Constraint::Length(if is_wide { 11 } else { 0 }),
+        ];
+        let table = Table::new(rows, widths)
+            .header(TableRow::new(header))
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+            .block(Block::default().title(title).borders(ratatui::widgets::Borders::TOP));
+        frame.render_stateful_widget(table, area, &mut self.state);
+    }
+
+    fn foot(&self) -> Line<'static> {
+        if let Some((_, message)) = self.message.as_ref().filter(|(since, _)| since.elapsed() < MESSAGE) {
+            return Line::styled(message.clone(), Style::new().fg(Color::Green));
+        }
+        if let Some(problem) = self.document.as_ref().and_then(|document| document.problem.clone()) {
+            return Line::styled(harmless(&problem).into_owned(), Style::new().fg(Color::Red));
+        }
+        if self.is_typing || !self.filter.is_empty() {
+            let cursor = if self.is_typing { "_" } else { "  (Esc: all)" };
+            return Line::raw(format!("filter: {}{cursor}", self.filter));
+        }
+        let note = self.document.as_ref().and_then(|document| document.notes.last());
+        let keys = "q quit  ? help  Tab list  s sort  / filter  Enter look into  p pause  w save";
+        match note {
+            Some(note) => Line::raw(format!("{keys}   {}", harmless(&note.text))),
+            None => Line::styled(keys, Style::new().add_modifier(Modifier::DIM)),
+        }
+    }
+}
+
+/// Slots and archivers that are behind stand out.
+fn alarm_style(line: &str) -> Style {
+    let is_alarming = line.starts_with("Slot") && (line.contains("inactive") || line.contains("lost"))
+        || line.starts_with("Not counted");
+    let waits = line.starts_with("Archiver") && line.contains("wait (");
+    match (is_alarming, waits) {
+        (true, _) => Style::new().fg(Color::Red),
+        (_, true) => Style::new().fg(Color::Yellow),
+        _ => Style::new(),
+    }
+}
+
+const HELP: &[&str] = &[
+    "Tab, 1-4       relations, tables, kinds of records, databases",
+    "Up, Down       choose a row",
+    "Enter          look into a relation or table, Esc back",
+    "s              order: now, 1 min, 5 min, images, name",
+    "/              filter by a part of the name, Esc: all",
+    "p              pause what is shown; counting goes on",
+    "w              save all since the start as the JSON of explain",
+    "q              quit",
+    "",
+    "now: the last 2 seconds. share, images and why: of the last",
+    "5 minutes; why is the cause of most images: checkpoint (first",
+    "change after one), forced, hint, consistency.",
+];
+
+fn draw_help(frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let (width, height) = (66.min(area.width), (HELP.len() as u16 + 2).min(area.height));
+    let popup = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, popup);
+    let text: Vec<Line<'_>> = HELP.iter().map(|line| Line::raw(*line)).collect();
+    frame
+        .render_widget(Paragraph::new(text).block(Block::bordered().title(" Keys (any key closes) ")), popup);
+}

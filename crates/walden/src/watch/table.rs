@@ -1,0 +1,136 @@
+//! An interval as tables.
+
+use walden_report::table::{Look, Row, table as rows_as_table};
+use walden_report::units::{bytes, count, percent, seconds};
+use walden_watch::document::{CheckpointDocument, GroupDocument, WatchDocument};
+
+/// The tables of an interval.
+pub fn table(document: &WatchDocument, look: Look) -> String {
+    let mut text = format!(
+        "{}\n  PostgreSQL {}, timeline {}, up to {}, in {}: {}, {}/s, {} commits\n\n",
+        look.heading(&document.time),
+        document.postgresql,
+        document.timeline,
+        document.lsn,
+        seconds(document.window_seconds),
+        bytes(document.sum.bytes),
+        bytes(document.sum.bytes_per_second as u64),
+        count(document.committed),
+    );
+    let lists = [
+        ("Relations", &document.relations),
+        ("Kinds of records", &document.record_kinds),
+        ("Databases", &document.databases),
+    ];
+    for (title, groups) in lists {
+        if !groups.is_empty() {
+            let rows: Vec<Row> = groups.iter().map(row).collect();
+            text +=
+                &rows_as_table(look, title, ("", &["bytes", "per second", "share", "images", "why"]), &rows);
+            text.push('\n');
+        }
+    }
+    for line in state_lines(document) {
+        text += &format!("{line}\n");
+    }
+    text.push('\n');
+    text
+}
+
+fn row(group: &GroupDocument) -> Row {
+    Row {
+        depth: 0,
+        label: group.label.text.clone(),
+        cells: vec![
+            bytes(group.sum.bytes),
+            bytes(group.sum.bytes_per_second as u64),
+            percent(group.share),
+            or_dash(image_share(group)),
+            or_dash(main_cause(group).to_owned()),
+        ],
+        share: Some(group.share),
+    }
+}
+
+/// A bar begins at the same place in each row only where no cell is empty.
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// Share of images in a group's bytes; nothing if it has none.
+pub fn image_share(group: &GroupDocument) -> String {
+    match group.sum.image_bytes {
+        0 => String::new(),
+        images => percent(images as f64 / group.sum.bytes.max(1) as f64),
+    }
+}
+
+/// The cause of most of a group's images.
+pub fn main_cause(group: &GroupDocument) -> &str {
+    let causes = group.image_bytes_by_cause.iter();
+    let largest = causes.max_by_key(|(_, bytes)| bytes.as_u64());
+    largest.map_or("", |(name, _)| name.as_str())
+}
+
+/// Checkpoints, archiver, slots and what is wrong, a line each.
+pub fn state_lines(document: &WatchDocument) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.push(match &document.checkpoint {
+        Some(checkpoint) => checkpoint_line(checkpoint),
+        None => "Checkpoint: none seen yet".to_owned(),
+    });
+    if let Some(archiver) = &document.archiver {
+        lines.push(match archiver.ready_files {
+            0 => "Archiver: nothing waits".to_owned(),
+            files => format!(
+                "Archiver: {} files wait ({}), the oldest for {}",
+                count(files),
+                bytes(archiver.ready_bytes),
+                seconds(archiver.oldest_seconds)
+            ),
+        });
+    }
+    for slot in &document.slots {
+        let kind = if slot.slot.is_logical { "logical" } else { "physical" };
+        let active = match (slot.slot.active, &slot.slot.client) {
+            (Some(true), Some(client)) => format!(", used by {client}"),
+            (Some(true), None) => ", active".to_owned(),
+            (Some(false), _) => ", inactive".to_owned(),
+            (None, _) => String::new(),
+        };
+        let lag = match (slot.slot.is_lost, slot.lag_bytes, &slot.slot.problem) {
+            (_, _, Some(problem)) => problem.clone(),
+            (true, _, _) => "lost".to_owned(),
+            (_, Some(lag), _) => format!("{} behind", bytes(lag)),
+            (_, None, _) => "holds nothing".to_owned(),
+        };
+        lines.push(format!("Slot {} ({kind}{active}): {lag}", slot.slot.name));
+    }
+    if document.missed_bytes > 0 {
+        lines.push(format!("Not counted: {}", bytes(document.missed_bytes)));
+    }
+    lines
+}
+
+fn checkpoint_line(checkpoint: &CheckpointDocument) -> String {
+    let next = &checkpoint.next;
+    let mut text = format!("Checkpoint: {}", bytes(next.bytes_since));
+    if let Some(since) = next.seconds_since {
+        text += &format!(", {}", seconds(since));
+    }
+    text += " since the last";
+    if checkpoint.is_running {
+        text += ", in progress";
+    }
+    let left = next.seconds_left.map(seconds).unwrap_or_default();
+    text += &match next.cause {
+        Some("volume") if next.bytes_left == Some(0) => "; next due by max_wal_size".to_owned(),
+        Some("volume") => format!("; next in {left} by max_wal_size"),
+        Some(_) => format!("; next in {left} by checkpoint_timeout"),
+        None => "; what triggers the next is not known (--set max_wal_size=...)".to_owned(),
+    };
+    if let Some(left) = next.bytes_left.filter(|left| *left > 0) {
+        text += &format!(" ({} to max_wal_size)", bytes(left));
+    }
+    text
+}

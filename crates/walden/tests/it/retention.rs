@@ -1,0 +1,195 @@
+//! `walden retention` against servers: what it says is what `pg_ls_waldir` and the servers' views say.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use walden_format::lsn::Lsn;
+use walden_lab::{Cluster, ClusterBuilder};
+use walden_testing::{Outcome, postgres};
+
+use crate::archive::text;
+use crate::material::{for_versions, walden};
+
+walden_testing::tests! {
+    each_byte_has_its_holder_on_14,
+    each_byte_has_its_holder_on_15,
+    each_byte_has_its_holder_on_16,
+    each_byte_has_its_holder_on_17,
+    each_byte_has_its_holder_on_18,
+}
+
+for_versions! { each_byte_has_its_holder:
+    each_byte_has_its_holder_on_14 = 14,
+    each_byte_has_its_holder_on_15 = 15,
+    each_byte_has_its_holder_on_16 = 16,
+    each_byte_has_its_holder_on_17 = 17,
+    each_byte_has_its_holder_on_18 = 18,
+}
+
+const MB: u64 = 1 << 20;
+
+fn execute(client: &mut postgres::Client, statements: &str) {
+    for statement in statements.split(';') {
+        client.batch_execute(statement).unwrap();
+    }
+}
+
+/// Runs it; the exit status and the document, whose sums are those of the folder.
+fn retention(cluster: &Cluster, arguments: &[&str]) -> (i32, Value) {
+    let run = walden(&[&["retention", "--format", "json"], arguments].concat());
+    assert!(run.code <= 1, "{run:?}");
+    let document: Value = serde_json::from_str(&run.stdout).unwrap();
+    let holders = document["holders"].as_array().unwrap();
+    let of_holders: u64 = holders.iter().map(|holder| holder["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(of_holders, document["bytes"], "{document:#}");
+    // The server's own listing has no folders below pg_wal.
+    let mut client = cluster.client("postgres").unwrap();
+    let query = "SELECT sum(size)::bigint FROM pg_ls_waldir()";
+    let listed = client.query_one(query, &[]).unwrap().get::<_, i64>(0).cast_unsigned();
+    let below = ["archive_status", "summaries"].map(|name| held(&document, "other", name));
+    assert_eq!(of_holders - below.iter().sum::<u64>(), listed, "{document:#}");
+    (run.code, document)
+}
+
+/// Bytes of a holder that are its own.
+fn held(document: &Value, kind: &str, name: &str) -> u64 {
+    let holders = document["holders"].as_array().unwrap();
+    let is_it = |holder: &&Value| holder["kind"] == kind && holder["name"] == name;
+    holders.iter().filter(is_it).map(|holder| holder["bytes"].as_u64().unwrap()).sum()
+}
+
+fn write(client: &mut postgres::Client, megabytes: u32) {
+    for _ in 0..megabytes {
+        client.batch_execute("INSERT INTO t SELECT repeat('x', 1000) FROM generate_series(1, 900)").unwrap();
+    }
+}
+
+fn each_byte_has_its_holder(major: u32) -> Outcome {
+    let builder = ClusterBuilder::new(postgres(major)?)
+        .wal_segsize_mb(1)
+        .setting("max_wal_size", "8MB")
+        .setting("min_wal_size", "4MB")
+        .setting("wal_level", "logical")
+        .setting("archive_mode", "on")
+        .setting("archive_command", "false")
+        .setting("max_replication_slots", "4");
+    let cluster = builder.start().unwrap();
+    let data = cluster.data_dir();
+    let (data, dsn) = (text(&data), cluster.dsn("postgres"));
+    let mut client = cluster.client("postgres").unwrap();
+    execute(&mut client, "CREATE TABLE t (fill text); CREATE DATABASE other");
+    write(&mut client, 10);
+    execute(&mut client, "CHECKPOINT");
+
+    // Nothing but the archiver, which fails: from its marks, and by what the server says.
+    let (_, document) = retention(&cluster, &[data]);
+    assert!(held(&document, "archiver", "") > 8 * MB, "{document:#}");
+    let redo: Lsn = document["redo_lsn"].as_str().unwrap().parse().unwrap();
+    let began = Instant::now();
+    while client.query_one("SELECT failed_count FROM pg_stat_archiver", &[]).unwrap().get::<_, i64>(0) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(200));
+    }
+    let (code, document) = retention(&cluster, &[data, "--dsn", &dsn]);
+    assert_eq!((code, &document["archiver"]["is_failing"]), (1, &Value::Bool(true)), "{document:#}");
+    assert!(
+        document["remedies"][0]["text"].as_str().unwrap().contains("archive_command = 'false'"),
+        "{document:#}"
+    );
+    let query = "SELECT redo_lsn::text FROM pg_control_checkpoint()";
+    let said: String = client.query_one(query, &[]).unwrap().get(0);
+    assert_eq!(redo, said.parse().unwrap());
+    let waiting = "SELECT sum(size)::bigint FROM pg_ls_waldir() WHERE name || '.ready' IN \
+                   (SELECT name FROM pg_ls_archive_statusdir())";
+    let waiting = client.query_one(waiting, &[]).unwrap().get::<_, i64>(0).cast_unsigned();
+    let archiver =
+        document["holders"].as_array().unwrap().iter().find(|one| one["kind"] == "archiver").unwrap();
+    let kept_by_recovery = held(&document, "recovery", "");
+    let holds = archiver["holds_bytes"].as_u64().unwrap();
+    assert!(holds <= waiting && holds + kept_by_recovery >= waiting, "{waiting}, {document:#}");
+
+    // The archiver gets on, and the files go.
+    execute(&mut client, "ALTER SYSTEM SET archive_command = 'true'; SELECT pg_reload_conf()");
+    let began = Instant::now();
+    loop {
+        execute(&mut client, "SELECT pg_switch_wal(); CHECKPOINT");
+        let (_, document) = retention(&cluster, &[data, "--dsn", &dsn]);
+        if held(&document, "archiver", "") == 0 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(90), "{document:#}");
+        thread::sleep(Duration::from_millis(500));
+    }
+
+    // An inactive slot, of which the files say the same as the server; and another database's writes in a logical one's backlog.
+    execute(&mut client, "SELECT pg_create_physical_replication_slot('standby', true)");
+    execute(&mut client, "SELECT pg_create_logical_replication_slot('changes', 'test_decoding')");
+    write(&mut client, 10);
+    let mut other = cluster.client("other").unwrap();
+    execute(&mut other, "CREATE TABLE t (fill text)");
+    write(&mut other, 20);
+    execute(&mut client, "CREATE TABLE u (fill text); CREATE PUBLICATION p FOR TABLE u; CHECKPOINT");
+    let (code, by_sql) = retention(&cluster, &[data, "--dsn", &dsn]);
+    assert_eq!(code, 1);
+    let (_, by_files) = retention(&cluster, &[data]);
+    let slots = |document: &Value| -> BTreeMap<String, (u64, Value)> {
+        let holders = document["holders"].as_array().unwrap().iter().filter(|one| one["kind"] == "slot");
+        let of = |one: &Value| (one["holds_bytes"].as_u64().unwrap(), one["slot"]["restart_lsn"].clone());
+        holders.map(|one| (one["name"].as_str().unwrap().to_owned(), of(one))).collect()
+    };
+    assert_eq!(slots(&by_sql), slots(&by_files));
+    assert!(slots(&by_sql)["standby"].0 > 25 * MB, "{by_sql:#}");
+    let query = "SELECT slot_name::text, restart_lsn::text FROM pg_replication_slots";
+    for row in client.query(query, &[]).unwrap() {
+        let (name, restart): (String, String) = (row.get(0), row.get(1));
+        let found: Lsn = slots(&by_files)[&name].1.as_str().unwrap().parse().unwrap();
+        assert_eq!(found, restart.parse().unwrap(), "{name}");
+    }
+    for (document, published) in [(&by_sql, true), (&by_files, false)] {
+        let backlog = &document["backlogs"][0];
+        let bytes = |field: &str| backlog[field].as_u64().unwrap();
+        assert_eq!(backlog["slot"], "changes");
+        assert_eq!(
+            bytes("own_database_bytes") + bytes("other_databases_bytes") + bytes("shared_bytes"),
+            bytes("bytes")
+        );
+        let ratio = bytes("other_databases_bytes") as f64 / bytes("own_database_bytes") as f64;
+        assert!((1.5..2.5).contains(&ratio), "{backlog}");
+        assert_eq!(
+            backlog["unpublished_bytes"].as_u64().is_some_and(|bytes| bytes > 9 * MB),
+            published,
+            "{backlog}"
+        );
+    }
+    // By SQL alone the same; only the disk is not known.
+    let (_, elsewhere) = retention(&cluster, &["--dsn", &dsn]);
+    assert_eq!((slots(&elsewhere), &elsewhere["disk_bytes"]), (slots(&by_sql), &Value::Null));
+    assert!(by_sql["disk_full_seconds"].as_f64().unwrap() > 0.0, "{by_sql:#}");
+    // As the exit status, the text says what to do.
+    let run = walden(&["retention", data, "--dsn", &dsn]);
+    assert!(run.stdout.contains("pg_drop_replication_slot('standby')"), "{}", run.stdout);
+
+    // Without slots, wal_keep_size keeps what it says, whole segments before the current one.
+    execute(
+        &mut client,
+        "SELECT pg_drop_replication_slot('standby'); SELECT pg_drop_replication_slot('changes');
+         ALTER SYSTEM SET wal_keep_size = '12MB'; SELECT pg_reload_conf()",
+    );
+    write(&mut client, 20);
+    execute(&mut client, "CHECKPOINT; CHECKPOINT");
+    let began = Instant::now();
+    loop {
+        let (_, document) = retention(&cluster, &[data]);
+        let kept = held(&document, "wal_keep_size", "") + held(&document, "recovery", "");
+        let is_settled = held(&document, "archiver", "") == 0 && held(&document, "removable", "") == 0;
+        if is_settled && (12 * MB..=14 * MB).contains(&kept) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(90), "{document:#}");
+        execute(&mut client, "INSERT INTO u VALUES ('x'); CHECKPOINT");
+        thread::sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}

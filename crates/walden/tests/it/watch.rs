@@ -1,0 +1,609 @@
+//! `walden watch` against servers: its sums are those of `walden explain` over the same range, to the byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Need, Outcome, postgres};
+
+use crate::archive::text;
+use crate::material::{explain_json, for_versions, sum, walden};
+
+walden_testing::tests! {
+    sums_equal_explain_on_14,
+    sums_equal_explain_on_15,
+    sums_equal_explain_on_16,
+    sums_equal_explain_on_17,
+    sums_equal_explain_on_18,
+    a_promotion_is_followed,
+    a_connection_is_followed,
+    lines_add_up_and_have_names,
+    metrics_are_what_prometheus_reads,
+    the_view_works_in_a_terminal,
+    sources_without_wal_are_refused,
+}
+
+for_versions! { sums_equal_explain:
+    sums_equal_explain_on_14 = 14,
+    sums_equal_explain_on_15 = 15,
+    sums_equal_explain_on_16 = 16,
+    sums_equal_explain_on_17 = 17,
+    sums_equal_explain_on_18 = 18,
+}
+
+/// A process that watches; killed when it is dropped.
+struct Watching {
+    child: Child,
+    saved: PathBuf,
+    lines: PathBuf,
+    log: PathBuf,
+}
+
+impl Watching {
+    fn start(source: &str, folder: &Path, options: &[&str]) -> Watching {
+        let (saved, lines, log) =
+            (folder.join("watch.json"), folder.join("watch.lines"), folder.join("watch.log"));
+        let child = Command::new(env!("CARGO_BIN_EXE_walden"))
+            .args(["watch", source, "--save", text(&saved)])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&lines).unwrap())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Watching { child, saved, lines, log }
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.lines).unwrap();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Stops it, and gives what it saved.
+    fn stop(mut self) -> Value {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
+        serde_json::from_slice(&fs::read(&self.saved).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Segments of 1 MB, of which many are recycled, and an archive that keeps all of them.
+fn small_segments(major: u32) -> Result<Cluster, walden_testing::Missing> {
+    let builder = ClusterBuilder::new(postgres(major)?)
+        .wal_segsize_mb(1)
+        .archive(true)
+        .setting("max_wal_size", "24MB")
+        .setting("min_wal_size", "24MB")
+        .setting("wal_level", "replica")
+        // Under other tests' load, whoever watches may not run for a while.
+        .setting("wal_keep_size", "12MB")
+        .setting("checkpoint_timeout", "30s");
+    let cluster = builder.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE big (id int PRIMARY KEY, fill text); CREATE TABLE small (id int, fill text);
+             ALTER TABLE big ALTER fill SET STORAGE EXTERNAL",
+        )
+        .unwrap();
+    Ok(cluster)
+}
+
+/// Each statement by itself: several at once would be one transaction.
+fn execute(client: &mut postgres::Client, statements: &str) {
+    for statement in statements.split(';') {
+        client.batch_execute(statement).unwrap();
+    }
+}
+
+fn load(cluster: &Cluster, from: u32) {
+    let mut client = cluster.client("postgres").unwrap();
+    execute(
+        &mut client,
+        &format!(
+            "INSERT INTO big SELECT n, repeat('x', n % 5000) FROM generate_series({from}, {from} + 4000) n;
+             INSERT INTO small SELECT n, 'y' FROM generate_series(1, 20000) n;
+             UPDATE small SET fill = fill || 'z' WHERE id % 3 = 0;
+             SELECT pg_logical_emit_message(false, 'long', repeat('m', 3000000));
+             BEGIN; DELETE FROM small WHERE id % 2 = 0; ROLLBACK;
+             TRUNCATE small; VACUUM big"
+        ),
+    );
+    for number in 0..300 {
+        client.execute("INSERT INTO small VALUES ($1, 'one')", &[&number]).unwrap();
+        if number % 100 == 0 {
+            execute(&mut client, "SELECT pg_switch_wal(); CHECKPOINT");
+        }
+    }
+}
+
+/// Waits until everything that a stopped server wrote is decoded.
+fn settle(watching: &Watching) {
+    let mut last = (Value::Null, Instant::now());
+    let began = Instant::now();
+    while last.1.elapsed() < Duration::from_secs(4) {
+        thread::sleep(Duration::from_millis(200));
+        let lsn = watching.lines().last().map(|line| line["lsn"].clone()).unwrap_or_default();
+        if lsn != last.0 {
+            last = (lsn, Instant::now());
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{}", watching.log());
+    }
+}
+
+/// What explanations of the same range agree in.
+fn compare(watched: &Value, explained: &Value) {
+    for field in
+        ["file_bytes", "records", "buckets", "images", "relations", "record_kinds", "checkpoints", "time"]
+    {
+        let (one, other) = (&watched[field], &explained[field]);
+        if field == "checkpoints" {
+            // Their causes may differ: who watches knows the server's settings.
+            let places = |list: &Value| -> Vec<[Value; 4]> {
+                let of = |one: &Value| ["lsn", "redo", "time", "distance"].map(|field| one[field].clone());
+                list["list"].as_array().unwrap().iter().map(of).collect()
+            };
+            assert_eq!(places(one), places(other));
+            continue;
+        }
+        assert_eq!(one, other, "{field} of {:#} and {:#}", watched["ranges"], explained["ranges"]);
+    }
+    let transactions = |document: &Value| {
+        let all = &document["transactions"];
+        ["committed", "aborted", "open", "bytes", "system_bytes"].map(|field| all[field].clone())
+    };
+    assert_eq!(transactions(watched), transactions(explained));
+}
+
+fn sums_equal_explain(major: u32) -> Outcome {
+    let cluster = small_segments(major)?;
+    // Leaves recycled segments ahead, as a server has that ran for a while.
+    load(&cluster, 100_000);
+    let folder = tempfile::tempdir().unwrap();
+    let data = cluster.data_dir();
+    let watching = Watching::start(text(&data), folder.path(), &["--interval", "1s", "--format", "json"]);
+    while watching.lines().is_empty() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    load(&cluster, 0);
+    cluster.restart(StopMode::Fast).unwrap();
+    load(&cluster, 10_000);
+    cluster.crash().unwrap();
+    cluster.start().unwrap();
+    load(&cluster, 20_000);
+    cluster.stop(StopMode::Fast).unwrap();
+    settle(&watching);
+    let lines = watching.lines();
+    assert_eq!(watching.log(), "", "nothing was missed");
+    let watched = watching.stop();
+    let ranges = watched["ranges"].as_array().unwrap();
+    assert_eq!(ranges.len(), 1, "{ranges:?}");
+    let bound = |end: &str| ranges[0][end].as_str().unwrap().to_owned();
+    let wal = data.join("pg_wal");
+    let explained = explain_json(&[
+        "--savings".to_owned(),
+        "never".to_owned(),
+        "--from".to_owned(),
+        bound("start"),
+        "--to".to_owned(),
+        bound("end"),
+        text(&cluster.archive_dir()).to_owned(),
+        text(&wal).to_owned(),
+    ]);
+    assert!(explained["file_bytes"].as_u64().unwrap() > 40 << 20, "{}", explained["file_bytes"]);
+    compare(&watched, &explained);
+    // So do the lines.
+    let of_lines: u64 = lines.iter().map(|line| line["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(of_lines, watched["file_bytes"].as_u64().unwrap());
+    for line in &lines {
+        let of = |list: &str| -> u64 {
+            line[list].as_array().unwrap().iter().map(|group| group["bytes"].as_u64().unwrap()).sum()
+        };
+        let bytes = line["bytes"].as_u64().unwrap();
+        assert_eq!(sum(&line["buckets"]), bytes);
+        assert_eq!([of("relations"), of("record_kinds"), of("databases")], [bytes; 3]);
+    }
+    // And the log ends there.
+    let all = explain_json(&["--savings", "never", text(&cluster.archive_dir()), text(&wal)]);
+    let last = all["ranges"].as_array().unwrap().last().unwrap();
+    let tail: u64 = ["zero_tail", "recycled_tail", "torn_tail"]
+        .map(|bucket| all["buckets"][bucket].as_u64().unwrap_or_default())
+        .iter()
+        .sum();
+    let lsn = |text: &str| text.parse::<walden_format::lsn::Lsn>().unwrap().0;
+    assert_eq!(lsn(last["end"].as_str().unwrap()) - tail, lsn(&bound("end")));
+    Ok(())
+}
+
+/// Of two ranges, one on each timeline.
+fn a_promotion_is_followed() -> Outcome {
+    let cluster = small_segments(15)?;
+    load(&cluster, 0);
+    cluster.stop(StopMode::Fast).unwrap();
+    let standby = ClusterBuilder::new(postgres(15)?)
+        .copy_of(&cluster.data_dir())
+        .archive(true)
+        // Right after a promotion there are no recycled segments, and a checkpoint would remove new ones at once.
+        .setting("wal_keep_size", "200MB")
+        .start_after(|data| Ok(fs::write(data.join("standby.signal"), "")?))
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let data = standby.data_dir();
+    let watching = Watching::start(text(&data), folder.path(), &["--interval", "1s", "--format", "json"]);
+    while watching.lines().is_empty() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let mut client = standby.client("postgres").unwrap();
+    client.execute("SELECT pg_promote()", &[]).unwrap();
+    drop(client);
+    load(&standby, 50_000);
+    standby.stop(StopMode::Fast).unwrap();
+    settle(&watching);
+    let watched = watching.stop();
+    let ranges = watched["ranges"].as_array().unwrap();
+    let last = ranges.last().unwrap();
+    assert_eq!(last["timeline"], 2, "{ranges:?}");
+    let bound = |range: &Value, end: &str| range[end].as_str().unwrap().to_owned();
+    let explained = explain_json(&[
+        "--savings".to_owned(),
+        "never".to_owned(),
+        "--timeline".to_owned(),
+        "2".to_owned(),
+        "--from".to_owned(),
+        bound(&ranges[0], "start"),
+        "--to".to_owned(),
+        bound(last, "end"),
+        text(&standby.archive_dir()).to_owned(),
+        text(&data.join("pg_wal")).to_owned(),
+    ]);
+    assert!(explained["file_bytes"].as_u64().unwrap() > 10 << 20);
+    compare(&watched, &explained);
+    Ok(())
+}
+
+fn a_connection_is_followed() -> Outcome {
+    let cluster = small_segments(15)?;
+    let folder = tempfile::tempdir().unwrap();
+    let watching =
+        Watching::start(&cluster.dsn("postgres"), folder.path(), &["--interval", "1s", "--format", "json"]);
+    while watching.lines().is_empty() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    load(&cluster, 0);
+    settle(&watching);
+    // The connection is lost, and nothing of the log.
+    cluster.restart(StopMode::Fast).unwrap();
+    load(&cluster, 10_000);
+    cluster.stop(StopMode::Fast).unwrap();
+    settle(&watching);
+    let watched = watching.stop();
+    let ranges = watched["ranges"].as_array().unwrap();
+    assert_eq!(ranges.len(), 1, "{ranges:?}");
+    let explained = explain_json(&[
+        "--savings",
+        "never",
+        "--from",
+        ranges[0]["start"].as_str().unwrap(),
+        "--to",
+        ranges[0]["end"].as_str().unwrap(),
+        text(&cluster.archive_dir()),
+        text(&cluster.data_dir().join("pg_wal")),
+    ]);
+    assert!(explained["file_bytes"].as_u64().unwrap() > 10 << 20);
+    for field in ["file_bytes", "records", "buckets", "images", "record_kinds"] {
+        assert_eq!(watched[field], explained[field], "{field}");
+    }
+    Ok(())
+}
+
+/// Names come from the server, and follow a rewrite.
+fn lines_add_up_and_have_names() -> Outcome {
+    let cluster = small_segments(15)?;
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("SELECT pg_create_physical_replication_slot('s', true)").unwrap();
+    let dsn = cluster.dsn("postgres");
+    let options = ["--interval", "1s", "--format", "json", "--names", &dsn, "--top", "1000"];
+    let watching = Watching::start(text(&cluster.data_dir()), folder.path(), &options);
+    while watching.lines().is_empty() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    client
+        .batch_execute("INSERT INTO small SELECT n, repeat('a', 100) FROM generate_series(1, 30000) n")
+        .unwrap();
+    execute(
+        &mut client,
+        "VACUUM FULL small; INSERT INTO small SELECT n, 'b' FROM generate_series(1, 30000) n",
+    );
+    thread::sleep(Duration::from_secs(3));
+    let lines = watching.lines();
+    let mut by_name: BTreeMap<String, u64> = BTreeMap::new();
+    for line in &lines {
+        for group in line["relations"].as_array().unwrap() {
+            let name = group["label"]["text"].as_str().unwrap().to_owned();
+            *by_name.entry(name).or_default() += group["bytes"].as_u64().unwrap();
+        }
+    }
+    assert!(by_name["small"] > 5_000_000, "{by_name:?}");
+    let unnamed: u64 = by_name.iter().filter(|(name, _)| name.contains('/')).map(|(_, bytes)| bytes).sum();
+    assert!(unnamed < 100_000, "{by_name:?}");
+    let last = lines.last().unwrap();
+    let slot = &last["slots"][0];
+    assert_eq!((slot["name"].as_str(), slot["active"].as_bool()), (Some("s"), Some(false)), "{last:#}");
+    assert!(slot["lag_bytes"].as_u64().unwrap() > 5_000_000, "{slot}");
+    let checkpoint = &last["checkpoint"];
+    assert_eq!(checkpoint["max_wal_size"], 24 << 20);
+    assert_eq!(checkpoint["checkpoint_timeout_seconds"], 30);
+    let left = checkpoint["bytes_left"].as_u64().unwrap();
+    assert!(left <= 13 << 20, "{checkpoint}");
+    Ok(())
+}
+
+/// The samples of a page: name with labels, and value. Checks what `promtool check metrics` does.
+fn parse_metrics(page: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let (mut helped, mut typed) = (BTreeSet::new(), BTreeMap::new());
+    for line in page.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, text) = help.split_once(' ').unwrap();
+            assert!(helped.insert(name.to_owned()) && !text.is_empty(), "{line}");
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert!(["counter", "gauge"].contains(&kind), "{line}");
+            assert!(typed.insert(name.to_owned(), kind.to_owned()).is_none(), "{line}");
+        } else {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let name = series.split('{').next().unwrap();
+            assert!(typed.contains_key(name) && helped.contains(name), "{line}");
+            if let Some(labels) = series.strip_prefix(name).filter(|labels| !labels.is_empty()) {
+                check_labels(labels.strip_prefix('{').unwrap().strip_suffix('}').unwrap());
+            }
+            let value: f64 = value.parse().unwrap();
+            assert!(samples.insert(series.to_owned(), value).is_none(), "twice: {line}");
+        }
+    }
+    samples
+}
+
+/// `name="value",...` with `\\`, `\"` and `\n` escaped.
+fn check_labels(labels: &str) {
+    let mut rest = labels;
+    let mut names = BTreeSet::new();
+    loop {
+        let (name, value) = rest.split_once("=\"").unwrap();
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_') && names.insert(name), "{labels}");
+        let mut characters = value.char_indices();
+        let end = loop {
+            match characters.next().unwrap() {
+                (_, '\\') => assert!(matches!(characters.next().unwrap().1, '\\' | '"' | 'n'), "{labels}"),
+                (at, '"') => break at,
+                (_, character) => assert_ne!(character, '\n'),
+            }
+        };
+        match value[end + 1..].strip_prefix(',') {
+            Some(more) => rest = more,
+            None => {
+                assert_eq!(&value[end + 1..], "");
+                return;
+            }
+        }
+    }
+}
+
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    body.to_owned()
+}
+
+/// And the dashboard asks for none that does not exist.
+fn metrics_are_what_prometheus_reads() -> Outcome {
+    let cluster = small_segments(15)?;
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE \"odd \"\"name\\\n\" (id int); SELECT pg_create_physical_replication_slot('s', true)").unwrap();
+    let dsn = cluster.dsn("postgres");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_walden"))
+        .args([
+            "watch",
+            text(&cluster.data_dir()),
+            "--listen",
+            "127.0.0.1:0",
+            "--relations",
+            "5",
+            "--names",
+            &dsn,
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("serving http://").unwrap().strip_suffix("/metrics").unwrap();
+    client.batch_execute("INSERT INTO \"odd \"\"name\\\n\" SELECT generate_series(1, 100000)").unwrap();
+    load(&cluster, 0);
+    thread::sleep(Duration::from_secs(2));
+    let samples = parse_metrics(&get(address));
+    let sum_of = |name: &str| -> f64 {
+        samples
+            .iter()
+            .filter(|(series, _)| series.starts_with(&format!("{name}{{")))
+            .map(|(_, value)| value)
+            .sum()
+    };
+    let count_of = |name: &str| samples.keys().filter(|series| series.starts_with(name)).count();
+    let bytes = sum_of("walden_watch_wal_bytes_total");
+    assert!(bytes > 20e6, "{samples:#?}");
+    assert_eq!(sum_of("walden_watch_kind_bytes_total"), bytes);
+    assert_eq!(sum_of("walden_watch_database_bytes_total"), bytes);
+    assert!(sum_of("walden_watch_relation_bytes_total") <= bytes);
+    assert!(count_of("walden_watch_relation_bytes_total") <= 5 + 2, "{samples:#?}");
+    assert!(samples.keys().any(|series| series.contains("odd ")), "{samples:#?}");
+    assert_eq!(samples["walden_watch_up"], 1.0);
+    assert!(samples[r#"walden_watch_slot_lag_bytes{slot="s",type="physical"}"#] > 20e6);
+    assert_eq!(samples["walden_watch_max_wal_size_bytes"], f64::from(24 << 20));
+    assert!(sum_of("walden_watch_checkpoints_total") > 0.0);
+    // Counters do not fall.
+    load(&cluster, 10_000);
+    thread::sleep(Duration::from_secs(2));
+    let later = parse_metrics(&get(address));
+    for (series, value) in samples.iter().filter(|(series, _)| series.contains("_total")) {
+        // A relation may give its place to another one.
+        if let Some(later) = later.get(series) {
+            assert!(later >= value, "{series}: {value}, then {later}");
+        }
+    }
+    let dashboard = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/grafana/walden-watch.json");
+    let dashboard: Value = serde_json::from_slice(&fs::read(dashboard).unwrap()).unwrap();
+    let mut asked = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().unwrap();
+            let words = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            asked.extend(words.filter(|word| word.starts_with("walden_")).map(str::to_owned));
+        }
+    }
+    assert!(asked.len() > 10, "{asked:?}");
+    for metric in asked {
+        assert!(
+            later.keys().any(|series| series.split('{').next() == Some(&metric)),
+            "{metric} is not served"
+        );
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    Ok(())
+}
+
+/// A terminal of its own, in tmux.
+struct Terminal {
+    tmux: PathBuf,
+    socket: PathBuf,
+}
+
+impl Terminal {
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = Command::new(&self.tmux).arg("-S").arg(&self.socket).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.run(&[&["send-keys", "-t", "w"], keys].concat());
+    }
+
+    fn screen(&self) -> String {
+        self.run(&["capture-pane", "-p", "-t", "w"])
+    }
+
+    fn wait_for(&self, what: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let screen = self.screen();
+            if screen.contains(what) {
+                return screen;
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "no {what} in\n{screen}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = Command::new(&self.tmux).arg("-S").arg(&self.socket).arg("kill-server").output();
+    }
+}
+
+fn the_view_works_in_a_terminal() -> Outcome {
+    let tmux = Need::Tmux.find()?;
+    let cluster = small_segments(15)?;
+    let folder = tempfile::tempdir().unwrap();
+    let terminal = Terminal { tmux, socket: folder.path().join("tmux") };
+    let names = folder.path().join("names.json");
+    let saved = walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", text(&names)]);
+    assert_eq!(saved.code, 0, "{saved:?}");
+    let command = format!(
+        "cd '{}' && '{}' watch '{}' --names '{}'; echo ended with $?; sleep 100",
+        folder.path().display(),
+        env!("CARGO_BIN_EXE_walden"),
+        cluster.data_dir().display(),
+        names.display()
+    );
+    terminal.run(&["-f", "/dev/null", "new-session", "-d", "-s", "w", "-x", "110", "-y", "30", &command]);
+    terminal.wait_for("Relations");
+    load(&cluster, 0);
+    let screen = terminal.wait_for("big_pkey");
+    for expected in ["PostgreSQL 15", "now", "1 min", "5 min", "Checkpoint", "max_wal_size"] {
+        assert!(screen.contains(expected), "no {expected} in\n{screen}");
+    }
+    // Looks into the first row, and back.
+    terminal.keys(&["Enter"]);
+    terminal.wait_for("Esc back");
+    terminal.keys(&["Escape"]);
+    terminal.keys(&["Tab"]);
+    terminal.wait_for("Tables");
+    terminal.keys(&["Tab"]);
+    terminal.wait_for("Kinds of records");
+    terminal.keys(&["/", "H", "e", "a", "p", "Enter"]);
+    let screen = terminal.wait_for("filter: Heap");
+    assert!(screen.contains("Heap INSERT") && !screen.contains("Btree"), "{screen}");
+    terminal.keys(&["Escape"]);
+    terminal.keys(&["p"]);
+    terminal.wait_for("paused");
+    terminal.keys(&["p"]);
+    terminal.keys(&["?"]);
+    terminal.wait_for("any key closes");
+    terminal.keys(&["x"]);
+    terminal.keys(&["w"]);
+    terminal.wait_for("saved");
+    let file = fs::read_dir(folder.path())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("walden-watch-"));
+    let document: Value = serde_json::from_slice(&fs::read(file.unwrap()).unwrap()).unwrap();
+    assert_eq!(document["format"], "walden explain");
+    assert_eq!(sum(&document["buckets"]), document["file_bytes"].as_u64().unwrap());
+    terminal.run(&["resize-window", "-t", "w", "-x", "40", "-y", "8"]);
+    terminal.wait_for("WAL");
+    terminal.keys(&["q"]);
+    terminal.wait_for("ended with 0");
+    Ok(())
+}
+
+fn sources_without_wal_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = walden(&["watch", "--once", text(folder.path())]);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.stderr.contains("found no segment with valid WAL"), "{run:?}");
+    let run = walden(&["watch", "--once", text(&folder.path().join("missing"))]);
+    assert!(run.code == 3 && run.stderr.contains("cannot read"), "{run:?}");
+    let run = walden(&["watch", "--set", "max_wal_size=much", text(folder.path())]);
+    assert!(run.code == 2 && run.stderr.contains("max_wal_size"), "{run:?}");
+}
