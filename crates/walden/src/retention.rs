@@ -43,7 +43,7 @@ read.";
 #[command(after_help = EXAMPLES)]
 pub struct RetentionArgs {
     /// A server's data directory or its pg_wal folder
-    #[arg(value_name = "PGDATA|PG_WAL", env = "PGDATA", required_unless_present = "dsn")]
+    #[arg(value_name = "PGDATA|PG_WAL", required_unless_present = "dsn")]
     source: Option<PathBuf>,
 
     /// The server, for its slots and archiver, and its files if no folder is given
@@ -64,7 +64,7 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     let mut client = args.dsn.as_deref().map(connection::connect).transpose()?;
     let folders = args.source.as_deref().map(Folders::of);
     let mut situation = match (&folders, &mut client) {
-        (Some(folders), _) => of_files(folders)?,
+        (Some(folders), client) => of_files(folders, client.as_mut())?,
         (None, Some(client)) => of_server(client)?,
         (None, None) => bail!("expected a data directory or --dsn"),
     };
@@ -93,8 +93,16 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     Ok(if retention.is_growing { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
-fn of_files(folders: &Folders) -> Result<Situation> {
+/// From the files; `client` must be of the same server.
+fn of_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situation> {
     let follower = FolderFollower::at_end(&folders.wal)?;
+    let (expected, found) = (follower.info().system_id, client.and_then(system_identifier));
+    if let Some(found) = found.filter(|found| *found != expected) {
+        bail!(
+            "the folder is of the cluster with the system identifier {expected}, the server's is {found}: name the folder \
+             and the server of one cluster"
+        );
+    }
     Ok(Situation {
         end: follower.position(),
         segment_size: follower.info().segment_size,
@@ -102,6 +110,17 @@ fn of_files(folders: &Folders) -> Result<Situation> {
         failures: None,
         disk: disk_of(&folders.wal),
     })
+}
+
+/// What a server says of itself; nothing where a role may not ask.
+fn system_identifier(client: &mut Client) -> Option<u64> {
+    let messages = client.simple_query("SELECT system_identifier FROM pg_control_system()").ok()?;
+    let row = messages.into_iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    })?;
+    // SQL has no unsigned numbers, so a large one comes back as a negative one.
+    row.get(0)?.parse::<i64>().ok().map(i64::cast_unsigned)
 }
 
 fn of_server(client: &mut Client) -> Result<Situation> {
