@@ -356,7 +356,7 @@ mod tests {
     fn what_is_said_to_be_stored_is() {
         for every in [9, 11, 13, u32::MAX] {
             let folder = tempfile::tempdir().unwrap();
-            let own = || store::Folder::new(&folder.path().join("repo"));
+            let own = || store::Folder::new(folder.path().join("repo"));
             let failing = Failing { folder: own(), every, calls: AtomicU32::new(0) };
             let (archive, sound) = (Archive::new(Box::new(failing)), Archive::new(Box::new(own())));
             let disk = Folder::open(&folder.path().join("spool")).unwrap();
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn parts_of_another_log_are_not_gone_on_with() {
         let folder = tempfile::tempdir().unwrap();
-        let archive = Archive::new(Box::new(store::Folder::new(&folder.path().join("repo"))));
+        let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
         let disk = Folder::open(&folder.path().join("spool")).unwrap();
         let size = SegmentSize::new(MB).unwrap();
         let spool = Spool::open(&disk, size).unwrap();
