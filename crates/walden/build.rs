@@ -13,10 +13,16 @@ fn main() {
     println!("cargo:rerun-if-env-changed=WALDEN_COMMIT");
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let commit = commit().unwrap_or_else(|| "unknown".into());
-    let features: Vec<&str> = [("CARGO_FEATURE_LAB", "lab"), ("CARGO_FEATURE_BENCH", "bench")]
-        .into_iter()
-        .filter_map(|(variable, name)| env::var_os(variable).map(|_| name))
-        .collect();
+    let features: Vec<&str> = [
+        ("CARGO_FEATURE_LAB", "lab"),
+        ("CARGO_FEATURE_BENCH", "bench"),
+        ("CARGO_FEATURE_S3", "s3"),
+        ("CARGO_FEATURE_ENCRYPTION", "encryption"),
+        ("CARGO_FEATURE_WATCH", "watch"),
+    ]
+    .into_iter()
+    .filter_map(|(variable, name)| env::var_os(variable).map(|_| name))
+    .collect();
     let features = if features.is_empty() { "none".into() } else { features.join(", ") };
     let target = env::var("TARGET").unwrap_or_default();
     let text = format!("{version}\ncommit: {commit}\nfeatures: {features}\ntarget: {target}");
