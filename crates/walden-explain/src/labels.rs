@@ -82,7 +82,8 @@ pub struct Label {
 }
 
 impl Label {
-    pub(crate) fn plain(part: Part, text: &str) -> Label {
+    /// The label of something that is no relation.
+    pub fn plain(part: Part, text: &str) -> Label {
         Label {
             part,
             text: text.to_owned(),

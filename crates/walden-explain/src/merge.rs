@@ -153,10 +153,13 @@ impl<'a> Merge<'a> {
     }
 
     fn start_range(&mut self, run: &Run, index: usize, start: Lsn) {
+        self.push_range(run.timeline, start, run.segments[index].name);
+    }
+
+    fn push_range(&mut self, timeline: Timeline, start: Lsn, segment: SegmentName) {
         self.has_range_started = true;
-        let segment = run.segments[index].name;
         self.ranges.push(Range {
-            timeline: run.timeline,
+            timeline,
             start,
             end: start,
             first_segment: segment,
@@ -183,18 +186,9 @@ impl<'a> Merge<'a> {
 
     /// Begins a range at a position to which parts are added as they are written.
     pub(crate) fn begin_live(&mut self, timeline: Timeline, start: Lsn, segment: SegmentName) {
-        self.has_range_started = true;
         // One that nothing was added to says nothing.
         self.ranges.retain(|range| range.bytes > 0);
-        self.ranges.push(Range {
-            timeline,
-            start,
-            end: start,
-            first_segment: segment,
-            last_segment: segment,
-            bytes: 0,
-            tail: None,
-        });
+        self.push_range(timeline, start, segment);
     }
 
     /// Adds the next part of the range, up to `end`.

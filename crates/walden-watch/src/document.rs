@@ -273,7 +273,7 @@ impl<'a> Views<'a> {
         let mut groups: Vec<(Label, Tally)> =
             groups.into_iter().map(|(key, tally)| (label(&key), tally)).collect();
         if self.window.sums.others.bytes() > 0 {
-            groups.push((plain(Part::Rest, &format!("small {what}s")), self.window.sums.others));
+            groups.push((Label::plain(Part::Rest, &format!("small {what}s")), self.window.sums.others));
         }
         self.sorted(groups, top, what)
     }
@@ -291,7 +291,7 @@ impl<'a> Views<'a> {
             let mut sum = Tally::default();
             rest.iter().for_each(|(_, tally)| sum.merge(tally));
             let plural = if rest.len() == 1 { "" } else { "s" };
-            all.push((plain(Part::Rest, &format!("{} more {what}{plural}", rest.len())), sum));
+            all.push((Label::plain(Part::Rest, &format!("{} more {what}{plural}", rest.len())), sum));
         }
         all.iter().map(|(label, tally)| self.group(label, tally)).collect()
     }
@@ -340,23 +340,9 @@ fn main_of(owner: Owner) -> Owner {
 fn kind_label(version: walden_format::version::Major, kind: Option<u16>) -> Label {
     match kind.and_then(|index| Kind::from_index(index.into())) {
         Some(kind) => {
-            plain(Part::Record, &format!("{} {}", kind.resource_manager(version), kind.name(version)))
+            Label::plain(Part::Record, &format!("{} {}", kind.resource_manager(version), kind.name(version)))
         }
-        None => plain(Part::Framing, "page headers, padding"),
-    }
-}
-
-fn plain(part: Part, text: &str) -> Label {
-    Label {
-        part,
-        text: text.to_owned(),
-        file: None,
-        fork: None,
-        oid: None,
-        name: None,
-        database: None,
-        table: None,
-        rewritten: false,
+        None => Label::plain(Part::Framing, "page headers, padding"),
     }
 }
 
