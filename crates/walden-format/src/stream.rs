@@ -239,7 +239,8 @@ impl Decoder {
 
     /// Goes on where another decoder was, such as one that met the end of a log which is still being written. The first page to
     /// be pushed is the one that `place` lies in; what lies before `place` is not reported again. A record that was not complete
-    /// is decoded from its start.
+    /// is decoded from its start. Pages behind a switch record are not checked, so of a log that is being written push them only once
+    /// they are known to be written, as by the address in their header.
     pub fn resume_at(info: StreamInfo, place: Place, limit: Lsn) -> Decoder {
         let skipped = place.position.0 % u64::from(info.page_bytes);
         let state = if place.is_switched { State::Switched } else { State::Between };
