@@ -143,7 +143,8 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.log());
+            // Without a panic of its own, which would end all tests.
+            eprintln!("{}", fs::read_to_string(self.cluster.log_path()).unwrap_or_default());
         }
         if let Some(serve) = &mut self.serve {
             let _ = serve.kill();
