@@ -158,6 +158,24 @@ impl DataDir {
         Ok(true)
     }
 
+    /// How many whole pages a fork has; 0 if it is not there.
+    ///
+    /// # Errors
+    /// A file's length cannot be read.
+    pub fn blocks(&mut self, relation: RelFileLocator, fork: Fork) -> io::Result<u32> {
+        let per_segment = self.control.blocks_per_segment;
+        for segment in 0..=u32::MAX / per_segment {
+            let key = FileKey { relation, fork, segment };
+            let Some(file) = self.file(key)? else { return Ok(segment.saturating_mul(per_segment)) };
+            let pages = file.metadata().map_err(|error| self.named(key, error))?.len() / PAGE_BYTES as u64;
+            let pages = u32::try_from(pages).unwrap_or(u32::MAX);
+            if pages < per_segment {
+                return Ok(segment.saturating_mul(per_segment).saturating_add(pages));
+            }
+        }
+        Ok(u32::MAX)
+    }
+
     /// Whether a page's checksum is right, or does not matter: without checksums, and for pages never initialized.
     pub fn checksum_holds(&self, block: u32, page: &Page) -> bool {
         self.control.data_checksum_version == 0 || checksum::is_sound(page, block)

@@ -5,6 +5,7 @@
 //! earlier, from both, and from rewrites seen in the log. System catalogs have names without any of these.
 
 pub mod builtin;
+mod column;
 mod relation;
 mod saved;
 mod server;
@@ -18,6 +19,7 @@ use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
 
+pub use self::column::{Column, Missing, Type};
 pub use self::relation::{FIRST_USER_OID, Identifier, Persistence, Relation, RelationKind};
 use crate::connection::ConnectionError;
 
@@ -41,6 +43,10 @@ pub struct Names {
     relations: Vec<Relation>,
     by_oid: FxHashMap<(u32, u32), usize>,
     files: FxHashMap<RelFileLocator, NamedFile>,
+    /// Columns of tables, by database and OID.
+    columns: FxHashMap<(u32, u32), Vec<Column>>,
+    /// Types of users, by database and OID.
+    types: FxHashMap<(u32, u32), Type>,
     /// From the file before a rewrite to the one after it, and back.
     successors: FxHashMap<RelFileLocator, RelFileLocator>,
     predecessors: FxHashMap<RelFileLocator, RelFileLocator>,
@@ -172,10 +178,11 @@ impl Names {
     /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
     /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
     /// `settings` (an object of text), and
-    /// three arrays: `databases` (`oid`, `name`, `tablespace`), `tablespaces` (`oid`, `name`) and `relations`
+    /// four arrays: `databases` (`oid`, `name`, `tablespace`), `tablespaces` (`oid`, `name`), `types` and `relations`
     /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`,
-    /// `files`). A file is `[tablespace, database, number]`; the first one is current, or null if none is known to be.
-    /// `kind` and `persistence` are the letters of `pg_class`. What a reader does not know it passes over.
+    /// `files`, `columns`). A file is `[tablespace, database, number]`; the first one is current, or null if none is known to be.
+    /// `kind` and `persistence` are the letters of `pg_class`. Columns have the names of `pg_attribute`; `types` are those that
+    /// users made. What a reader does not know it passes over.
     ///
     /// # Errors
     /// Those of `out`.
@@ -213,6 +220,8 @@ impl Names {
             relations,
             by_oid: _,
             files,
+            columns,
+            types,
             ..
         } = newer;
         self.settings.extend(settings);
@@ -227,6 +236,8 @@ impl Names {
         self.version = version.or(self.version);
         self.databases.extend(databases);
         self.tablespaces.extend(tablespaces);
+        self.columns.extend(columns);
+        self.types.extend(types);
         let moved: Vec<usize> = relations.into_iter().map(|relation| self.add_relation(relation)).collect();
         for (locator, file) in files {
             self.files.insert(locator, NamedFile { relation: moved[file.relation], current: file.current });
@@ -253,6 +264,33 @@ impl Names {
         if let Some(file) = file {
             self.files.insert(file, NamedFile { relation, current: true });
         }
+    }
+
+    /// Says which columns a table has.
+    pub fn set_columns(&mut self, database: u32, table: u32, columns: Vec<Column>) {
+        self.columns.insert((database, table), columns);
+    }
+
+    /// The columns of a table, dropped ones included, in their order; `None` if they are not known.
+    pub fn columns(&self, database: u32, table: u32) -> Option<&[Column]> {
+        self.columns.get(&(database, table)).map(Vec::as_slice)
+    }
+
+    /// Adds a type of a user.
+    pub fn add_type(&mut self, database: u32, added: Type) {
+        self.types.insert((database, added.oid), added);
+    }
+
+    /// Adds the label of an enum's value to its type.
+    pub(crate) fn add_label(&mut self, database: u32, of: u32, value: u32, label: &str) {
+        if let Some(found) = self.types.get_mut(&(database, of)) {
+            found.labels.push((value, label.to_owned()));
+        }
+    }
+
+    /// The types that users made in a database.
+    pub fn types(&self, database: u32) -> impl Iterator<Item = &Type> {
+        self.types.iter().filter(move |((of, _), _)| *of == database).map(|(_, found)| found)
     }
 
     /// Adds a rewrite: the relation with the file `old` has the file `new` after it. A name for one of them then applies to both.
@@ -374,7 +412,7 @@ impl Names {
 }
 
 /// A qualified name's parts; in quotes, dots don't part it and two quotes stand for one.
-fn split_name(name: &str) -> Vec<String> {
+pub fn split_name(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut is_quoted = false;
     let mut chars = name.chars().peekable();

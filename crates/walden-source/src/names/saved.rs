@@ -8,7 +8,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use walden_format::record::RelFileLocator;
 
-use super::{Database, NamedFile, Names, NamesError, Origin, Persistence, Relation, RelationKind};
+use super::{
+    Column, Database, Missing, NamedFile, Names, NamesError, Origin, Persistence, Relation, RelationKind,
+    Type,
+};
 
 const FORM: u32 = 1;
 
@@ -31,6 +34,8 @@ struct Saved {
     databases: Vec<DatabaseRow>,
     #[serde(default)]
     tablespaces: Vec<TablespaceRow>,
+    #[serde(default)]
+    types: Vec<TypeRow>,
     #[serde(default)]
     relations: Vec<RelationRow>,
 }
@@ -68,6 +73,162 @@ struct RelationRow {
     is_required: Option<bool>,
     #[serde(default)]
     files: Vec<Option<(u32, u32, u32)>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    columns: Vec<ColumnRow>,
+}
+
+/// Fields have the names of `pg_attribute`; what most columns have is left out.
+#[derive(Serialize, Deserialize)]
+struct ColumnRow {
+    attnum: i16,
+    attname: String,
+    atttypid: u32,
+    #[serde(default = "no_typmod", skip_serializing_if = "is_no_typmod")]
+    atttypmod: i32,
+    attlen: i16,
+    attalign: char,
+    attstorage: char,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    attisdropped: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_generated: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_virtual: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_identity_always: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_key: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    missing: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    missing_bytes: Option<Vec<u8>>,
+}
+
+fn no_typmod() -> i32 {
+    -1
+}
+
+fn is_no_typmod(typmod: &i32) -> bool {
+    *typmod == no_typmod()
+}
+
+#[derive(Serialize, Deserialize)]
+struct TypeRow {
+    database: u32,
+    oid: u32,
+    schema: String,
+    name: String,
+    kind: char,
+    length: i16,
+    align: char,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    element: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_array: bool,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    base: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    relation: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    subtype: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<(u32, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    columns: Vec<ColumnRow>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl From<&Column> for ColumnRow {
+    fn from(column: &Column) -> ColumnRow {
+        let (missing, missing_bytes) = match &column.missing {
+            Missing::Null => (None, None),
+            Missing::Text(text) => (Some(text.clone()), None),
+            Missing::Bytes(bytes) => (None, Some(bytes.clone())),
+        };
+        ColumnRow {
+            attnum: column.number,
+            attname: column.name.clone(),
+            atttypid: column.type_oid,
+            atttypmod: column.typmod,
+            attlen: column.length,
+            attalign: column.align,
+            attstorage: column.storage,
+            attisdropped: column.is_dropped,
+            is_generated: column.is_generated,
+            is_virtual: column.is_virtual,
+            is_identity_always: column.is_identity_always,
+            is_key: column.is_key,
+            missing,
+            missing_bytes,
+        }
+    }
+}
+
+impl From<ColumnRow> for Column {
+    fn from(row: ColumnRow) -> Column {
+        let missing = match (row.missing, row.missing_bytes) {
+            (_, Some(bytes)) => Missing::Bytes(bytes),
+            (Some(text), None) => Missing::Text(text),
+            (None, None) => Missing::Null,
+        };
+        Column {
+            number: row.attnum,
+            name: row.attname,
+            type_oid: row.atttypid,
+            typmod: row.atttypmod,
+            length: row.attlen,
+            align: row.attalign,
+            storage: row.attstorage,
+            is_dropped: row.attisdropped,
+            is_generated: row.is_generated,
+            is_virtual: row.is_virtual,
+            is_identity_always: row.is_identity_always,
+            is_key: row.is_key,
+            missing,
+        }
+    }
+}
+
+impl From<TypeRow> for Type {
+    fn from(row: TypeRow) -> Type {
+        Type {
+            oid: row.oid,
+            schema: row.schema,
+            name: row.name,
+            kind: row.kind,
+            length: row.length,
+            align: row.align,
+            element: row.element,
+            is_array: row.is_array,
+            base: row.base,
+            relation: row.relation,
+            subtype: row.subtype,
+            labels: row.labels,
+            columns: row.columns.into_iter().map(Column::from).collect(),
+        }
+    }
+}
+
+fn type_row(database: u32, of: &Type) -> TypeRow {
+    TypeRow {
+        database,
+        oid: of.oid,
+        schema: of.schema.clone(),
+        name: of.name.clone(),
+        kind: of.kind,
+        length: of.length,
+        align: of.align,
+        element: of.element,
+        is_array: of.is_array,
+        base: of.base,
+        relation: of.relation,
+        subtype: of.subtype,
+        labels: of.labels.clone(),
+        columns: of.columns.iter().map(ColumnRow::from).collect(),
+    }
 }
 
 pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
@@ -99,7 +260,13 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
         names.databases.insert(oid, Database { name, tablespace });
     }
     names.tablespaces.extend(saved.tablespaces.into_iter().map(|row| (row.oid, row.name)));
+    for row in saved.types {
+        names.add_type(row.database, row.into());
+    }
     for row in saved.relations {
+        if !row.columns.is_empty() {
+            names.set_columns(row.database, row.oid, row.columns.into_iter().map(Column::from).collect());
+        }
         let relation = names.add_relation(Relation {
             database: row.database,
             shared: row.database == 0,
@@ -147,6 +314,10 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
     let rows = tablespaces.into_iter().map(|(oid, name)| TablespaceRow { oid: *oid, name: name.clone() });
     array(&mut out, "tablespaces", rows, ",")?;
 
+    let mut types: Vec<_> = names.types.iter().collect();
+    types.sort_by_key(|(key, _)| **key);
+    array(&mut out, "types", types.into_iter().map(|((database, _), of)| type_row(*database, of)), ",")?;
+
     let mut files = vec![Vec::new(); names.relations.len()];
     for (locator, file) in &names.files {
         let row = (locator.tablespace, locator.database, locator.relation);
@@ -162,7 +333,10 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
         if files.first().is_some_and(|(is_old, _)| *is_old) {
             files.insert(0, (false, None));
         }
+        let is_newest = names.by_oid.get(&(relation.database, relation.oid)) == Some(&index);
+        let columns = names.columns(relation.database, relation.oid).filter(|_| is_newest).unwrap_or(&[]);
         RelationRow {
+            columns: columns.iter().map(ColumnRow::from).collect(),
             database: relation.database,
             oid: relation.oid,
             schema: relation.schema.clone(),

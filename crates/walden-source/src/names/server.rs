@@ -4,7 +4,8 @@ use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 use walden_format::record::RelFileLocator;
 
 use super::{
-    Database, GLOBAL_TABLESPACE, Identifier, Names, NamesError, Origin, Persistence, Relation, RelationKind,
+    Column, Database, GLOBAL_TABLESPACE, Identifier, Missing, Names, NamesError, Origin, Persistence,
+    Relation, RelationKind, Type,
 };
 use crate::connection::Parameters;
 use crate::error_text;
@@ -150,6 +151,105 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
             is_required: row.get(12).map(|is_required| is_required == "t"),
         };
         names.add(relation, file);
+    }
+    columns(client, database, version, names)?;
+    types(client, database, version, names)
+}
+
+/// The columns of tables that users made, and of composite types.
+fn columns(client: &mut Client, database: u32, version: u32, names: &mut Names) -> Result<(), NamesError> {
+    let since = |first: u32, column: &str| if version >= first { column.to_owned() } else { "''".to_owned() };
+    // An array of one element, whose text is taken out of any type's array.
+    let missing = match version >= 110_000 {
+        true => "CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END",
+        false => "NULL",
+    };
+    let query = format!(
+        "SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attlen, a.attalign, a.attstorage,
+                a.attisdropped, {}, {}, a.attnum = ANY (i.indkey), {missing}, c.relkind
+         FROM pg_attribute a
+         JOIN pg_class c ON c.oid = a.attrelid
+         LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+         WHERE c.oid >= {} AND c.relkind IN ('r', 'm', 'p', 'c') AND c.relpersistence <> 't' AND a.attnum > 0
+         ORDER BY a.attrelid, a.attnum",
+        since(120_000, "a.attgenerated"),
+        since(100_000, "a.attidentity"),
+        super::FIRST_USER_OID
+    );
+    let mut tables: Vec<(u32, Vec<Column>)> = Vec::new();
+    for row in rows(client, &query)? {
+        let (table, column) = (number(&row, 0), column(&row));
+        match tables.last_mut().filter(|(last, _)| *last == table) {
+            Some((_, columns)) => columns.push(column),
+            None => tables.push((table, vec![column])),
+        }
+    }
+    for (table, columns) in tables {
+        names.set_columns(database, table, columns);
+    }
+    Ok(())
+}
+
+fn column(row: &SimpleQueryRow) -> Column {
+    let letter = |at| text(row, at).chars().next().unwrap_or(' ');
+    let short = |at| text(row, at).parse().unwrap_or(0);
+    Column {
+        number: short(1),
+        name: text(row, 2).to_owned(),
+        type_oid: number(row, 3),
+        typmod: text(row, 4).parse().unwrap_or(-1),
+        length: short(5),
+        align: letter(6),
+        storage: letter(7),
+        is_dropped: text(row, 8) == "t",
+        is_generated: !text(row, 9).is_empty(),
+        is_virtual: text(row, 9) == "v",
+        is_identity_always: text(row, 10) == "a",
+        is_key: text(row, 11) == "t",
+        missing: row.get(12).map_or(Missing::Null, |text| Missing::Text(text.to_owned())),
+    }
+}
+
+/// The types that users made.
+fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) -> Result<(), NamesError> {
+    let multirange = if version >= 140_000 {
+        "(SELECT r.rngsubtype FROM pg_range r WHERE r.rngmultitypid = t.oid)"
+    } else {
+        "NULL"
+    };
+    let query = format!(
+        "SELECT t.oid, n.nspname, t.typname, t.typtype, t.typlen, t.typalign, t.typelem, t.typcategory = 'A',
+                t.typbasetype, t.typrelid,
+                COALESCE((SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid), {multirange})
+         FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid >= {}",
+        super::FIRST_USER_OID
+    );
+    for row in rows(client, &query)? {
+        let letter = |at| text(&row, at).chars().next().unwrap_or(' ');
+        let relation = number(&row, 9);
+        // The columns of a table are with the table.
+        let is_alone = names.by_oid(database, relation).is_none();
+        let columns = names.columns(database, relation).filter(|_| is_alone).unwrap_or(&[]).to_vec();
+        let added = Type {
+            oid: number(&row, 0),
+            schema: text(&row, 1).to_owned(),
+            name: text(&row, 2).to_owned(),
+            kind: letter(3),
+            length: text(&row, 4).parse().unwrap_or(-1),
+            align: letter(5),
+            element: number(&row, 6),
+            is_array: text(&row, 7) == "t",
+            base: number(&row, 8),
+            relation,
+            subtype: number(&row, 10),
+            labels: Vec::new(),
+            columns,
+        };
+        names.add_type(database, added);
+    }
+    let labels = "SELECT enumtypid, oid, enumlabel FROM pg_enum ORDER BY enumtypid, enumsortorder";
+    for row in rows(client, labels)? {
+        names.add_label(database, number(&row, 0), number(&row, 1), text(&row, 2));
     }
     Ok(())
 }
