@@ -1,0 +1,230 @@
+//! What tables, columns and types a database has at a moment of the log.
+//!
+//! The state at the log's start comes from a base backup's catalogs or from saved names; from there on it follows the changes
+//! that the log has of the catalogs' rows.
+
+mod base;
+mod layout;
+mod names;
+mod row;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use walden_format::record::RelFileLocator;
+use walden_source::names::{Column, DEFAULT_TABLESPACE, Type};
+
+pub(crate) use self::base::{By, Loaded, Version, database_names, databases, load};
+pub(crate) use self::layout::{Layout, layouts};
+pub(crate) use self::names::{catalog_files, from_names};
+pub(crate) use self::row::{Class, Key, Row, read};
+use crate::change::Table;
+use crate::types::Types;
+
+/// Levels of partitions that are followed.
+const MAX_PARTITION_DEPTH: usize = 64;
+
+/// The rows of the catalogs at a moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalog {
+    pub database: u32,
+    /// Where the database's relations are that are in no other tablespace.
+    pub tablespace: u32,
+    rows: FxHashMap<Key, Row>,
+    pub types: Types,
+    /// Composite types whose columns may have changed, by their relations.
+    composites: FxHashMap<u32, u32>,
+    stale: FxHashSet<u32>,
+}
+
+impl Catalog {
+    pub fn new(database: u32, tablespace: Option<u32>) -> Catalog {
+        let tablespace = tablespace.unwrap_or(DEFAULT_TABLESPACE);
+        Catalog { database, tablespace, ..Catalog::default() }
+    }
+
+    /// Puts a row in place of what has its key, or removes that. Returns what was there.
+    ///
+    /// Names have no OIDs of schemas: a row of the log whose schema is not known leaves the relation in the one that it has.
+    pub fn set(&mut self, key: Key, row: Option<Row>) -> Option<Row> {
+        let row = row.map(|row| self.with_schema(row));
+        self.update_types(key, row.as_ref());
+        match row {
+            Some(row) => self.rows.insert(key, row),
+            None => self.rows.remove(&key),
+        }
+    }
+
+    fn with_schema(&self, mut row: Row) -> Row {
+        let is_known = |namespace: u32| self.rows.contains_key(&Key::Namespace(namespace));
+        let before = self.rows.get(&row.key());
+        match (&mut row, before) {
+            (Row::Class(Class { namespace, .. }), Some(Row::Class(before))) if !is_known(*namespace) => {
+                *namespace = before.namespace;
+            }
+            (Row::Type { namespace, .. }, Some(Row::Type { namespace: before, .. }))
+                if !is_known(*namespace) =>
+            {
+                *namespace = *before;
+            }
+            _ => {}
+        }
+        row
+    }
+
+    pub fn get(&self, key: Key) -> Option<&Row> {
+        self.rows.get(&key)
+    }
+
+    pub fn class(&self, oid: u32) -> Option<&Class> {
+        match self.rows.get(&Key::Class(oid)) {
+            Some(Row::Class(class)) => Some(class),
+            _ => None,
+        }
+    }
+
+    pub fn classes(&self) -> impl Iterator<Item = &Class> {
+        self.rows.values().filter_map(|row| match row {
+            Row::Class(class) => Some(class),
+            _ => None,
+        })
+    }
+
+    pub fn schema(&self, namespace: u32) -> &str {
+        match self.rows.get(&Key::Namespace(namespace)) {
+            Some(Row::Namespace { name, .. }) => name,
+            _ => "",
+        }
+    }
+
+    /// The file that a relation is in; nothing if it has none or is mapped.
+    pub fn file(&self, class: &Class) -> Option<RelFileLocator> {
+        let tablespace = if class.tablespace == 0 { self.tablespace } else { class.tablespace };
+        (class.file != 0).then_some(RelFileLocator {
+            tablespace,
+            database: self.database,
+            relation: class.file,
+        })
+    }
+
+    /// Adds those that descend from relations: partitions, and theirs.
+    pub fn add_partitions(&self, oids: &mut FxHashSet<u32>) {
+        for _ in 0..MAX_PARTITION_DEPTH {
+            let before = oids.len();
+            for row in self.rows.values() {
+                if let Row::Inherits { child, parent } = row
+                    && oids.contains(parent)
+                {
+                    oids.insert(*child);
+                }
+            }
+            if oids.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// A table with its columns; nothing if it is not there or has none that are known.
+    pub fn table(&mut self, oid: u32) -> Option<Table> {
+        self.refresh_composites();
+        let class = self.class(oid)?.clone();
+        let mut columns = self.columns(oid);
+        if columns.is_empty() {
+            return None;
+        }
+        for row in self.rows.values() {
+            if let Row::Index { table, columns: key, .. } = row
+                && *table == oid
+            {
+                columns.iter_mut().for_each(|column| column.is_key |= key.contains(&column.number));
+            }
+        }
+        let schema = self.schema(class.namespace).to_owned();
+        Some(Table::new(oid, self.database, schema, class.name, columns))
+    }
+
+    /// The columns of a relation from the first on; a gap ends them.
+    fn columns(&self, relation: u32) -> Vec<Column> {
+        let column = |number| match self.rows.get(&Key::Attribute(relation, number)) {
+            Some(Row::Attribute { column, .. }) => Some(column.clone()),
+            _ => None,
+        };
+        (1..=i16::MAX).map_while(column).collect()
+    }
+
+    fn update_types(&mut self, key: Key, new: Option<&Row>) {
+        match (key, new) {
+            (Key::Type(oid), Some(Row::Type { of, namespace })) => {
+                let schema = self.schema(*namespace).to_owned();
+                let before = self.types.get(oid);
+                let (labels, columns, subtype) = before
+                    .map(|before| (before.labels.clone(), before.columns.clone(), before.subtype))
+                    .unwrap_or((of.labels.clone(), of.columns.clone(), of.subtype));
+                if of.kind == 'c' {
+                    self.composites.insert(of.relation, oid);
+                    self.stale.insert(of.relation);
+                }
+                self.types.set(oid, Some(Type { schema, labels, columns, subtype, ..of.clone() }));
+            }
+            (Key::Type(oid), _) => drop(self.types.set(oid, None)),
+            (Key::Enum(oid), new) => {
+                let of = match (new, self.rows.get(&key)) {
+                    (Some(Row::Enum { of, .. }), _) | (None, Some(Row::Enum { of, .. })) => *of,
+                    _ => return,
+                };
+                let Some(found) = self.types.get_mut(of) else { return };
+                found.labels.retain(|(label, _)| *label != oid);
+                if let Some(Row::Enum { label, .. }) = new {
+                    found.labels.push((oid, label.clone()));
+                }
+            }
+            (Key::Range(_), Some(Row::Range { of, subtype, multirange })) => {
+                for oid in [*of, *multirange] {
+                    if let Some(found) = self.types.get_mut(oid) {
+                        found.subtype = *subtype;
+                    }
+                }
+            }
+            (Key::Attribute(relation, _), _) if self.composites.contains_key(&relation) => {
+                self.stale.insert(relation);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes over the columns of composite types that have changed.
+    fn refresh_composites(&mut self) {
+        for relation in std::mem::take(&mut self.stale) {
+            let columns = self.columns(relation);
+            let found = self.composites.get(&relation).and_then(|oid| self.types.get_mut(*oid));
+            if let Some(found) = found.filter(|_| !columns.is_empty()) {
+                found.columns = columns;
+            }
+        }
+    }
+
+    /// After rows came in any order: labels and bounds whose types came later.
+    pub fn settle(&mut self) {
+        let late: Vec<(Key, Row)> = self
+            .rows
+            .iter()
+            .filter(|(key, _)| matches!(key, Key::Enum(_) | Key::Range(_)))
+            .map(|(key, row)| (*key, row.clone()))
+            .collect();
+        for (key, row) in late {
+            self.update_types(key, Some(&row));
+        }
+        let types: Vec<(u32, u32)> = self
+            .rows
+            .values()
+            .filter_map(|row| match row {
+                Row::Type { of, namespace } => Some((of.oid, *namespace)),
+                _ => None,
+            })
+            .collect();
+        for (oid, namespace) in types {
+            let schema = self.schema(namespace).to_owned();
+            if let Some(found) = self.types.get_mut(oid).filter(|_| !schema.is_empty()) {
+                found.schema = schema;
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The state of the catalogs from names that a server gave.
+
+use rustc_hash::FxHashMap;
+use walden_format::record::RelFileLocator;
+use walden_source::names::{Names, Relation, RelationKind, Resolved};
+
+use super::layout::oid;
+use super::{Catalog, Class, Row};
+
+/// Namespaces get numbers of their own, as names do not have their OIDs.
+const FIRST_NAMESPACE: u32 = 0xF000_0000;
+/// OIDs of the rows that stand for primary keys and labels, likewise.
+const FIRST_MADE: u32 = 0xE000_0000;
+
+/// What names know of a database.
+pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
+    let default_tablespace = names.database(database).map(|known| known.tablespace);
+    let mut catalog = Catalog::new(database, default_tablespace);
+    let mut schemas: Vec<String> = Vec::new();
+    let mut namespace = |catalog: &mut Catalog, schema: &str| {
+        let index = schemas.iter().position(|known| known == schema).unwrap_or_else(|| {
+            schemas.push(schema.to_owned());
+            schemas.len() - 1
+        });
+        let oid = FIRST_NAMESPACE + index as u32;
+        let row = Row::Namespace { oid, name: schema.to_owned() };
+        catalog.set(row.key(), Some(row));
+        oid
+    };
+    for of in names.types(database) {
+        let namespace = namespace(&mut catalog, &of.schema);
+        let mut of = of.clone();
+        if let Some(columns) = names.columns(database, of.relation).filter(|_| of.columns.is_empty()) {
+            of.columns = columns.to_vec();
+        }
+        for (oid, label) in std::mem::take(&mut of.labels) {
+            let row = Row::Enum { oid, of: of.oid, label };
+            catalog.set(row.key(), Some(row));
+        }
+        let row = Row::Type { of, namespace };
+        catalog.set(row.key(), Some(row));
+    }
+    let (files, toast_tables) = (current_files(names, database), toast_tables(names, database));
+    let mut made = FIRST_MADE;
+    for relation in names.relations().filter(|relation| relation.database == database) {
+        let namespace = namespace(&mut catalog, &relation.schema);
+        let toast = toast_tables.get(&relation.oid).copied().unwrap_or(0);
+        let file = files.get(&relation.oid);
+        let row = Row::Class(Class {
+            oid: relation.oid,
+            name: relation.name.clone(),
+            namespace,
+            file: file.map_or(0, |file| file.relation),
+            tablespace: file.map_or(0, |file| file.tablespace),
+            toast,
+            kind: relation.kind.letter(),
+            persistence: 'p',
+        });
+        catalog.set(row.key(), Some(row));
+        if let Some(parent) = relation.partition_of {
+            let row = Row::Inherits { child: relation.oid, parent };
+            catalog.set(row.key(), Some(row));
+        }
+        let columns = names.columns(database, relation.oid).unwrap_or(&[]);
+        let key: Vec<i16> =
+            columns.iter().filter(|column| column.is_key).map(|column| column.number).collect();
+        if !key.is_empty() {
+            let row = Row::Index { oid: made, table: relation.oid, columns: key };
+            made += 1;
+            catalog.set(row.key(), Some(row));
+        }
+        for column in columns {
+            let row = Row::Attribute { relation: relation.oid, column: column.clone() };
+            catalog.set(row.key(), Some(row));
+        }
+    }
+    catalog.settle();
+    catalog
+}
+
+/// The files of the catalogs: those that names know, else where initdb puts them.
+pub(crate) fn catalog_files(names: &Names, database: u32, tablespace: u32) -> FxHashMap<u32, RelFileLocator> {
+    let known = current_files(names, database);
+    let all = [
+        oid::PG_CLASS,
+        oid::PG_ATTRIBUTE,
+        oid::PG_TYPE,
+        oid::PG_NAMESPACE,
+        oid::PG_ENUM,
+        oid::PG_INHERITS,
+        oid::PG_INDEX,
+        oid::PG_RANGE,
+    ];
+    let initial = |relation| RelFileLocator { tablespace, database, relation };
+    all.map(|oid| (oid, known.get(&oid).copied().unwrap_or(initial(oid)))).into_iter().collect()
+}
+
+/// The files of relations by their OIDs.
+fn current_files(names: &Names, database: u32) -> FxHashMap<u32, RelFileLocator> {
+    let is_current = |(file, relation): &(RelFileLocator, &Relation)| {
+        relation.database == database && matches!(names.resolve(*file), Resolved::Current(_))
+    };
+    names.files().filter(is_current).map(|(file, relation)| (relation.oid, file)).collect()
+}
+
+/// The TOAST tables by the OIDs of the tables that they belong to.
+fn toast_tables(names: &Names, database: u32) -> FxHashMap<u32, u32> {
+    let is_toast =
+        |relation: &&Relation| relation.kind == RelationKind::Toast && relation.database == database;
+    names.relations().filter(is_toast).filter_map(|toast| Some((toast.table?, toast.oid))).collect()
+}

@@ -1,0 +1,262 @@
+//! Rows of the catalogs, as far as they matter here.
+
+use rustc_hash::FxHashMap;
+use walden_source::names::{Column, Missing};
+
+use super::layout::{Layout, oid};
+use crate::decode::{Stored, decompress, next};
+use crate::tuple::Tuple;
+use crate::types;
+
+/// What a row is of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum Key {
+    Class(u32),
+    /// Relation and number of the column.
+    Attribute(u32, i16),
+    Type(u32),
+    Namespace(u32),
+    Enum(u32),
+    /// Child and parent.
+    Inherits(u32, u32),
+    Index(u32),
+    Range(u32),
+}
+
+/// A row of a catalog.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Row {
+    Class(Class),
+    Attribute {
+        relation: u32,
+        column: Column,
+    },
+    Type {
+        of: walden_source::names::Type,
+        namespace: u32,
+    },
+    Namespace {
+        oid: u32,
+        name: String,
+    },
+    Enum {
+        oid: u32,
+        of: u32,
+        label: String,
+    },
+    Inherits {
+        child: u32,
+        parent: u32,
+    },
+    /// A primary key.
+    Index {
+        oid: u32,
+        table: u32,
+        columns: Vec<i16>,
+    },
+    Range {
+        of: u32,
+        subtype: u32,
+        multirange: u32,
+    },
+}
+
+/// A row of `pg_class`.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Class {
+    pub oid: u32,
+    pub name: String,
+    pub namespace: u32,
+    /// 0 for what has no file, and for mapped catalogs.
+    pub file: u32,
+    /// 0 for that of the database.
+    pub tablespace: u32,
+    pub toast: u32,
+    pub kind: char,
+    pub persistence: char,
+}
+
+impl Row {
+    pub fn key(&self) -> Key {
+        match self {
+            Row::Class(class) => Key::Class(class.oid),
+            Row::Attribute { relation, column } => Key::Attribute(*relation, column.number),
+            Row::Type { of, .. } => Key::Type(of.oid),
+            Row::Namespace { oid, .. } => Key::Namespace(*oid),
+            Row::Enum { oid, .. } => Key::Enum(*oid),
+            Row::Inherits { child, parent } => Key::Inherits(*child, *parent),
+            Row::Index { oid, .. } => Key::Index(*oid),
+            Row::Range { of, .. } => Key::Range(*of),
+        }
+    }
+}
+
+/// Reads a tuple of a catalog; `None` if it does not matter here or cannot be read.
+pub(crate) fn read(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<Row> {
+    let layout = layouts.get(&catalog)?;
+    let fields = Fields::of(layout, tuple)?;
+    match catalog {
+        oid::PG_CLASS => class(&fields).map(Row::Class),
+        oid::PG_ATTRIBUTE => attribute(&fields),
+        oid::PG_TYPE => type_row(&fields),
+        oid::PG_NAMESPACE => {
+            Some(Row::Namespace { oid: fields.number("oid")?, name: fields.name("nspname")? })
+        }
+        oid::PG_ENUM => Some(Row::Enum {
+            oid: fields.number("oid")?,
+            of: fields.number("enumtypid")?,
+            label: fields.name("enumlabel")?,
+        }),
+        oid::PG_INHERITS => {
+            Some(Row::Inherits { child: fields.number("inhrelid")?, parent: fields.number("inhparent")? })
+        }
+        oid::PG_INDEX => index(&fields),
+        oid::PG_RANGE => Some(Row::Range {
+            of: fields.number("rngtypid")?,
+            subtype: fields.number("rngsubtype")?,
+            multirange: fields.number("rngmultitypid")?,
+        }),
+        _ => None,
+    }
+}
+
+/// The columns of a catalog's tuple by their names.
+struct Fields<'a> {
+    layout: &'a Layout,
+    values: Vec<Option<Stored<'a>>>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(layout: &'a Layout, tuple: &'a [u8]) -> Option<Fields<'a>> {
+        let attributes = Tuple::of(tuple)?.attributes(&layout.columns);
+        let values: Vec<_> = attributes.map(Result::ok).collect::<Option<_>>()?;
+        Some(Fields { layout, values })
+    }
+
+    fn get(&self, name: &str) -> Option<Stored<'a>> {
+        self.values.get(self.layout.index(name)?).copied().flatten()
+    }
+
+    fn fixed(&self, name: &str) -> Option<&'a [u8]> {
+        match self.get(name)? {
+            Stored::Fixed(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        Some(u32::from_le_bytes(self.fixed(name)?.try_into().ok()?))
+    }
+
+    fn short(&self, name: &str) -> Option<i16> {
+        Some(i16::from_le_bytes(self.fixed(name)?.try_into().ok()?))
+    }
+
+    fn letter(&self, name: &str) -> Option<char> {
+        self.fixed(name)?.first().map(|&byte| char::from(byte))
+    }
+
+    fn bool(&self, name: &str) -> Option<bool> {
+        self.fixed(name)?.first().map(|&byte| byte != 0)
+    }
+
+    fn name(&self, name: &str) -> Option<String> {
+        let bytes = self.fixed(name)?;
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+}
+
+fn class(fields: &Fields<'_>) -> Option<Class> {
+    Some(Class {
+        oid: fields.number("oid")?,
+        name: fields.name("relname")?,
+        namespace: fields.number("relnamespace")?,
+        file: fields.number("relfilenode")?,
+        tablespace: fields.number("reltablespace")?,
+        toast: fields.number("reltoastrelid")?,
+        kind: fields.letter("relkind")?,
+        persistence: fields.letter("relpersistence")?,
+    })
+}
+
+fn attribute(fields: &Fields<'_>) -> Option<Row> {
+    let number = fields.short("attnum")?;
+    if number < 1 {
+        return None;
+    }
+    let (length, align) = (fields.short("attlen")?, fields.letter("attalign")?);
+    let missing = match fields.bool("atthasmissing") {
+        Some(true) => fields.get("attmissingval").and_then(|array| missing(array, length, align)),
+        _ => None,
+    };
+    let column = Column {
+        number,
+        name: fields.name("attname")?,
+        type_oid: fields.number("atttypid")?,
+        typmod: fields.number("atttypmod")?.cast_signed(),
+        length,
+        align,
+        storage: fields.letter("attstorage")?,
+        is_dropped: fields.bool("attisdropped")?,
+        is_generated: fields.letter("attgenerated")? != '\0',
+        is_virtual: fields.letter("attgenerated")? == 'v',
+        is_identity_always: fields.letter("attidentity")? == 'a',
+        is_key: false,
+        missing: missing.map_or(Missing::Null, Missing::Bytes),
+    };
+    Some(Row::Attribute { relation: fields.number("attrelid")?, column })
+}
+
+/// The element of `attmissingval`, an array of one.
+fn missing(array: Stored<'_>, length: i16, align: char) -> Option<Vec<u8>> {
+    let content = match array {
+        Stored::Plain(content) => content.to_vec(),
+        Stored::Compressed(bytes) => decompress(bytes)?,
+        _ => return None,
+    };
+    let mut whole = vec![0; 4];
+    whole.extend(content);
+    let number = |at: usize| whole.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+    let (rank, data_at) = (number(4)?, number(8)? as usize);
+    if rank != 1 {
+        return None;
+    }
+    // The header with one dimension has 24 bytes.
+    let mut at = if data_at == 0 { 24 } else { data_at };
+    let layout = types::Layout { length, align: types::align_of(align)? };
+    match next(&whole, &mut at, layout)? {
+        Stored::Fixed(bytes) | Stored::Plain(bytes) => Some(bytes.to_vec()),
+        Stored::Compressed(bytes) => decompress(bytes),
+        Stored::Toasted(_) => None,
+    }
+}
+
+fn type_row(fields: &Fields<'_>) -> Option<Row> {
+    let of = walden_source::names::Type {
+        oid: fields.number("oid")?,
+        schema: String::new(),
+        name: fields.name("typname")?,
+        kind: fields.letter("typtype")?,
+        length: fields.short("typlen")?,
+        align: fields.letter("typalign")?,
+        element: fields.number("typelem")?,
+        is_array: fields.letter("typcategory")? == 'A',
+        base: fields.number("typbasetype")?,
+        relation: fields.number("typrelid")?,
+        ..walden_source::names::Type::default()
+    };
+    Some(Row::Type { of, namespace: fields.number("typnamespace")? })
+}
+
+fn index(fields: &Fields<'_>) -> Option<Row> {
+    if !fields.bool("indisprimary")? {
+        return None;
+    }
+    let Stored::Plain(bytes) = fields.get("indkey")? else { return None };
+    // int2vector: an array's number of dimensions, offset, type, length and lower bound, then the numbers.
+    let (numbers, _) = bytes.get(20..)?.as_chunks::<2>();
+    let count = usize::try_from(fields.short("indnkeyatts")?).ok()?;
+    let columns = numbers.iter().take(count).map(|number| i16::from_le_bytes(*number)).collect();
+    Some(Row::Index { oid: fields.number("indexrelid")?, table: fields.number("indrelid")?, columns })
+}

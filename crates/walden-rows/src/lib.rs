@@ -1,0 +1,309 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod change;
+mod decode;
+mod heap;
+mod read;
+mod select;
+pub mod sql;
+mod start;
+mod survey;
+mod toast;
+mod tuple;
+mod types;
+pub mod value;
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
+use walden_format::version::Major;
+use walden_redo::{BasePages, PageStore, Replay, StoreOptions};
+use walden_source::datadir::{DataDir, DataDirError};
+use walden_source::inventory::Run;
+use walden_source::names::Names;
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again, scan_in_order};
+
+pub use change::{
+    Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn,
+};
+pub use read::Counts;
+pub use select::Wanted;
+pub use types::Types;
+
+use catalog::{Catalog, Key, Layout, Row as CatalogRow};
+use read::{Filter, Reader};
+use start::{Pending, Start};
+use survey::{Findings, Survey};
+
+/// Which changes are read, and from what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The table, with its partitions if it has any.
+    pub table: Wanted,
+    /// A base backup, or the data directory of a server that was stopped, from which the log goes on.
+    pub base: Option<PathBuf>,
+    /// The first record whose change is given; replay starts earlier.
+    pub from: Option<Lsn>,
+    /// The first record that is not read any more.
+    pub to: Option<Lsn>,
+    /// Only changes of this transaction: toplevel, or a subtransaction.
+    pub xid: Option<u32>,
+    /// Only these; all if it is empty.
+    pub operations: Vec<Operation>,
+    /// Whether changes that were rolled back are given, too.
+    pub with_aborted: bool,
+    /// Bytes of memory for pages; more go to a temporary file.
+    pub memory_bytes: usize,
+    /// Threads; with more than one, another one reads and decodes ahead.
+    pub threads: usize,
+}
+
+/// Why rows cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RowsError {
+    /// Nothing is known of the table.
+    #[error(
+        "cannot find the table {0}: give the names of its server (--names), or a base backup that has it (--base)"
+    )]
+    NoTable(String),
+    /// More than one table may be meant.
+    #[error("more than one table is named {0}: name it as DATABASE.SCHEMA.TABLE")]
+    Ambiguous(String),
+    /// The table is known, its columns are not.
+    #[error(
+        "the columns of {0} are not known: save the names again with this version of Walden (--save-names), or give a \
+         base backup (--base)"
+    )]
+    NoColumns(String),
+    /// The catalogs of this version are not known.
+    #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 18 are known")]
+    Version(Major),
+    /// The base backup is none.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The base backup cannot be read.
+    #[error("cannot read the catalogs of {}: {error}", path.display())]
+    Base {
+        /// Its folder.
+        path: PathBuf,
+        /// The error of the file system.
+        #[source]
+        error: io::Error,
+    },
+    /// A page could not be kept or read.
+    #[error("{0}")]
+    Store(String),
+    /// The base backup's TOAST table cannot be read.
+    #[error("cannot read a TOAST table of the base backup: {0}")]
+    Toast(#[source] io::Error),
+}
+
+/// The changes of a table's rows in a run of the log.
+///
+/// The log is read twice: [`RowChanges::survey`] learns what became of the transactions and how the table's columns and files
+/// change, [`RowChanges::read`] replays the table's pages and gives the rows.
+pub struct RowChanges<'r> {
+    run: &'r Run,
+    options: Options,
+    findings: Findings,
+    catalog: Catalog,
+    pending: Pending,
+    tables: FxHashSet<u32>,
+    start: Lsn,
+    /// What the caller should know of: rows of catalogs that could not be read, for example.
+    pub notes: Vec<String>,
+}
+
+/// How far the log was read, and what was found.
+#[derive(Debug)]
+pub struct Summary {
+    /// Where the range begins; replay may have begun before.
+    pub from: Lsn,
+    /// How far it got.
+    pub reached: Lsn,
+    /// Damage that ended it.
+    pub damage: Option<Damage>,
+    /// What was found.
+    pub counts: Counts,
+}
+
+impl<'r> RowChanges<'r> {
+    /// Reads the log once. `done` gets the bytes of each segment that was read.
+    ///
+    /// # Errors
+    /// The table or its columns are not known, or the base backup cannot be read.
+    pub fn survey(
+        run: &'r Run,
+        names: &Names,
+        options: Options,
+        done: impl FnMut(u64),
+    ) -> Result<RowChanges<'r>, RowsError> {
+        let layouts = catalog::layouts(run.version).ok_or(RowsError::Version(run.version))?;
+        let start = match &options.base {
+            Some(base) => Start::from_base(base, &options.table, &layouts)?,
+            None => Start::from_names(names, &options.table)?,
+        };
+        let (store, base) = store(&options)?;
+        let from = base.as_ref().map(DataDir::redo_from);
+        let findings = survey(run, &options, (store, from), &start, &layouts, done)?;
+        let (catalog, pending) = start.settle(&findings);
+        let tables = options.table.tables(&catalog, &findings);
+        if tables.is_empty() {
+            return Err(RowsError::NoTable(options.table.to_string()));
+        }
+        let has_columns = |oid: &u32| {
+            catalog.get(Key::Attribute(*oid, 1)).is_some()
+                || findings.changes.iter().any(|change| change.key == Key::Attribute(*oid, 1))
+        };
+        if !tables.iter().any(has_columns) {
+            return Err(RowsError::NoColumns(options.table.to_string()));
+        }
+        let notes = notes(&findings, options.base.is_some());
+        let start = from.unwrap_or(run.start());
+        Ok(RowChanges { run, options, findings, catalog, pending, tables, start, notes })
+    }
+
+    /// Reads the log again, and gives the changes in its order; `each` may end it. `done` gets the bytes of each segment that was
+    /// read.
+    ///
+    /// # Errors
+    /// A page could not be kept, or the base backup cannot be read.
+    pub fn read(
+        self,
+        done: impl FnMut(u64),
+        each: impl FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<Summary, RowsError> {
+        let (store, base) = store(&self.options)?;
+        let (files, toast_files) = self.files();
+        let Options { from, to, xid, operations, with_aborted, threads, .. } = self.options;
+        let mut reader = Reader {
+            findings: &self.findings,
+            next: 0,
+            current: FxHashMap::default(),
+            catalog: self.catalog,
+            pending: self.pending,
+            replaced: Vec::new(),
+            tables: self.tables,
+            files,
+            toast_files,
+            known: FxHashMap::default(),
+            replay: Replay::new(store),
+            base,
+            chunks: toast::Chunks::default(),
+            speculative: FxHashMap::default(),
+            filter: Filter { from, to, xid, operations, with_aborted },
+            counts: Counts::default(),
+            tuples: Vec::new(),
+            failure: None,
+            each,
+        };
+        for oid in reader.tables.clone() {
+            if let Some(file) = reader.catalog.class(oid).and_then(|class| reader.catalog.file(class)) {
+                reader.current.insert(file, oid);
+            }
+        }
+        // The survey has computed all checksums.
+        let options = ScanOptions { threads, from: Some(self.start), to: None };
+        let (reached, end) = scan_again(self.run, options, self.findings.reached, &mut reader, done);
+        if let Some(failure) = reader.replay.store.failure() {
+            return Err(RowsError::Store(failure.to_string()));
+        }
+        if let Some(error) = reader.failure {
+            return Err(RowsError::Toast(error));
+        }
+        let damage = match end {
+            SegmentEnd::Damaged(damage) => Some(damage),
+            _ => None,
+        };
+        Ok(Summary { from: from.unwrap_or(self.start), reached, damage, counts: reader.counts })
+    }
+
+    /// All files that the tables and their TOAST tables have in the range; those of the TOAST tables.
+    fn files(&self) -> (FxHashSet<RelFileLocator>, FxHashSet<RelFileLocator>) {
+        let rows = || {
+            let changes = self.findings.changes.iter();
+            changes.flat_map(|change| [&change.old, &change.new]).flatten().filter_map(|row| match row {
+                CatalogRow::Class(class) => Some(class),
+                _ => None,
+            })
+        };
+        let all = || self.catalog.classes().chain(rows());
+        let is_wanted = |oid: u32| self.tables.contains(&oid);
+        let toast: FxHashSet<u32> =
+            all().filter(|class| is_wanted(class.oid) && class.toast != 0).map(|class| class.toast).collect();
+        let of = |is: &dyn Fn(u32) -> bool| -> FxHashSet<RelFileLocator> {
+            all().filter(|class| is(class.oid)).filter_map(|class| self.catalog.file(class)).collect()
+        };
+        let toast_files = of(&|oid| toast.contains(&oid));
+        let mut files = of(&is_wanted);
+        files.extend(&toast_files);
+        (files, toast_files)
+    }
+}
+
+fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
+    let base = options.base.as_deref().map(DataDir::open).transpose()?;
+    let pages = options.base.as_deref().map(DataDir::open).transpose()?;
+    let logs_hints = base.as_ref().is_some_and(|data| data.control().logs_hints());
+    let pages = pages.map(|data| Box::new(data) as Box<dyn BasePages>);
+    let memory_bytes = options.memory_bytes;
+    let mut store = PageStore::new(StoreOptions { memory_bytes, base: pages, ..StoreOptions::default() });
+    if logs_hints {
+        store.log_hints();
+    }
+    Ok((store, base))
+}
+
+fn survey(
+    run: &Run,
+    options: &Options,
+    (store, from): (PageStore, Option<Lsn>),
+    start: &Start,
+    layouts: &FxHashMap<u32, Layout>,
+    done: impl FnMut(u64),
+) -> Result<Findings, RowsError> {
+    let rough = start.rough();
+    let wanted = options.table.tables(&rough, &Findings::default());
+    let is_other = |class: &&catalog::Class| {
+        !wanted.contains(&class.oid)
+            && !matches!(class.kind, 'c' | 't' | 'p')
+            && !class.name.starts_with("pg_temp_")
+    };
+    let mut survey = Survey {
+        findings: Findings::default(),
+        replay: Replay::new(store),
+        layouts,
+        catalogs: start.catalog_files().iter().map(|(oid, file)| (*file, *oid)).collect(),
+        database: rough.database,
+        other_files: rough.classes().filter(is_other).filter_map(|class| rough.file(class)).collect(),
+        others: rough.classes().filter(is_other).map(|class| class.oid).collect(),
+        interesting: start.transactions(),
+        to: options.to,
+        tuples: Vec::new(),
+    };
+    let scan = ScanOptions { threads: options.threads, from, to: None };
+    // Damage ends the second pass as well, which reports it.
+    (survey.findings.reached, _) = scan_in_order(run, scan, &mut survey, done);
+    if let Some(failure) = survey.replay.store.failure() {
+        return Err(RowsError::Store(failure.to_string()));
+    }
+    Ok(survey.findings)
+}
+
+fn notes(findings: &Findings, has_base: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some((count, first)) = findings.unread.filter(|_| !has_base) {
+        notes.push(format!(
+            "{count} changes of the catalogs could not be read, the first at {first}: their pages have had no image in the \
+             log before. If the table's columns or file were changed there, rows may be missing or unknown; a base backup \
+             (--base) has these pages"
+        ));
+    }
+    notes
+}

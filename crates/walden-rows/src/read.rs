@@ -1,0 +1,456 @@
+//! The second pass: records to rows.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use walden_format::lsn::Lsn;
+use walden_format::payload::xact::plain_end;
+use walden_format::payload::{self, Payload};
+use walden_format::record::{Record, RelFileLocator};
+use walden_format::rmgr::rmid;
+use walden_format::stream::Visitor;
+use walden_redo::page::Tid;
+use walden_redo::{Observer, Replay, Touched};
+use walden_source::datadir::DataDir;
+use walden_source::names::{Column, Missing};
+
+use crate::catalog::{Catalog, Key, Row as CatalogRow};
+use crate::change::{
+    Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, is_shown,
+};
+use crate::decode::{Stored, ToastPointer, decompress, value};
+use crate::heap::{self, Action, Bytes, TupleChange};
+use crate::start::Pending;
+use crate::survey::Findings;
+use crate::toast::{Chunks, NO_CHUNKS};
+use crate::tuple::Tuple;
+use crate::value::Value;
+
+const NOT_THESE: &str = "the row does not fit the columns that are known: they were others then";
+const NO_COLUMNS: &str = "the columns are not known";
+const DAMAGED: &str = "its compressed bytes are damaged";
+const NOT_KEY: &str = "the log has the key's columns alone";
+
+/// Which changes are wanted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Filter {
+    pub from: Option<Lsn>,
+    pub to: Option<Lsn>,
+    pub xid: Option<u32>,
+    /// All if it is empty.
+    pub operations: Vec<Operation>,
+    pub with_aborted: bool,
+}
+
+/// Rows and events, with how much is known of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Changes that were given.
+    pub changes: u64,
+    /// Of these, those whose row before is not known, or not whole.
+    pub before_unknown: u64,
+    /// Those whose row after is not known, or not whole.
+    pub after_unknown: u64,
+    /// Changes left out because their transaction was rolled back.
+    pub aborted: u64,
+    /// Changes of transactions whose end is not in the range.
+    pub unfinished: u64,
+    /// Truncations, rewrites and drops.
+    pub events: u64,
+}
+
+pub(crate) struct Reader<'c, F> {
+    pub findings: &'c Findings,
+    /// The next change of the catalogs.
+    pub next: usize,
+    pub catalog: Catalog,
+    pub pending: Pending,
+    /// What changes of the catalogs replaced, for when their transactions abort.
+    pub replaced: Vec<(u32, Key, Option<CatalogRow>)>,
+    /// The wanted tables.
+    pub tables: FxHashSet<u32>,
+    /// All files that they and their TOAST tables ever have.
+    pub files: FxHashSet<RelFileLocator>,
+    pub toast_files: FxHashSet<RelFileLocator>,
+    /// The tables' files now.
+    pub current: FxHashMap<RelFileLocator, u32>,
+    pub known: FxHashMap<u32, Arc<Table>>,
+    pub replay: Replay,
+    pub base: Option<DataDir>,
+    pub chunks: Chunks,
+    /// Inserts that are not confirmed yet.
+    pub speculative: FxHashMap<(RelFileLocator, Tid), (Lsn, TupleChange)>,
+    pub filter: Filter,
+    pub counts: Counts,
+    pub tuples: Vec<TupleChange>,
+    pub failure: Option<std::io::Error>,
+    pub each: F,
+}
+
+/// Keeps the changes of tuples that a record makes, and whether the first page is known after it.
+struct Collector<'t>(&'t mut Vec<TupleChange>, bool);
+
+impl Observer for Collector<'_> {
+    fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
+        heap::changes(record, touched, self.0);
+        self.1 = touched.first().is_some_and(|touched| touched.page.is_some());
+    }
+}
+
+impl<F: FnMut(Entry) -> ControlFlow<()>> Visitor for Reader<'_, F> {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if self.filter.to.is_some_and(|to| record.lsn >= to) || self.replay.store.failure().is_some() {
+            return ControlFlow::Break(());
+        }
+        let flow = match record.blocks.is_empty() {
+            false if record.blocks.iter().any(|block| self.files.contains(&block.relation)) => {
+                self.table_record(record)
+            }
+            false => ControlFlow::Continue(()),
+            true if plain_end(record).is_some() => {
+                self.transaction_end(record);
+                ControlFlow::Continue(())
+            }
+            true => {
+                if record.header.rmid == rmid::XACT {
+                    self.transaction_end(record);
+                }
+                let flow = match record.header.rmid {
+                    rmid::SMGR => self.file_record(record),
+                    _ => ControlFlow::Continue(()),
+                };
+                self.replay.apply(record, &mut ());
+                flow
+            }
+        };
+        flow?;
+        while let Some(change) =
+            self.findings.changes.get(self.next).filter(|change| change.lsn <= record.lsn)
+        {
+            self.next += 1;
+            self.catalog_change(change.lsn, change.xid, change.key, change.new.clone())?;
+        }
+        match self.failure {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    }
+}
+
+impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
+    fn table_record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let mut tuples = std::mem::take(&mut self.tuples);
+        tuples.clear();
+        let mut collector = Collector(&mut tuples, false);
+        self.replay.apply(record, &mut collector);
+        let is_page_known = collector.1;
+        let mut flow = ControlFlow::Continue(());
+        for tuple in tuples.drain(..) {
+            if self.toast_files.contains(&tuple.file) {
+                self.chunks.take(&tuple, is_page_known);
+            } else if let Some(&oid) = self.current.get(&tuple.file) {
+                flow = self.tuple_change(record, oid, tuple);
+            }
+            if flow.is_break() {
+                break;
+            }
+        }
+        self.tuples = tuples;
+        flow
+    }
+
+    fn tuple_change(&mut self, record: &Record<'_>, oid: u32, tuple: TupleChange) -> ControlFlow<()> {
+        let (lsn, xid) = (record.lsn, record.header.xid);
+        let place = |tid: Option<Tid>| tid.map(|tid| (tuple.file, tid));
+        match tuple.action {
+            Action::SpeculativeInsert => {
+                if let Some(place) = place(tuple.new_tid) {
+                    self.speculative.insert(place, (lsn, tuple));
+                }
+                ControlFlow::Continue(())
+            }
+            Action::Retract => {
+                if let Some(place) = place(tuple.old_tid) {
+                    self.speculative.remove(&place);
+                }
+                ControlFlow::Continue(())
+            }
+            Action::Confirm => match place(tuple.new_tid).and_then(|place| self.speculative.remove(&place)) {
+                Some((lsn, insert)) => self.emit(lsn, xid, oid, Operation::Insert, insert),
+                None => ControlFlow::Continue(()),
+            },
+            Action::Insert => self.emit(lsn, xid, oid, Operation::Insert, tuple),
+            Action::Update => self.emit(lsn, xid, oid, Operation::Update, tuple),
+            Action::Delete | Action::Move => self.emit(lsn, xid, oid, Operation::Delete, tuple),
+        }
+    }
+
+    /// Whether a change of a transaction is wanted; counts those that are left out.
+    fn is_wanted(&mut self, lsn: Lsn, xid: u32, operation: Option<Operation>) -> bool {
+        let filter = &self.filter;
+        let is_wanted = filter.from.is_none_or(|from| lsn >= from)
+            && filter.xid.is_none_or(|wanted| wanted == xid || wanted == self.findings.top(xid))
+            && operation.is_none_or(|operation| {
+                filter.operations.is_empty() || filter.operations.contains(&operation)
+            });
+        let is_aborted = matches!(self.findings.outcome(xid), Outcome::Aborted { .. });
+        if is_wanted && is_aborted && !filter.with_aborted {
+            self.counts.aborted += 1;
+            return false;
+        }
+        is_wanted
+    }
+
+    fn emit(
+        &mut self,
+        lsn: Lsn,
+        xid: u32,
+        oid: u32,
+        operation: Operation,
+        tuple: TupleChange,
+    ) -> ControlFlow<()> {
+        if !self.is_wanted(lsn, xid, Some(operation)) {
+            return ControlFlow::Continue(());
+        }
+        let Some(table) = self.table(oid) else { return ControlFlow::Continue(()) };
+        let before = self.image(&table, &tuple.old);
+        let after = self.image(&table, &tuple.new);
+        let outcome = self.findings.outcome(xid);
+        let is_unknown = |image: &Image| match image {
+            Image::None => false,
+            Image::Row(row) => !row.is_known(),
+            Image::Unknown(_) => true,
+        };
+        self.counts.changes += 1;
+        self.counts.before_unknown += u64::from(is_unknown(&before));
+        self.counts.after_unknown += u64::from(is_unknown(&after));
+        self.counts.unfinished += u64::from(outcome == Outcome::Unfinished);
+        (self.each)(Entry::Change(RowChange {
+            lsn,
+            xid,
+            top_xid: self.findings.top(xid),
+            outcome,
+            table,
+            operation,
+            before,
+            after,
+            old_tid: tuple.old_tid,
+            new_tid: tuple.new_tid,
+            is_moved: tuple.action == Action::Move,
+        }))
+    }
+
+    fn event(&mut self, lsn: Lsn, xid: u32, table: Arc<Table>, kind: EventKind) -> ControlFlow<()> {
+        if !self.is_wanted(lsn, xid, None) {
+            return ControlFlow::Continue(());
+        }
+        self.counts.events += 1;
+        let (top_xid, outcome) = (self.findings.top(xid), self.findings.outcome(xid));
+        (self.each)(Entry::Event(Event { lsn, xid, top_xid, outcome, table, kind }))
+    }
+
+    /// A table as it is now.
+    fn table(&mut self, oid: u32) -> Option<Arc<Table>> {
+        if let Some(table) = self.known.get(&oid) {
+            return Some(Arc::clone(table));
+        }
+        let mut table = self.catalog.table(oid)?;
+        for column in &mut table.columns {
+            column.type_name = self.catalog.types.name(column.column.type_oid);
+        }
+        let table = Arc::new(table);
+        self.known.insert(oid, Arc::clone(&table));
+        Some(table)
+    }
+
+    fn image(&mut self, table: &Table, bytes: &Bytes) -> Image {
+        let (bytes, is_key) = match bytes {
+            Bytes::None => return Image::None,
+            Bytes::Unknown(why) => return Image::Unknown(why),
+            Bytes::Whole(bytes) => (bytes, false),
+            Bytes::Key(bytes) => (bytes, true),
+        };
+        if table.stored.is_empty() {
+            return Image::Unknown(NO_COLUMNS);
+        }
+        let Some(tuple) = Tuple::of(bytes).filter(|tuple| tuple.natts() <= table.stored.len()) else {
+            return Image::Unknown(NOT_THESE);
+        };
+        let mut attributes = tuple.attributes(&table.stored);
+        let mut cells = Vec::with_capacity(table.columns.len());
+        for (index, column) in table.stored.iter().enumerate() {
+            let attribute = match attributes.next() {
+                Some(Ok(attribute)) => Some(attribute),
+                Some(Err(_)) => return Image::Unknown(NOT_THESE),
+                None if index < tuple.natts() => return Image::Unknown(NOT_THESE),
+                None => None,
+            };
+            if !is_shown(column) {
+                continue;
+            }
+            cells.push(match attribute {
+                Some(Some(stored)) => self.cell(column, stored),
+                Some(None) if is_key && !column.is_key => Cell::Unknown(NOT_KEY),
+                Some(None) => Cell::Null,
+                None => self.missing(column),
+            });
+        }
+        Image::Row(Row { cells })
+    }
+
+    fn cell(&mut self, column: &Column, stored: Stored<'_>) -> Cell {
+        let types = &self.catalog.types;
+        match stored {
+            Stored::Fixed(bytes) | Stored::Plain(bytes) => Cell::Value(value(types, column.type_oid, bytes)),
+            Stored::Compressed(bytes) => match decompress(bytes) {
+                Some(bytes) => Cell::Value(value(types, column.type_oid, &bytes)),
+                None => Cell::Unknown(DAMAGED),
+            },
+            Stored::Toasted(pointer) => self.toasted(column, &pointer),
+        }
+    }
+
+    fn toasted(&mut self, column: &Column, pointer: &ToastPointer) -> Cell {
+        let class = self.catalog.class(pointer.relation);
+        let Some(file) = class.and_then(|class| self.catalog.file(class)) else {
+            return Cell::Unknown(NO_CHUNKS);
+        };
+        let store = &mut self.replay.store;
+        match self.chunks.fetch(store, self.base.as_mut(), file, pointer) {
+            Ok(Some(bytes)) => {
+                let bytes = if pointer.is_compressed() { decompress(&bytes) } else { Some(bytes) };
+                match bytes {
+                    Some(bytes) => Cell::Value(value(&self.catalog.types, column.type_oid, &bytes)),
+                    None => Cell::Unknown(DAMAGED),
+                }
+            }
+            Ok(None) => Cell::Unknown(NO_CHUNKS),
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                Cell::Unknown(NO_CHUNKS)
+            }
+        }
+    }
+
+    /// A column that was added after the row was written.
+    fn missing(&self, column: &Column) -> Cell {
+        match &column.missing {
+            Missing::Null => Cell::Null,
+            Missing::Text(text) => Cell::Value(Value::Printed(text.clone())),
+            Missing::Bytes(bytes) => Cell::Value(value(&self.catalog.types, column.type_oid, bytes)),
+        }
+    }
+
+    /// A table that is emptied in place, as its file is of the same transaction (`heap_truncate_one_rel`). Vacuum, which cuts
+    /// files as well, has no transaction.
+    fn file_record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let Ok(Payload::StorageTruncate(cut)) = payload::parse(record) else {
+            return ControlFlow::Continue(());
+        };
+        let oid = self.current.get(&cut.relation).copied();
+        let table = oid.filter(|_| cut.blocks == 0 && record.header.xid != 0).and_then(|oid| self.table(oid));
+        match table {
+            Some(table) => self.event(record.lsn, record.header.xid, table, EventKind::Truncate),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn catalog_change(&mut self, lsn: Lsn, xid: u32, key: Key, new: Option<CatalogRow>) -> ControlFlow<()> {
+        let mut event = None;
+        if let Key::Class(oid) = key
+            && self.tables.contains(&oid)
+            && let Some(before) = self.catalog.class(oid).cloned()
+            && let Some(table) = self.table(oid)
+        {
+            match &new {
+                Some(CatalogRow::Class(after)) if after.file != before.file && before.file != 0 => {
+                    let is_copied = self.findings.transient.contains(&after.file)
+                        || after.tablespace != before.tablespace && after.tablespace != 0;
+                    let file = self.catalog.file(after);
+                    event = match (is_copied, file) {
+                        (true, Some(file)) => Some((table, EventKind::Rewrite { file })),
+                        _ => Some((table, EventKind::Truncate)),
+                    };
+                }
+                None => event = Some((table, EventKind::Drop)),
+                _ => {}
+            }
+        }
+        let before = self.set(key, new);
+        self.replaced.push((xid, key, before));
+        match event {
+            Some((table, kind)) => self.event(lsn, xid, table, kind),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn set(&mut self, key: Key, row: Option<CatalogRow>) -> Option<CatalogRow> {
+        match key {
+            Key::Class(oid) | Key::Attribute(oid, _) if self.tables.contains(&oid) => {
+                self.known.remove(&oid);
+            }
+            Key::Index(_) | Key::Enum(_) | Key::Range(_) | Key::Namespace(_) => self.known.clear(),
+            Key::Type(oid) => {
+                let uses = |table: &Arc<Table>| table.stored.iter().any(|column| column.type_oid == oid);
+                self.known.retain(|_, table| !uses(table));
+            }
+            _ => {}
+        }
+        let before = self.catalog.set(key, row);
+        if matches!(key, Key::Class(_)) {
+            self.find_files(key);
+        }
+        before
+    }
+
+    /// Notes in which file a table is now.
+    fn find_files(&mut self, key: Key) {
+        let Key::Class(oid) = key else { return };
+        if !self.tables.contains(&oid) {
+            return;
+        }
+        self.current.retain(|_, of| *of != oid);
+        if let Some(file) = self.catalog.class(oid).and_then(|class| self.catalog.file(class)) {
+            self.current.insert(file, oid);
+        }
+    }
+
+    fn transaction_end(&mut self, record: &Record<'_>) {
+        if self.replaced.is_empty() && self.pending.inserted.is_empty() && self.pending.deleted.is_empty() {
+            return;
+        }
+        let (end, is_commit) = match payload::parse(record) {
+            Ok(Payload::Commit(end)) => (end, true),
+            Ok(Payload::Abort(end)) => (end, false),
+            _ => return,
+        };
+        let mut xids: FxHashSet<u32> = end.subxacts.into_iter().collect();
+        xids.insert(end.twophase_xid.unwrap_or(record.header.xid));
+        let (own, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.replaced).into_iter().partition(|(xid, _, _)| xids.contains(xid));
+        self.replaced = others;
+        if !is_commit {
+            for (_, key, before) in own.into_iter().rev() {
+                self.set(key, before);
+            }
+            return;
+        }
+        // What the log had of these rows is newer.
+        let changed: FxHashSet<Key> = own.iter().map(|(_, key, _)| *key).collect();
+        for xid in &xids {
+            for row in self.pending.deleted.remove(xid).unwrap_or_default() {
+                if !changed.contains(&row.key()) && self.catalog.get(row.key()) == Some(&row) {
+                    self.set(row.key(), None);
+                }
+            }
+        }
+        for xid in &xids {
+            for row in self.pending.inserted.remove(xid).unwrap_or_default() {
+                if !changed.contains(&row.key()) {
+                    self.set(row.key(), Some(row));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Which tables are meant.
+
+use rustc_hash::FxHashSet;
+use walden_format::record::RelFileLocator;
+use walden_source::names::split_name;
+
+use crate::catalog::{Catalog, Class, Row};
+use crate::survey::Findings;
+
+/// A table as a user names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them.
+    Name(String),
+    /// The file that it is in.
+    File(RelFileLocator),
+}
+
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wanted::Name(name) => f.write_str(name),
+            Wanted::File(file) => file.fmt(f),
+        }
+    }
+}
+
+impl Wanted {
+    /// The database's name, if it is part of the name.
+    pub(crate) fn database_name(&self) -> Option<String> {
+        match self {
+            Wanted::Name(name) => split_name(name).into_iter().rev().nth(2),
+            Wanted::File(_) => None,
+        }
+    }
+
+    /// Whether a relation of a database is meant.
+    pub(crate) fn is(&self, class: &Class, schema: &str) -> bool {
+        // Partitioned tables and materialized views, and not what is the server's own or a session's.
+        if !matches!(class.kind, 'r' | 'p' | 'm') || class.persistence == 't' {
+            return false;
+        }
+        match self {
+            Wanted::Name(name) => {
+                let parts = split_name(name);
+                let mut parts = parts.iter().rev();
+                parts.next() == Some(&class.name)
+                    && parts.next().is_none_or(|wanted| schema.is_empty() || wanted == schema)
+            }
+            Wanted::File(file) => class.file == file.relation,
+        }
+    }
+
+    /// The relations that are meant, from the state at the log's start and what the log adds; with their partitions.
+    pub(crate) fn tables(&self, catalog: &Catalog, findings: &Findings) -> FxHashSet<u32> {
+        let is = |class: &Class| self.is(class, catalog.schema(class.namespace));
+        let mut oids: FxHashSet<u32> =
+            catalog.classes().filter(|class| is(class)).map(|class| class.oid).collect();
+        let rows = || findings.changes.iter().filter_map(|change| change.new.as_ref());
+        // A name or file that a relation has first within the log counts if none has it at the start.
+        if oids.is_empty() {
+            oids.extend(rows().filter_map(|row| match row {
+                Row::Class(class) if is(class) => Some(class.oid),
+                _ => None,
+            }));
+        }
+        loop {
+            let before = oids.len();
+            catalog.add_partitions(&mut oids);
+            for row in rows() {
+                if let Row::Inherits { child, parent } = row
+                    && oids.contains(parent)
+                {
+                    oids.insert(*child);
+                }
+            }
+            if oids.len() == before {
+                return oids;
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The state of the catalogs at the log's start.
+
+use std::path::Path;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
+use walden_source::datadir::DataDir;
+use walden_source::names::{DEFAULT_TABLESPACE, Names};
+
+use crate::RowsError;
+use crate::catalog::{self, By, Catalog, Key, Layout, Loaded, Row, Version};
+use crate::change::Outcome;
+use crate::select::Wanted;
+use crate::survey::Findings;
+
+/// Where the state comes from.
+#[derive(Debug)]
+pub(crate) enum Start {
+    /// A base backup's catalogs, as they were when their files were copied.
+    Base { database: u32, loaded: Loaded },
+    /// Names of a server at a position.
+    Names { catalog: Catalog, files: FxHashMap<u32, RelFileLocator>, at: Option<Lsn> },
+}
+
+/// What a transaction did to the catalogs before the log's start, and made valid within it.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub inserted: FxHashMap<u32, Vec<Row>>,
+    pub deleted: FxHashMap<u32, Vec<Row>>,
+}
+
+impl Start {
+    /// Reads the catalogs of the database in a base backup that has the wanted table.
+    pub fn from_base(
+        path: &Path,
+        wanted: &Wanted,
+        layouts: &FxHashMap<u32, Layout>,
+    ) -> Result<Start, RowsError> {
+        let failed = |error| RowsError::Base { path: path.into(), error };
+        let mut data = DataDir::open(path)?;
+        let mut databases = catalog::databases(path).map_err(failed)?;
+        if let Wanted::File(file) = wanted {
+            databases.retain(|(database, _)| *database == file.database);
+        }
+        if let Some(name) = wanted.database_name() {
+            let names = catalog::database_names(&mut data).map_err(failed)?;
+            databases.retain(|(database, _)| names.get(database) == Some(&name));
+        }
+        let mut found = Vec::new();
+        let mut empty = Vec::new();
+        for (database, tablespace) in databases {
+            let mut selection = Selection::new(wanted);
+            let loaded = catalog::load(&mut data, (database, tablespace), layouts, |row, versions| {
+                selection.keeps(row, versions)
+            });
+            let start = Start::Base { database, loaded: loaded.map_err(failed)? };
+            if selection.has_any { found.push(start) } else { empty.push(start) }
+        }
+        match (found.len(), empty.len()) {
+            (1, _) => Ok(found.remove(0)),
+            // The table is made later, in the only database of users.
+            (0, 1..) => {
+                let last = empty.pop().filter(|_| true);
+                last.ok_or_else(|| RowsError::NoTable(wanted.to_string()))
+            }
+            (0, 0) => Err(RowsError::NoTable(wanted.to_string())),
+            _ => Err(RowsError::Ambiguous(wanted.to_string())),
+        }
+    }
+
+    /// Takes the database that has the wanted table from names.
+    pub fn from_names(names: &Names, wanted: &Wanted) -> Result<Start, RowsError> {
+        let database_name = wanted.database_name();
+        let mut databases: Vec<u32> = match wanted {
+            Wanted::File(file) => vec![file.database],
+            Wanted::Name(name) => {
+                let parts = walden_source::names::split_name(name);
+                let fits = |relation: &&walden_source::names::Relation| {
+                    let mut parts = parts.iter().rev();
+                    parts.next() == Some(&relation.name)
+                        && parts.next().is_none_or(|schema| *schema == relation.schema)
+                        && matches!(relation.kind.letter(), 'r' | 'p' | 'm')
+                };
+                let database = |oid| names.database(oid).map(|database| &database.name);
+                names
+                    .relations()
+                    .filter(fits)
+                    .map(|relation| relation.database)
+                    .filter(|oid| database_name.is_none() || database(*oid) == database_name.as_ref())
+                    .collect()
+            }
+        };
+        databases.sort_unstable();
+        databases.dedup();
+        let database = match databases.as_slice() {
+            [database] => *database,
+            [] => return Err(RowsError::NoTable(wanted.to_string())),
+            _ => return Err(RowsError::Ambiguous(wanted.to_string())),
+        };
+        let catalog = catalog::from_names(names, database);
+        let default_tablespace =
+            names.database(database).map_or(DEFAULT_TABLESPACE, |known| known.tablespace);
+        let files = catalog::catalog_files(names, database, default_tablespace);
+        Ok(Start::Names { catalog, files, at: names.origin.lsn })
+    }
+
+    /// The files of the catalogs, by OID.
+    pub fn catalog_files(&self) -> &FxHashMap<u32, RelFileLocator> {
+        match self {
+            Start::Base { loaded, .. } => &loaded.files,
+            Start::Names { files, .. } => files,
+        }
+    }
+
+    /// The rows that counted when the files were copied, or the names were read.
+    pub fn rough(&self) -> Catalog {
+        match self {
+            Start::Names { catalog, .. } => catalog.clone(),
+            Start::Base { database, loaded } => {
+                let mut catalog = Catalog::new(*database, Some(loaded.tablespace));
+                for version in loaded.versions.iter().filter(|version| version.is_current()) {
+                    catalog.set(version.row.key(), Some(version.row.clone()));
+                }
+                catalog
+            }
+        }
+    }
+
+    /// Transactions that the base backup's catalogs mention.
+    pub fn transactions(&self) -> FxHashSet<u32> {
+        let Start::Base { loaded, .. } = self else { return FxHashSet::default() };
+        let of = |by: By| match by {
+            By::Transaction { xid, .. } => Some(xid),
+            _ => None,
+        };
+        loaded
+            .versions
+            .iter()
+            .flat_map(|version| [of(version.inserted), of(version.deleted)])
+            .flatten()
+            .collect()
+    }
+
+    /// The state at the log's start.
+    pub fn settle(self, findings: &Findings) -> (Catalog, Pending) {
+        match self {
+            Start::Base { database, loaded } => settle_base(database, loaded, findings),
+            Start::Names { mut catalog, at, .. } => {
+                roll_back(&mut catalog, at, findings);
+                catalog.settle();
+                (catalog, Pending::default())
+            }
+        }
+    }
+}
+
+fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, Pending) {
+    let mut catalog = Catalog::new(database, Some(loaded.tablespace));
+    let mut pending = Pending::default();
+    // Whether it was so at the log's start, and which transaction of the log makes it so.
+    let verdict = |by: By| match by {
+        By::Nobody => (false, None),
+        By::Frozen => (true, None),
+        By::Transaction { xid, committed } => match findings.outcome(xid) {
+            Outcome::Unfinished => (committed, None),
+            Outcome::Committed { .. } => (false, Some(xid)),
+            Outcome::Aborted { .. } => (false, None),
+        },
+    };
+    for Version { row, inserted, deleted } in loaded.versions {
+        let ((is_there, coming), (is_gone, going)) = (verdict(inserted), verdict(deleted));
+        if coming.is_some() && coming == going || is_gone {
+            continue;
+        }
+        if let Some(xid) = coming {
+            pending.inserted.entry(xid).or_default().push(row.clone());
+        }
+        if let Some(xid) = going {
+            pending.deleted.entry(xid).or_default().push(row.clone());
+        }
+        if is_there {
+            catalog.set(row.key(), Some(row));
+        }
+    }
+    catalog.settle();
+    (catalog, pending)
+}
+
+/// Takes back what the log did to the catalogs before the names were read.
+fn roll_back(catalog: &mut Catalog, at: Option<Lsn>, findings: &Findings) {
+    let is_before = |lsn: Lsn| at.is_none_or(|at| lsn < at);
+    for change in findings.changes.iter().rev().filter(|change| is_before(change.lsn)) {
+        let Outcome::Committed { lsn, .. } = findings.outcome(change.xid) else { continue };
+        if !is_before(lsn) || change.is_old_unknown {
+            continue;
+        }
+        catalog.set(change.key, change.old.clone());
+    }
+}
+
+/// Which rows of a base backup are kept: all relations, columns of those that matter alone.
+struct Selection<'w> {
+    wanted: &'w Wanted,
+    columns_of: Option<FxHashSet<u32>>,
+    has_any: bool,
+}
+
+impl<'w> Selection<'w> {
+    fn new(wanted: &'w Wanted) -> Selection<'w> {
+        Selection { wanted, columns_of: None, has_any: false }
+    }
+
+    fn keeps(&mut self, row: &Row, versions: &[Version]) -> bool {
+        match row {
+            Row::Attribute { relation, .. } => {
+                if self.columns_of.is_none() {
+                    self.columns_of = Some(self.choose(versions));
+                }
+                self.columns_of.as_ref().is_some_and(|oids| oids.contains(relation))
+            }
+            Row::Index { table, .. } => self.columns_of.as_ref().is_some_and(|oids| oids.contains(table)),
+            _ => true,
+        }
+    }
+
+    /// The relations whose columns matter: the wanted ones, their partitions, composite types.
+    fn choose(&mut self, versions: &[Version]) -> FxHashSet<u32> {
+        let mut catalog = Catalog::default();
+        for version in versions {
+            if matches!(version.row.key(), Key::Namespace(_) | Key::Inherits(..)) {
+                catalog.set(version.row.key(), Some(version.row.clone()));
+            }
+        }
+        let mut oids = FxHashSet::default();
+        for version in versions {
+            if let Row::Class(class) = &version.row
+                && self.wanted.is(class, catalog.schema(class.namespace))
+            {
+                oids.insert(class.oid);
+                self.has_any |= version.is_current();
+            }
+        }
+        catalog.add_partitions(&mut oids);
+        for version in versions {
+            if let Row::Type { of, .. } = &version.row
+                && of.kind == 'c'
+                && of.oid >= walden_source::names::FIRST_USER_OID
+            {
+                oids.insert(of.relation);
+            }
+        }
+        oids
+    }
+}

@@ -1,0 +1,302 @@
+//! What types there are: those of PostgreSQL itself by their OIDs, those of users from the catalogs or saved names.
+
+use rustc_hash::FxHashMap;
+use walden_source::names::{Column, Type};
+
+/// How a type's values are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// By a function of its own; the OID of the built-in type says which.
+    Base(u32),
+    Enum,
+    Array {
+        element: u32,
+    },
+    Composite,
+    Range {
+        subtype: u32,
+    },
+    Multirange {
+        subtype: u32,
+    },
+    /// A type whose layout is not known here.
+    Unknown,
+}
+
+/// Length and alignment of a type's values, as `pg_type` has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    /// Bytes; -1 for those with a header that has their length, -2 for a text that ends with a zero.
+    pub length: i16,
+    /// 1, 2, 4 or 8.
+    pub align: usize,
+}
+
+/// Domains of domains that are followed.
+const MAX_DOMAINS: usize = 32;
+
+/// A built-in type: OID, name, length, alignment (`pg_type.typalign`), OID of its array.
+struct Builtin(u32, &'static str, i16, char, u32);
+
+/// OIDs of types with an output of their own.
+#[allow(missing_docs)]
+pub(crate) mod oid {
+    pub const BOOL: u32 = 16;
+    pub const BYTEA: u32 = 17;
+    pub const CHAR: u32 = 18;
+    pub const NAME: u32 = 19;
+    pub const INT8: u32 = 20;
+    pub const INT2: u32 = 21;
+    pub const INT4: u32 = 23;
+    pub const REGPROC: u32 = 24;
+    pub const TEXT: u32 = 25;
+    pub const OID: u32 = 26;
+    pub const TID: u32 = 27;
+    pub const XID: u32 = 28;
+    pub const CID: u32 = 29;
+    pub const JSON: u32 = 114;
+    pub const XML: u32 = 142;
+    pub const POINT: u32 = 600;
+    pub const LSEG: u32 = 601;
+    pub const PATH: u32 = 602;
+    pub const BOX: u32 = 603;
+    pub const POLYGON: u32 = 604;
+    pub const LINE: u32 = 628;
+    pub const CIDR: u32 = 650;
+    pub const FLOAT4: u32 = 700;
+    pub const FLOAT8: u32 = 701;
+    pub const CIRCLE: u32 = 718;
+    pub const MACADDR8: u32 = 774;
+    pub const MONEY: u32 = 790;
+    pub const MACADDR: u32 = 829;
+    pub const INET: u32 = 869;
+    pub const BPCHAR: u32 = 1042;
+    pub const VARCHAR: u32 = 1043;
+    pub const DATE: u32 = 1082;
+    pub const TIME: u32 = 1083;
+    pub const TIMESTAMP: u32 = 1114;
+    pub const TIMESTAMPTZ: u32 = 1184;
+    pub const INTERVAL: u32 = 1186;
+    pub const TIMETZ: u32 = 1266;
+    pub const BIT: u32 = 1560;
+    pub const VARBIT: u32 = 1562;
+    pub const NUMERIC: u32 = 1700;
+    pub const UUID: u32 = 2950;
+    pub const PG_LSN: u32 = 3220;
+    pub const TSVECTOR: u32 = 3614;
+    pub const JSONB: u32 = 3802;
+    pub const XID8: u32 = 5069;
+}
+
+#[rustfmt::skip]
+const BUILTIN: &[Builtin] = &[
+    Builtin(oid::BOOL,          "boolean",                     1, 'c', 1000),
+    Builtin(oid::BYTEA,         "bytea",                      -1, 'i', 1001),
+    Builtin(oid::CHAR,          "\"char\"",                    1, 'c', 1002),
+    Builtin(oid::NAME,          "name",                       64, 'c', 1003),
+    Builtin(oid::INT8,          "bigint",                      8, 'd', 1016),
+    Builtin(oid::INT2,          "smallint",                    2, 's', 1005),
+    Builtin(oid::INT4,          "integer",                     4, 'i', 1007),
+    Builtin(oid::REGPROC,       "regproc",                     4, 'i', 1008),
+    Builtin(oid::TEXT,          "text",                       -1, 'i', 1009),
+    Builtin(oid::OID,           "oid",                         4, 'i', 1028),
+    Builtin(oid::TID,           "tid",                         6, 's', 1010),
+    Builtin(oid::XID,           "xid",                         4, 'i', 1011),
+    Builtin(oid::CID,           "cid",                         4, 'i', 1012),
+    Builtin(oid::JSON,          "json",                       -1, 'i', 199),
+    Builtin(oid::XML,           "xml",                        -1, 'i', 143),
+    Builtin(oid::POINT,         "point",                      16, 'd', 1017),
+    Builtin(oid::LSEG,          "lseg",                       32, 'd', 1018),
+    Builtin(oid::PATH,          "path",                       -1, 'd', 1019),
+    Builtin(oid::BOX,           "box",                        32, 'd', 1020),
+    Builtin(oid::POLYGON,       "polygon",                    -1, 'd', 1027),
+    Builtin(oid::LINE,          "line",                       24, 'd', 629),
+    Builtin(oid::CIDR,          "cidr",                       -1, 'i', 651),
+    Builtin(oid::FLOAT4,        "real",                        4, 'i', 1021),
+    Builtin(oid::FLOAT8,        "double precision",            8, 'd', 1022),
+    Builtin(oid::CIRCLE,        "circle",                     24, 'd', 719),
+    Builtin(oid::MACADDR8,      "macaddr8",                    8, 'i', 775),
+    Builtin(oid::MONEY,         "money",                       8, 'd', 791),
+    Builtin(oid::MACADDR,       "macaddr",                     6, 'i', 1040),
+    Builtin(oid::INET,          "inet",                       -1, 'i', 1041),
+    Builtin(oid::BPCHAR,        "character",                  -1, 'i', 1014),
+    Builtin(oid::VARCHAR,       "character varying",          -1, 'i', 1015),
+    Builtin(oid::DATE,          "date",                        4, 'i', 1182),
+    Builtin(oid::TIME,          "time without time zone",      8, 'd', 1183),
+    Builtin(oid::TIMESTAMP,     "timestamp without time zone", 8, 'd', 1115),
+    Builtin(oid::TIMESTAMPTZ,   "timestamp with time zone",    8, 'd', 1185),
+    Builtin(oid::INTERVAL,      "interval",                   16, 'd', 1187),
+    Builtin(oid::TIMETZ,        "time with time zone",        12, 'd', 1270),
+    Builtin(oid::BIT,           "bit",                        -1, 'i', 1561),
+    Builtin(oid::VARBIT,        "bit varying",                -1, 'i', 1563),
+    Builtin(oid::NUMERIC,       "numeric",                    -1, 'i', 1231),
+    Builtin(2202,               "regprocedure",                4, 'i', 2207),
+    Builtin(2203,               "regoper",                     4, 'i', 2208),
+    Builtin(2204,               "regoperator",                 4, 'i', 2209),
+    Builtin(2205,               "regclass",                    4, 'i', 2210),
+    Builtin(2206,               "regtype",                     4, 'i', 2211),
+    Builtin(oid::UUID,          "uuid",                       16, 'c', 2951),
+    Builtin(oid::PG_LSN,        "pg_lsn",                      8, 'd', 3221),
+    Builtin(oid::TSVECTOR,      "tsvector",                   -1, 'i', 3643),
+    Builtin(oid::JSONB,         "jsonb",                      -1, 'i', 3807),
+    Builtin(4089,               "regnamespace",                4, 'i', 4090),
+    Builtin(4096,               "regrole",                     4, 'i', 4097),
+    Builtin(oid::XID8,          "xid8",                        8, 'd', 271),
+];
+
+/// Ranges of PostgreSQL's own: OID, of its array, of its multirange, of its bounds, name.
+#[rustfmt::skip]
+const RANGES: &[(u32, u32, u32, u32, &str)] = &[
+    (3904, 3905, 4451, oid::INT4,        "int4"),
+    (3906, 3907, 4532, oid::NUMERIC,     "num"),
+    (3908, 3909, 4533, oid::TIMESTAMP,   "ts"),
+    (3910, 3911, 4534, oid::TIMESTAMPTZ, "tstz"),
+    (3912, 3913, 4535, oid::DATE,        "date"),
+    (3926, 3927, 4536, oid::INT8,        "int8"),
+];
+
+/// The types of a database.
+#[derive(Clone, Debug, Default)]
+pub struct Types {
+    types: FxHashMap<u32, Type>,
+}
+
+impl Types {
+    /// Adds a type, or replaces it; `None` removes it. Returns what was there.
+    pub fn set(&mut self, oid: u32, new: Option<Type>) -> Option<Type> {
+        match new {
+            Some(new) => self.types.insert(oid, new),
+            None => self.types.remove(&oid),
+        }
+    }
+
+    /// A type of a user's, by its OID.
+    pub fn get(&self, oid: u32) -> Option<&Type> {
+        self.types.get(&oid)
+    }
+
+    /// A type of a user's, to change.
+    pub(crate) fn get_mut(&mut self, oid: u32) -> Option<&mut Type> {
+        self.types.get_mut(&oid)
+    }
+
+    /// A type's name as SQL has it; nothing if it is not known.
+    pub fn name(&self, oid: u32) -> Option<String> {
+        if let Some(found) = self.types.get(&oid) {
+            return Some(found.to_string());
+        }
+        for &Builtin(of, name, _, _, array) in BUILTIN {
+            if of == oid {
+                return Some(name.to_owned());
+            }
+            if array == oid {
+                return Some(format!("{name}[]"));
+            }
+        }
+        RANGES.iter().find_map(|&(range, array, multirange, _, name)| match oid {
+            of if of == range => Some(format!("{name}range")),
+            of if of == array => Some(format!("{name}range[]")),
+            of if of == multirange => Some(format!("{name}multirange")),
+            _ => None,
+        })
+    }
+
+    /// How values of a type are read; a domain's are those of its base type.
+    pub(crate) fn kind(&self, oid: u32) -> Kind {
+        let mut oid = oid;
+        for _ in 0..MAX_DOMAINS {
+            if let Some(kind) = builtin(oid) {
+                return kind;
+            }
+            let Some(found) = self.types.get(&oid) else { return Kind::Unknown };
+            match found.kind {
+                'd' => oid = found.base,
+                'e' => return Kind::Enum,
+                'c' => return Kind::Composite,
+                'r' => return Kind::Range { subtype: found.subtype },
+                'm' => return Kind::Multirange { subtype: found.subtype },
+                _ if found.length == -1 && found.element != 0 && found.is_array => {
+                    return Kind::Array { element: found.element };
+                }
+                _ => return Kind::Unknown,
+            }
+        }
+        Kind::Unknown
+    }
+
+    /// How values of a type lie in a tuple or array.
+    pub(crate) fn layout(&self, oid: u32) -> Option<Layout> {
+        if let Some(found) = self.types.get(&oid) {
+            return Some(Layout { length: found.length, align: align_of(found.align)? });
+        }
+        if let Some(&Builtin(_, _, length, align, _)) = BUILTIN.iter().find(|builtin| builtin.0 == oid) {
+            return Some(Layout { length, align: align_of(align)? });
+        }
+        let wide = |subtype| matches!(subtype, oid::TIMESTAMP | oid::TIMESTAMPTZ | oid::INT8);
+        let range = RANGES.iter().find(|range| [range.0, range.1, range.2].contains(&oid));
+        let is_array = BUILTIN.iter().any(|builtin| builtin.4 == oid);
+        match (range, is_array) {
+            (Some(range), _) => Some(Layout { length: -1, align: if wide(range.3) { 8 } else { 4 } }),
+            (None, true) => {
+                let is_wide = BUILTIN.iter().any(|builtin| builtin.4 == oid && builtin.3 == 'd');
+                Some(Layout { length: -1, align: if is_wide { 8 } else { 4 } })
+            }
+            (None, false) => None,
+        }
+    }
+
+    /// The columns of a composite type.
+    pub(crate) fn columns(&self, oid: u32) -> Option<&[Column]> {
+        let mut oid = oid;
+        for _ in 0..MAX_DOMAINS {
+            let found = self.types.get(&oid)?;
+            match found.kind {
+                'd' => oid = found.base,
+                _ => return Some(&found.columns),
+            }
+        }
+        None
+    }
+
+    /// The label of a value of an enum.
+    pub(crate) fn label(&self, enum_type: u32, value: u32) -> Option<&str> {
+        let mut oid = enum_type;
+        for _ in 0..MAX_DOMAINS {
+            let found = self.types.get(&oid)?;
+            if found.kind == 'd' {
+                oid = found.base;
+                continue;
+            }
+            return found.labels.iter().find(|(label, _)| *label == value).map(|(_, label)| label.as_str());
+        }
+        None
+    }
+}
+
+fn builtin(oid: u32) -> Option<Kind> {
+    for &Builtin(of, _, _, _, array) in BUILTIN {
+        if of == oid {
+            return Some(Kind::Base(oid));
+        }
+        if array == oid {
+            return Some(Kind::Array { element: of });
+        }
+    }
+    RANGES.iter().find_map(|&(range, array, multirange, subtype, _)| match oid {
+        of if of == range => Some(Kind::Range { subtype }),
+        of if of == array => Some(Kind::Array { element: range }),
+        of if of == multirange => Some(Kind::Multirange { subtype }),
+        _ => None,
+    })
+}
+
+/// Bytes that a letter of `pg_type.typalign` stands for.
+pub(crate) fn align_of(letter: char) -> Option<usize> {
+    match letter {
+        'c' => Some(1),
+        's' => Some(2),
+        'i' => Some(4),
+        'd' => Some(8),
+        _ => None,
+    }
+}
