@@ -9,7 +9,7 @@ use crate::{Arguments, terminal};
 
 /// The commands by purpose, in the order of the help.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Understand the log", &["explain", "diff", "watch", "retention", "whatif", "page", "redo"]),
+    ("Understand the log", &["explain", "diff", "watch", "retention", "whatif", "rows", "page", "redo"]),
     ("Store it", &["compress", "decompress", "test", "archive", "receive"]),
     ("Try it out, measure", &["demo", "lab", "bench"]),
     ("Set up", &["completions", "man", "help"]),

@@ -31,6 +31,7 @@ mod receive;
 mod recovery_rates;
 mod redo;
 mod retention;
+mod rows;
 mod savings;
 mod sources;
 mod systemd;
@@ -74,6 +75,7 @@ enum Command {
     Retention(retention::RetentionArgs),
     Whatif(Box<whatif::WhatifArgs>),
     Page(page::PageArgs),
+    Rows(Box<rows::RowsArgs>),
     Redo(redo::RedoArgs),
     Compress(compress::CompressArgs),
     Decompress(decompress::DecompressArgs),
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
             | Command::Test(_)
             | Command::Redo(_)
             | Command::Page(_)
+            | Command::Rows(_)
             | Command::Archive(_)
             | Command::Receive(_)
     );
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Command::Retention(args) => retention::run(&args),
         Command::Whatif(args) => whatif::run(&args),
         Command::Page(args) => page::run(&args),
+        Command::Rows(args) => rows::run(&args),
         Command::Redo(args) => redo::run(&args),
         Command::Compress(args) => compress::run(&args),
         Command::Decompress(args) => decompress::run(&args),

@@ -40,6 +40,11 @@ pub fn print(lines: &str) -> Result<()> {
     anstream::stdout().lock().write_all(lines.as_bytes()).context("cannot write to standard output")
 }
 
+/// Prints bytes as they are: data may have what looks like colours.
+pub fn print_data(bytes: &[u8]) -> Result<()> {
+    std::io::stdout().lock().write_all(bytes).context("cannot write to standard output")
+}
+
 /// How tables look here.
 pub fn look() -> Look {
     Look { width: width(), colour: true }

@@ -35,6 +35,7 @@ mod restore;
 mod retention;
 mod rewrites;
 mod robustness;
+mod rows;
 mod server_log;
 mod sources;
 mod surroundings;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         retention::TESTS,
         rewrites::TESTS,
         robustness::TESTS,
+        rows::TESTS,
         server_log::TESTS,
         sources::TESTS,
         surroundings::TESTS,

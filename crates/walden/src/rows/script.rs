@@ -1,0 +1,129 @@
+//! `--undo`: statements that revert the changes, the newest first.
+//!
+//! They come in the log's order and are printed in the opposite one, so they lie in a temporary file meanwhile: each with its length
+//! behind it.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Context as _, Result};
+use walden_rows::{Entry, EventKind, Summary, sql};
+
+use super::print::said;
+use crate::terminal;
+
+/// Bytes behind a statement: its length.
+const LENGTH: u64 = 8;
+
+pub(super) struct Script {
+    file: BufWriter<File>,
+    bytes: u64,
+    statements: u64,
+    /// Changes that cannot be reverted.
+    missing: u64,
+    truncations: u64,
+    rewrites: u64,
+}
+
+impl Script {
+    pub fn new() -> Result<Script> {
+        let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
+        let file = BufWriter::new(file);
+        Ok(Script { file, bytes: 0, statements: 0, missing: 0, truncations: 0, rewrites: 0 })
+    }
+
+    pub fn take(&mut self, entry: &Entry) -> Result<()> {
+        match entry {
+            Entry::Change(change) => match sql::undo(change) {
+                Ok(Some(statement)) => {
+                    self.statements += 1;
+                    self.put(&statement)
+                }
+                Ok(None) => Ok(()),
+                Err(why) => {
+                    self.missing += 1;
+                    self.put(&format!("-- NOT REVERTED: {}", said(change, why)))
+                }
+            },
+            Entry::Event(event) => {
+                match event.kind {
+                    EventKind::Truncate | EventKind::Drop => self.truncations += 1,
+                    EventKind::Rewrite { .. } => {
+                        self.rewrites += 1;
+                        return Ok(());
+                    }
+                }
+                let (kind, table) = (event.kind.name(), sql::in_comment(&event.table.name));
+                self.put(&format!(
+                    "-- NOT REVERTED: {kind} of {table} at {}: the rows that it removed are not in the log",
+                    event.lsn
+                ))
+            }
+        }
+    }
+
+    fn put(&mut self, line: &str) -> Result<()> {
+        let length = line.len() as u64;
+        let written =
+            self.file.write_all(line.as_bytes()).and_then(|()| self.file.write_all(&length.to_le_bytes()));
+        written.context("cannot write to the temporary file (TMPDIR)")?;
+        self.bytes += length + LENGTH;
+        Ok(())
+    }
+
+    /// Prints the script.
+    pub fn finish(self, relation: &str, summary: &Summary) -> Result<()> {
+        terminal::print_data(self.header(relation, summary).as_bytes())?;
+        let file = self.file.into_inner().context("cannot write to the temporary file (TMPDIR)")?;
+        let mut end = self.bytes;
+        while end > 0 {
+            let mut length = [0; LENGTH as usize];
+            file.read_exact_at(&mut length, end - LENGTH)?;
+            let length = u64::from_le_bytes(length);
+            let mut line = vec![0; length as usize];
+            end -= LENGTH + length;
+            file.read_exact_at(&mut line, end)?;
+            line.push(b'\n');
+            terminal::print_data(&line)?;
+        }
+        terminal::print_data(b"COMMIT;\n")
+    }
+
+    fn header(&self, relation: &str, summary: &Summary) -> String {
+        let counts = &summary.counts;
+        let relation: String = relation.chars().filter(|c| !c.is_control()).collect();
+        let complete = match self.missing + self.truncations {
+            0 => "-- Complete: every change of the selection is reverted.\n".to_owned(),
+            _ => format!(
+                "-- NOT COMPLETE: {} changes and {} truncations are not reverted; look for NOT REVERTED.\n",
+                self.missing, self.truncations
+            ),
+        };
+        let unfinished = match counts.unfinished {
+            0 => String::new(),
+            many => format!(
+                "-- {many} changes are of transactions whose end is not in the range: if they did not commit, their \
+                 statements change nothing or fail.\n"
+            ),
+        };
+        let aborted = match counts.aborted {
+            0 => String::new(),
+            many => {
+                format!("-- {many} changes were rolled back by their own transactions and are left out.\n")
+            }
+        };
+        format!(
+            "-- Reverts the changes of {relation} from {} to {}: {} statements for {} changes.\n\
+             {complete}{unfinished}{aborted}\
+             -- Triggers fire and foreign keys are checked, unless you uncomment this as a superuser:\n\
+             -- SET session_replication_role = replica;\n\
+             BEGIN;\n{}",
+            summary.from,
+            summary.reached,
+            self.statements,
+            counts.changes,
+            sql::SETTINGS
+        )
+    }
+}

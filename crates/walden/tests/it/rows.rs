@@ -1,0 +1,513 @@
+//! Rows from the log, judged by an application whose triggers write every change into a table, and by logical decoding.
+
+use std::path::PathBuf;
+
+use postgres::Client;
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Need, Outcome, postgres};
+
+use crate::material::{Run, say, walden};
+
+walden_testing::tests! {
+    rows_of_14_equal_the_audit,
+    rows_of_15_equal_the_audit,
+    rows_of_16_equal_the_audit,
+    rows_of_17_equal_the_audit,
+    rows_of_18_equal_the_audit,
+    rows_equal_logical_decoding,
+    what_is_not_known_is_said,
+}
+
+/// Writes each change of a row into `audit`, rows as `record_out` prints them.
+const AUDIT: &str = "
+    CREATE TABLE audit (n bigserial, tab text, op text, xid bigint, old text, new text);
+    CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO audit (tab, op, xid, old, new) VALUES (TG_TABLE_NAME, lower(TG_OP), txid_current(),
+            CASE WHEN TG_OP <> 'INSERT' THEN OLD::text END, CASE WHEN TG_OP <> 'DELETE' THEN NEW::text END);
+        RETURN NULL;
+    END $$";
+
+const TABLES: &str = "
+    CREATE TYPE mood AS ENUM ('sad', 'ok', 'very happy');
+    CREATE DOMAIN positive AS int CHECK (VALUE > 0);
+    CREATE TYPE pair AS (a int, b text);
+    CREATE TYPE span AS RANGE (subtype = float8);
+    CREATE TABLE types (id int PRIMARY KEY, b bool, i2 int2, i8 int8, o oid, f4 float4, f8 float8, n numeric,
+        nn numeric(12,2), t text, vc varchar(20), ch char(8), nm name, qc \"char\", by bytea, d date, tm time, tz timetz,
+        ts timestamp, tstz timestamptz, iv interval, u uuid, js json, jb jsonb, ip inet, ci cidr, ma macaddr,
+        ma8 macaddr8, bi bit(10), vb varbit, mo money, po point, li line, ls lseg, bx box, pa path, pg polygon,
+        cr circle, ia int[], ta text[], na numeric[], ba box[], m mood, mm mood[], dm positive, p pair, pp pair[],
+        r int4range, nr numrange, tr tstzrange, mr int4multirange, sp span, tsv tsvector, lsn pg_lsn, x8 xid8, ti tid,
+        g int GENERATED ALWAYS AS (i2 + 1) STORED);
+    CREATE TABLE items (id int PRIMARY KEY, name text, amount numeric, note text, big text, stored text);
+    ALTER TABLE items ALTER stored SET STORAGE external;
+    CREATE INDEX ON items (name);
+    CREATE TABLE keyless (a int, b text, c numeric);
+    CREATE TABLE identity (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \"select\" text);
+    CREATE TABLE parts (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+    CREATE TABLE parts_n PARTITION OF parts FOR VALUES IN ('north');
+    CREATE TABLE parts_s PARTITION OF parts FOR VALUES IN ('south');
+    CREATE TABLE shapes (id int PRIMARY KEY, a text, gone int, b text);
+    INSERT INTO items SELECT i, 'item ' || i, i * 1.25, CASE WHEN i % 3 = 0 THEN 'note ' || i END,
+        CASE WHEN i % 10 = 0 THEN repeat(md5(i::text), 400) END,
+        CASE WHEN i % 10 = 5 THEN repeat('stored ' || i, 700) END FROM generate_series(1, 300) i;
+    INSERT INTO keyless SELECT i % 5, 'same', 1.50 FROM generate_series(1, 20) i;
+    INSERT INTO identity (\"select\") SELECT 'row ' || i FROM generate_series(1, 20) i;
+    INSERT INTO parts SELECT i, CASE i % 2 WHEN 0 THEN 'north' ELSE 'south' END, 'v' || i FROM generate_series(1, 40) i;
+    INSERT INTO shapes SELECT i, 'a' || i, i, 'b' || i FROM generate_series(1, 30) i";
+
+const TRACKED: [&str; 7] = ["types", "items", "keyless", "identity", "parts_n", "parts_s", "shapes"];
+
+/// Statements, each a transaction of its own unless it says otherwise.
+const WORK: &[&str] = &[
+    "INSERT INTO types VALUES (1, true, -1, 9223372036854775807, 4294967295, 1.1, -0.0, 123456789012345678901234567890.123456789,
+        -12.30, 'ünï \"quoted\" \\ text', 'vc', 'ch', 'nm', 'q', '\\x00ff10', '2024-02-29', '23:59:59.123', '12:00:00+05:30',
+        '2024-02-29 13:00:00.5', '2024-02-29 13:00:00+02', '1 year -2 mons +3 days -04:05:06.789',
+        'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\" :  [1,2 ]}', '{\"b\": {\"c\": [1, 2.50, \"x\\ny\", null, true]}, \"a\": \"é\"}',
+        '10.1.2.3/8', '10.0.0.0/8', '08:00:2b:01:02:03', '08:00:2b:01:02:03:04:05', B'1010101010', B'101', '-1234567.89',
+        '(1.5,-2)', '{1,2,3}', '[(0,0),(1,1)]', '(3,4),(1,2)', '[(0,0),(1,1),(2,0)]', '((0,0),(1,1),(2,0))', '<(1,2),3>',
+        '{1,NULL,3}', '{\"a b\",NULL,\"null\",\"\",x}', '{1.50,NaN}', '{(3,4),(1,2);(5,6),(0,0)}', 'very happy',
+        '{sad,\"very happy\"}', 5, '(7,\"x, y\")', ARRAY['(1,a)','(2,)']::pair[], '[1,10)', '(1.5,2.5]',
+        '[2024-01-01 00:00+00,2024-02-01 00:00+00)', '{[1,3),[5,7)}', '[1.5,2.5]', 'fat:2A cat:1,3B ''it''''s''', '16/B374D848',
+        '12345678901', '(3,7)')",
+    "INSERT INTO types (id) VALUES (2)",
+    "INSERT INTO types (id, f4, f8, n, d, ts, tstz, iv, tm, mo, ip, jb, ia, r, mr, t, ch) VALUES (3, 'NaN', '-Infinity', 'NaN',
+        'infinity', '-infinity', '0044-03-15 12:00:00+00 BC', '0', '24:00:00', '0.05', '2001:db8::1', '[]', '{}', 'empty', '{}', '', '')",
+    "INSERT INTO types (id, n, jb, ip, ia, iv, d) VALUES (4, 1e-10, '\"scalar\"', '::ffff:1.2.3.4/96', '[0:1]={1,2}', '-1 mon', '12345-01-01')",
+    "INSERT INTO types (id, f4, f8, n, nn, d, ts, iv, i8, jb) SELECT i, (random() * power(10, i % 60 - 30))::float4,
+        (random() - 0.5) * power(10, i % 300 - 150), (random() * power(10, i % 30))::numeric, random() * 1000000,
+        '2000-01-01'::date + (random() * 100000)::int - 50000, '2000-01-01'::timestamp + random() * interval '100 years',
+        random() * interval '1000 days' - random() * interval '1000 days', (random() * 1e18)::int8,
+        jsonb_build_object('n', random() * 1e9, 's', md5(i::text), 'l', jsonb_build_array(i, i::text, random() < 0.5))
+        FROM generate_series(100, 1200) i",
+    "UPDATE types SET t = 'changed', f8 = f8 / 3 WHERE id % 7 = 0",
+    "UPDATE types SET i2 = 41 WHERE id < 4",
+    "DELETE FROM types WHERE id % 11 = 0",
+    // TOAST: out of line, compressed and not; compressed in line; unchanged by an update; changed; removed.
+    "INSERT INTO items SELECT i, 'long', 1, repeat('compressible ', 300), repeat(md5(i::text), 300),
+        (SELECT string_agg(md5((i * j)::text), '') FROM generate_series(1, 300) j) FROM generate_series(1001, 1020) i",
+    "UPDATE items SET amount = amount + 1 WHERE id % 5 = 0",
+    "UPDATE items SET big = repeat('new ', 5000) WHERE id IN (10, 1001)",
+    "UPDATE items SET stored = NULL WHERE id IN (15, 1002)",
+    "DELETE FROM items WHERE id IN (20, 25, 1003)",
+    // HOT updates, several of one row.
+    "UPDATE items SET note = 'hot ' || id WHERE id < 50",
+    "UPDATE items SET note = 'hotter ' || id WHERE id < 50",
+    "UPDATE items SET name = 'cold ' || id WHERE id BETWEEN 50 AND 80",
+    "COPY items (id, name, amount) FROM PROGRAM 'for i in $(seq 2001 2400); do echo $i,copied,$i.50; done' WITH (FORMAT csv)",
+    "INSERT INTO items (id, name) SELECT i, 'upserted' FROM generate_series(2390, 2410) i
+        ON CONFLICT (id) DO UPDATE SET note = 'conflict'",
+    "INSERT INTO items (id, name) SELECT i, 'ignored' FROM generate_series(2395, 2415) i ON CONFLICT DO NOTHING",
+    "BEGIN; DELETE FROM items WHERE id < 100; ROLLBACK",
+    "BEGIN; INSERT INTO items VALUES (3001, 'kept'); SAVEPOINT a; INSERT INTO items VALUES (3002, 'rolled back');
+        UPDATE items SET name = 'never' WHERE id = 30; ROLLBACK TO a; INSERT INTO items VALUES (3003, 'kept, too');
+        SAVEPOINT b; UPDATE items SET name = 'in a subtransaction' WHERE id = 31; RELEASE b; COMMIT",
+    "VACUUM items",
+    "INSERT INTO items (id, name) SELECT i, 'after vacuum' FROM generate_series(4001, 4050) i",
+    "DELETE FROM keyless WHERE ctid IN (SELECT ctid FROM keyless LIMIT 7)",
+    "UPDATE keyless SET c = 1.5 WHERE a = 3",
+    "INSERT INTO keyless VALUES (9, 'it''s', NULL)",
+    "DELETE FROM identity WHERE id < 5",
+    "UPDATE identity SET \"select\" = E'tab\\tand\\nline' WHERE id = 7",
+    "INSERT INTO identity (\"select\") VALUES ('one more')",
+    "UPDATE parts SET region = 'south' WHERE id IN (2, 4)",
+    "UPDATE parts SET v = v || 'x' WHERE id > 30",
+    "DELETE FROM parts WHERE id = 5",
+];
+
+/// Changes of columns and files; `shapes` alone, as an undo does not bring back columns.
+const ALTERATIONS: &[&str] = &[
+    "UPDATE shapes SET b = 'before' WHERE id < 5",
+    "ALTER TABLE shapes ADD COLUMN extra text DEFAULT 'default value', ADD COLUMN number numeric DEFAULT 12.50, ADD COLUMN empty int",
+    "UPDATE shapes SET a = 'added' WHERE id BETWEEN 3 AND 8",
+    "DELETE FROM shapes WHERE id = 9",
+    "ALTER TABLE shapes DROP COLUMN gone",
+    "UPDATE shapes SET a = 'dropped' WHERE id BETWEEN 6 AND 12",
+    "INSERT INTO shapes (id, a) VALUES (101, 'new')",
+    "BEGIN; ALTER TABLE shapes ADD COLUMN never int; ROLLBACK",
+    "INSERT INTO shapes (id, a) VALUES (102, 'newer')",
+    "ALTER TABLE shapes RENAME COLUMN b TO renamed",
+    "VACUUM FULL shapes",
+    "UPDATE shapes SET a = 'after vacuum full' WHERE id % 4 = 0",
+    "ALTER TABLE shapes ALTER id TYPE bigint",
+    "UPDATE shapes SET a = 'after a change of type', extra = repeat(md5(id::text), 200) WHERE id % 3 = 0",
+    "CLUSTER shapes USING shapes_pkey",
+    "DELETE FROM shapes WHERE id % 5 = 0",
+    "TRUNCATE shapes",
+    "INSERT INTO shapes (id, a) SELECT i, 'after truncate' FROM generate_series(1, 10) i",
+    "UPDATE shapes SET a = 'last' WHERE id > 8",
+];
+
+fn run(client: &mut Client, script: &str) {
+    client.batch_execute(script).unwrap_or_else(|error| panic!("{error:?}: {script}"));
+}
+
+/// A server after its work, stopped, with what is needed of it.
+struct Worked {
+    cluster: Cluster,
+    base: PathBuf,
+    wal: PathBuf,
+    names: PathBuf,
+    /// Tables as they were before the work.
+    before: Vec<(&'static str, Vec<String>)>,
+}
+
+/// All rows of a table as text, sorted.
+fn contents(client: &mut Client, table: &str) -> Vec<String> {
+    let rows = client.query(&format!("SELECT t::text FROM {table} t ORDER BY 1"), &[]).unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+fn connect(cluster: &Cluster) -> Client {
+    let mut client = cluster.client("postgres").unwrap();
+    run(&mut client, "SET timezone = 'UTC'");
+    client
+}
+
+fn work(version: u32) -> Result<Worked, walden_testing::Missing> {
+    let cluster = ClusterBuilder::new(postgres(version)?)
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .setting("wal_level", "replica")
+        .start()
+        .unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, AUDIT);
+    run(&mut client, TABLES);
+    let before = TRACKED.map(|table| (table, contents(&mut client, table))).into();
+    run(&mut client, "CHECKPOINT");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let base = cluster.dir().join("backup");
+    cluster.copy_data(&base).unwrap();
+    cluster.start().unwrap();
+    let mut client = connect(&cluster);
+    let row = client.query_one(
+        "SELECT pg_walfile_name(pg_control_checkpoint.redo_lsn) FROM pg_control_checkpoint()",
+        &[],
+    );
+    let first: String = row.unwrap().get(0);
+    for table in TRACKED {
+        run(
+            &mut client,
+            &format!(
+                "CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION audit()"
+            ),
+        );
+    }
+    for statement in WORK.iter().chain(ALTERATIONS) {
+        run(&mut client, statement);
+    }
+    drop(client);
+    let names = cluster.dir().join("names.json");
+    let saved =
+        walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", names.to_str().unwrap()]);
+    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = cluster.dir().join("collected");
+    cluster.collect_wal(&first, &wal).unwrap();
+    cluster.start().unwrap();
+    Ok(Worked { cluster, base, wal, names, before })
+}
+
+impl Worked {
+    fn rows(&self, table: &str, more: &[&str]) -> Run {
+        let (wal, base) = (self.wal.to_str().unwrap(), self.base.to_str().unwrap());
+        let mut arguments = vec!["rows", wal, "--base", base, "--relation", table];
+        arguments.extend(more);
+        walden(&arguments)
+    }
+}
+
+/// The lines of JSON.
+fn lines(run: &Run) -> Vec<Value> {
+    run.stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+/// A row of JSON as `record_out` prints it.
+fn record(row: &Value) -> Option<String> {
+    let columns = row.as_object()?.values().map(|value| match value {
+        Value::Null => String::new(),
+        Value::Bool(value) => if *value { "t" } else { "f" }.to_owned(),
+        Value::String(text) => {
+            let is_special = |c: char| "\"\\(), \t\n\r\u{b}\u{c}".contains(c);
+            match text.is_empty() || text.contains(is_special) {
+                true => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\"\"")),
+                false => text.clone(),
+            }
+        }
+        other => other.to_string(),
+    });
+    Some(format!("({})", columns.collect::<Vec<_>>().join(",")))
+}
+
+/// Operation, transaction, row before, row after.
+type Change = (String, i64, Option<String>, Option<String>);
+
+fn audited(client: &mut Client, table: &str) -> Vec<Change> {
+    let rows =
+        client.query("SELECT op, xid, old, new FROM audit WHERE tab = $1 ORDER BY n", &[&table]).unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect()
+}
+
+fn changes(lines: &[Value]) -> Vec<Change> {
+    let is_change =
+        |line: &&Value| ["insert", "update", "delete"].contains(&line["operation"].as_str().unwrap());
+    let change = |line: &Value| {
+        assert_eq!(line["state"], "committed", "{line}");
+        assert!(line["time"].as_str().unwrap().starts_with("20"), "{line}");
+        let operation = line["operation"].as_str().unwrap().to_owned();
+        (operation, line["top_xid"].as_i64().unwrap(), record(&line["before"]), record(&line["after"]))
+    };
+    lines.iter().filter(is_change).map(change).collect()
+}
+
+fn assert_equal(found: &[Change], expected: &[Change], what: &str) {
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found, expected, "{what}, change {index}");
+    }
+    assert_eq!(found.len(), expected.len(), "{what}");
+}
+
+fn rows_equal_the_audit(version: u32) -> Outcome {
+    let worked = work(version)?;
+    let mut client = connect(&worked.cluster);
+    let mut count = 0;
+    for table in TRACKED {
+        let found = worked.rows(&format!("public.{table}"), &["--format", "json"]);
+        assert_eq!(found.code, 0, "{version} {table}: {}", found.stderr);
+        let lines = lines(&found);
+        let found = changes(&lines);
+        assert_equal(&found, &audited(&mut client, table), &format!("{version} {table}"));
+        count += found.len();
+    }
+    say(&format!("PostgreSQL {version}: {count} changes are as the triggers saw them"));
+    names_alone_know_what_was_changed_since_the_checkpoint(&worked, &mut client);
+    events_are_there(&worked);
+    undo_gives_the_start(&worked, &mut client);
+    Ok(())
+}
+
+/// The log starts with a checkpoint, so that it has an image of each page before its first change. What it does not have are values in
+/// TOAST tables from before.
+fn names_alone_know_what_was_changed_since_the_checkpoint(worked: &Worked, client: &mut Client) {
+    for table in TRACKED {
+        let (wal, names) = (worked.wal.to_str().unwrap(), worked.names.to_str().unwrap());
+        let run = walden(&["rows", wal, "--names", names, "--relation", table, "--format", "json"]);
+        let mut expected = audited(client, table);
+        if table != "items" {
+            assert_eq!(run.code, 0, "{table}: {}", run.stderr);
+            assert_equal(&changes(&lines(&run)), &expected, &format!("{table} by names"));
+            continue;
+        }
+        assert_eq!(run.code, 1, "{table}: {}", run.stderr);
+        let lines = lines(&run);
+        let is_unknown = |line: &Value, name: &str| !line[format!("{name}_unknown_columns")].is_null();
+        let mut found = changes(&lines);
+        for (line, (found, expected)) in lines.iter().zip(found.iter_mut().zip(&mut expected)) {
+            if is_unknown(line, "before") {
+                (found.2, expected.2) = (None, None);
+            }
+            if is_unknown(line, "after") {
+                (found.3, expected.3) = (None, None);
+            }
+        }
+        assert_equal(&found, &expected, "items by names");
+        let unknown = lines.iter().filter(|line| is_unknown(line, "before")).count();
+        assert!(unknown > 20 && unknown * 10 < lines.len(), "{unknown} of {}", lines.len());
+    }
+}
+
+fn events_are_there(worked: &Worked) {
+    let lines = lines(&worked.rows("shapes", &["--format", "json"]));
+    let events: Vec<&str> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    let count = |kind: &str| events.iter().filter(|event| **event == kind).count();
+    // VACUUM FULL, a change of a column's type, CLUSTER.
+    assert_eq!((count("rewrite"), count("truncate")), (3, 1));
+}
+
+fn undo_gives_the_start(worked: &Worked, client: &mut Client) {
+    for (table, before) in
+        worked.before.iter().filter(|(table, _)| *table != "shapes" && !table.starts_with("parts_"))
+    {
+        let script = worked.rows(table, &["--undo"]);
+        assert_eq!(script.code, 0, "{table}: {}", script.stderr);
+        assert!(script.stdout.contains("-- Complete"), "{}", script.stdout);
+        run(client, &script.stdout);
+        assert_eq!(&contents(client, table), before, "{table}");
+    }
+    let script = worked.rows("parts", &["--undo"]);
+    run(client, &script.stdout);
+    for (table, before) in worked.before.iter().filter(|(table, _)| table.starts_with("parts_")) {
+        assert_eq!(&contents(client, table), before, "{table}");
+    }
+}
+
+fn rows_of_14_equal_the_audit() -> Outcome {
+    rows_equal_the_audit(14)
+}
+
+fn rows_of_15_equal_the_audit() -> Outcome {
+    rows_equal_the_audit(15)
+}
+
+fn rows_of_16_equal_the_audit() -> Outcome {
+    rows_equal_the_audit(16)
+}
+
+fn rows_of_17_equal_the_audit() -> Outcome {
+    rows_equal_the_audit(17)
+}
+
+fn rows_of_18_equal_the_audit() -> Outcome {
+    rows_equal_the_audit(18)
+}
+
+/// Without images, old rows come from what the log has for logical decoding.
+fn rows_equal_logical_decoding() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?)
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .setting("wal_level", "logical")
+        .setting("full_page_writes", "off")
+        .start()
+        .unwrap();
+    let mut client = connect(&cluster);
+    let create = "CREATE TABLE decoded (id int PRIMARY KEY, t text, n numeric, b bool, at timestamptz, bits bit(3));
+        ALTER TABLE decoded REPLICA IDENTITY FULL;
+        INSERT INTO decoded SELECT i, 'it''s ' || i, i / 4.0, i % 2 = 0, '2026-01-01 00:00+00', B'101' FROM generate_series(1, 200) i";
+    run(&mut client, create);
+    let slot = client.batch_execute("SELECT pg_create_logical_replication_slot('judge', 'test_decoding')");
+    if let Err(error) = slot {
+        return Err(Need::Postgres(15).missing(&format!("cannot make a slot of test_decoding: {error:?}")));
+    }
+    // The checkpoint is the first record of the next segment.
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    run(&mut client, "CHECKPOINT");
+    let row = client.query_one("SELECT pg_walfile_name(pg_current_wal_lsn())", &[]).unwrap();
+    let first: String = row.get(0);
+    for statement in [
+        "UPDATE decoded SET t = NULL WHERE id % 5 = 0",
+        "UPDATE decoded SET n = n * 2, b = NOT b WHERE id < 20",
+        "BEGIN; DELETE FROM decoded WHERE id < 100; ROLLBACK",
+        "DELETE FROM decoded WHERE id % 10 = 3",
+        "INSERT INTO decoded (id, n) SELECT i, 1.50 FROM generate_series(300, 320) i",
+        "INSERT INTO decoded SELECT i, 'conflict' FROM generate_series(310, 330) i ON CONFLICT (id) DO UPDATE SET t = 'updated'",
+    ] {
+        run(&mut client, statement);
+    }
+    let decoded =
+        client.query("SELECT data FROM pg_logical_slot_get_changes('judge', NULL, NULL)", &[]).unwrap();
+    let decoded: Vec<String> =
+        decoded.iter().map(|row| row.get(0)).filter(|line: &String| line.starts_with("table")).collect();
+    let names = cluster.dir().join("names.json");
+    let saved =
+        walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", names.to_str().unwrap()]);
+    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = cluster.dir().join("collected");
+    cluster.collect_wal(&first, &wal).unwrap();
+    let (wal, names) = (wal.to_str().unwrap(), names.to_str().unwrap());
+    let found = walden(&["rows", wal, "--names", names, "--relation", "decoded", "--format", "json"]);
+    assert_eq!(found.code, 0, "{}", found.stderr);
+    let found: Vec<String> = lines(&found).iter().map(as_test_decoding).collect();
+    assert!(decoded.len() > 90);
+    for (found, decoded) in found.iter().zip(&decoded) {
+        assert_eq!(found, decoded);
+    }
+    assert_eq!(found.len(), decoded.len());
+    Ok(())
+}
+
+/// A change as test_decoding prints it.
+fn as_test_decoding(line: &Value) -> String {
+    const TYPES: [&str; 6] = ["integer", "text", "numeric", "boolean", "timestamp with time zone", "bit"];
+    let columns = |row: &Value, with_nulls: bool| -> String {
+        let columns = row.as_object().unwrap().iter().zip(TYPES);
+        let shown = columns.filter(|((_, value), _)| with_nulls || !value.is_null());
+        let text = |((name, value), of): ((&String, &Value), &str)| {
+            let text = match (value, of) {
+                (Value::String(text), "numeric") => text.clone(),
+                (Value::String(text), "bit") => format!("B'{text}'"),
+                (Value::String(text), _) => format!("'{}'", text.replace('\'', "''")),
+                (other, _) => other.to_string(),
+            };
+            format!(" {name}[{of}]:{text}")
+        };
+        shown.map(text).collect()
+    };
+    let (before, after) = (&line["before"], &line["after"]);
+    let change = match line["operation"].as_str().unwrap() {
+        "insert" => format!("INSERT:{}", columns(after, true)),
+        "delete" => format!("DELETE:{}", columns(before, false)),
+        _ => format!("UPDATE: old-key:{} new-tuple:{}", columns(before, false), columns(after, true)),
+    };
+    format!("table public.decoded: {change}")
+}
+
+/// Without images and a base backup the pages are not known.
+fn what_is_not_known_is_said() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(18)?)
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .setting("full_page_writes", "off")
+        .start()
+        .unwrap();
+    let mut client = connect(&cluster);
+    run(
+        &mut client,
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'old'), (2, 'old'), (3, 'old')",
+    );
+    // The checkpoint is the first record of the next segment.
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    run(&mut client, "CHECKPOINT");
+    let row = client.query_one("SELECT pg_walfile_name(pg_current_wal_lsn())", &[]).unwrap();
+    let first: String = row.get(0);
+    run(&mut client, "DELETE FROM t WHERE id = 1");
+    run(&mut client, "UPDATE t SET v = 'completely different' WHERE id = 2");
+    run(&mut client, "INSERT INTO t VALUES (4, 'new')");
+    run(&mut client, "BEGIN; DELETE FROM t WHERE id = 3; ROLLBACK");
+    let names = cluster.dir().join("names.json");
+    let saved =
+        walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", names.to_str().unwrap()]);
+    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = cluster.dir().join("collected");
+    cluster.collect_wal(&first, &wal).unwrap();
+    let (wal, names) = (wal.to_str().unwrap(), names.to_str().unwrap());
+    let rows = |more: &[&str]| {
+        let mut arguments = vec!["rows", wal, "--names", names, "--relation", "public.t"];
+        arguments.extend(more);
+        walden(&arguments)
+    };
+    let found = rows(&["--format", "json", "--aborted"]);
+    assert_eq!(found.code, 1, "{}", found.stderr);
+    let lines = lines(&found);
+    let operations: Vec<&str> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    assert_eq!(operations, ["delete", "update", "insert", "delete"]);
+    assert!(
+        lines[0]["before"].is_null() && lines[0]["before_unknown"].as_str().unwrap().contains("no image")
+    );
+    assert!(lines[1]["before"].is_null());
+    assert_eq!(lines[2]["after"]["v"], "new");
+    assert_eq!(lines[3]["state"], "aborted");
+    let script = rows(&["--undo"]);
+    assert_eq!(script.code, 1, "{}", script.stderr);
+    assert!(script.stdout.contains("-- NOT COMPLETE: 2 changes"), "{}", script.stdout);
+    assert!(script.stdout.contains("DELETE FROM \"public\".\"t\" WHERE \"id\" = 4;"), "{}", script.stdout);
+    let missing = walden(&["rows", wal, "--names", names, "--relation", "public.nothing"]);
+    assert!(
+        missing.code == 3 && missing.stderr.contains("cannot find the table public.nothing"),
+        "{}",
+        missing.stderr
+    );
+    Ok(())
+}
