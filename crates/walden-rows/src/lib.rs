@@ -297,13 +297,13 @@ fn survey(
 }
 
 fn notes(findings: &Findings, has_base: bool) -> Vec<String> {
-    let mut notes = Vec::new();
-    if let Some((count, first)) = findings.unread.filter(|_| !has_base) {
-        notes.push(format!(
-            "{count} changes of the catalogs could not be read, the first at {first}: their pages have had no image in the \
-             log before. If the table's columns or file were changed there, rows may be missing or unknown; a base backup \
-             (--base) has these pages"
-        ));
-    }
-    notes
+    let Some((count, first)) = findings.unread else { return Vec::new() };
+    let hint = match has_base {
+        true => "",
+        false => "; a base backup (--base) has these pages",
+    };
+    vec![format!(
+        "{count} changes of the catalogs could not be read, the first at {first}, as their pages are not known. If the table's \
+         columns or file were changed there, rows may be missing or unknown{hint}"
+    )]
 }

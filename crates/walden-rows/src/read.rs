@@ -358,6 +358,12 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
 
     fn catalog_change(&mut self, lsn: Lsn, xid: u32, key: Key, new: Option<CatalogRow>) -> ControlFlow<()> {
         let mut event = None;
+        // A table that is dropped loses its columns first: it is kept as it was.
+        if let (Key::Attribute(oid, _), None) = (key, &new)
+            && self.tables.contains(&oid)
+        {
+            self.table(oid);
+        }
         if let Key::Class(oid) = key
             && self.tables.contains(&oid)
             && let Some(before) = self.catalog.class(oid).cloned()
@@ -387,6 +393,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
 
     fn set(&mut self, key: Key, row: Option<CatalogRow>) -> Option<CatalogRow> {
         match key {
+            Key::Attribute(..) if row.is_none() => {}
             Key::Class(oid) | Key::Attribute(oid, _) if self.tables.contains(&oid) => {
                 self.known.remove(&oid);
             }

@@ -43,28 +43,22 @@ impl Start {
         if let Wanted::File(file) = wanted {
             databases.retain(|(database, _)| *database == file.database);
         }
+        let names = catalog::database_names(&mut data).map_err(failed)?;
         if let Some(name) = wanted.database_name() {
-            let names = catalog::database_names(&mut data).map_err(failed)?;
             databases.retain(|(database, _)| names.get(database) == Some(&name));
         }
-        let mut found = Vec::new();
-        let mut empty = Vec::new();
+        let (mut found, mut others) = (Vec::new(), Vec::new());
         for (database, tablespace) in databases {
             let mut selection = Selection::new(wanted);
             let loaded = catalog::load(&mut data, (database, tablespace), layouts, |row, versions| {
                 selection.keeps(row, versions)
             });
             let start = Start::Base { database, loaded: loaded.map_err(failed)? };
-            if selection.has_any { found.push(start) } else { empty.push(start) }
+            if selection.has_any { found.push(start) } else { others.push(start) }
         }
-        match (found.len(), empty.len()) {
-            (1, _) => Ok(found.remove(0)),
-            // The table is made later, in the only database of users.
-            (0, 1..) => {
-                let last = empty.pop().filter(|_| true);
-                last.ok_or_else(|| RowsError::NoTable(wanted.to_string()))
-            }
-            (0, 0) => Err(RowsError::NoTable(wanted.to_string())),
+        match found.len() {
+            1 => Ok(found.remove(0)),
+            0 => later(others, &names).ok_or_else(|| RowsError::NoTable(wanted.to_string())),
             _ => Err(RowsError::Ambiguous(wanted.to_string())),
         }
     }
@@ -153,6 +147,20 @@ impl Start {
             }
         }
     }
+}
+
+/// The database in which a table that the backup does not have is made later: the only one, or the only one of users.
+fn later(mut databases: Vec<Start>, names: &FxHashMap<u32, String>) -> Option<Start> {
+    let name = |start: &Start| match start {
+        Start::Base { database, .. } => names.get(database).map_or("", String::as_str),
+        Start::Names { .. } => "",
+    };
+    if databases.len() > 1 {
+        let is_users = |start: &Start| !matches!(name(start), "postgres" | "template0" | "template1");
+        let has_users = databases.iter().any(is_users);
+        databases.retain(|start| if has_users { is_users(start) } else { name(start) == "postgres" });
+    }
+    if databases.len() == 1 { databases.pop() } else { None }
 }
 
 fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, Pending) {
