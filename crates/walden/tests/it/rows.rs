@@ -1,11 +1,15 @@
 //! Rows from the log, judged by an application whose triggers write every change into a table, and by logical decoding.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use postgres::Client;
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
-use walden_testing::{Need, Outcome, postgres};
+use walden_testing::{Missing, Need, Outcome, postgres};
 
 use crate::material::{Run, say, walden};
 
@@ -17,6 +21,7 @@ walden_testing::tests! {
     rows_of_18_equal_the_audit,
     rows_equal_logical_decoding,
     what_is_not_known_is_said,
+    a_backup_of_a_busy_server_is_enough,
 }
 
 /// Writes each change of a row into `audit`, rows as `record_out` prints them.
@@ -115,6 +120,17 @@ const WORK: &[&str] = &[
     "UPDATE parts SET region = 'south' WHERE id IN (2, 4)",
     "UPDATE parts SET v = v || 'x' WHERE id > 30",
     "DELETE FROM parts WHERE id = 5",
+    "BEGIN; INSERT INTO items VALUES (5001, 'prepared'); UPDATE items SET note = 'prepared' WHERE id = 200; PREPARE TRANSACTION 'p'",
+    "COMMIT PREPARED 'p'",
+    "BEGIN; INSERT INTO items VALUES (5002, 'never'); PREPARE TRANSACTION 'p'",
+    "ROLLBACK PREPARED 'p'",
+    // A table that neither the backup nor the names have.
+    "CREATE TABLE fresh (id int, v text)",
+    "INSERT INTO fresh VALUES (1, 'one'), (2, 'two')",
+    "UPDATE fresh SET v = 'changed' WHERE id = 2",
+    "TRUNCATE fresh",
+    "BEGIN; TRUNCATE fresh; INSERT INTO fresh VALUES (3, 'never seen'); TRUNCATE fresh; INSERT INTO fresh VALUES (4, 'seen'); COMMIT",
+    "DROP TABLE fresh",
 ];
 
 /// Changes of columns and files; `shapes` alone, as an undo does not bring back columns.
@@ -156,7 +172,7 @@ struct Worked {
 
 /// All rows of a table as text, sorted.
 fn contents(client: &mut Client, table: &str) -> Vec<String> {
-    let rows = client.query(&format!("SELECT t::text FROM {table} t ORDER BY 1"), &[]).unwrap();
+    let rows = client.query(&format!("SELECT whole::text FROM {table} whole ORDER BY 1"), &[]).unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -166,11 +182,12 @@ fn connect(cluster: &Cluster) -> Client {
     client
 }
 
-fn work(version: u32) -> Result<Worked, walden_testing::Missing> {
+fn work(version: u32) -> Result<Worked, Missing> {
     let cluster = ClusterBuilder::new(postgres(version)?)
         .setting("wal_keep_size", "1GB")
         .setting("autovacuum", "off")
         .setting("wal_level", "replica")
+        .setting("max_prepared_transactions", "4")
         .start()
         .unwrap();
     let mut client = connect(&cluster);
@@ -330,22 +347,38 @@ fn events_are_there(worked: &Worked) {
     let count = |kind: &str| events.iter().filter(|event| **event == kind).count();
     // VACUUM FULL, a change of a column's type, CLUSTER.
     assert_eq!((count("rewrite"), count("truncate")), (3, 1));
+    let fresh = worked.rows("public.fresh", &["--format", "json"]);
+    let lines = self::lines(&fresh);
+    let found: Vec<&str> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    let expected =
+        ["insert", "insert", "update", "truncate", "truncate", "insert", "truncate", "insert", "drop"];
+    assert_eq!(found, expected, "{}", fresh.stderr);
+    assert_eq!(lines[2]["before"]["v"], "two");
+    assert_eq!(lines[7]["after"]["v"], "seen");
 }
 
+/// Reverted, the tables are as they were at the start; with the changes made again, as they were at the end.
 fn undo_gives_the_start(worked: &Worked, client: &mut Client) {
-    for (table, before) in
-        worked.before.iter().filter(|(table, _)| *table != "shapes" && !table.starts_with("parts_"))
-    {
+    for (table, parts) in [
+        ("types", &["types"][..]),
+        ("items", &["items"]),
+        ("keyless", &["keyless"]),
+        ("identity", &["identity"]),
+        ("parts", &["parts_n", "parts_s"]),
+    ] {
+        let after: Vec<_> = parts.iter().map(|part| contents(client, part)).collect();
         let script = worked.rows(table, &["--undo"]);
         assert_eq!(script.code, 0, "{table}: {}", script.stderr);
         assert!(script.stdout.contains("-- Complete"), "{}", script.stdout);
         run(client, &script.stdout);
-        assert_eq!(&contents(client, table), before, "{table}");
-    }
-    let script = worked.rows("parts", &["--undo"]);
-    run(client, &script.stdout);
-    for (table, before) in worked.before.iter().filter(|(table, _)| table.starts_with("parts_")) {
-        assert_eq!(&contents(client, table), before, "{table}");
+        for part in parts {
+            let (_, before) = worked.before.iter().find(|(name, _)| name == part).unwrap();
+            assert_eq!(&contents(client, part), before, "{part} reverted");
+        }
+        run(client, &worked.rows(table, &["--format", "sql"]).stdout);
+        for (part, after) in parts.iter().zip(&after) {
+            assert_eq!(&contents(client, part), after, "{part} made again");
+        }
     }
 }
 
@@ -510,4 +543,105 @@ fn what_is_not_known_is_said() -> Outcome {
         missing.stderr
     );
     Ok(())
+}
+
+/// A backup is copied while four sessions write and another one changes the columns, so that its pages and catalogs are of several
+/// moments.
+fn a_backup_of_a_busy_server_is_enough() -> Outcome {
+    let installation = postgres(15)?;
+    let Some(program) = installation.program("pg_basebackup") else {
+        return Err(Missing { reason: "needs pg_basebackup of PostgreSQL 15".to_owned() });
+    };
+    let cluster = ClusterBuilder::new(installation)
+        .setting("wal_keep_size", "4GB")
+        .setting("max_wal_size", "4GB")
+        .start()
+        .unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, AUDIT);
+    run(
+        &mut client,
+        "CREATE TABLE busy (id int PRIMARY KEY, count int, pad text, big text) WITH (fillfactor = 70);
+        INSERT INTO busy SELECT i, 0, 'pad ' || i, CASE WHEN i % 20 = 0 THEN repeat(md5(i::text), 200) END
+            FROM generate_series(1, 8000) i;
+        CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON busy FOR EACH ROW EXECUTE FUNCTION audit()",
+    );
+    let backup = cluster.make_folder("busy").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for session in 0..4 {
+            let (cluster, is_over) = (&cluster, &is_over);
+            scope.spawn(move || write_until(cluster, session, is_over));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let mut child = cluster
+            .client_command(&program, "postgres")
+            .args(["--wal-method=none", "--no-sync", "--checkpoint=fast", "--max-rate=32M", "--pgdata"])
+            .arg(&backup)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        for number in 0..4 {
+            std::thread::sleep(Duration::from_millis(250));
+            run(&mut client, &format!("ALTER TABLE busy ADD COLUMN extra{number} int DEFAULT {number}"));
+        }
+        assert!(child.wait().unwrap().success());
+        std::thread::sleep(Duration::from_millis(300));
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let mut expected: BTreeMap<i64, Vec<Change>> = BTreeMap::new();
+    for change in audited(&mut client, "busy") {
+        expected.entry(change.1).or_default().push(change);
+    }
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = cluster.data_dir().join("pg_wal");
+    let arguments =
+        [wal.to_str().unwrap(), "--base", backup.to_str().unwrap(), "--relation", "busy", "--format", "json"];
+    let found = walden(&[&["rows"][..], &arguments].concat());
+    assert_eq!(found.code, 0, "{}", found.stderr);
+    let mut by_transaction: BTreeMap<i64, Vec<Change>> = BTreeMap::new();
+    for change in changes(&lines(&found)) {
+        by_transaction.entry(change.1).or_default().push(change);
+    }
+    let (mut equal, mut cut) = (0, 0);
+    for (xid, changes) in &by_transaction {
+        let expected = &expected[xid];
+        match changes == expected {
+            true => equal += 1,
+            // The log starts within a transaction of each session at most.
+            false if expected.ends_with(changes) => cut += 1,
+            false => assert_equal(changes, expected, &format!("transaction {xid}")),
+        }
+    }
+    let first = by_transaction.keys().next().unwrap();
+    let later = expected.keys().filter(|xid| *xid > &(first + 50)).count();
+    assert!(equal > 100 && cut <= 4 && equal + 50 >= later, "{equal} equal, {cut} cut, {later} expected");
+    Ok(())
+}
+
+/// One session's work: some statements and a savepoint in each transaction.
+fn write_until(cluster: &Cluster, session: usize, is_over: &AtomicBool) {
+    let mut client = connect(cluster);
+    for round in 0.. {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let (id, new) = ((round * 7919 + session * 1777) % 8000 + 1, 10_000 + round * 4 + session);
+        let big = if round % 10 == 0 { format!("repeat(md5('{round}'), 150)") } else { "big".to_owned() };
+        run(
+            &mut client,
+            &format!(
+                "BEGIN; UPDATE busy SET count = count + 1 WHERE id = {id}; SAVEPOINT a;
+                UPDATE busy SET pad = pad || 'x', big = {big} WHERE id = {id}; RELEASE a;
+                INSERT INTO busy (id, pad) VALUES ({new}, 'new') ON CONFLICT (id) DO UPDATE SET count = 5;
+                {}; COMMIT",
+                if round % 3 == 0 {
+                    format!("DELETE FROM busy WHERE id = {}", new - 40)
+                } else {
+                    String::new()
+                }
+            ),
+        );
+    }
 }
