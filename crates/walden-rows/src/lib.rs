@@ -184,6 +184,7 @@ impl<'r> RowChanges<'r> {
         let Options { from, to, xid, operations, with_aborted, threads, .. } = self.options;
         let mut reader = Reader {
             findings: &self.findings,
+            start: self.start,
             next: 0,
             current: FxHashMap::default(),
             catalog: self.catalog,
@@ -284,6 +285,7 @@ fn survey(
         other_files: rough.classes().filter(is_other).filter_map(|class| rough.file(class)).collect(),
         others: rough.classes().filter(is_other).map(|class| class.oid).collect(),
         interesting: start.transactions(),
+        start: from.unwrap_or(run.start()),
         to: options.to,
         tuples: Vec::new(),
     };

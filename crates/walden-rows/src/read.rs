@@ -62,6 +62,8 @@ pub struct Counts {
 
 pub(crate) struct Reader<'c, F> {
     pub findings: &'c Findings,
+    /// Where replay starts; the segment may start before.
+    pub start: Lsn,
     /// The next change of the catalogs.
     pub next: usize,
     pub catalog: Catalog,
@@ -102,6 +104,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Visitor for Reader<'_, F> {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if self.filter.to.is_some_and(|to| record.lsn >= to) || self.replay.store.failure().is_some() {
             return ControlFlow::Break(());
+        }
+        if record.lsn < self.start {
+            return ControlFlow::Continue(());
         }
         let flow = match record.blocks.is_empty() {
             false if record.blocks.iter().any(|block| self.files.contains(&block.relation)) => {

@@ -68,6 +68,8 @@ pub(crate) struct Survey<'c> {
     pub others: FxHashSet<u32>,
     /// Transactions that may matter.
     pub interesting: FxHashSet<u32>,
+    /// Where replay starts; the segment may start before.
+    pub start: Lsn,
     /// Ends before the first record from here on.
     pub to: Option<Lsn>,
     pub tuples: Vec<TupleChange>,
@@ -86,6 +88,9 @@ impl Visitor for Survey<'_> {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if self.to.is_some_and(|to| record.lsn >= to) || self.replay.store.failure().is_some() {
             return ControlFlow::Break(());
+        }
+        if record.lsn < self.start {
+            return ControlFlow::Continue(());
         }
         let xid = record.header.xid;
         if let Some(top) = record.toplevel_xid {

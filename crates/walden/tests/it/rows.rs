@@ -599,25 +599,48 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
     let arguments =
         [wal.to_str().unwrap(), "--base", backup.to_str().unwrap(), "--relation", "busy", "--format", "json"];
     let found = walden(&[&["rows"][..], &arguments].concat());
-    assert_eq!(found.code, 0, "{}", found.stderr);
-    let mut by_transaction: BTreeMap<i64, Vec<Change>> = BTreeMap::new();
-    for change in changes(&lines(&found)) {
-        by_transaction.entry(change.1).or_default().push(change);
+    assert!(found.code <= 1, "{}", found.stderr);
+    let lines = lines(&found);
+    let mut by_transaction: BTreeMap<i64, Vec<(Change, &Value)>> = BTreeMap::new();
+    for (change, line) in changes(&lines).into_iter().zip(&lines) {
+        by_transaction.entry(change.1).or_default().push((change, line));
     }
-    let (mut equal, mut cut) = (0, 0);
-    for (xid, changes) in &by_transaction {
+    let (mut equal, mut cut, mut unknown) = (0, 0, 0);
+    for (xid, found) in &by_transaction {
+        // The log starts within a transaction of each session at most.
         let expected = &expected[xid];
-        match changes == expected {
-            true => equal += 1,
-            // The log starts within a transaction of each session at most.
-            false if expected.ends_with(changes) => cut += 1,
-            false => assert_equal(changes, expected, &format!("transaction {xid}")),
+        let before = expected.len() - found.len();
+        if before == 0 {
+            equal += 1
+        } else {
+            cut += 1
+        }
+        for ((found, line), expected) in found.iter().zip(&expected[before..]) {
+            let (mut found, mut expected) = (found.clone(), expected.clone());
+            if is_chunk_unknown(line, "before_unknown_columns") {
+                (found.2, expected.2) = (None, None);
+                unknown += 1;
+            }
+            if is_chunk_unknown(line, "after_unknown_columns") {
+                (found.3, expected.3) = (None, None);
+            }
+            assert_eq!(found, expected, "{line}");
         }
     }
     let first = by_transaction.keys().next().unwrap();
     let later = expected.keys().filter(|xid| *xid > &(first + 50)).count();
     assert!(equal > 100 && cut <= 4 && equal + 50 >= later, "{equal} equal, {cut} cut, {later} expected");
+    assert!(unknown * 100 < lines.len(), "{unknown} of {}", lines.len());
     Ok(())
+}
+
+/// Whether a value in the TOAST table is not known: it was removed, and its chunks pruned, before the backup copied their pages. The
+/// other columns are known, as the log has images of the table's own pages.
+fn is_chunk_unknown(line: &Value, name: &str) -> bool {
+    let Some(columns) = line[name].as_object() else { return false };
+    assert_eq!(columns.keys().collect::<Vec<_>>(), ["big"], "{line}");
+    assert!(columns["big"].as_str().unwrap().contains("TOAST"), "{line}");
+    true
 }
 
 /// One session's work: some statements and a savepoint in each transaction.
