@@ -1,9 +1,9 @@
 //! Changes in the formats of `--format`.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
-use anyhow::Result;
-use serde_json::{Map, Value as Json, json};
+use anyhow::Result as AnyResult;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use walden_rows::value::Value;
 use walden_rows::{Cell, Entry, EventKind, Image, Operation, Outcome, Row, RowChange, Table, sql};
 
@@ -20,7 +20,7 @@ pub(super) struct Printer {
 }
 
 impl Printer {
-    pub fn new(format: RowsFormat) -> Result<Printer> {
+    pub fn new(format: RowsFormat) -> AnyResult<Printer> {
         let mut text = String::new();
         match format {
             RowsFormat::Csv => text.push_str("lsn,time,state,xid,top_xid,relation,operation,before,after\n"),
@@ -32,24 +32,27 @@ impl Printer {
         Ok(Printer { format, text })
     }
 
-    pub fn entry(&mut self, entry: &Entry) -> Result<()> {
+    pub fn entry(&mut self, entry: &Entry) -> AnyResult<()> {
         match self.format {
             RowsFormat::Table => self.people(entry),
-            RowsFormat::Csv => self.csv(entry),
-            RowsFormat::Json => self.text.push_str(&format!("{}\n", document(entry))),
+            RowsFormat::Csv => self.csv(entry)?,
+            RowsFormat::Json => {
+                self.text.push_str(&serde_json::to_string(&Line(entry))?);
+                self.text.push('\n');
+            }
             RowsFormat::Sql => self.sql(entry),
         }
         if self.text.len() < BLOCK { Ok(()) } else { self.flush() }
     }
 
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) -> AnyResult<()> {
         if self.format == RowsFormat::Sql {
             self.text.push_str("COMMIT;\n");
         }
         self.flush()
     }
 
-    fn flush(&mut self) -> Result<()> {
+    fn flush(&mut self) -> AnyResult<()> {
         terminal::print_data(std::mem::take(&mut self.text).as_bytes())
     }
 
@@ -85,16 +88,31 @@ impl Printer {
         }
     }
 
-    fn csv(&mut self, entry: &Entry) {
-        let document = document(entry);
-        let names = ["lsn", "time", "state", "xid", "top_xid", "relation", "operation", "before", "after"];
-        let fields = names.map(|name| match &document[name] {
-            Json::Null => String::new(),
-            Json::String(text) => quoted(text),
-            other => quoted(&other.to_string()),
-        });
-        self.text.push_str(&fields.join(","));
-        self.text.push('\n');
+    fn csv(&mut self, entry: &Entry) -> AnyResult<()> {
+        let out = &mut self.text;
+        let (xid, top_xid, table, operation) = match entry {
+            Entry::Event(event) => (event.xid, event.top_xid, &event.table, event.kind.name()),
+            Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
+        };
+        let (time, state) = match entry.outcome() {
+            Outcome::Committed { time, .. } => (time.to_string(), "committed"),
+            Outcome::Aborted { .. } => (String::new(), "aborted"),
+            Outcome::Unfinished => (String::new(), "unfinished"),
+        };
+        let relation = quoted(&table.to_string());
+        let _ = write!(out, "{},{time},{state},{xid},{top_xid},{relation},{operation}", entry.lsn());
+        let images = match entry {
+            Entry::Event(_) => [None, None],
+            Entry::Change(change) => [change.before.row(), change.after.row()],
+        };
+        for row in images {
+            out.push(',');
+            if let Some(row) = row {
+                out.push_str(&quoted(&serde_json::to_string(&Object(table, row))?));
+            }
+        }
+        out.push('\n');
+        Ok(())
     }
 
     fn sql(&mut self, entry: &Entry) {
@@ -186,86 +204,114 @@ fn shown(cell: &Cell) -> String {
     }
 }
 
-/// An entry as JSON.
-fn document(entry: &Entry) -> Json {
-    let (time, state) = match entry.outcome() {
-        Outcome::Committed { time, .. } => (Some(time.to_string()), "committed"),
-        Outcome::Aborted { .. } => (None, "aborted"),
-        Outcome::Unfinished => (None, "unfinished"),
-    };
-    match entry {
-        Entry::Event(event) => {
-            let mut document = json!({
-                "lsn": event.lsn.to_string(),
-                "time": time,
-                "state": state,
-                "xid": event.xid,
-                "top_xid": event.top_xid,
-                "relation": event.table.to_string(),
-                "operation": event.kind.name(),
-            });
-            if let EventKind::Rewrite { file } = event.kind {
-                document["file"] = json!(file.to_string());
+/// An entry as it is in JSON.
+struct Line<'a>(&'a Entry);
+
+impl Serialize for Line<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let (xid, top_xid, table, operation) = match self.0 {
+            Entry::Event(event) => (event.xid, event.top_xid, &event.table, event.kind.name()),
+            Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
+        };
+        let (time, state) = match self.0.outcome() {
+            Outcome::Committed { time, .. } => (Some(time), "committed"),
+            Outcome::Aborted { .. } => (None, "aborted"),
+            Outcome::Unfinished => (None, "unfinished"),
+        };
+        map.serialize_entry("lsn", &Shown(self.0.lsn()))?;
+        map.serialize_entry("time", &time.map(Shown))?;
+        map.serialize_entry("state", state)?;
+        map.serialize_entry("xid", &xid)?;
+        map.serialize_entry("top_xid", &top_xid)?;
+        map.serialize_entry("relation", &Shown(table))?;
+        map.serialize_entry("operation", operation)?;
+        match self.0 {
+            Entry::Event(event) => {
+                if let EventKind::Rewrite { file } = event.kind {
+                    map.serialize_entry("file", &Shown(file))?;
+                }
             }
-            document
+            Entry::Change(change) => add_change(&mut map, change)?,
         }
-        Entry::Change(change) => {
-            let mut document = json!({
-                "lsn": change.lsn.to_string(),
-                "time": time,
-                "state": state,
-                "xid": change.xid,
-                "top_xid": change.top_xid,
-                "relation": change.table.to_string(),
-                "operation": change.operation.name(),
-            });
-            if change.is_moved {
-                document["moved"] = json!(true);
-            }
-            let tids = [("old_tid", change.old_tid), ("new_tid", change.new_tid)];
-            for (name, tid) in tids.into_iter().filter_map(|(name, tid)| Some((name, tid?))) {
-                document[name] = json!(tid.to_string());
-            }
-            let images = [("before", &change.before), ("after", &change.after)];
-            for (name, image) in images {
-                add_image(&mut document, name, &change.table, image);
-            }
-            document
-        }
+        map.end()
     }
 }
 
-fn add_image(document: &mut Json, name: &str, table: &Table, image: &Image) {
-    match image {
-        Image::None => {}
-        Image::Unknown(why) => document[format!("{name}_unknown")] = json!(why),
-        Image::Row(row) => {
-            document[name] = object(table, row);
-            let unknown = table.columns.iter().zip(&row.cells).filter_map(|(column, cell)| match cell {
-                Cell::Unknown(why) => Some((column.column.name.clone(), json!(why))),
-                _ => None,
-            });
-            let unknown: Map<String, Json> = unknown.collect();
-            if !unknown.is_empty() {
-                document[format!("{name}_unknown_columns")] = Json::Object(unknown);
+/// What a change has in addition.
+fn add_change<M: SerializeMap>(map: &mut M, change: &RowChange) -> Result<(), M::Error> {
+    if change.is_moved {
+        map.serialize_entry("moved", &true)?;
+    }
+    for (name, tid) in [("old_tid", change.old_tid), ("new_tid", change.new_tid)] {
+        if let Some(tid) = tid {
+            map.serialize_entry(name, &Shown(tid))?;
+        }
+    }
+    let before = ("before", "before_unknown", "before_unknown_columns", &change.before);
+    let after = ("after", "after_unknown", "after_unknown_columns", &change.after);
+    for (name, unknown, unknown_columns, image) in [before, after] {
+        match image {
+            Image::None => {}
+            Image::Unknown(why) => map.serialize_entry(unknown, why)?,
+            Image::Row(row) => {
+                map.serialize_entry(name, &Object(&change.table, row))?;
+                if !row.is_known() {
+                    map.serialize_entry(unknown_columns, &UnknownColumns(&change.table, row))?;
+                }
             }
         }
+    }
+    Ok(())
+}
+
+/// Something as its text.
+struct Shown<T>(T);
+
+impl<T: Display> Serialize for Shown<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
     }
 }
 
 /// A row by the names of its columns, without what is not known.
-fn object(table: &Table, row: &Row) -> Json {
-    let cells = table.columns.iter().zip(&row.cells).filter_map(|(column, cell)| {
-        let value = match cell {
-            Cell::Unknown(_) => return None,
-            Cell::Null => Json::Null,
-            Cell::Value(Value::Bool(value)) => json!(value),
-            Cell::Value(Value::Int2(value)) => json!(value),
-            Cell::Value(Value::Int4(value)) => json!(value),
-            Cell::Value(Value::Oid(value)) => json!(value),
-            Cell::Value(value) => json!(value.to_string()),
-        };
-        Some((column.column.name.clone(), value))
-    });
-    Json::Object(cells.collect())
+struct Object<'a>(&'a Table, &'a Row);
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (column, cell) in self.0.columns.iter().zip(&self.1.cells) {
+            let name = &column.column.name;
+            match cell {
+                Cell::Unknown(_) => {}
+                Cell::Null => map.serialize_entry(name, &())?,
+                Cell::Value(Value::Bool(value)) => map.serialize_entry(name, value)?,
+                Cell::Value(Value::Int2(value)) => map.serialize_entry(name, value)?,
+                Cell::Value(Value::Int4(value)) => map.serialize_entry(name, value)?,
+                Cell::Value(Value::Oid(value)) => map.serialize_entry(name, value)?,
+                Cell::Value(
+                    Value::Text(text) | Value::Json(text) | Value::Jsonb(text) | Value::Printed(text),
+                ) => {
+                    map.serialize_entry(name, text)?;
+                }
+                Cell::Value(value) => map.serialize_entry(name, &Shown(value))?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// Why columns of a row are not known, by their names.
+struct UnknownColumns<'a>(&'a Table, &'a Row);
+
+impl Serialize for UnknownColumns<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (column, cell) in self.0.columns.iter().zip(&self.1.cells) {
+            if let Cell::Unknown(why) = cell {
+                map.serialize_entry(&column.column.name, why)?;
+            }
+        }
+        map.end()
+    }
 }
