@@ -36,6 +36,7 @@ pub mod replay;
 pub mod serve;
 mod snapshot;
 pub mod source;
+pub mod sources;
 pub mod status;
 pub mod store;
 pub mod url;

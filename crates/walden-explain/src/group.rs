@@ -1,5 +1,7 @@
 //! Dimensions to group bytes by, and the keys of groups.
 
+use std::str::FromStr;
+
 use walden_format::record::{Fork, RelFileLocator};
 
 use crate::writers::WriterKey;
@@ -135,6 +137,31 @@ pub struct ViewSpec {
     pub dimensions: Vec<Dimension>,
 }
 
+/// A text that is no view.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ViewError(String);
+
+impl FromStr for ViewSpec {
+    type Err = ViewError;
+
+    /// Reads names of dimensions with commas between them: `relation,record`.
+    fn from_str(text: &str) -> Result<ViewSpec, ViewError> {
+        let mut dimensions = Vec::new();
+        for name in text.split(',') {
+            let dimension = Dimension::from_name(name.trim()).ok_or_else(|| {
+                let known: Vec<&str> = DIMENSIONS.iter().map(|row| row.1).collect();
+                ViewError(format!("\"{name}\" is none of {}", known.join(", ")))
+            })?;
+            if dimensions.contains(&dimension) {
+                return Err(ViewError(format!("{name} is there twice")));
+            }
+            dimensions.push(dimension);
+        }
+        Ok(ViewSpec { dimensions })
+    }
+}
+
 impl ViewSpec {
     /// A view by one dimension.
     pub fn by(dimension: Dimension) -> ViewSpec {
@@ -204,5 +231,13 @@ mod tests {
             assert_eq!(dimension.name(), name);
             assert_eq!(Dimension::from_name(name), Some(dimension));
         }
+    }
+
+    #[test]
+    fn views_are_lists_of_dimensions() {
+        let view: ViewSpec = "relation,record".parse().unwrap();
+        assert_eq!(view.dimensions, [Dimension::Relation, Dimension::Record]);
+        assert!("relation,relation".parse::<ViewSpec>().is_err());
+        assert!("table".parse::<ViewSpec>().unwrap_err().to_string().contains("relation, record, xid"));
     }
 }

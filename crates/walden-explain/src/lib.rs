@@ -30,5 +30,5 @@ pub use explanation::{
 };
 pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
 pub use labels::{Label, Labels, Part};
-pub use request::{Bound, ExplainError, Request};
+pub use request::{Bound, BoundError, ExplainError, Request};
 pub use timeline::Timeline;

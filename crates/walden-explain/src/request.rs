@@ -1,9 +1,10 @@
 //! What to explain: views, range and options.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use thiserror::Error;
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{InvalidLsn, Lsn};
 use walden_format::version::Major;
 
 use crate::group::ViewSpec;
@@ -52,6 +53,32 @@ pub enum Bound {
     Time(i64),
 }
 
+impl FromStr for Bound {
+    type Err = BoundError;
+
+    /// Reads an LSN (`16/B374D848`) or a time (`2026-11-20 22:00`, `2026-11-20T22:00:00Z`), local unless it has a zone.
+    fn from_str(text: &str) -> Result<Bound, BoundError> {
+        if text.contains('/') {
+            return text.parse().map(Bound::Lsn).map_err(|error: InvalidLsn| BoundError(error.to_string()));
+        }
+        if let Ok(time) = text.parse::<jiff::Timestamp>() {
+            return Ok(Bound::Time(time.as_second()));
+        }
+        let local = text.parse::<jiff::civil::DateTime>().or_else(|_| format!("{text}:00").parse());
+        match local.map(|time| time.to_zoned(jiff::tz::TimeZone::system())) {
+            Ok(Ok(time)) => Ok(Bound::Time(time.timestamp().as_second())),
+            _ => Err(BoundError(format!(
+                "\"{text}\" is neither an LSN such as 16/B374D848 nor a time such as 2026-11-20 22:00 or 2026-11-20T22:00:00Z"
+            ))),
+        }
+    }
+}
+
+/// A text that is no bound.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{0}")]
+pub struct BoundError(String);
+
 /// Why an explanation failed.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum ExplainError {
@@ -69,4 +96,19 @@ pub enum ExplainError {
     /// No transaction ends at or after the start of the range.
     #[error("cannot start at the time given as --from: no transaction in the input ends at or after it")]
     TimeAfterEnd,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_positions_or_times() {
+        assert_eq!("0/10".parse(), Ok(Bound::Lsn(Lsn(16))));
+        assert_eq!("1970-01-01T00:01:00Z".parse(), Ok(Bound::Time(60)));
+        assert!(matches!("2026-11-20 22:00".parse(), Ok(Bound::Time(_))));
+        assert!(matches!("2026-11-20".parse(), Ok(Bound::Time(_))));
+        assert!("yesterday".parse::<Bound>().is_err());
+        assert!("0/xyz".parse::<Bound>().is_err());
+    }
 }

@@ -29,7 +29,7 @@ pub const DEFAULT_TABLESPACE: u32 = 1663;
 pub const GLOBAL_TABLESPACE: u32 = 1664;
 
 /// The names of a cluster; what is not in it comes back as unresolved.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Names {
     /// The server or file that the names were read from.
     pub origin: Origin,
