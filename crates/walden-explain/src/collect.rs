@@ -16,7 +16,7 @@ use walden_format::payload::xact::{self, TransactionEnd};
 
 use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Image, RECORD_HEADER, Record};
-use walden_format::rmgr::{self, KindTable, info, rmid};
+use walden_format::rmgr::{KindTable, info, rmid};
 use walden_format::simple::{self, SimpleRecord};
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
@@ -277,7 +277,7 @@ impl<'a> SegmentTally<'a> {
     }
 
     fn image(&mut self, image: &Image, block_id: u8, kind: u16, cell: u32, xid: u32) {
-        let cause = self.cause(image, kind, block_id);
+        let cause = ImageCause::of(image, self.spec.kinds, kind.into(), block_id);
         let plain = image.uncompressed_len(self.spec.data_page_bytes);
         self.images.add(cause, image.compression, image.len.into(), plain.into());
         self.add(cell, xid, |tally| {
@@ -285,18 +285,6 @@ impl<'a> SegmentTally<'a> {
             tally.buckets.add(Bucket::ImageHeader, image.header_len.into());
             tally.buckets.add(cause.bucket(), image.len.into());
         });
-    }
-
-    #[inline]
-    fn cause(&self, image: &Image, kind: u16, block_id: u8) -> ImageCause {
-        if !image.apply {
-            return ImageCause::Consistency;
-        }
-        match self.spec.kinds.image_class(kind.into(), block_id) {
-            rmgr::ImageClass::Checkpoint => ImageCause::Checkpoint,
-            rmgr::ImageClass::Forced => ImageCause::Forced,
-            rmgr::ImageClass::Hint => ImageCause::Hint,
-        }
     }
 
     #[cold]

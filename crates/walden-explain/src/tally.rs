@@ -1,6 +1,7 @@
 //! The buckets that every byte of the WAL is counted in, and sums over them.
 
-use walden_format::record::Compression;
+use walden_format::record::{Compression, Image};
+use walden_format::rmgr::{ImageClass, KindTable};
 
 /// The purpose of a byte of WAL. Each byte is counted in exactly one bucket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -184,6 +185,19 @@ impl ImageCause {
     /// Every cause.
     pub const ALL: [ImageCause; 4] =
         [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint, ImageCause::Consistency];
+
+    /// Why a record of the kind with this number carries an image of its block with this id.
+    #[inline]
+    pub fn of(image: &Image, kinds: &KindTable, kind_index: usize, block_id: u8) -> ImageCause {
+        if !image.apply {
+            return ImageCause::Consistency;
+        }
+        match kinds.image_class(kind_index, block_id) {
+            ImageClass::Checkpoint => ImageCause::Checkpoint,
+            ImageClass::Forced => ImageCause::Forced,
+            ImageClass::Hint => ImageCause::Hint,
+        }
+    }
 
     /// The bucket that counts its bytes.
     pub fn bucket(self) -> Bucket {

@@ -8,8 +8,9 @@ use clap::{Command, CommandFactory};
 use crate::{Arguments, terminal};
 
 /// The commands by purpose, in the order of the help.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Understand the log", &["explain", "diff", "watch", "retention", "whatif", "rows", "page", "redo"]),
+    ("Open it to other tools", &["sql", "export"]),
     ("Store it", &["compress", "decompress", "test", "archive", "receive"]),
     ("Try it out, measure", &["demo", "lab", "bench"]),
     ("Set up", &["completions", "man", "help"]),

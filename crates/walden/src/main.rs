@@ -9,6 +9,8 @@ mod bench;
 mod breakdown;
 mod completions;
 mod compress;
+#[cfg(feature = "data")]
+mod data;
 mod decompress;
 #[cfg(feature = "lab")]
 mod demo;
@@ -77,6 +79,10 @@ enum Command {
     Page(page::PageArgs),
     Rows(Box<rows::RowsArgs>),
     Redo(redo::RedoArgs),
+    #[cfg(feature = "data")]
+    Sql(data::sql::SqlArgs),
+    #[cfg(feature = "data")]
+    Export(data::export::ExportArgs),
     Compress(compress::CompressArgs),
     Decompress(decompress::DecompressArgs),
     Test(test::TestArgs),
@@ -127,6 +133,10 @@ fn main() -> ExitCode {
         Command::Page(args) => page::run(&args),
         Command::Rows(args) => rows::run(&args),
         Command::Redo(args) => redo::run(&args),
+        #[cfg(feature = "data")]
+        Command::Sql(args) => data::sql::run(&args),
+        #[cfg(feature = "data")]
+        Command::Export(args) => data::export::run(&args),
         Command::Compress(args) => compress::run(&args),
         Command::Decompress(args) => decompress::run(&args),
         Command::Test(args) => test::run(&args),

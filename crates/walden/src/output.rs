@@ -88,6 +88,16 @@ impl Output {
         Ok(Output { claim: Some(claim), ..output })
     }
 
+    /// As [`Output::create`], for a result that replaces an existing file and that everybody may read whom the process's file mode
+    /// creation mask lets.
+    pub fn create_result(target: &Path) -> Result<Output> {
+        let claim = Claim::on(target)?;
+        make_folder(folder_of(target))?;
+        remove_leftovers(folder_of(target));
+        let output = Output::with_mode(target, true, 0o666)?;
+        Ok(Output { claim: Some(claim), ..output })
+    }
+
     fn with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
         refuse_folder(target)?;
         remove_on_signals();

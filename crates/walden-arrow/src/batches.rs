@@ -1,0 +1,118 @@
+//! Batches one at a time, for readers that ask for them.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use arrow::array::{RecordBatch, RecordBatchReader};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use walden_source::inventory::Inventory;
+
+use crate::read::{ReadError, ReadOptions, read, read_part};
+use crate::schema::Table;
+use crate::segments::Part;
+
+/// Batches that wait for their reader.
+const AHEAD: usize = 2;
+
+/// The batches of a table, read by a thread that is never more than a few of them ahead.
+///
+/// The thread starts with [`Batches::start`] and has ended when this is dropped.
+#[derive(Debug)]
+pub struct Batches {
+    schema: SchemaRef,
+    receiver: Option<Receiver<Result<RecordBatch, ReadError>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Batches {
+    /// Starts to read a table of what an inventory found.
+    pub fn start(inventory: Arc<Inventory>, table: Table, options: ReadOptions) -> Batches {
+        Batches::spawn(table, options.schema(table), move |sender| {
+            let emit = |batch| send(sender, batch);
+            read(&inventory.runs, table, &options, emit)
+        })
+    }
+
+    /// Starts to read segments of the run with this index, see [`Part`]; nothing if there is no such run.
+    pub fn start_part(
+        inventory: Arc<Inventory>,
+        (run, segments): (usize, Range<usize>),
+        table: Table,
+        options: ReadOptions,
+    ) -> Batches {
+        Batches::spawn(table, options.schema(table), move |sender| {
+            let Some(run) = inventory.runs.get(run) else { return Ok(()) };
+            let end = segments.end.min(run.segments.len());
+            let part = Part { run, segments: segments.start.min(end)..end };
+            read_part(&part, table, &options, |batch| send(sender, batch)).map(|_| ())
+        })
+    }
+
+    fn spawn(
+        table: Table,
+        schema: SchemaRef,
+        work: impl FnOnce(&SyncSender<Result<RecordBatch, ReadError>>) -> Result<(), ReadError> + Send + 'static,
+    ) -> Batches {
+        let (sender, receiver) = sync_channel(AHEAD);
+        let spawned = std::thread::Builder::new().name(format!("walden {}", table.name())).spawn({
+            let sender = sender.clone();
+            move || {
+                if let Err(error) = work(&sender) {
+                    // Nobody to tell, if the reader has gone.
+                    let _ = sender.send(Err(error));
+                }
+            }
+        });
+        let thread = match spawned {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                let _ = sender.try_send(Err(ArrowError::from(error).into()));
+                None
+            }
+        };
+        Batches { schema, receiver: Some(receiver), thread }
+    }
+
+    /// The next batch, with the error as it is.
+    pub fn next_batch(&mut self) -> Option<Result<RecordBatch, ReadError>> {
+        self.receiver.as_ref()?.recv().ok()
+    }
+}
+
+fn send(sender: &SyncSender<Result<RecordBatch, ReadError>>, batch: RecordBatch) -> ControlFlow<()> {
+    match sender.send(Ok(batch)) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.next_batch()?;
+        Some(batch.map_err(|error| match error {
+            ReadError::Arrow(error) => error,
+            other => ArrowError::ExternalError(Box::new(other)),
+        }))
+    }
+}
+
+impl RecordBatchReader for Batches {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        // Without a receiver, the thread ends with its next batch.
+        self.receiver = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,23 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod batches;
+mod blocks;
+mod columns;
+pub mod export;
+mod framing;
+mod read;
+mod records;
+mod rows;
+mod schema;
+mod segments;
+mod summary;
+mod times;
+mod transactions;
+mod visitor;
+
+pub use batches::Batches;
+pub use read::{BATCH_ROWS, ReadError, ReadOptions, is_divisible, read, read_part};
+pub use schema::{Column, ColumnType, Table};
+pub use segments::Part;
+pub use times::segments_between;

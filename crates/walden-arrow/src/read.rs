@@ -1,0 +1,444 @@
+//! Reads a table as record batches.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use walden_explain::{Bound, ExplainError, Timeline};
+use walden_format::lsn::Lsn;
+use walden_format::record::Record;
+use walden_format::rmgr::{Kind, KindTable};
+use walden_format::simple::SimpleRecord;
+use walden_source::inventory::Run;
+use walden_source::names::Names;
+use walden_source::scan::Damage;
+
+use crate::blocks::BlockRows;
+use crate::columns::NO_TIME;
+use crate::framing::{FramingRows, SegmentRows};
+use crate::records::RecordRows;
+use crate::rows::{Place, Rows, Wanted};
+use crate::schema::{ColumnType, Table};
+use crate::segments::{Bounds, Part, read_segments};
+use crate::visitor::Observer;
+use crate::{summary, transactions};
+
+/// Rows of a batch, unless options say otherwise.
+pub const BATCH_ROWS: usize = 1 << 16;
+
+/// Longer segments are read one after the other, and their rows delivered as they are read, so that memory stays bounded.
+const LONG_SEGMENT: u64 = 64 << 20;
+
+/// What to read of a table, and how.
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    /// Names of relations and databases.
+    pub names: Arc<Names>,
+    /// Indexes of the wanted columns in [`Table::columns`], in the order of the batches; `None` for all.
+    pub columns: Option<Vec<usize>>,
+    /// Only records that start here or behind.
+    pub from: Option<Lsn>,
+    /// Only records that start before this.
+    pub to: Option<Lsn>,
+    /// Number of decoding threads, at least 1. All have ended when a function that takes these options returns.
+    pub threads: usize,
+    /// Maximum number of rows of a batch, at least 1.
+    pub batch_rows: usize,
+    /// Whether each position has a second column, `NAME_text`, with its text form `16/B374D848`.
+    pub lsn_text: bool,
+}
+
+impl ReadOptions {
+    /// All columns of all records, with `threads` threads.
+    pub fn new(names: Arc<Names>, threads: usize) -> ReadOptions {
+        ReadOptions {
+            names,
+            columns: None,
+            from: None,
+            to: None,
+            threads,
+            batch_rows: BATCH_ROWS,
+            lsn_text: false,
+        }
+    }
+
+    /// Sets the range to that between two bounds. A bound by time needs a pass over the runs, which `progress` gets the bytes of.
+    ///
+    /// # Errors
+    /// No transaction ends at or after the start.
+    pub fn set_range(
+        &mut self,
+        runs: &[Run],
+        from: Option<Bound>,
+        to: Option<Bound>,
+        progress: impl FnMut(u64),
+    ) -> Result<(), ExplainError> {
+        let by_time = |bound| matches!(bound, Some(Bound::Time(_)));
+        let timeline = match by_time(from) || by_time(to) {
+            true => Timeline::read(runs, self.threads, progress),
+            false => Timeline::default(),
+        };
+        (self.from, self.to) = timeline.range(from, to)?;
+        Ok(())
+    }
+
+    /// The schema of the batches of a table.
+    pub fn schema(&self, table: Table) -> SchemaRef {
+        let all = table.schema();
+        let mut fields: Vec<Arc<Field>> =
+            self.columns_of(table).into_iter().map(|index| all.fields()[index].clone()).collect();
+        if self.lsn_text {
+            for index in self.columns_of(table) {
+                let column = &table.columns()[index];
+                if column.column_type == ColumnType::Lsn {
+                    let name = format!("{}_text", column.name);
+                    fields.push(Arc::new(Field::new(name, DataType::Utf8, column.nullable)));
+                }
+            }
+        }
+        Arc::new(Schema::new(fields))
+    }
+
+    pub(crate) fn columns_of(&self, table: Table) -> Vec<usize> {
+        let count = table.columns().len();
+        match &self.columns {
+            Some(columns) => columns.iter().copied().filter(|index| *index < count).collect(),
+            None => (0..count).collect(),
+        }
+    }
+
+    pub(crate) fn wanted(&self, table: Table) -> Wanted {
+        Wanted { table, columns: self.columns_of(table) }
+    }
+
+    pub(crate) fn bounds(&self, wanted: &Wanted) -> Bounds {
+        Bounds { from: self.from, to: self.to, threads: self.threads, needs_time: wanted.any(&["time"]) }
+    }
+
+    /// A batch of a table's columns, which `column` makes by their names.
+    pub(crate) fn batch(
+        &self,
+        table: Table,
+        rows: usize,
+        column: impl Fn(&str) -> ArrayRef,
+    ) -> Result<RecordBatch, ArrowError> {
+        let columns = self.columns_of(table);
+        let mut arrays: Vec<ArrayRef> =
+            columns.iter().map(|index| column(table.columns()[*index].name)).collect();
+        if self.lsn_text {
+            for (place, index) in columns.iter().enumerate() {
+                if table.columns()[*index].column_type == ColumnType::Lsn {
+                    arrays.push(lsn_text(&arrays[place]));
+                }
+            }
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(self.schema(table), arrays, &options)
+    }
+}
+
+/// The text form of positions.
+fn lsn_text(array: &ArrayRef) -> ArrayRef {
+    let numbers = array.as_any().downcast_ref::<UInt64Array>();
+    let texts = numbers.into_iter().flatten().map(|lsn| lsn.map(|lsn| Lsn(lsn).to_string()));
+    Arc::new(StringArray::from_iter(texts))
+}
+
+/// Why a table cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The log is damaged; what comes before was delivered.
+    #[error("{0}; {hint}", hint = .0.hint())]
+    Damaged(Arc<Damage>),
+    /// The log cannot be summed up.
+    #[error(transparent)]
+    Explain(#[from] ExplainError),
+    /// A batch cannot be made or used.
+    #[error("cannot make a record batch")]
+    Arrow(#[from] ArrowError),
+}
+
+/// Reads a table of runs, in the order of the log, and calls `emit` with each batch until it breaks.
+///
+/// Memory does not grow with the log, except for the table `relations`, which grows with the relations, and `transactions`, with
+/// those in progress.
+///
+/// # Errors
+/// Damage in the log, after `emit` got all rows before it; runs of several clusters or versions, for tables of sums.
+pub fn read(
+    runs: &[Run],
+    table: Table,
+    options: &ReadOptions,
+    mut emit: impl FnMut(RecordBatch) -> ControlFlow<()> + Send,
+) -> Result<(), ReadError> {
+    match table {
+        Table::Transactions => return transactions::read(runs, options, &mut emit),
+        Table::Checkpoints | Table::Relations => {
+            if let ControlFlow::Continue(()) = emit(summary::read(runs, table, options)?) {}
+            return Ok(());
+        }
+        Table::Records | Table::Blocks | Table::Framing | Table::Segments => {}
+    }
+    for run in runs {
+        if read_part(&Part::all(run), table, options, &mut emit)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a table can be read in parts, by several readers at once.
+pub fn is_divisible(table: Table) -> bool {
+    matches!(table, Table::Records | Table::Blocks | Table::Framing | Table::Segments)
+}
+
+/// Reads a table of a part of a run: as [`read`]. Tables that are not divisible have no rows there.
+///
+/// # Errors
+/// Damage in the log, after `emit` got all rows before it.
+pub fn read_part(
+    part: &Part<'_>,
+    table: Table,
+    options: &ReadOptions,
+    mut emit: impl FnMut(RecordBatch) -> ControlFlow<()> + Send,
+) -> Result<ControlFlow<()>, ReadError> {
+    match table {
+        Table::Records => read_rows::<RecordRows>(part, table, options, &mut emit),
+        Table::Blocks => read_rows::<BlockRows>(part, table, options, &mut emit),
+        Table::Framing => read_sums(part, table, options, FramingRows::default(), &mut emit),
+        Table::Segments => read_sums(part, table, options, SegmentRows::default(), &mut emit),
+        Table::Transactions | Table::Checkpoints | Table::Relations => Ok(ControlFlow::Continue(())),
+    }
+}
+
+/// What takes the batches.
+pub(crate) type Emit<'a> = dyn FnMut(RecordBatch) -> ControlFlow<()> + Send + 'a;
+
+/// Takes full rows while their segment is still being read.
+type Deliver<'a, R> = Mutex<&'a mut (dyn FnMut(R) -> ControlFlow<()> + Send)>;
+
+/// Rows of a segment, delivered whenever a batch is full, or kept until the segment's turn.
+struct Filling<'a, R> {
+    wanted: &'a Wanted,
+    batch_rows: usize,
+    kinds: &'static KindTable,
+    rows: R,
+    full: Vec<R>,
+    deliver: Option<&'a Deliver<'a, R>>,
+}
+
+impl<R: Rows> Filling<'_, R> {
+    #[inline(always)]
+    fn added(&mut self) -> ControlFlow<()> {
+        if self.rows.len() < self.batch_rows { ControlFlow::Continue(()) } else { self.next_batch() }
+    }
+
+    #[inline(never)]
+    fn next_batch(&mut self) -> ControlFlow<()> {
+        let full = std::mem::replace(&mut self.rows, R::new(self.wanted, self.batch_rows));
+        match self.deliver {
+            Some(deliver) => (deliver.lock().unwrap_or_else(PoisonError::into_inner))(full),
+            None => {
+                self.full.push(full);
+                ControlFlow::Continue(())
+            }
+        }
+    }
+}
+
+impl<R: Rows> Observer for Filling<'_, R> {
+    fn record(&mut self, record: &Record<'_>, kind: Kind, time: i64) -> ControlFlow<()> {
+        self.rows.record(record, kind, self.kinds, time);
+        self.added()
+    }
+
+    #[inline(always)]
+    fn simple(&mut self, record: &SimpleRecord<'_>, kind: Kind, time: i64) -> ControlFlow<()> {
+        self.rows.simple(record, kind, time);
+        self.added()
+    }
+}
+
+fn read_rows<R: Rows>(
+    part: &Part<'_>,
+    table: Table,
+    options: &ReadOptions,
+    emit: &mut Emit<'_>,
+) -> Result<ControlFlow<()>, ReadError> {
+    match part.run.segment_size.bytes() > LONG_SEGMENT {
+        true => read_long_segments::<R>(part, table, options, emit),
+        false => {
+            let bounds = options.bounds(&options.wanted(table));
+            read_filling::<R>(part, table, options, bounds, emit)
+        }
+    }
+}
+
+fn read_filling<R: Rows>(
+    part: &Part<'_>,
+    table: Table,
+    options: &ReadOptions,
+    bounds: Bounds,
+    emit: &mut Emit<'_>,
+) -> Result<ControlFlow<()>, ReadError> {
+    let wanted = options.wanted(table);
+    let filling = || Filling {
+        wanted: &wanted,
+        batch_rows: options.batch_rows.max(1),
+        kinds: KindTable::of(part.run.version),
+        rows: R::new(&wanted, options.batch_rows.max(1)),
+        full: Vec::new(),
+        deliver: None,
+    };
+    let mut outcome = Ok(ControlFlow::Continue(()));
+    let damage = read_segments(part, bounds, filling, |read| {
+        let place = place(part, read.index, options);
+        let Filling { full, rows, .. } = read.observer;
+        for mut rows in full.into_iter().chain([rows]).filter(|rows| rows.len() > 0) {
+            fill_times(rows.times(), read.time_before);
+            outcome = emit_rows(&rows, table, options, &place, emit);
+            if !matches!(outcome, Ok(ControlFlow::Continue(()))) {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    finish(outcome, damage)
+}
+
+/// One segment after the other, each batch delivered while its segment is read.
+fn read_long_segments<R: Rows>(
+    part: &Part<'_>,
+    table: Table,
+    options: &ReadOptions,
+    emit: &mut Emit<'_>,
+) -> Result<ControlFlow<()>, ReadError> {
+    let wanted = options.wanted(table);
+    let bounds = Bounds { threads: 1, ..options.bounds(&wanted) };
+    for index in part.segments.clone() {
+        let place = place(part, index, options);
+        let mut outcome = Ok(ControlFlow::Continue(()));
+        let mut deliver = |rows: R| match emit_rows(&rows, table, options, &place, emit) {
+            Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
+            other => {
+                outcome = other;
+                ControlFlow::Break(())
+            }
+        };
+        let one = Part { run: part.run, segments: index..index + 1 };
+        let damage = {
+            let deliver: Deliver<'_, R> = Mutex::new(&mut deliver);
+            let filling = || Filling {
+                wanted: &wanted,
+                batch_rows: options.batch_rows.max(1),
+                kinds: KindTable::of(part.run.version),
+                rows: R::new(&wanted, options.batch_rows.max(1)),
+                full: Vec::new(),
+                deliver: Some(&deliver),
+            };
+            read_segments(&one, bounds, filling, |read| {
+                let rest = read.observer.rows;
+                match rest.len() {
+                    0 => ControlFlow::Continue(()),
+                    _ => (deliver.lock().unwrap_or_else(PoisonError::into_inner))(rest),
+                }
+            })
+        };
+        if finish(outcome, damage)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+fn finish(
+    outcome: Result<ControlFlow<()>, ReadError>,
+    damage: Option<Arc<Damage>>,
+) -> Result<ControlFlow<()>, ReadError> {
+    match (outcome?, damage) {
+        (ControlFlow::Continue(()), Some(damage)) => Err(ReadError::Damaged(damage)),
+        (flow, _) => Ok(flow),
+    }
+}
+
+fn place<'a>(part: &Part<'a>, index: usize, options: &'a ReadOptions) -> Place<'a> {
+    Place {
+        timeline: part.run.timeline,
+        segment: part.run.segments[index].name,
+        version: part.run.version,
+        names: &options.names,
+    }
+}
+
+/// Rows before a segment's first transaction end have the time before the segment.
+fn fill_times(times: &mut [i64], before: i64) {
+    times.iter_mut().take_while(|time| **time == NO_TIME).for_each(|time| *time = before);
+}
+
+fn emit_rows<R: Rows>(
+    rows: &R,
+    table: Table,
+    options: &ReadOptions,
+    place: &Place<'_>,
+    emit: &mut Emit<'_>,
+) -> Result<ControlFlow<()>, ReadError> {
+    let batch = options.batch(table, rows.len(), |name| rows.column(name, place))?;
+    Ok(emit(batch))
+}
+
+/// Rows that are sums over segments.
+pub(crate) trait SumRows {
+    /// Adds the rows of a segment.
+    fn add(&mut self, run: &Run, index: usize, read: &crate::segments::ReadSegment<()>);
+    fn len(&self) -> usize;
+    fn column(&self, name: &str) -> ArrayRef;
+}
+
+impl Observer for () {
+    fn record(&mut self, _: &Record<'_>, _: Kind, _: i64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    #[inline(always)]
+    fn simple(&mut self, _: &SimpleRecord<'_>, _: Kind, _: i64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+fn read_sums<S: SumRows + Default>(
+    part: &Part<'_>,
+    table: Table,
+    options: &ReadOptions,
+    mut rows: S,
+    emit: &mut Emit<'_>,
+) -> Result<ControlFlow<()>, ReadError> {
+    let mut outcome = Ok(ControlFlow::Continue(()));
+    let bounds = Bounds { needs_time: false, ..options.bounds(&options.wanted(table)) };
+    let mut flush = |rows: S| -> Result<ControlFlow<()>, ReadError> {
+        match rows.len() {
+            0 => Ok(ControlFlow::Continue(())),
+            count => Ok(emit(options.batch(table, count, |name| rows.column(name))?)),
+        }
+    };
+    let damage = read_segments(
+        part,
+        bounds,
+        || (),
+        |read| {
+            rows.add(part.run, read.index, &read);
+            if rows.len() >= options.batch_rows {
+                outcome = flush(std::mem::take(&mut rows));
+            }
+            match outcome {
+                Ok(flow) => flow,
+                Err(_) => ControlFlow::Break(()),
+            }
+        },
+    );
+    if matches!(outcome, Ok(ControlFlow::Continue(()))) {
+        outcome = flush(rows);
+    }
+    finish(outcome, damage)
+}

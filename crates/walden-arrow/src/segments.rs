@@ -1,0 +1,219 @@
+//! Reads the segments of a run in their order, with the accounting of all bytes.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use walden_explain::tally::{Bucket, Buckets};
+use walden_format::geometry::Geometry;
+use walden_format::lsn::Lsn;
+use walden_format::rmgr::KindTable;
+use walden_source::inventory::Run;
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, SegmentOutcome, scan};
+
+use crate::columns::NO_TIME;
+use crate::visitor::{FirstEnd, LastEnd, Observer, SegmentSums, SegmentVisitor};
+
+/// Consecutive segments of a run: what one of several readers reads.
+///
+/// Whatever the parts that a run is divided into, their rows are those of the run, each once: the rest of a record that began in
+/// the part before belongs to that one, which reads on into this one's segments for it.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// Indexes of segments in it.
+    pub segments: Range<usize>,
+}
+
+impl<'a> Part<'a> {
+    /// All of a run.
+    pub fn all(run: &'a Run) -> Part<'a> {
+        Part { run, segments: 0..run.segments.len() }
+    }
+
+    /// The part of a run whose records can start between two positions, `to` excluded.
+    pub fn between(run: &'a Run, from: Option<Lsn>, to: Option<Lsn>) -> Part<'a> {
+        let size = run.segment_size.bytes();
+        let starts_before = |lsn: Lsn| run.segments.partition_point(|segment| segment.start < lsn);
+        let start = from.map_or(0, |from| run.segments.partition_point(|one| one.start.plus(size) <= from));
+        let end = to.map_or(run.segments.len(), starts_before);
+        Part { run, segments: start..end.max(start) }
+    }
+
+    /// Divides parts so that there are about `count` of about the same number of segments.
+    pub fn divide(parts: &[Part<'a>], count: usize) -> Vec<Part<'a>> {
+        let segments: usize = parts.iter().map(|part| part.segments.len()).sum();
+        let each = segments.div_ceil(count.max(1)).max(1);
+        let cut = |part: &Part<'a>| {
+            let Part { run, segments } = part.clone();
+            let starts = segments.clone().step_by(each);
+            starts.map(move |start| Part { run, segments: start..(start + each).min(segments.end) })
+        };
+        parts.iter().flat_map(cut).collect()
+    }
+}
+
+/// Which records count, and how they are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub from: Option<Lsn>,
+    pub to: Option<Lsn>,
+    pub threads: usize,
+    /// Whether rows need the time of the last transaction end.
+    pub needs_time: bool,
+}
+
+/// A segment that was read.
+pub(crate) struct ReadSegment<O> {
+    pub index: usize,
+    pub sums: SegmentSums,
+    /// Bytes outside of records that count.
+    pub framing: Buckets,
+    pub observer: O,
+    /// Time of the last transaction end before the segment.
+    pub time_before: i64,
+}
+
+/// Reads a part. `make` makes an observer for each segment, given the time before it where that is known, and `consume` gets them
+/// in the order of the log. Returns the damage at which reading ended, if any.
+pub(crate) fn read_segments<O: Observer>(
+    part: &Part<'_>,
+    bounds: Bounds,
+    make: impl Fn() -> O + Sync,
+    mut consume: impl FnMut(ReadSegment<O>) -> ControlFlow<()>,
+) -> Option<Arc<Damage>> {
+    let Part { run, segments } = part;
+    if segments.is_empty() {
+        return None;
+    }
+    let size = run.segment_size.bytes();
+    let kinds = KindTable::of(run.version);
+    let part_start = run.segments[segments.start].start;
+    let is_last_part = segments.end == run.segments.len();
+    let part_end = if is_last_part { None } else { Some(run.segments[segments.end].start) };
+    // A bound before the part says nothing of it.
+    let from = bounds.from.filter(|from| *from > part_start || (segments.start == 0 && *from >= part_start));
+    let scan_from = from.unwrap_or(part_start).max(part_start);
+    let scan_to = [bounds.to, part_end].into_iter().flatten().min();
+    let begins_within = bounds.from.is_some_and(|from| from > run.start() && from > part_start);
+    let mut start = match (segments.start, begins_within) {
+        (_, true) => Start::AtRecord,
+        (0, false) => Start::AtSegment,
+        (_, false) => Start::Begun,
+    };
+    let known_time = AtomicI64::new(match bounds.needs_time {
+        true => time_before(run, segments.start),
+        false => NO_TIME,
+    });
+    let in_turn = bounds.threads < 2;
+    let make_visitor = |index: usize| {
+        let now = if in_turn { known_time.load(Ordering::Relaxed) } else { NO_TIME };
+        let end = run.segments[index].start.plus(size);
+        SegmentVisitor::new(kinds, end, from, now, make())
+    };
+    let options = ScanOptions { threads: bounds.threads, from: Some(scan_from), to: scan_to };
+    let mut damage = None;
+    scan(run, options, make_visitor, |outcome| {
+        let SegmentOutcome { index, visitor, start: segment_start, position, end, .. } = outcome;
+        let SegmentVisitor { sums, observer, .. } = visitor;
+        let mut framing = sums.framing;
+        start.add_lead(&sums, &mut framing);
+        let segment_end = segment_start.plus(size);
+        if start == Start::Begun && position > segment_end && bounds.to.is_some_and(|to| to <= segment_end) {
+            // The last record continues in a segment that nobody reads otherwise.
+            let geometry = geometry(run);
+            framing.add(Bucket::PageHeader, geometry.header_bytes_between(segment_end, position));
+        }
+        match end {
+            SegmentEnd::EndOfLog(tail) if start == Start::Begun => {
+                framing.add(Bucket::CutRecord, tail.cut_record);
+                framing.add(Bucket::ZeroTail, tail.zero);
+                framing.add(Bucket::RecycledTail, tail.recycled);
+                framing.add(Bucket::TornTail, tail.torn);
+            }
+            SegmentEnd::Damaged(found) => damage = Some(Arc::new(found)),
+            SegmentEnd::Complete | SegmentEnd::Limit | SegmentEnd::EndOfLog(_) => {}
+        }
+        let time_before = known_time.load(Ordering::Relaxed);
+        if sums.times.1 != NO_TIME {
+            known_time.store(sums.times.1, Ordering::Relaxed);
+        }
+        consume(ReadSegment { index, sums, framing, observer, time_before })
+    });
+    damage
+}
+
+/// How the bytes before a segment's first record count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Start {
+    /// The log begins with the segment: all of them.
+    AtSegment,
+    /// The range begins at a record: none of them.
+    AtRecord,
+    /// The range has begun: what continues counted before, headers of pages did not.
+    Begun,
+}
+
+impl Start {
+    fn add_lead(&mut self, sums: &SegmentSums, framing: &mut Buckets) {
+        match self {
+            Start::AtSegment => {
+                framing.add(Bucket::PageHeader, sums.lead_headers);
+                framing.add(Bucket::BegunBefore, sums.lead_continuation);
+            }
+            // It has not begun before the first record.
+            Start::AtRecord if sums.first.is_none() => return,
+            Start::AtRecord => {}
+            Start::Begun => framing.add(Bucket::PageHeader, sums.lead_headers),
+        }
+        *self = Start::Begun;
+    }
+}
+
+/// The time of the last transaction end before a segment, in its run.
+fn time_before(run: &Run, segment: usize) -> i64 {
+    for index in (0..segment).rev() {
+        let time =
+            times_of(run, index, |kinds, end| SegmentVisitor::new(kinds, end, None, NO_TIME, LastEnd)).1;
+        if time != NO_TIME {
+            return time;
+        }
+    }
+    NO_TIME
+}
+
+/// The time of the first transaction end in a segment; `None` without one.
+pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
+    let time =
+        times_of(run, segment, |kinds, end| SegmentVisitor::new(kinds, end, None, NO_TIME, FirstEnd)).0;
+    (time != NO_TIME).then_some(time)
+}
+
+fn times_of<O: Observer>(
+    run: &Run,
+    index: usize,
+    make: impl Fn(&'static KindTable, Lsn) -> SegmentVisitor<O> + Sync,
+) -> (i64, i64) {
+    let start = run.segments[index].start;
+    let end = start.plus(run.segment_size.bytes());
+    let options = ScanOptions { threads: 1, from: Some(start), to: Some(end) };
+    let mut times = (NO_TIME, NO_TIME);
+    scan(
+        run,
+        options,
+        |_| make(KindTable::of(run.version), end),
+        |outcome| {
+            times = outcome.visitor.sums.times;
+            ControlFlow::Continue(())
+        },
+    );
+    times
+}
+
+/// The positions of page headers in a run.
+fn geometry(run: &Run) -> Geometry {
+    let page_bytes = run.segments.first().map_or(Geometry::DEFAULT_PAGE_BYTES, |segment| segment.page_bytes);
+    let default = Geometry::with_default_pages(run.segment_size);
+    Geometry::new(run.segment_size, page_bytes).unwrap_or(default)
+}

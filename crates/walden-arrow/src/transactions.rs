@@ -1,0 +1,344 @@
+//! The table `transactions`: sums by transaction, its subtransactions folded in.
+
+use std::ops::ControlFlow;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rustc_hash::FxHashMap;
+use walden_format::lsn::{Lsn, Timeline};
+use walden_format::payload::xact::{self, TransactionEnd};
+use walden_format::payload::{self, Payload};
+use walden_format::record::Record;
+use walden_format::rmgr::{Kind, rmid};
+use walden_format::simple::SimpleRecord;
+use walden_source::inventory::Run;
+
+use crate::columns::{NO_TIME, label_rows, numbers, times};
+use crate::read::{Emit, ReadError, ReadOptions};
+use crate::schema::Table;
+use crate::segments::{Bounds, Part, read_segments};
+use crate::visitor::Observer;
+
+/// Reads the table.
+pub(crate) fn read(runs: &[Run], options: &ReadOptions, emit: &mut Emit<'_>) -> Result<(), ReadError> {
+    let mut open = Open::default();
+    let mut rows = TransactionRows::default();
+    let bounds = Bounds {
+        from: options.from,
+        to: options.to,
+        threads: options.threads,
+        // The ends have times of their own.
+        needs_time: false,
+    };
+    for run in runs {
+        let mut outcome = Ok(ControlFlow::Continue(()));
+        let damage = read_segments(&Part::all(run), bounds, SegmentTransactions::default, |read| {
+            open.add(read.observer, run.timeline, &mut rows);
+            if rows.0.len() >= options.batch_rows {
+                outcome = flush(std::mem::take(&mut rows), options, emit);
+            }
+            if matches!(outcome, Ok(ControlFlow::Continue(()))) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        if outcome?.is_break() {
+            return Ok(());
+        }
+        if let Some(damage) = damage {
+            let _ = flush(rows, options, emit)?;
+            return Err(ReadError::Damaged(damage));
+        }
+        open.timeline = run.timeline;
+    }
+    open.close_all(&mut rows);
+    flush(rows, options, emit).map(|_| ())
+}
+
+fn flush(
+    rows: TransactionRows,
+    options: &ReadOptions,
+    emit: &mut Emit<'_>,
+) -> Result<ControlFlow<()>, ReadError> {
+    let mut rest = rows.0.as_slice();
+    while !rest.is_empty() {
+        let (these, others) = rest.split_at(rest.len().min(options.batch_rows.max(1)));
+        let batch = options.batch(Table::Transactions, these.len(), |name| column(these, name))?;
+        if emit(batch).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        rest = others;
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Sums over the records of a transaction.
+#[derive(Clone, Copy, Debug)]
+struct Sums {
+    first: Lsn,
+    last: Lsn,
+    records: u64,
+    bytes: u64,
+    image_bytes: u64,
+}
+
+impl Sums {
+    fn merge(&mut self, other: &Sums) {
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.records += other.records;
+        self.bytes += other.bytes;
+        self.image_bytes += other.image_bytes;
+    }
+}
+
+/// What a segment says of transactions.
+#[derive(Default)]
+struct SegmentTransactions {
+    sums: FxHashMap<u32, Sums>,
+    events: Vec<Event>,
+}
+
+enum Event {
+    End {
+        xid: u32,
+        subxids: Vec<u32>,
+        committed: bool,
+        time: i64,
+        lsn: Lsn,
+    },
+    Prepared {
+        xid: u32,
+    },
+    /// These are subtransactions.
+    Assigned {
+        top: u32,
+        subxids: Vec<u32>,
+    },
+    /// Everything older has ended.
+    Running {
+        oldest: u32,
+    },
+}
+
+impl SegmentTransactions {
+    fn add(&mut self, xid: u32, lsn: Lsn, bytes: u32, image_bytes: u32) {
+        if xid != 0 {
+            let (bytes, image_bytes) = (bytes.into(), image_bytes.into());
+            let one = Sums { first: lsn, last: lsn, records: 1, bytes, image_bytes };
+            self.sums.entry(xid).and_modify(|sums| sums.merge(&one)).or_insert(one);
+        }
+    }
+
+    fn event(&mut self, record: &Record<'_>) {
+        let event = match payload::parse(record) {
+            Ok(Payload::Commit(end)) => end_event(&end, true, record),
+            Ok(Payload::Abort(end)) => end_event(&end, false, record),
+            Ok(Payload::Prepare(_)) => Event::Prepared { xid: record.header.xid },
+            Ok(Payload::Assignment(assignment)) => {
+                Event::Assigned { top: assignment.top_xid, subxids: assignment.subxacts.collect() }
+            }
+            Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
+            Ok(_) | Err(_) => return,
+        };
+        self.events.push(event);
+    }
+}
+
+fn end_event(end: &TransactionEnd<'_>, committed: bool, record: &Record<'_>) -> Event {
+    Event::End {
+        xid: end.twophase_xid.unwrap_or(record.header.xid),
+        subxids: end.subxacts.collect(),
+        committed,
+        time: end.time.unix_micros(),
+        lsn: record.lsn,
+    }
+}
+
+impl Observer for SegmentTransactions {
+    fn record(&mut self, record: &Record<'_>, _: Kind, _: i64) -> ControlFlow<()> {
+        let xid = record.header.xid;
+        let bytes = record.header.total_len + u32::from(record.alignment);
+        self.add(xid, record.lsn, bytes, record.image_bytes());
+        if let Some(top) = record.toplevel_xid {
+            self.events.push(Event::Assigned { top, subxids: vec![xid] });
+        }
+        if matches!(record.header.rmid, rmid::XACT | rmid::STANDBY) {
+            self.event(record);
+        }
+        ControlFlow::Continue(())
+    }
+
+    #[inline(always)]
+    fn simple(&mut self, record: &SimpleRecord<'_>, _: Kind, _: i64) -> ControlFlow<()> {
+        let header = record.header();
+        self.add(header.xid, record.lsn, record.aligned_len(), 0);
+        match (header.rmid, xact::plain_simple_end(record)) {
+            (rmid::XACT, Some((committed, time))) => self.events.push(Event::End {
+                xid: header.xid,
+                subxids: Vec::new(),
+                committed,
+                time: time.unix_micros(),
+                lsn: record.lsn,
+            }),
+            (rmid::XACT | rmid::STANDBY, _) => record.as_record(|record| self.event(record)),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Transactions in progress.
+#[derive(Default)]
+struct Open {
+    timeline: Timeline,
+    sums: FxHashMap<u32, OpenTransaction>,
+    /// The transaction of a subtransaction in progress, where the log has said it.
+    tops: FxHashMap<u32, u32>,
+}
+
+#[derive(Default)]
+struct OpenTransaction {
+    sums: Option<Sums>,
+    is_prepared: bool,
+    subxids: Vec<u32>,
+}
+
+impl OpenTransaction {
+    fn merge(&mut self, sums: Option<&Sums>) {
+        match (&mut self.sums, sums) {
+            (Some(mine), Some(sums)) => mine.merge(sums),
+            (mine @ None, Some(sums)) => *mine = Some(*sums),
+            (_, None) => {}
+        }
+    }
+}
+
+impl Open {
+    fn add(&mut self, segment: SegmentTransactions, timeline: Timeline, rows: &mut TransactionRows) {
+        self.timeline = timeline;
+        for (xid, sums) in &segment.sums {
+            self.sums.entry(*xid).or_default().merge(Some(sums));
+        }
+        for event in segment.events {
+            match event {
+                Event::Prepared { xid } => self.sums.entry(xid).or_default().is_prepared = true,
+                Event::Assigned { top, subxids } => {
+                    for subxid in subxids {
+                        self.tops.insert(subxid, top);
+                        self.sums.entry(top).or_default().subxids.push(subxid);
+                    }
+                }
+                Event::Running { oldest } => self.close_before(oldest, rows),
+                Event::End { xid, subxids, committed, time, lsn } => {
+                    let outcome = if committed { "committed" } else { "aborted" };
+                    self.end(xid, &subxids, outcome, time, lsn, rows);
+                }
+            }
+        }
+    }
+
+    fn end(
+        &mut self,
+        xid: u32,
+        subxids: &[u32],
+        outcome: &'static str,
+        time: i64,
+        lsn: Lsn,
+        rows: &mut TransactionRows,
+    ) {
+        let mut ended = self.sums.remove(&xid).unwrap_or_default();
+        for subxid in subxids.iter().chain(&std::mem::take(&mut ended.subxids)) {
+            self.tops.remove(subxid);
+            if let Some(of_sub) = self.sums.remove(subxid) {
+                ended.merge(of_sub.sums.as_ref());
+            }
+        }
+        match self.tops.remove(&xid) {
+            // A subtransaction that was rolled back alone.
+            Some(top) if outcome == "aborted" => {
+                self.sums.entry(top).or_default().merge(ended.sums.as_ref());
+            }
+            _ => {
+                let sums = ended.sums.unwrap_or(Sums {
+                    first: lsn,
+                    last: lsn,
+                    records: 0,
+                    bytes: 0,
+                    image_bytes: 0,
+                });
+                let sums = Sums { last: sums.last.max(lsn), ..sums };
+                let subtransactions = subxids.len() as u32;
+                rows.0.push(Row { timeline: self.timeline, xid, outcome, time, sums, subtransactions });
+            }
+        }
+    }
+
+    /// Ends what a crash ended without a record.
+    fn close_before(&mut self, oldest: u32, rows: &mut TransactionRows) {
+        // Transaction IDs are compared modulo 2^32 (`TransactionIdPrecedes`).
+        let gone = |xid: u32| (xid.wrapping_sub(oldest) as i32) < 0;
+        let mut ended: Vec<u32> = self
+            .sums
+            .iter()
+            .filter(|(xid, open)| gone(**xid) && !open.is_prepared && !self.tops.contains_key(xid))
+            .map(|(xid, _)| *xid)
+            .collect();
+        ended.sort_unstable();
+        for xid in ended {
+            if let Some(last) = self.sums.get(&xid).and_then(|open| open.sums).map(|sums| sums.last) {
+                self.end(xid, &[], "aborted", NO_TIME, last, rows);
+            } else {
+                self.sums.remove(&xid);
+            }
+        }
+    }
+
+    /// The log ends.
+    fn close_all(mut self, rows: &mut TransactionRows) {
+        let is_top = |xid: &u32| !self.tops.contains_key(xid);
+        let mut xids: Vec<(Lsn, u32)> = self
+            .sums
+            .iter()
+            .filter(|(xid, _)| is_top(xid))
+            .filter_map(|(xid, open)| Some((open.sums?.first, *xid)))
+            .collect();
+        xids.sort_unstable();
+        for (_, xid) in xids {
+            let Some(open) = self.sums.get(&xid) else { continue };
+            let outcome = if open.is_prepared { "prepared" } else { "open" };
+            let last = open.sums.map_or(Lsn::INVALID, |sums| sums.last);
+            self.end(xid, &[], outcome, NO_TIME, last, rows);
+        }
+    }
+}
+
+struct Row {
+    timeline: Timeline,
+    xid: u32,
+    outcome: &'static str,
+    time: i64,
+    sums: Sums,
+    subtransactions: u32,
+}
+
+#[derive(Default)]
+struct TransactionRows(Vec<Row>);
+
+fn column(rows: &[Row], name: &str) -> ArrayRef {
+    let sum = |sum: &dyn Fn(&Sums) -> u64| numbers::<UInt64Type>(rows.iter().map(|row| sum(&row.sums)), None);
+    match name {
+        "timeline" => numbers::<UInt32Type>(rows.iter().map(|row| row.timeline), None),
+        "xid" => numbers::<UInt32Type>(rows.iter().map(|row| row.xid), None),
+        "outcome" => label_rows(rows.iter().map(|row| Some(row.outcome))),
+        "end_time" => times(rows.iter().map(|row| row.time)),
+        "start_lsn" => sum(&|sums| sums.first.0),
+        "end_lsn" => sum(&|sums| sums.last.0),
+        "records" => sum(&|sums| sums.records),
+        "bytes" => sum(&|sums| sums.bytes),
+        "fpi_length" => sum(&|sums| sums.image_bytes),
+        "subtransactions" => numbers::<UInt32Type>(rows.iter().map(|row| row.subtransactions), None),
+        _ => unreachable!("transactions has no column {name}"),
+    }
+}

@@ -1,0 +1,159 @@
+//! A table of the log for DataFusion.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use walden_arrow::{Part, ReadError, ReadOptions, Table, is_divisible, read, read_part, segments_between};
+use walden_format::lsn::Lsn;
+use walden_source::inventory::Inventory;
+
+use crate::pruning::{self, speaks_of};
+
+/// A table of what an inventory found.
+#[derive(Debug)]
+pub(crate) struct WalTable {
+    inventory: Arc<Inventory>,
+    table: Table,
+    options: ReadOptions,
+    schema: SchemaRef,
+}
+
+impl WalTable {
+    pub fn new(inventory: Arc<Inventory>, table: Table, options: ReadOptions) -> WalTable {
+        let options = ReadOptions { columns: None, threads: 1, ..options };
+        WalTable { inventory, table, schema: options.schema(table), options }
+    }
+
+    /// Whether conditions on positions leave the other rows as they are.
+    fn is_of_records(&self) -> bool {
+        matches!(self.table, Table::Records | Table::Blocks)
+    }
+
+    /// The parts that have rows for which conditions may hold, about `count` of them.
+    fn parts(&self, filters: &[Expr], count: usize) -> Vec<(usize, Range<usize>)> {
+        let runs = &self.inventory.runs;
+        let mut wanted: Vec<Part<'_>> = runs.iter().map(Part::all).collect();
+        if self.is_of_records() {
+            let position = pruning::Range::of("start_lsn", filters);
+            let time = pruning::Range::of("time", filters);
+            let lsn = |value: i128| Lsn(value.clamp(0, u64::MAX.into()) as u64);
+            let micros = |value: i128| value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+            for part in &mut wanted {
+                // Both bounds are included.
+                let to = position.to.map(|to| lsn(to.saturating_add(1)));
+                part.segments = Part::between(part.run, position.from.map(lsn), to).segments;
+                if time != pruning::Range::default() {
+                    let of_time = segments_between(part.run, time.from.map(micros), time.to.map(micros));
+                    part.segments.start = part.segments.start.max(of_time.start);
+                    part.segments.end = part.segments.end.min(of_time.end).max(part.segments.start);
+                }
+            }
+        }
+        let index = |part: &Part<'_>| runs.iter().position(|run| std::ptr::eq(run, part.run));
+        Part::divide(&wanted, count)
+            .into_iter()
+            .filter_map(|part| Some((index(&part)?, part.segments)))
+            .collect()
+    }
+}
+
+#[async_trait]
+impl TableProvider for WalTable {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReadOptions { columns: projection.cloned(), ..self.options.clone() };
+        let schema = options.schema(self.table);
+        let parts = match is_divisible(self.table) {
+            true => self.parts(filters, state.config().target_partitions()),
+            false => vec![(0, 0..0)],
+        };
+        let stream = |part| -> Arc<dyn PartitionStream> {
+            Arc::new(PartStream {
+                inventory: self.inventory.clone(),
+                table: self.table,
+                options: options.clone(),
+                schema: schema.clone(),
+                part,
+            })
+        };
+        let mut streams: Vec<Arc<dyn PartitionStream>> = parts.into_iter().map(stream).collect();
+        if streams.is_empty() {
+            // A plan has a partition, also where nothing is left to read.
+            streams.push(stream((usize::MAX, 0..0)));
+        }
+        Ok(Arc::new(StreamingTableExec::try_new(schema, streams, None, None, false, limit)?))
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        let skips = |filter: &&Expr| speaks_of("start_lsn", filter) || speaks_of("time", filter);
+        let support = |filter| match self.is_of_records() && skips(filter) {
+            true => TableProviderFilterPushDown::Inexact,
+            false => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(support).collect())
+    }
+}
+
+/// A part of a table, read when its stream is asked for rows.
+#[derive(Debug)]
+struct PartStream {
+    inventory: Arc<Inventory>,
+    table: Table,
+    options: ReadOptions,
+    schema: SchemaRef,
+    part: (usize, Range<usize>),
+}
+
+/// Batches that wait for their reader.
+const AHEAD: usize = 2;
+
+impl PartitionStream for PartStream {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), AHEAD);
+        let sender = builder.tx();
+        let (inventory, table, options) = (self.inventory.clone(), self.table, self.options.clone());
+        let (run, segments) = self.part.clone();
+        builder.spawn_blocking(move || {
+            let emit = |batch| match sender.blocking_send(Ok(batch)) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            };
+            if !is_divisible(table) {
+                return read(&inventory.runs, table, &options, emit).map_err(external);
+            }
+            let Some(run) = inventory.runs.get(run) else { return Ok(()) };
+            read_part(&Part { run, segments }, table, &options, emit).map(|_| ()).map_err(external)
+        });
+        builder.build()
+    }
+}
+
+fn external(error: ReadError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}

@@ -1,0 +1,76 @@
+//! The log as tables: what `walden sql` and `walden export` have in common.
+
+pub mod export;
+pub mod sql;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use walden_arrow::ReadOptions;
+use walden_explain::Bound;
+use walden_source::inventory::Inventory;
+
+use crate::explain::{parse_bound, tell_about};
+use crate::progress::Progress;
+use crate::sources::{self, SourceRange};
+use crate::{names, terminal};
+
+/// Which part of the log is read, and with which names.
+#[derive(Args, Debug)]
+pub struct LogArgs {
+    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
+    /// timeline by itself]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<u32>,
+
+    /// Names of tables and indexes: a connection string, or a file written by walden explain --save-names
+    #[arg(long, value_name = "DSN|FILE")]
+    names: Vec<String>,
+
+    /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local unless with zone)
+    #[arg(long, visible_alias = "start", value_name = "LSN|TIME", value_parser = parse_bound)]
+    from: Option<Bound>,
+
+    /// End before the first record at or after this LSN or time
+    #[arg(long, visible_alias = "end", value_name = "LSN|TIME", value_parser = parse_bound)]
+    to: Option<Bound>,
+
+    /// Add to each position a second column, NAME_text, in the form 16/B374D848
+    #[arg(long)]
+    lsn_text: bool,
+
+    /// Threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+impl LogArgs {
+    /// The segments in sources, and how tables are read of them.
+    fn open(&self, paths: &[PathBuf]) -> Result<(Arc<Inventory>, ReadOptions)> {
+        let range = SourceRange { timeline: self.timeline, from: self.from, to: self.to };
+        let inventory = sources::open(paths, &range)?;
+        tell_about(&inventory);
+        let mut names = names::load(&self.names)?;
+        names::check_cluster(&names, &inventory)?;
+        let Some(first) = inventory.runs.first() else {
+            bail!("cannot read tables: expected WAL segments, found none");
+        };
+        names.set_version(first.version);
+        let mut options = ReadOptions::new(Arc::new(names), self.threads());
+        options.lsn_text = self.lsn_text;
+        let mut progress = Progress::bytes("finding the range", total_bytes(&inventory));
+        options.set_range(&inventory.runs, self.from, self.to, |bytes| progress.advance(bytes))?;
+        progress.finish();
+        Ok((Arc::new(inventory), options))
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(terminal::cores, usize::from)
+    }
+}
+
+fn total_bytes(inventory: &Inventory) -> u64 {
+    inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum()
+}

@@ -1,0 +1,249 @@
+//! `walden sql`: queries over the log.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use arrow::json::LineDelimitedWriter;
+use arrow::util::pretty::pretty_format_batches_with_schema;
+use clap::{Args, ValueEnum};
+use walden_arrow::export::{FileFormat, TableWriter};
+use walden_codec::container::Meta;
+use walden_sql::{Database, Limits};
+
+use super::LogArgs;
+use crate::explain::ended;
+use crate::output::Output;
+use crate::terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  walden sql 'SELECT table_name, sum(bytes) AS bytes FROM records GROUP BY 1 ORDER BY 2 DESC LIMIT 10' /archive/wal
+      the tables that write most
+  walden sql --names names.json \"SELECT * FROM transactions WHERE bytes > 1e9\" /archive/wal
+      transactions of more than 1 GB
+  walden sql \"SELECT lsn_text(start_lsn), record_type FROM records WHERE start_lsn >= lsn('16/B374D848') LIMIT 5\" /archive/wal
+      what is at a position
+  walden sql --format parquet -o hours.parquet \"SELECT date_trunc('hour', time) AS hour, relation, sum(bytes) AS bytes FROM \
+records GROUP BY ALL\" s3://backups/main
+      bytes by hour and relation as a file
+  walden sql 'SHOW TABLES' /archive/wal
+      the tables; DESCRIBE records shows the columns
+
+Tables: records, blocks, framing, transactions, checkpoints, segments, relations; docs/tables.md describes their columns and has \
+queries for many questions. Functions beside SQL's own: lsn('16/B374D848'), lsn_text(position). Conditions on start_lsn and time \
+of records and blocks skip segments.
+
+Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged, or a query that cannot be run.";
+
+/// Ask the log in SQL: records, blocks, transactions, checkpoints, segments, relations
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct SqlArgs {
+    /// The query; - reads it from standard input
+    query: String,
+
+    /// Segments, folders of segments, tar files, or archives of walden archive, as for walden explain
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<PathBuf>,
+
+    #[command(flatten)]
+    log: LogArgs,
+
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Write the result to this file [default: standard output]
+    #[arg(short, long, value_name = "FILE", required_if_eq_any = [("format", "parquet"), ("format", "arrow")])]
+    output: Option<PathBuf>,
+
+    /// Rows to print in a table at most. 0: all
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    rows: usize,
+
+    /// Memory for sorting, grouping and joining, in megabytes; beyond it these use temporary files
+    #[arg(long, value_name = "MB", default_value_t = 512)]
+    memory: usize,
+}
+
+/// How results are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Format {
+    /// A table for people
+    Table,
+    /// Comma-separated values with a line of names
+    Csv,
+    /// One JSON object per row and line
+    Json,
+    /// A Parquet file
+    Parquet,
+    /// An Arrow file (Feather 2)
+    Arrow,
+}
+
+/// Runs the command.
+pub fn run(args: &SqlArgs) -> Result<ExitCode> {
+    let query = match args.query.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the query")?,
+        query => query.to_owned(),
+    };
+    let (inventory, options) = args.log.open(&args.sources)?;
+    let limits = Limits { threads: args.log.threads(), memory_bytes: args.memory.saturating_mul(1 << 20) };
+    let database = Database::new(&inventory, &options, limits).context("cannot prepare the query")?;
+    let mut sink = Sink::new(args)?;
+    let result = database.query::<anyhow::Error>(&query, |schema, batch| sink.take(schema, batch.as_ref()));
+    // What came before an error is true, and printed as such by all commands.
+    let finished = sink.finish();
+    result.context("cannot run the query")?;
+    finished?;
+    Ok(ended(&inventory, None))
+}
+
+/// Where rows go.
+enum Sink {
+    Table {
+        output: Option<PathBuf>,
+        limit: usize,
+        schema: Option<SchemaRef>,
+        rows: Vec<RecordBatch>,
+        count: usize,
+    },
+    Csv(Box<Target>, bool),
+    Json(Box<Target>),
+    File {
+        output: Option<Output>,
+        format: FileFormat,
+        writer: Option<TableWriter<std::fs::File>>,
+    },
+}
+
+/// A file, or standard output.
+enum Target {
+    File(Output),
+    Standard,
+}
+
+impl Target {
+    fn new(path: Option<&PathBuf>) -> Result<Target> {
+        Ok(match path {
+            Some(path) => Target::File(Output::create_result(path)?),
+            None => Target::Standard,
+        })
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Target::File(output) => output.file().write_all(bytes)?,
+            Target::Standard => std::io::stdout().lock().write_all(bytes)?,
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Target::File(output) => output.commit(&Meta::default()).map(drop),
+            Target::Standard => Ok(std::io::stdout().lock().flush()?),
+        }
+    }
+}
+
+impl Sink {
+    fn new(args: &SqlArgs) -> Result<Sink> {
+        let file = |format| -> Result<Sink> {
+            let output = args.output.as_ref().map(|path| Output::create_result(path)).transpose()?;
+            Ok(Sink::File { output, format, writer: None })
+        };
+        let target = || Target::new(args.output.as_ref()).map(Box::new);
+        match args.format {
+            Format::Table => Ok(Sink::Table {
+                output: args.output.clone(),
+                limit: if args.rows == 0 { usize::MAX } else { args.rows },
+                schema: None,
+                rows: Vec::new(),
+                count: 0,
+            }),
+            Format::Csv => Ok(Sink::Csv(target()?, true)),
+            Format::Json => Ok(Sink::Json(target()?)),
+            Format::Parquet => file(FileFormat::Parquet),
+            Format::Arrow => file(FileFormat::Arrow),
+        }
+    }
+
+    fn take(&mut self, schema: &SchemaRef, batch: Option<&RecordBatch>) -> Result<()> {
+        match self {
+            Sink::Table { schema: of_table, rows, limit, count, .. } => {
+                *of_table = Some(schema.clone());
+                if let Some(batch) = batch {
+                    let room = limit.saturating_sub(*count);
+                    if room > 0 && batch.num_rows() > 0 {
+                        rows.push(batch.slice(0, batch.num_rows().min(room)));
+                    }
+                    *count += batch.num_rows();
+                }
+            }
+            Sink::Csv(target, is_first) => {
+                let Some(batch) = batch else { return Ok(()) };
+                let mut bytes = Vec::new();
+                let mut writer = arrow::csv::WriterBuilder::new().with_header(*is_first).build(&mut bytes);
+                writer.write(batch)?;
+                drop(writer);
+                *is_first = false;
+                target.write(&bytes)?;
+            }
+            Sink::Json(target) => {
+                let Some(batch) = batch else { return Ok(()) };
+                let mut writer = LineDelimitedWriter::new(Vec::new());
+                writer.write(batch)?;
+                writer.finish()?;
+                target.write(&writer.into_inner())?;
+            }
+            Sink::File { output: Some(output), format, writer } => {
+                if writer.is_none() {
+                    let file = output.file().try_clone()?;
+                    *writer = Some(TableWriter::new(file, *format, schema, "a query")?);
+                }
+                if let (Some(writer), Some(batch)) = (writer, batch) {
+                    writer.write(batch)?;
+                }
+            }
+            Sink::File { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Sink::Table { output, limit, schema, rows, count } => {
+                let Some(schema) = schema else { return Ok(()) };
+                let text = table(schema, &rows)?;
+                match &output {
+                    Some(path) => crate::output::write_text(path, format!("{text}\n"))?,
+                    None => terminal::print(&format!("{text}\n"))?,
+                }
+                if count > limit {
+                    eprintln!("note: {limit} of {count} rows; --rows 0 prints all");
+                } else if std::io::stderr().is_terminal() {
+                    eprintln!("{count} row{}", if count == 1 { "" } else { "s" });
+                }
+                Ok(())
+            }
+            Sink::Csv(target, _) | Sink::Json(target) => target.finish(),
+            Sink::File { output, writer, .. } => {
+                if let (Some(output), Some(writer)) = (output, writer) {
+                    writer.finish()?;
+                    output.commit(&Meta::default())?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn table(schema: SchemaRef, rows: &[RecordBatch]) -> Result<String, ArrowError> {
+    Ok(pretty_format_batches_with_schema(schema, rows)?.to_string())
+}
