@@ -28,8 +28,9 @@ use crate::{summary, transactions};
 /// Rows of a batch, unless options say otherwise.
 pub const BATCH_ROWS: usize = 1 << 16;
 
-/// Longer segments are read one after the other, and their rows delivered as they are read, so that memory stays bounded.
-const LONG_SEGMENT: u64 = 64 << 20;
+/// Bytes of segments that may be read at a time. Their rows, which take up to twice as much, are kept until it is their turn; a
+/// single thread delivers rows as it reads them.
+const BYTES_AT_A_TIME: u64 = 256 << 20;
 
 /// What to read of a table, and how.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ pub struct ReadOptions {
     pub to: Option<Lsn>,
     /// Number of decoding threads, at least 1. All have ended when a function that takes these options returns.
     pub threads: usize,
-    /// Maximum number of rows of a batch, at least 1.
+    /// Number of rows of a full batch, at least 1; the blocks of one record are in one batch, which may so have up to 32 more.
     pub batch_rows: usize,
     /// Whether each position has a second column, `NAME_text`, with its text form `16/B374D848`.
     pub lsn_text: bool,
@@ -114,7 +115,8 @@ impl ReadOptions {
     }
 
     pub(crate) fn bounds(&self, wanted: &Wanted) -> Bounds {
-        Bounds { from: self.from, to: self.to, threads: self.threads, needs_time: wanted.any(&["time"]) }
+        let known_time = if wanted.any(&["time"]) { None } else { Some(NO_TIME) };
+        Bounds { from: self.from, to: self.to, threads: self.threads, in_turn: false, known_time }
     }
 
     /// A batch of a table's columns, which `column` makes by their names.
@@ -267,78 +269,82 @@ fn read_rows<R: Rows>(
     options: &ReadOptions,
     emit: &mut Emit<'_>,
 ) -> Result<ControlFlow<()>, ReadError> {
-    match part.run.segment_size.bytes() > LONG_SEGMENT {
-        true => read_long_segments::<R>(part, table, options, emit),
-        false => {
-            let bounds = options.bounds(&options.wanted(table));
-            read_filling::<R>(part, table, options, bounds, emit)
+    let wanted = options.wanted(table);
+    let mut reader = RowReader { table, options, wanted: &wanted, bounds: options.bounds(&wanted), emit };
+    let at_a_time = (BYTES_AT_A_TIME / part.run.segment_size.bytes()) as usize;
+    let threads = options.threads.min(at_a_time);
+    if threads > 1 {
+        return reader.in_parallel::<R>(part, threads);
+    }
+    for unit in part.units() {
+        let flow = match unit.segments.len() {
+            1 => reader.in_turn::<R>(&unit)?,
+            _ => reader.in_parallel::<R>(&unit, 1)?,
+        };
+        if flow.is_break() {
+            return Ok(flow);
         }
     }
+    Ok(ControlFlow::Continue(()))
 }
 
-fn read_filling<R: Rows>(
-    part: &Part<'_>,
+struct RowReader<'a, 'e> {
     table: Table,
-    options: &ReadOptions,
+    options: &'a ReadOptions,
+    wanted: &'a Wanted,
     bounds: Bounds,
-    emit: &mut Emit<'_>,
-) -> Result<ControlFlow<()>, ReadError> {
-    let wanted = options.wanted(table);
-    let filling = || Filling {
-        wanted: &wanted,
-        batch_rows: options.batch_rows.max(1),
-        kinds: KindTable::of(part.run.version),
-        rows: R::new(&wanted, options.batch_rows.max(1)),
-        full: Vec::new(),
-        deliver: None,
-    };
-    let mut outcome = Ok(ControlFlow::Continue(()));
-    let damage = read_segments(part, bounds, filling, |read| {
-        let place = place(part, read.index, options);
-        let Filling { full, rows, .. } = read.observer;
-        for mut rows in full.into_iter().chain([rows]).filter(|rows| rows.len() > 0) {
-            fill_times(rows.times(), read.time_before);
-            outcome = emit_rows(&rows, table, options, &place, emit);
-            if !matches!(outcome, Ok(ControlFlow::Continue(()))) {
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
-    });
-    finish(outcome, damage)
+    emit: &'a mut Emit<'e>,
 }
 
-/// One segment after the other, each batch delivered while its segment is read.
-fn read_long_segments<R: Rows>(
-    part: &Part<'_>,
-    table: Table,
-    options: &ReadOptions,
-    emit: &mut Emit<'_>,
-) -> Result<ControlFlow<()>, ReadError> {
-    let wanted = options.wanted(table);
-    let bounds = Bounds { threads: 1, ..options.bounds(&wanted) };
-    for index in part.segments.clone() {
-        let place = place(part, index, options);
+impl RowReader<'_, '_> {
+    /// Several segments at a time; the rows of each are kept until it is their turn.
+    fn in_parallel<R: Rows>(
+        &mut self,
+        part: &Part<'_>,
+        threads: usize,
+    ) -> Result<ControlFlow<()>, ReadError> {
+        let RowReader { table, options, wanted, .. } = *self;
+        let bounds = Bounds { threads, in_turn: false, ..self.bounds };
         let mut outcome = Ok(ControlFlow::Continue(()));
-        let mut deliver = |rows: R| match emit_rows(&rows, table, options, &place, emit) {
+        let damage = read_segments(
+            part,
+            bounds,
+            || filling::<R>(part, wanted, options, None),
+            |read| {
+                self.bounds.known_time = Some(read.time_after());
+                let place = place(part, read.index, options);
+                let Filling { full, rows, .. } = read.observer;
+                for mut rows in full.into_iter().chain([rows]).filter(|rows| rows.len() > 0) {
+                    fill_times(rows.times(), read.time_before);
+                    outcome = emit_rows(&rows, table, options, &place, self.emit);
+                    if !matches!(outcome, Ok(ControlFlow::Continue(()))) {
+                        return ControlFlow::Break(());
+                    }
+                }
+                ControlFlow::Continue(())
+            },
+        );
+        finish(outcome, damage)
+    }
+
+    /// One segment; each batch is delivered while it is read.
+    fn in_turn<R: Rows>(&mut self, part: &Part<'_>) -> Result<ControlFlow<()>, ReadError> {
+        let RowReader { table, options, wanted, .. } = *self;
+        let bounds = Bounds { threads: 1, in_turn: true, ..self.bounds };
+        let place = place(part, part.segments.start, options);
+        let mut outcome = Ok(ControlFlow::Continue(()));
+        let mut deliver = |rows: R| match emit_rows(&rows, table, options, &place, self.emit) {
             Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
             other => {
                 outcome = other;
                 ControlFlow::Break(())
             }
         };
-        let one = Part { run: part.run, segments: index..index + 1 };
         let damage = {
             let deliver: Deliver<'_, R> = Mutex::new(&mut deliver);
-            let filling = || Filling {
-                wanted: &wanted,
-                batch_rows: options.batch_rows.max(1),
-                kinds: KindTable::of(part.run.version),
-                rows: R::new(&wanted, options.batch_rows.max(1)),
-                full: Vec::new(),
-                deliver: Some(&deliver),
-            };
-            read_segments(&one, bounds, filling, |read| {
+            let filling = || filling(part, wanted, options, Some(&deliver));
+            read_segments(part, bounds, filling, |read| {
+                self.bounds.known_time = Some(read.time_after());
                 let rest = read.observer.rows;
                 match rest.len() {
                     0 => ControlFlow::Continue(()),
@@ -346,11 +352,25 @@ fn read_long_segments<R: Rows>(
                 }
             })
         };
-        if finish(outcome, damage)?.is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
+        finish(outcome, damage)
     }
-    Ok(ControlFlow::Continue(()))
+}
+
+fn filling<'a, R: Rows>(
+    part: &Part<'_>,
+    wanted: &'a Wanted,
+    options: &ReadOptions,
+    deliver: Option<&'a Deliver<'a, R>>,
+) -> Filling<'a, R> {
+    let batch_rows = options.batch_rows.max(1);
+    Filling {
+        wanted,
+        batch_rows,
+        kinds: KindTable::of(part.run.version),
+        rows: R::new(wanted, batch_rows),
+        full: Vec::new(),
+        deliver,
+    }
 }
 
 fn finish(
@@ -415,7 +435,7 @@ fn read_sums<S: SumRows + Default>(
     emit: &mut Emit<'_>,
 ) -> Result<ControlFlow<()>, ReadError> {
     let mut outcome = Ok(ControlFlow::Continue(()));
-    let bounds = Bounds { needs_time: false, ..options.bounds(&options.wanted(table)) };
+    let bounds = Bounds { known_time: Some(NO_TIME), ..options.bounds(&options.wanted(table)) };
     let mut flush = |rows: S| -> Result<ControlFlow<()>, ReadError> {
         match rows.len() {
             0 => Ok(ControlFlow::Continue(())),

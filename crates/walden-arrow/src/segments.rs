@@ -47,10 +47,32 @@ impl<'a> Part<'a> {
         let each = segments.div_ceil(count.max(1)).max(1);
         let cut = |part: &Part<'a>| {
             let Part { run, segments } = part.clone();
-            let starts = segments.clone().step_by(each);
-            starts.map(move |start| Part { run, segments: start..(start + each).min(segments.end) })
+            let ends = segments.clone().step_by(each).map(|start| (start + each).min(segments.end));
+            // Not where the next segment is decoded from the one before.
+            let whole = |end: usize| (end..segments.end).find(|next| !run.segments[*next].needs_previous);
+            let mut start = segments.start;
+            let mut pieces = Vec::new();
+            for end in ends.map(|end| whole(end).unwrap_or(segments.end)) {
+                if end > start {
+                    pieces.push(Part { run, segments: start..end });
+                    start = end;
+                }
+            }
+            pieces
         };
         parts.iter().flat_map(cut).collect()
+    }
+
+    /// What has to be read in one go: a segment, or the members of a pack from one keyframe to the next.
+    pub(crate) fn units(&self) -> Vec<Part<'a>> {
+        let mut units: Vec<Part<'a>> = Vec::new();
+        for index in self.segments.clone() {
+            match units.last_mut() {
+                Some(unit) if self.run.segments[index].needs_previous => unit.segments.end = index + 1,
+                _ => units.push(Part { run: self.run, segments: index..index + 1 }),
+            }
+        }
+        units
     }
 }
 
@@ -60,8 +82,10 @@ pub(crate) struct Bounds {
     pub from: Option<Lsn>,
     pub to: Option<Lsn>,
     pub threads: usize,
-    /// Whether rows need the time of the last transaction end.
-    pub needs_time: bool,
+    /// Segments are read one after the other, each only when what is before it was consumed.
+    pub in_turn: bool,
+    /// The time of the last transaction end before the part, or [`NO_TIME`] if nobody asks for it; `None` to look for it.
+    pub known_time: Option<i64>,
 }
 
 /// A segment that was read.
@@ -73,6 +97,13 @@ pub(crate) struct ReadSegment<O> {
     pub observer: O,
     /// Time of the last transaction end before the segment.
     pub time_before: i64,
+}
+
+impl<O> ReadSegment<O> {
+    /// Time of the last transaction end in the segment or before.
+    pub fn time_after(&self) -> i64 {
+        if self.sums.times.1 == NO_TIME { self.time_before } else { self.sums.times.1 }
+    }
 }
 
 /// Reads a part. `make` makes an observer for each segment, given the time before it where that is known, and `consume` gets them
@@ -102,13 +133,9 @@ pub(crate) fn read_segments<O: Observer>(
         (0, false) => Start::AtSegment,
         (_, false) => Start::Begun,
     };
-    let known_time = AtomicI64::new(match bounds.needs_time {
-        true => time_before(run, segments.start),
-        false => NO_TIME,
-    });
-    let in_turn = bounds.threads < 2;
+    let known_time = AtomicI64::new(bounds.known_time.unwrap_or_else(|| time_before(run, segments.start)));
     let make_visitor = |index: usize| {
-        let now = if in_turn { known_time.load(Ordering::Relaxed) } else { NO_TIME };
+        let now = if bounds.in_turn { known_time.load(Ordering::Relaxed) } else { NO_TIME };
         let end = run.segments[index].start.plus(size);
         SegmentVisitor::new(kinds, end, from, now, make())
     };

@@ -27,8 +27,9 @@ pub(crate) fn read(runs: &[Run], options: &ReadOptions, emit: &mut Emit<'_>) -> 
         from: options.from,
         to: options.to,
         threads: options.threads,
+        in_turn: false,
         // The ends have times of their own.
-        needs_time: false,
+        known_time: Some(NO_TIME),
     };
     for run in runs {
         let mut outcome = Ok(ControlFlow::Continue(()));

@@ -19,6 +19,7 @@ mod compress;
 mod compressed_sources;
 mod connections;
 mod culprits;
+mod data;
 mod demo;
 mod diff;
 mod golden;

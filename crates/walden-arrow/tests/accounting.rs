@@ -1,0 +1,241 @@
+//! Rows add up to what `walden explain` says, however the log is divided.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::array::{Array as _, AsArray, RecordBatch};
+use arrow::compute::{cast, concat_batches, sum};
+use arrow::datatypes::{DataType, UInt32Type, UInt64Type};
+use walden_arrow::{Batches, Part, ReadError, ReadOptions, Table, is_divisible, read, read_part};
+use walden_explain::{Bound, Explanation, Request, explain};
+use walden_format::lsn::Lsn;
+use walden_source::inventory::{Inventory, Run};
+use walden_source::names::Names;
+
+fn golden() -> Vec<(PathBuf, Inventory)> {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden"));
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<(PathBuf, Inventory)> = entries
+        .filter(|path| path.is_dir())
+        .map(|path| (path.clone(), Inventory::of(&[path]).unwrap()))
+        .filter(|(_, inventory)| !inventory.runs.is_empty())
+        .collect();
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    assert!(found.len() > 5, "testdata/golden has {} folders of segments", found.len());
+    found
+}
+
+fn options(run: &Run) -> ReadOptions {
+    ReadOptions { batch_rows: 1000, ..ReadOptions::new(Arc::new(Names::builtin(Some(run.version))), 2) }
+}
+
+fn table(runs: &[Run], table: Table, options: &ReadOptions) -> RecordBatch {
+    let mut batches = Vec::new();
+    let result = read(runs, table, options, |batch| {
+        // The blocks of a record, of which there are up to 33, are in one batch; the sums are one batch.
+        assert!(batch.num_rows() > 0);
+        assert!(batch.num_rows() < options.batch_rows + 33 || table == Table::Relations);
+        batches.push(batch);
+        ControlFlow::Continue(())
+    });
+    match result {
+        Ok(()) => {}
+        // Some of the golden segments end in damage; what is before it counts.
+        Err(ReadError::Damaged(_)) => {}
+        Err(error) => panic!("{table:?}: {error}"),
+    }
+    concat_batches(&options.schema(table), &batches).unwrap()
+}
+
+fn total(batch: &RecordBatch, column: &str) -> u64 {
+    let array = cast(batch.column_by_name(column).unwrap(), &DataType::UInt64).unwrap();
+    sum(array.as_primitive::<UInt64Type>()).unwrap_or_default()
+}
+
+fn explained(runs: &[Run], from: Option<Lsn>, to: Option<Lsn>) -> Explanation {
+    let bound = |lsn: Option<Lsn>| lsn.map(Bound::Lsn);
+    explain(runs, &Request { from: bound(from), to: bound(to), ..Request::new(2) }, |_| ()).unwrap()
+}
+
+#[test]
+fn sums_are_those_of_explain() {
+    for (path, inventory) in golden() {
+        let runs = &inventory.runs[..1];
+        let options = options(&runs[0]);
+        let explanation = explained(runs, None, None);
+        let records = table(runs, Table::Records, &options);
+        let framing = table(runs, Table::Framing, &options);
+        let path = path.display();
+        assert_eq!(total(&records, "bytes") + total(&framing, "bytes"), explanation.file_bytes, "{path}");
+        assert_eq!(records.num_rows() as u64, explanation.records, "{path}");
+        assert_eq!(total(&records, "fpi_length"), explanation.buckets.images(), "{path}");
+        let segments = table(runs, Table::Segments, &options);
+        assert_eq!(total(&segments, "bytes"), explanation.file_bytes, "{path}");
+        assert_eq!(total(&segments, "records"), explanation.records, "{path}");
+        if explanation.damage.is_none() {
+            let relations = table(runs, Table::Relations, &options);
+            assert_eq!(total(&relations, "bytes"), explanation.file_bytes, "{path}");
+        }
+        let blocks = table(runs, Table::Blocks, &options);
+        assert_eq!(total(&blocks, "fpi_length"), explanation.buckets.images(), "{path}");
+        assert_eq!(total(&blocks, "data_length"), total(&records, "block_data_length"), "{path}");
+        assert_eq!(blocks.num_rows() as u64, total(&records, "block_count"), "{path}");
+    }
+}
+
+#[test]
+fn framing_has_the_buckets_of_explain() {
+    for (path, inventory) in golden() {
+        let runs = &inventory.runs[..1];
+        let explanation = explained(runs, None, None);
+        let framing = table(runs, Table::Framing, &options(&runs[0]));
+        for bucket in walden_explain::tally::Bucket::all().filter(|bucket| bucket.is_framing()) {
+            let labels = cast(framing.column_by_name("bucket").unwrap(), &DataType::Utf8).unwrap();
+            let labels = labels.as_string::<i32>();
+            let bytes = framing.column_by_name("bytes").unwrap().as_primitive::<UInt64Type>();
+            let found: u64 = (0..labels.len())
+                .filter(|row| labels.value(*row) == bucket.name())
+                .map(|row| bytes.value(row))
+                .sum();
+            assert_eq!(found, explanation.buckets.get(bucket), "{}: {}", path.display(), bucket.name());
+        }
+    }
+}
+
+#[test]
+fn parts_have_the_rows_of_the_whole() {
+    for (path, inventory) in golden() {
+        let whole = [Part::all(&inventory.runs[0])];
+        let options = ReadOptions { threads: 1, ..options(&inventory.runs[0]) };
+        for of in Table::all().filter(|table| is_divisible(*table)) {
+            let expected = table(&inventory.runs[..1], of, &options);
+            for count in [1, 2, 3, 7] {
+                let mut batches = Vec::new();
+                for part in Part::divide(&whole, count) {
+                    let result = read_part(&part, of, &options, |batch| {
+                        batches.push(batch);
+                        ControlFlow::Continue(())
+                    });
+                    if result.is_err() {
+                        break;
+                    }
+                }
+                let found = concat_batches(&options.schema(of), &batches).unwrap();
+                let texts = |batch: &RecordBatch| -> Vec<String> {
+                    let columns = batch.columns().iter().map(|column| format!("{:?}", plain(column)));
+                    columns.collect()
+                };
+                assert_eq!(texts(&found), texts(&expected), "{} {of:?} in {count}", path.display());
+            }
+        }
+    }
+}
+
+fn plain(array: &arrow::array::ArrayRef) -> arrow::array::ArrayRef {
+    match array.data_type() {
+        DataType::Dictionary(..) => cast(array, &DataType::Utf8).unwrap(),
+        _ => array.clone(),
+    }
+}
+
+#[test]
+fn ranges_are_those_of_explain() {
+    for (path, inventory) in golden() {
+        let runs = &inventory.runs[..1];
+        let all = table(runs, Table::Records, &options(&runs[0]));
+        let starts = all.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>();
+        let at = |tenth: usize| Lsn(starts.value((starts.len() - 1) * tenth / 10));
+        for (from, to) in [(None, Some(at(3))), (Some(at(4)), None), (Some(at(2)), Some(at(9)))] {
+            let options = ReadOptions { from, to, ..options(&runs[0]) };
+            let explanation = explained(runs, from, to);
+            let records = table(runs, Table::Records, &options);
+            let framing = table(runs, Table::Framing, &options);
+            let bytes = total(&records, "bytes") + total(&framing, "bytes");
+            assert_eq!(bytes, explanation.file_bytes, "{} {from:?} {to:?}", path.display());
+            assert_eq!(records.num_rows() as u64, explanation.records);
+        }
+    }
+}
+
+#[test]
+fn transactions_have_all_bytes_of_records_with_a_transaction() {
+    for (path, inventory) in golden() {
+        let runs = &inventory.runs[..1];
+        let options = options(&runs[0]);
+        let transactions = table(runs, Table::Transactions, &options);
+        let records = table(runs, Table::Records, &options);
+        let xids = records.column_by_name("xid").unwrap().as_primitive::<UInt32Type>();
+        let bytes = records.column_by_name("bytes").unwrap().as_primitive::<UInt32Type>();
+        let expected: u64 =
+            (0..xids.len()).filter(|row| xids.is_valid(*row)).map(|row| u64::from(bytes.value(row))).sum();
+        assert_eq!(total(&transactions, "bytes"), expected, "{}", path.display());
+        let explanation = explained(runs, None, None);
+        if explanation.damage.is_none() {
+            let outcomes = cast(transactions.column_by_name("outcome").unwrap(), &DataType::Utf8).unwrap();
+            let committed =
+                outcomes.as_string::<i32>().iter().flatten().filter(|one| *one == "committed").count();
+            assert_eq!(committed as u64, explanation.transaction_sums.committed, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn columns_are_those_that_are_wanted() {
+    let (_, inventory) = golden().pop().unwrap();
+    let runs = &inventory.runs[..1];
+    for of in Table::all() {
+        let all = table(runs, of, &options(&runs[0]));
+        for index in 0..of.columns().len() {
+            let options = ReadOptions { columns: Some(vec![index]), ..options(&runs[0]) };
+            let one = table(runs, of, &options);
+            assert_eq!(format!("{:?}", plain(one.column(0))), format!("{:?}", plain(all.column(index))));
+        }
+        let none = ReadOptions { columns: Some(Vec::new()), ..options(&runs[0]) };
+        let mut rows = 0;
+        let result = read(runs, of, &none, |batch| {
+            rows += batch.num_rows();
+            ControlFlow::Continue(())
+        });
+        assert!(matches!(result, Ok(()) | Err(ReadError::Damaged(_))));
+        assert_eq!(rows, all.num_rows(), "{of:?}");
+    }
+}
+
+#[test]
+fn positions_have_texts_where_they_are_asked_for() {
+    let (_, inventory) = golden().pop().unwrap();
+    let options = ReadOptions { lsn_text: true, ..options(&inventory.runs[0]) };
+    let records = table(&inventory.runs[..1], Table::Records, &options);
+    let numbers = records.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>();
+    let texts = records.column_by_name("start_lsn_text").unwrap().as_string::<i32>();
+    assert_eq!(texts.value(7).parse::<Lsn>().unwrap(), Lsn(numbers.value(7)));
+}
+
+#[test]
+fn times_go_on_from_segment_to_segment() {
+    for (path, inventory) in golden() {
+        let runs = &inventory.runs[..1];
+        let records = table(runs, Table::Records, &options(&runs[0]));
+        let times = records.column_by_name("time").unwrap();
+        let first = (0..times.len()).find(|row| times.is_valid(*row));
+        if let Some(first) = first {
+            assert!((first..times.len()).all(|row| times.is_valid(row)), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn batches_end_when_nobody_wants_more() {
+    let (_, inventory) = golden().pop().unwrap();
+    let options = ReadOptions { batch_rows: 10, ..options(&inventory.runs[0]) };
+    let inventory = Arc::new(inventory);
+    let mut batches = Batches::start(inventory.clone(), Table::Records, options.clone());
+    assert_eq!(batches.next_batch().unwrap().unwrap().num_rows(), 10);
+    // Its thread waits for room in the channel; dropping must end it.
+    drop(batches);
+    let rows: usize = Batches::start(inventory.clone(), Table::Records, options.clone())
+        .map(|batch| batch.map_or(0, |batch| batch.num_rows()))
+        .sum();
+    assert_eq!(rows, table(&inventory.runs, Table::Records, &options).num_rows());
+}

@@ -1,0 +1,290 @@
+//! The log as tables: judged by pg_walinspect and by `walden explain`, with every query of the documentation.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Outcome, postgres};
+
+use crate::material::{explain_json, walden};
+
+walden_testing::tests! {
+    records_are_those_of_pg_walinspect,
+    the_log_of_a_server_as_tables,
+    wrong_queries_are_errors,
+}
+
+fn sql(query: &str, arguments: &[&str]) -> Vec<Value> {
+    let run = walden(&[&["sql", "--format", "json", query], arguments].concat());
+    assert_eq!(run.code, 0, "{query}: {run:?}");
+    run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn number(query: &str, arguments: &[&str]) -> u64 {
+    let rows = sql(query, arguments);
+    let [row] = rows.as_slice() else { panic!("{query}: {} rows", rows.len()) };
+    let value = row.as_object().and_then(|row| row.values().next()).cloned().unwrap_or_default();
+    value.as_u64().unwrap_or_else(|| panic!("{query}: {row}"))
+}
+
+/// A server with segments of 1 MB, whose log has a record that crosses several of them.
+fn worked(major: u32) -> Result<(Cluster, String), walden_testing::Missing> {
+    let cluster = ClusterBuilder::new(postgres(major)?)
+        .wal_segsize_mb(1)
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    let statements = [
+        "CREATE TABLE orders (id bigint PRIMARY KEY, amount int, note text)",
+        "CREATE INDEX orders_note ON orders (note)",
+        "INSERT INTO orders SELECT n, n % 1000, md5(n::text) FROM generate_series(1, 20000) n",
+        "CHECKPOINT",
+        "UPDATE orders SET amount = amount + 1 WHERE id % 7 = 0",
+        "DELETE FROM orders WHERE id % 11 = 0",
+        "VACUUM orders",
+        // One record of some 3 MB.
+        "SELECT pg_logical_emit_message(true, 'test', repeat('x', 3000000))",
+        "SELECT pg_switch_wal()",
+        "CHECKPOINT",
+        "UPDATE orders SET note = note || 'x' WHERE id % 5 = 0",
+    ];
+    for statement in statements {
+        client.batch_execute(statement).unwrap();
+    }
+    client.batch_execute("BEGIN; DELETE FROM orders WHERE id < 500; ROLLBACK").unwrap();
+    let begin = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap();
+    let begin: String = begin.get(0);
+    client
+        .batch_execute(
+            "UPDATE orders SET amount = 0 WHERE id < 100; INSERT INTO orders VALUES (0, 0, 'last')",
+        )
+        .unwrap();
+    drop(client);
+    Ok((cluster, begin))
+}
+
+fn records_are_those_of_pg_walinspect() -> Outcome {
+    let (cluster, begin) = worked(15)?;
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE EXTENSION pg_walinspect").unwrap();
+    let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
+    let expected: Vec<String> = client
+        .query(
+            "SELECT concat_ws('|', start_lsn, end_lsn, prev_lsn, xid, resource_manager, record_type, record_length,
+                              main_data_length, fpi_length)
+             FROM pg_get_wal_records_info($1::text::pg_lsn, $2::text::pg_lsn)",
+            &[&begin, &end],
+        )
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert!(expected.len() > 100);
+    let wal = cluster.data_dir().join("pg_wal");
+    let query = format!(
+        "SELECT concat_ws('|', lsn_text(start_lsn), lsn_text(end_lsn), lsn_text(prev_lsn), coalesce(xid, 0),
+                          resource_manager, record_type, record_length, main_data_length, fpi_length) AS text
+         FROM records WHERE start_lsn >= lsn('{begin}') AND end_lsn <= lsn('{end}') ORDER BY start_lsn"
+    );
+    let rows = sql(&query, &[wal.to_str().unwrap()]);
+    let found: Vec<&str> = rows.iter().map(|row| row["text"].as_str().unwrap()).collect();
+    assert_eq!(found, expected);
+    Ok(())
+}
+
+fn the_log_of_a_server_as_tables() -> Outcome {
+    let (cluster, _) = worked(17)?;
+    let folder = tempfile::tempdir().unwrap();
+    let names = folder.path().join("names.json");
+    let names = names.to_str().unwrap();
+    let run = walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", names]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let wal: PathBuf = cluster.data_dir().join("pg_wal");
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = wal.to_str().unwrap();
+    let explained = explain_json(&["--names", names, wal]);
+    let file_bytes = explained["file_bytes"].as_u64().unwrap();
+
+    sums_are_those_of_explain(&explained, wal, names);
+    conditions_skip_segments_and_no_rows(wal);
+    every_query_of_the_documentation_runs(wal, names);
+    exports_are_complete_and_taken_up_again(folder.path(), wal, file_bytes);
+    Ok(())
+}
+
+fn sums_are_those_of_explain(explained: &Value, wal: &str, names: &str) {
+    let file_bytes = explained["file_bytes"].as_u64().unwrap();
+    // The number of partitions is that of the threads: 7 of them cut the long record.
+    for threads in ["1", "2", "7"] {
+        let arguments = ["--threads", threads, wal];
+        let records = number("SELECT sum(bytes) FROM records", &arguments);
+        let framing = number("SELECT sum(bytes) FROM framing", &arguments);
+        assert_eq!(records + framing, file_bytes, "{threads} threads");
+        assert_eq!(number("SELECT sum(bytes) FROM segments", &arguments), file_bytes);
+        assert_eq!(
+            number("SELECT count(*) FROM records", &arguments),
+            explained["records"].as_u64().unwrap()
+        );
+        let committed = "SELECT count(*) FROM transactions WHERE outcome = 'committed'";
+        assert_eq!(number(committed, &arguments), explained["transactions"]["committed"].as_u64().unwrap());
+    }
+    let by_name = sql(
+        "SELECT table_name, sum(bytes) AS bytes FROM relations WHERE relation IS NOT NULL GROUP BY 1",
+        &["--names", names, wal],
+    );
+    let by_name: BTreeMap<&str, u64> = by_name
+        .iter()
+        .map(|row| (row["table_name"].as_str().unwrap(), row["bytes"].as_u64().unwrap()))
+        .collect();
+    let of_orders =
+        explained["relations"].as_array().unwrap().iter().find(|row| row["label"]["text"] == "orders");
+    assert_eq!(by_name["orders"], of_orders.unwrap()["bytes"].as_u64().unwrap(), "{by_name:?}");
+}
+
+/// Conditions that skip segments give the same rows as ones that hide what they are about.
+fn conditions_skip_segments_and_no_rows(wal: &str) {
+    let bounds = sql(
+        "SELECT lsn_text(approx_percentile_cont(start_lsn, 0.3)) AS low, lsn_text(approx_percentile_cont(start_lsn, 0.6)) AS high,
+                min(time)::text AS first, max(time)::text AS last FROM records",
+        &[wal],
+    );
+    let text = |name: &str| bounds[0][name].as_str().unwrap().to_owned();
+    let (low, high, first, last) = (text("low"), text("high"), text("first"), text("last"));
+    let pairs = [
+        (
+            format!("start_lsn >= lsn('{low}') AND start_lsn < lsn('{high}')"),
+            format!("start_lsn + 1 > lsn('{low}') AND start_lsn + 1 <= lsn('{high}')"),
+        ),
+        (format!("start_lsn = lsn('{low}')"), format!("start_lsn + 1 = lsn('{low}') + 1")),
+        (
+            format!("time > '{first}' AND time <= '{last}'"),
+            format!("coalesce(time, time) > '{first}' AND coalesce(time, time) <= '{last}'"),
+        ),
+        (format!("time < '{first}'"), "false".to_owned()),
+    ];
+    for (condition, hidden) in pairs {
+        for table in ["records", "blocks"] {
+            let of = |condition: &str| {
+                let query =
+                    format!("SELECT count(*) AS rows, sum(bytes) AS bytes FROM {table} WHERE {condition}");
+                sql(&query, &["--threads", "3", wal])
+            };
+            assert_eq!(of(&condition), of(&hidden), "{table}: {condition}");
+        }
+    }
+    assert!(number(&format!("SELECT count(*) FROM records WHERE start_lsn < lsn('{low}')"), &[wal]) > 0);
+}
+
+/// The queries of docs/tables.md.
+fn every_query_of_the_documentation_runs(wal: &str, names: &str) {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tables.md")).unwrap();
+    let queries: Vec<&str> =
+        text.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(queries.len() >= 20, "{}", queries.len());
+    for query in queries {
+        let rows = sql(query, &["--names", names, wal]);
+        // Those that ask for what this log does not have: a transaction of 1 GB, another day.
+        let may_be_empty = ["1e9", "2026-11-23"].iter().any(|part| query.contains(part));
+        assert!(!rows.is_empty() || may_be_empty, "{query}");
+    }
+}
+
+fn exports_are_complete_and_taken_up_again(folder: &Path, wal: &str, file_bytes: u64) {
+    let export = |format: &str, directory: &Path| {
+        let directory = directory.to_str().unwrap();
+        let run = walden(&["export", "--segments", "3", "--format", format, "-o", directory, wal]);
+        assert_eq!(run.code, 0, "{run:?}");
+        run.stdout
+    };
+    let parquet = folder.join("parquet");
+    export("parquet", &parquet);
+    let files = files_of(&parquet.join("records/timeline=1"));
+    assert!(files.len() > 2, "{files:?}");
+    let bytes = |folder: &Path| files_of(folder).iter().map(|file| sum_of_bytes(file)).sum::<u64>();
+    let both = || bytes(&parquet.join("records/timeline=1")) + bytes(&parquet.join("framing/timeline=1"));
+    assert_eq!(both(), file_bytes);
+    // All but the last file of each table are kept, and a lost or foreign one is made again.
+    let before: Vec<_> = files.iter().map(|file| fs::metadata(file).unwrap().modified().unwrap()).collect();
+    fs::remove_file(&files[0]).unwrap();
+    fs::copy(files_of(&parquet.join("framing/timeline=1")).pop().unwrap(), &files[1]).unwrap();
+    let said = export("parquet", &parquet);
+    assert!(!said.contains(" 0 up to date"), "{said}");
+    assert_eq!(both(), file_bytes);
+    let after: Vec<_> = files.iter().map(|file| fs::metadata(file).unwrap().modified().unwrap()).collect();
+    let kept = before.iter().zip(&after).skip(2).filter(|(before, after)| before == after).count();
+    assert_eq!(kept, files.len() - 3, "{said}");
+    // No temporary file is left.
+    assert!(
+        files_of(&parquet.join("records/timeline=1"))
+            .iter()
+            .all(|file| file.extension().unwrap() == "parquet")
+    );
+    for format in ["arrow", "csv"] {
+        let directory = folder.join(format);
+        export(format, &directory);
+        assert!(files_of(&directory.join("records/timeline=1")).len() == files.len());
+    }
+    let csv: u64 = files_of(&folder.join("csv/framing/timeline=1"))
+        .iter()
+        .chain(&files_of(&folder.join("csv/records/timeline=1")))
+        .map(|file| sum_of_csv(file))
+        .sum();
+    assert_eq!(csv, file_bytes);
+}
+
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn sum_of_bytes(file: &Path) -> u64 {
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap().build().unwrap();
+    let sum = |batch: arrow::array::RecordBatch| {
+        let column =
+            arrow::compute::cast(batch.column_by_name("bytes").unwrap(), &arrow::datatypes::DataType::UInt64);
+        let column = column.unwrap();
+        let column = arrow::array::AsArray::as_primitive::<arrow::datatypes::UInt64Type>(&column).clone();
+        arrow::compute::sum(&column).unwrap_or_default()
+    };
+    reader.map(|batch| sum(batch.unwrap())).sum()
+}
+
+fn sum_of_csv(file: &Path) -> u64 {
+    let text = fs::read_to_string(file).unwrap();
+    let mut lines = text.lines();
+    let at = lines.next().unwrap().split(',').position(|name| name == "bytes").unwrap();
+    lines.map(|line| line.split(',').nth(at).unwrap().parse::<u64>().unwrap()).sum()
+}
+
+fn wrong_queries_are_errors() {
+    let golden = crate::material::golden_dir().join("17.11");
+    let golden = golden.to_str().unwrap();
+    for (query, part) in [
+        ("SELEC 1", "SELEC"),
+        ("SELECT nothing FROM records", "nothing"),
+        ("SELECT * FROM nowhere", "nowhere"),
+        ("SELECT * FROM records WHERE start_lsn > lsn('x')", "expected a position"),
+        ("CREATE TABLE t AS SELECT 1", "DDL"),
+        ("COPY (SELECT 1) TO '/tmp/never.csv'", "DML"),
+        ("SET datafusion.execution.batch_size = 1", "Statement"),
+    ] {
+        let run = walden(&["sql", query, golden]);
+        assert_eq!(run.code, 3, "{query}: {run:?}");
+        assert!(run.stderr.contains(part), "{query}: {run:?}");
+        run.assert_no_panic();
+    }
+    for arguments in
+        [&["sql", "SELECT 1"][..], &["sql", "--format", "parquet", "SELECT 1", golden], &["export", golden]]
+    {
+        assert_eq!(walden(arguments).code, 2, "{arguments:?}");
+    }
+    let run = walden(&["export", "--tables", "nothing", "-o", "/tmp/x", golden]);
+    assert!(run.code == 2 && run.stderr.contains("none of records, blocks"), "{run:?}");
+}
