@@ -19,6 +19,7 @@ fn main() {
         ("CARGO_FEATURE_S3", "s3"),
         ("CARGO_FEATURE_ENCRYPTION", "encryption"),
         ("CARGO_FEATURE_WATCH", "watch"),
+        ("CARGO_FEATURE_DATA", "data"),
     ]
     .into_iter()
     .filter_map(|(variable, name)| env::var_os(variable).map(|_| name))

@@ -181,7 +181,7 @@ impl Bench<'_> {
 
     fn duckdb_answer(&self) -> Result<Answer> {
         // Written again by each timed export; here for the answer.
-        run(&mut self.export("records")?)?;
+        output_of(&mut self.export("records")?)?;
         self.duckdb().map_or(Ok(Vec::new()), |mut command| lines(&mut command, 0))
     }
 
@@ -247,7 +247,7 @@ impl Bench<'_> {
     }
 }
 
-fn run(command: &mut Command) -> Result<String> {
+fn output_of(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "cannot run {command:?}: {error}");
@@ -255,7 +255,7 @@ fn run(command: &mut Command) -> Result<String> {
 }
 
 fn lines(command: &mut Command, skipped: usize) -> Result<Answer> {
-    let mut answer: Answer = run(command)?.lines().skip(skipped).map(str::to_owned).collect();
+    let mut answer: Answer = output_of(command)?.lines().skip(skipped).map(str::to_owned).collect();
     answer.sort();
     Ok(answer)
 }

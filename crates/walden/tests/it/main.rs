@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         compressed_sources::TESTS,
         connections::TESTS,
         culprits::TESTS,
+        data::TESTS,
         demo::TESTS,
         diff::TESTS,
         golden::TESTS,
