@@ -2,8 +2,9 @@
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
@@ -79,6 +80,17 @@ impl Batches {
     /// The next batch, with the error as it is.
     pub fn next_batch(&mut self) -> Option<Result<RecordBatch, ReadError>> {
         self.receiver.as_ref()?.recv().ok()
+    }
+
+    /// The same as [`Batches::next_batch`] for a caller that has other things to look after: `None` if there is no batch yet after
+    /// this time.
+    pub fn next_batch_within(&mut self, time: Duration) -> Option<Option<Result<RecordBatch, ReadError>>> {
+        let Some(receiver) = &self.receiver else { return Some(None) };
+        match receiver.recv_timeout(time) {
+            Ok(batch) => Some(Some(batch)),
+            Err(RecvTimeoutError::Disconnected) => Some(None),
+            Err(RecvTimeoutError::Timeout) => None,
+        }
     }
 }
 
