@@ -1,0 +1,485 @@
+"""PostgreSQL's write-ahead log (WAL) as Arrow tables.
+
+    import polars, walden
+
+    table = walden.records("/archive/wal", names="names.json", columns=["table_name", "bytes"])
+    polars.from_arrow(table).group_by("table_name").agg(polars.col("bytes").sum())
+
+Each of `records`, `blocks`, `framing`, `transactions`, `checkpoints`, `segments` and `relations` finds the segments of a source
+and returns a `Table`, which reads the log when somebody takes its rows: pyarrow, polars, DuckDB, pandas, or a loop over its
+batches. `parts` divides a log for several readers, `explain` and `whatif` return the documents of the commands of these names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import inspect
+import json
+import os
+import sys
+import types
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Union
+
+from . import _walden
+from ._walden import DamagedError, WaldenError, WaldenWarning, __version__
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = [
+    "DamagedError",
+    "Part",
+    "Table",
+    "TableFunction",
+    "WaldenError",
+    "WaldenWarning",
+    "__version__",
+    "blocks",
+    "checkpoints",
+    "explain",
+    "framing",
+    "parts",
+    "records",
+    "relations",
+    "segments",
+    "table",
+    "transactions",
+    "whatif",
+]
+
+Source = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
+"""Segments, folders of segments, tar files, archives of ``walden archive`` (a folder or ``s3://BUCKET/PREFIX``); or a list."""
+
+Position = Union[str, int, datetime.datetime]
+"""An LSN as text or number, a time as text (``2026-11-20 22:00``, local unless it has a zone), or a ``datetime``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Consecutive segments of a log whose rows one reader reads: see `parts`. Can be pickled.
+
+    It says by positions where its segments are: a reader opens the same source again and finds them there, also if the log has
+    grown since.
+    """
+
+    system_identifier: int
+    """System identifier of the cluster."""
+    timeline: int
+    """Timeline of the segments."""
+    start_lsn: int
+    """Position of the first segment's first byte."""
+    end_lsn: int
+    """Position behind the last segment."""
+    segments: int
+    """Number of segments."""
+    from_lsn: int | None
+    """Where the rows of all parts begin, if they are of a range."""
+    to_lsn: int | None
+    """Where the rows of all parts end, if they are of a range."""
+    followed: int | None
+    """The timeline that was to be followed."""
+    opened: tuple[int | datetime.datetime | None, int | datetime.datetime | None]
+    """The range with which the source was opened."""
+
+
+class Table:
+    """A table of a log: what Arrow's PyCapsule interface takes.
+
+    `pyarrow.table(t)`, `polars.from_arrow(t)`, `duckdb.sql("SELECT ... FROM t")` and others read it without copies. Each of them
+    is a new reading of the log, so a table can be used several times. `to_arrow`, `to_polars`, `to_pandas` and a loop over its
+    batches raise Walden's own exceptions and can be interrupted; other consumers raise theirs, with the same text, and `error`
+    has the exception.
+    """
+
+    def __init__(self, native: _walden.Table) -> None:
+        self._native = native
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._native.name
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of its columns."""
+        return self._native.column_names
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended the last Arrow stream of this table early."""
+        return self._native.error
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._native.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return self._native.__arrow_c_schema__()
+
+    def __iter__(self) -> Iterator[_walden.Batch]:
+        """Batches of rows, each of which `pyarrow.record_batch` and others take."""
+        return iter(self._native)
+
+    def __repr__(self) -> str:
+        return repr(self._native)
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The schema; each column's metadata has its description. Needs pyarrow."""
+        import pyarrow
+
+        return pyarrow.schema(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """All rows as a table of pyarrow."""
+        import pyarrow
+
+        return pyarrow.Table.from_batches([pyarrow.record_batch(batch) for batch in self], self.schema)
+
+    def to_batches(self) -> Iterator[pyarrow.RecordBatch]:
+        """Batch after batch as record batches of pyarrow."""
+        import pyarrow
+
+        return (pyarrow.record_batch(batch) for batch in self)
+
+    def to_polars(self) -> polars.DataFrame:
+        """All rows as a data frame of polars."""
+        import polars
+
+        frames = [polars.DataFrame(batch) for batch in self]
+        return polars.concat(frames) if frames else polars.DataFrame(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows as a data frame of pandas, by way of pyarrow."""
+        return self.to_arrow().to_pandas()
+
+
+def _texts(value: object) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, (str, os.PathLike)):
+        return [os.fspath(value)]
+    if isinstance(value, Iterable):
+        return [os.fspath(one) for one in value]
+    raise TypeError(f"expected a path, a URL or a list of them, found {type(value).__name__}")
+
+
+def _open(
+    source: Source,
+    *,
+    names: str | os.PathLike[str] | Sequence[str] | None = None,
+    start: Position | None = None,
+    end: Position | None = None,
+    timeline: int | None = None,
+    threads: int | None = None,
+    store: Mapping[str, str] | None = None,
+    identity: str | os.PathLike[str] | None = None,
+    before: bool = False,
+    behind: bool = False,
+) -> _walden.Log:
+    log = _walden.Log(
+        _texts(source),
+        store=[(str(key), str(value)) for key, value in (store or {}).items()],
+        identity=identity if identity is not None else os.environ.get("WALDEN_IDENTITY"),
+        timeline=timeline,
+        start=start,
+        end=end,
+        names=_texts(names),
+        threads=threads,
+        before=before,
+        behind=behind,
+    )
+    for text in log.warnings:
+        warnings.warn(text, WaldenWarning, stacklevel=_callers())
+    return log
+
+
+def _callers() -> int:
+    """How many calls of this module are between a warning and who called the first of them."""
+    level = 1
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _table(
+    name: str,
+    source: Source,
+    *,
+    columns: Sequence[str] | None = None,
+    lsn_text: bool = False,
+    batch_rows: int | None = None,
+    part: Part | None = None,
+    start: Position | None = None,
+    end: Position | None = None,
+    timeline: int | None = None,
+    **opening: Any,
+) -> Table:
+    if isinstance(columns, str):
+        raise TypeError("columns: expected a list of names, found str")
+    place = None
+    if part is not None:
+        if not isinstance(part, Part):
+            raise TypeError(f"part: expected one that walden.parts made, found {type(part).__name__}")
+        if start is not None or end is not None or timeline is not None:
+            raise ValueError("part: has its own range; expected start, end and timeline in the call of walden.parts")
+        timeline, (start, end) = part.followed, part.opened
+        where = (part.system_identifier, part.timeline, part.start_lsn, part.end_lsn, part.segments)
+        place = (where, part.from_lsn, part.to_lsn)
+    log = _open(source, start=start, end=end, timeline=timeline, **opening)
+    native = _walden.table(
+        log,
+        name,
+        columns=None if columns is None else list(columns),
+        lsn_text=lsn_text,
+        batch_rows=batch_rows,
+        part=place,
+    )
+    return Table(native)
+
+
+_DOC = """The table `{name}`: {row}.
+
+    Finds the segments of `source`; the log is read when rows are taken.
+
+    source: segments, folders of segments, tar files, archives of ``walden archive``, ``s3://BUCKET/PREFIX``; or a list of them.
+    names: where names of relations come from: a connection string, or a file of ``walden explain --save-names``; or a list.
+    start, end: only records that start there or behind, and before; an LSN (text or number) or a time (text or ``datetime``).
+    columns: the wanted columns, in this order; others are not computed.
+    timeline: the timeline on which the log ends.
+    lsn_text: whether each position has a second column ``NAME_text`` in the form 16/B374D848.
+    threads: threads that decode; one per core by default.
+    batch_rows: rows of a batch at most.
+    part: a part that `parts` made, to read no more than that one.
+    store: options of the object store, such as ``endpoint`` and ``region``; others are taken from the environment (``AWS_...``).
+    identity: the file with a private key, for encrypted archives.
+
+    Raises FileNotFoundError, ValueError and TypeError for wrong arguments, WaldenError if the source cannot be read; taking rows
+    raises DamagedError where the log is damaged, after all rows before the damage.
+    """
+
+_ROWS = {
+    "records": "a row per record",
+    "blocks": "a row per reference to a block in a record",
+    "framing": "a row per segment and kind of bytes outside of records",
+    "transactions": "a row per transaction",
+    "checkpoints": "a row per checkpoint",
+    "segments": "a row per segment",
+    "relations": "a row per fork of a relation and kind of record, the sums of `explain`",
+}
+
+
+def table(
+    name: str,
+    source: Source,
+    *,
+    names: str | os.PathLike[str] | Sequence[str] | None = None,
+    start: Position | None = None,
+    end: Position | None = None,
+    columns: Sequence[str] | None = None,
+    timeline: int | None = None,
+    lsn_text: bool = False,
+    threads: int | None = None,
+    batch_rows: int | None = None,
+    part: Part | None = None,
+    store: Mapping[str, str] | None = None,
+    identity: str | os.PathLike[str] | None = None,
+) -> Table:
+    """The table with this name: as `records` and the others."""
+    return _table(
+        name,
+        source,
+        names=names,
+        start=start,
+        end=end,
+        columns=columns,
+        timeline=timeline,
+        lsn_text=lsn_text,
+        threads=threads,
+        batch_rows=batch_rows,
+        part=part,
+        store=store,
+        identity=identity,
+    )
+
+
+class TableFunction(Protocol):
+    """What `records` and the functions of the other tables take."""
+
+    def __call__(
+        self,
+        source: Source,
+        *,
+        names: str | os.PathLike[str] | Sequence[str] | None = None,
+        start: Position | None = None,
+        end: Position | None = None,
+        columns: Sequence[str] | None = None,
+        timeline: int | None = None,
+        lsn_text: bool = False,
+        threads: int | None = None,
+        batch_rows: int | None = None,
+        part: Part | None = None,
+        store: Mapping[str, str] | None = None,
+        identity: str | os.PathLike[str] | None = None,
+    ) -> Table: ...
+
+
+def _function(name: str) -> TableFunction:
+    def read(source: Source, **options: Any) -> Table:
+        return table(name, source, **options)
+
+    signature = inspect.signature(table)
+    parameters = [one for one in signature.parameters.values() if one.name != "name"]
+    read.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    read.__name__ = read.__qualname__ = name
+    read.__doc__ = _DOC.format(name=name, row=_ROWS[name])
+    return read
+
+
+records = _function("records")
+blocks = _function("blocks")
+framing = _function("framing")
+transactions = _function("transactions")
+checkpoints = _function("checkpoints")
+segments = _function("segments")
+relations = _function("relations")
+
+
+def parts(
+    source: Source,
+    count: int,
+    *,
+    start: Position | None = None,
+    end: Position | None = None,
+    timeline: int | None = None,
+    threads: int | None = None,
+    store: Mapping[str, str] | None = None,
+    identity: str | os.PathLike[str] | None = None,
+) -> list[Part]:
+    """Divides a log into about `count` parts, for readers in other threads, processes or machines.
+
+    ``walden.records(source, part=part)`` of all parts has the rows of ``walden.records(source)``, each once and in the same order.
+    There are never more parts than segments. The tables records, blocks, framing and segments can be read in parts.
+    """
+    opening = {"threads": threads, "store": store, "identity": identity}
+    return _parts(source, count, start=start, end=end, timeline=timeline, opening=opening)
+
+
+def _parts(
+    source: Source,
+    count: int,
+    *,
+    start: Position | None,
+    end: Position | None,
+    timeline: int | None,
+    opening: Mapping[str, Any],
+    each: int | None = None,
+    wanted: tuple[int | None, int | None, int | None, int | None] | None = None,
+) -> list[Part]:
+    log = _open(source, start=start, end=end, timeline=timeline, **opening)
+    places, from_lsn, to_lsn = _walden.parts(log, count, each=each, wanted=wanted)
+    opened = (_position(log.start), _position(log.end))
+    return [Part(*place, from_lsn, to_lsn, timeline, opened) for place in places]
+
+
+def _position(bound: tuple[bool, int] | None) -> int | datetime.datetime | None:
+    if bound is None:
+        return None
+    is_time, number = bound
+    return datetime.datetime.fromtimestamp(number, datetime.timezone.utc) if is_time else number
+
+
+def explain(
+    source: Source,
+    *,
+    by: str | Sequence[str] = (),
+    names: str | os.PathLike[str] | Sequence[str] | None = None,
+    start: Position | None = None,
+    end: Position | None = None,
+    timeline: int | None = None,
+    every: int | None = None,
+    top: int | None = None,
+    threads: int | None = None,
+    store: Mapping[str, str] | None = None,
+    identity: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Where the bytes of a log come from: the document of ``walden explain --format json --savings never``.
+
+    by: views, each a name of a dimension or several with commas: ``"relation,record"``, ``"time"``, ``"checkpoint"``.
+    every: seconds of a span of a view by time.
+    top: number of rows of each list; all by default.
+
+    Damage does not raise: ``document["damage"]`` says where it is, and the sums end before it.
+    """
+    views = [by] if isinstance(by, str) else list(by)
+    # A checkpoint behind the range says where in it a cycle begins.
+    whole = any("checkpoint" in view.split(",") for view in views)
+    log = _open(
+        source,
+        names=names,
+        start=start,
+        end=end,
+        timeline=timeline,
+        threads=threads,
+        store=store,
+        identity=identity,
+        before=whole,
+        behind=whole,
+    )
+    return json.loads(_walden.explain(log, by=views, top=top, every=every))
+
+
+def whatif(
+    source: Source,
+    settings: Mapping[str, object] | Sequence[Mapping[str, object]],
+    *,
+    traced: Mapping[str, object] | None = None,
+    names: str | os.PathLike[str] | Sequence[str] | None = None,
+    start: Position | None = None,
+    end: Position | None = None,
+    timeline: int | None = None,
+    all_images: bool = False,
+    memory: int = 1 << 30,
+    threads: int | None = None,
+    store: Mapping[str, str] | None = None,
+    identity: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """How much log the same work would write under other settings: the document of ``walden whatif --format json``.
+
+    settings: settings as in postgresql.conf (``{"max_wal_size": "8GB"}``), or a list of such sets, each of which is predicted.
+    traced: settings that the log was written under, where it does not show them.
+    all_images: whether every full-page image is compressed instead of a sample of each table's.
+    memory: bytes of memory for pages; more go to a temporary file.
+    """
+    sets = [settings] if isinstance(settings, Mapping) else list(settings)
+    log = _open(
+        source,
+        names=names,
+        start=start,
+        end=end,
+        timeline=timeline,
+        threads=threads,
+        store=store,
+        identity=identity,
+        before=True,
+    )
+    document = _walden.whatif(
+        log,
+        changes=[_settings(one) for one in sets],
+        traced=_settings(traced or {}),
+        all_images=all_images,
+        memory=memory,
+    )
+    return json.loads(document)
+
+
+def _settings(settings: Mapping[str, object]) -> list[tuple[str, str]]:
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"settings: expected a dict or a list of them, found {type(settings).__name__}")
+    text = {True: "on", False: "off"}
+    return [(name, text[value] if isinstance(value, bool) else str(value)) for name, value in settings.items()]

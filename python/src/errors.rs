@@ -1,0 +1,114 @@
+//! Errors as Python's exceptions.
+
+use std::error::Error;
+use std::io;
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyFileNotFoundError, PyOSError, PyUserWarning, PyValueError};
+use pyo3::prelude::*;
+use walden_archive::sources::SourcesError;
+use walden_arrow::ReadError;
+use walden_explain::ExplainError;
+use walden_source::inventory::InventoryError;
+use walden_source::names::NamesError;
+use walden_source::scan::Damage;
+use walden_whatif::PredictError;
+
+create_exception!(walden, WaldenError, PyException, "What Walden cannot do, and why.");
+create_exception!(
+    walden,
+    DamagedError,
+    WaldenError,
+    "The log is damaged. `lsn` (int), `segment`, `offset` and `path` say where; what comes before was delivered."
+);
+create_exception!(
+    walden,
+    WaldenWarning,
+    PyUserWarning,
+    "What was read is not all that the source seems to have: missing segments, unreadable files, names not read."
+);
+
+/// An error with its causes, as one line.
+fn text(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// An error without an exception of its own.
+pub fn other(error: &dyn Error) -> PyErr {
+    WaldenError::new_err(text(error))
+}
+
+/// An argument with a wrong value.
+pub fn wrong_value(message: impl Into<String>) -> PyErr {
+    PyValueError::new_err(message.into())
+}
+
+fn file(error: &dyn Error, cause: &io::Error) -> PyErr {
+    match cause.kind() {
+        io::ErrorKind::NotFound => PyFileNotFoundError::new_err(text(error)),
+        _ => PyOSError::new_err(text(error)),
+    }
+}
+
+pub fn of_sources(error: &SourcesError) -> PyErr {
+    match error {
+        SourcesError::Inventory(InventoryError::NotFound(_)) => PyFileNotFoundError::new_err(text(error)),
+        SourcesError::Inventory(InventoryError::Io { error: cause, .. })
+        | SourcesError::Read { error: cause, .. } => file(error, cause),
+        _ => other(error),
+    }
+}
+
+pub fn of_names(error: &NamesError) -> PyErr {
+    match error {
+        NamesError::File { error: cause, .. } => file(error, cause),
+        _ => other(error),
+    }
+}
+
+pub fn of_explain(error: &ExplainError) -> PyErr {
+    match error {
+        ExplainError::TimeAfterEnd => {
+            wrong_value("start: no transaction in the source ends at this time or later")
+        }
+        _ => other(error),
+    }
+}
+
+pub fn of_predict(error: &PredictError) -> PyErr {
+    match error {
+        PredictError::Setting(_) => wrong_value(text(error)),
+        _ => other(error),
+    }
+}
+
+pub fn of_read(py: Python<'_>, error: &ReadError) -> PyErr {
+    match error {
+        ReadError::Damaged(damage) => of_damage(py, damage),
+        ReadError::Explain(error) => of_explain(error),
+        ReadError::Arrow(_) => other(error),
+    }
+}
+
+pub fn of_damage(py: Python<'_>, damage: &Damage) -> PyErr {
+    let exception = DamagedError::new_err(format!("{damage}; {}", damage.hint()));
+    let value = exception.value(py);
+    let set = value
+        .setattr("lsn", damage.lsn.0)
+        .and_then(|()| value.setattr("segment", damage.segment.to_string()))
+        .and_then(|()| value.setattr("offset", damage.offset))
+        .and_then(|()| value.setattr("path", damage.path.display().to_string()));
+    match set {
+        Ok(()) => exception,
+        Err(error) => error,
+    }
+}

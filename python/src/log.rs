@@ -1,0 +1,224 @@
+//! A log: what a source names, opened once.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt, PyString};
+use walden_archive::encryption::KeyOptions;
+use walden_archive::source::{self, SourceOptions};
+use walden_archive::sources::{self, SourcesError, is_archive};
+use walden_archive::url::{self, PlaceOptions};
+use walden_arrow::ReadOptions;
+use walden_explain::{Bound as Place, ExplainError};
+use walden_format::lsn::Lsn;
+use walden_source::inventory::Inventory;
+use walden_source::names::{Names, NamesError};
+
+use crate::errors;
+use crate::interrupt;
+
+/// The segments that a source names, with the names of relations. What its methods return reads them anew each time.
+#[pyclass(frozen, module = "walden._walden")]
+pub struct Log {
+    pub inventory: Arc<Inventory>,
+    pub names: Arc<Names>,
+    pub from: Option<Place>,
+    pub to: Option<Place>,
+    pub threads: usize,
+    /// What of the source is missing, a line each.
+    #[pyo3(get)]
+    warnings: Vec<String>,
+    /// How timelines are followed, a line each.
+    #[pyo3(get)]
+    notes: Vec<String>,
+}
+
+/// Which segments of archives are needed besides those of the range.
+#[derive(Clone, Copy)]
+struct Beyond {
+    before: bool,
+    behind: bool,
+}
+
+#[pymethods]
+impl Log {
+    /// Finds the segments and reads the names.
+    #[new]
+    #[pyo3(signature = (sources, *, store, identity, timeline, start, end, names, threads, before=false, behind=false))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords of a function of Python")]
+    fn open(
+        py: Python<'_>,
+        sources: Vec<String>,
+        store: Vec<(String, String)>,
+        identity: Option<PathBuf>,
+        timeline: Option<u32>,
+        start: Option<&Bound<'_, PyAny>>,
+        end: Option<&Bound<'_, PyAny>>,
+        names: Vec<String>,
+        threads: Option<usize>,
+        before: bool,
+        behind: bool,
+    ) -> PyResult<Log> {
+        let from = start.map(|start| bound("start", start)).transpose()?;
+        let to = end.map(|end| bound("end", end)).transpose()?;
+        if sources.is_empty() {
+            return Err(errors::wrong_value("source: expected at least one path or URL"));
+        }
+        if timeline == Some(0) {
+            return Err(errors::wrong_value("timeline: expected 1 or more, found 0"));
+        }
+        let threads = match threads {
+            Some(0) => return Err(errors::wrong_value("threads: expected 1 or more, found 0")),
+            Some(threads) => threads.min(1024),
+            None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        };
+        let place =
+            PlaceOptions { store, keys: KeyOptions { recipient: None, identity }, ..PlaceOptions::default() };
+        let range = Beyond { before, behind }.range(timeline, from, to);
+        let opened = interrupt::run(py, move |_| open(&sources, &place, &range))?;
+        let found = opened.map_err(|error| error.exception())?;
+        let named = interrupt::run(py, move |_| read_names(&names))?;
+        let mut named = named.map_err(|error| errors::of_names(&error))?;
+        check_cluster(&named, &found.inventory)?;
+        if let Some(first) = found.inventory.runs.first() {
+            named.set_version(first.version);
+        }
+        let warnings = warnings(&found.inventory, &named);
+        let (inventory, names) = (Arc::new(found.inventory), Arc::new(named));
+        Ok(Log { inventory, names, from, to, threads, warnings, notes: found.notes })
+    }
+
+    /// The start of the range: `None`, or whether it is a time, and the position or the seconds since 1970-01-01 UTC.
+    #[getter]
+    fn start(&self) -> Option<(bool, i128)> {
+        self.from.map(number)
+    }
+
+    /// The end of the range, as `start`.
+    #[getter]
+    fn end(&self) -> Option<(bool, i128)> {
+        self.to.map(number)
+    }
+}
+
+fn number(place: Place) -> (bool, i128) {
+    match place {
+        Place::Lsn(lsn) => (false, lsn.0.into()),
+        Place::Time(seconds) => (true, seconds.into()),
+    }
+}
+
+impl Log {
+    /// Options that read the log's range. A bound by time needs a pass over the log.
+    pub fn options(&self, py: Python<'_>) -> PyResult<ReadOptions> {
+        let mut options = ReadOptions::new(Arc::clone(&self.names), self.threads);
+        let (inventory, from, to) = (Arc::clone(&self.inventory), self.from, self.to);
+        let ranged = interrupt::run(py, move |cancel| -> Result<ReadOptions, ExplainError> {
+            options.set_range(&inventory.runs, from, to, |_| cancel.check())?;
+            Ok(options)
+        })?;
+        ranged.map_err(|error| errors::of_explain(&error))
+    }
+}
+
+impl Beyond {
+    fn range(self, timeline: Option<u32>, from: Option<Place>, to: Option<Place>) -> SourceOptions {
+        let place = |place| match place {
+            Place::Lsn(lsn) => source::Bound::Lsn(lsn),
+            Place::Time(seconds) => source::Bound::Time(seconds.saturating_mul(1_000_000)),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        SourceOptions {
+            timeline,
+            from: from.filter(|_| !self.before).map(place),
+            to: to.filter(|_| !self.behind).map(place),
+            // Opening many small files is waiting as much as work.
+            threads: (2 * cores).min(16),
+        }
+    }
+}
+
+/// Why a source cannot be opened.
+enum OpenError {
+    Place(walden_archive::store::StoreError),
+    Sources(SourcesError),
+}
+
+impl OpenError {
+    fn exception(&self) -> PyErr {
+        match self {
+            OpenError::Place(error) => errors::other(error),
+            OpenError::Sources(error) => errors::of_sources(error),
+        }
+    }
+}
+
+fn open(
+    names: &[String],
+    place: &PlaceOptions,
+    options: &SourceOptions,
+) -> Result<sources::Sources, OpenError> {
+    let (archives, paths): (Vec<PathBuf>, Vec<PathBuf>) =
+        names.iter().map(PathBuf::from).partition(|path| is_archive(path));
+    let mut opened = Vec::with_capacity(archives.len());
+    for archive in archives {
+        let name = archive.to_string_lossy().into_owned();
+        let archive = url::open(&name, place).map_err(OpenError::Place)?;
+        opened.push((name, archive));
+    }
+    sources::open(&opened, &paths, options).map_err(OpenError::Sources)
+}
+
+fn read_names(sources: &[String]) -> Result<Names, NamesError> {
+    let mut names = Names::default();
+    for source in sources {
+        names.merge(Names::read(source)?)?;
+    }
+    Ok(names)
+}
+
+/// Refuses names of another cluster, where the same numbers mean other relations.
+fn check_cluster(names: &Names, inventory: &Inventory) -> PyResult<()> {
+    let Some(named) = names.origin.system_id else { return Ok(()) };
+    match inventory.runs.iter().find(|run| run.system_id != named) {
+        None => Ok(()),
+        Some(run) => Err(errors::WaldenError::new_err(format!(
+            "the names are of the cluster with the system identifier {named}, the WAL is of {}: take the names from the \
+             server that wrote the WAL",
+            run.system_id
+        ))),
+    }
+}
+
+fn warnings(inventory: &Inventory, names: &Names) -> Vec<String> {
+    let gap = |gap: walden_source::inventory::Gap| {
+        format!("{} segments are missing, from {} to {}", gap.segments, gap.first, gap.last)
+    };
+    let gaps = inventory.gaps().into_iter().map(gap);
+    let unreadable = inventory.unreadable.iter().map(ToString::to_string);
+    let unnamed = names.notes.iter().map(|note| format!("no names of {note}"));
+    gaps.chain(unreadable).chain(unnamed).collect()
+}
+
+/// A position or a time: an LSN as text or number, a `datetime`, or a time as text.
+fn bound(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Place> {
+    let wrong = |problem: &dyn std::fmt::Display| errors::wrong_value(format!("{name}: {problem}"));
+    if let Ok(text) = value.cast::<PyString>() {
+        return text.to_str()?.parse().map_err(|error| wrong(&error));
+    }
+    if value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>() {
+        return value
+            .extract::<u64>()
+            .map(|lsn| Place::Lsn(Lsn(lsn)))
+            .map_err(|_| wrong(&"expected an LSN from 0 to 2**64 - 1"));
+    }
+    let datetime = value.py().import("datetime")?.getattr("datetime")?;
+    if value.is_instance(&datetime)? {
+        let seconds: f64 = value.call_method0("timestamp")?.extract()?;
+        return Ok(Place::Time(seconds.floor() as i64));
+    }
+    let found = value.get_type().name()?;
+    Err(PyTypeError::new_err(format!("{name}: expected an LSN, a time or a datetime, found {found}")))
+}

@@ -1,0 +1,130 @@
+//! Batches on their way to Python.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
+
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use walden_arrow::{Batches, ReadError, ReadOptions, Table};
+use walden_source::inventory::Inventory;
+
+use crate::errors;
+use crate::interrupt::SIGNALS_EVERY;
+
+/// What is read: a table, or a part of it.
+#[derive(Clone)]
+pub struct Reading {
+    pub inventory: Arc<Inventory>,
+    pub table: Table,
+    pub options: ReadOptions,
+    pub part: Option<(usize, Range<usize>)>,
+}
+
+impl Reading {
+    /// Starts to read from the beginning.
+    pub fn start(&self) -> Batches {
+        let Reading { inventory, table, options, part } = self.clone();
+        match part {
+            Some(part) => Batches::start_part(inventory, part, table, options),
+            None => Batches::start(inventory, table, options),
+        }
+    }
+}
+
+/// Lets a reader go that is to end early. Its thread ends with its next batch, for which nobody waits.
+pub fn abandon(batches: Option<Batches>) {
+    let Some(batches) = batches else { return };
+    // Without a thread to wait in, it is waited for here.
+    let _ = std::thread::Builder::new().name("walden".into()).spawn(move || drop(batches));
+}
+
+/// The error that ended the last stream: consumers of the Arrow stream interface get only its text.
+#[derive(Clone, Default)]
+pub struct LastError(Arc<Mutex<Option<ReadError>>>);
+
+impl LastError {
+    fn set(&self, error: Option<ReadError>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    /// The error as an exception.
+    pub fn exception(&self, py: Python<'_>) -> Option<PyErr> {
+        let error = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        error.as_ref().map(|error| errors::of_read(py, error))
+    }
+}
+
+/// The batches of a reading for a consumer that knows nothing of Python. It looks for signals if it is asked in the thread that gets
+/// them.
+pub struct Stream {
+    batches: Option<Batches>,
+    /// The main thread, if it made the stream.
+    main: Option<ThreadId>,
+    last_error: LastError,
+}
+
+impl Stream {
+    /// Starts a reading.
+    pub fn start(py: Python<'_>, reading: &Reading, last_error: &LastError) -> PyResult<Stream> {
+        let threading = py.import("threading")?;
+        let main = threading.call_method0("main_thread")?;
+        let is_main = threading.call_method0("current_thread")?.is(&main);
+        last_error.set(None);
+        Ok(Stream {
+            batches: Some(reading.start()),
+            main: is_main.then(|| std::thread::current().id()),
+            last_error: last_error.clone(),
+        })
+    }
+
+    fn check_signals(&self) -> Result<(), ArrowError> {
+        if self.main != Some(std::thread::current().id()) {
+            return Ok(());
+        }
+        Python::attach(|py| {
+            let Err(error) = py.check_signals() else { return Ok(()) };
+            // The consumer makes an error of its own of this; the interrupt itself is raised as soon as Python runs again.
+            if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+                let _ = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
+            }
+            Err(ArrowError::ExternalError(format!("interrupted: {error}").into()))
+        })
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Err(error) = self.check_signals() {
+                abandon(self.batches.take());
+                return Some(Err(error));
+            }
+            match self.batches.as_mut()?.next_batch_within(SIGNALS_EVERY) {
+                None => {}
+                Some(None) => {
+                    self.batches = None;
+                    return None;
+                }
+                Some(Some(Ok(batch))) => return Some(Ok(batch)),
+                Some(Some(Err(error))) => {
+                    self.batches = None;
+                    // A consumer takes the text as a C string.
+                    let text = error.to_string().replace('\0', " ");
+                    self.last_error.set(Some(error));
+                    return Some(Err(ArrowError::ExternalError(text.into())));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        abandon(self.batches.take());
+    }
+}
