@@ -1,0 +1,283 @@
+"""The log as a data source of Spark 4, and of other programs with its interface in Python.
+
+    import walden.spark
+
+    spark.dataSource.register(walden.spark.WaldenDataSource)
+    records = spark.read.format("walden").option("table", "records").load("s3://backups/main")
+
+A partition is a run of segments; whatever the number of partitions, each row is in one of them. The tables transactions,
+checkpoints and relations are sums over the log and have one partition.
+
+Options:
+
+- ``path``: the source; several with ``paths``, a JSON list, which is what ``load([...])`` gives.
+- ``table``: ``records`` (the default), ``blocks``, ``framing``, ``transactions``, ``checkpoints``, ``segments``, ``relations``.
+- ``columns``: the wanted columns, with commas; others are not computed. Spark itself does not tell a source in Python which
+  columns a query needs.
+- ``names``, ``start``, ``end``, ``timeline``, ``lsn_text``, ``identity``: as in `walden.records`.
+- ``partitions``: about how many partitions; else one per 16 segments, and no fewer than the driver has cores.
+- ``threads``: threads of a partition, 1 by default, as each of Spark's tasks has a core.
+- ``store.NAME``: an option of the object store, such as ``store.endpoint``; others are taken from the workers' environment.
+
+Types: Spark has no unsigned numbers and no dictionaries. 8 and 16 bits become ``int``, 32 and 64 bits ``bigint``, texts of a
+dictionary plain ``string``. No server writes 2**63 bytes of log, so positions and sums of bytes fit; system identifiers have a
+time in their upper bits that is beyond 2**63 from 2038 on, so ``system_identifier`` is a ``decimal(20,0)``.
+
+With ``spark.sql.python.filterPushdown.enabled`` of Spark 4.1, comparisons of ``start_lsn`` and ``time`` of records and blocks with
+constants leave out segments that have no such record. Spark evaluates them again itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+try:
+    from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+except ImportError:  # Spark 4.0, which pushes no filters.
+    Filter = object  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from . import Part
+
+__all__ = ["WaldenDataSource"]
+
+SEGMENTS_OF_A_PARTITION = 16
+
+
+class WaldenDataSource(DataSource):
+    """The format ``walden``: see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "walden"
+
+    def schema(self) -> StructType:
+        return _spark_schema(_schema(_Options.of(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(_Options.of(self.options))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The options of a load, of which the names of Spark's are in lower case."""
+
+    table: str
+    sources: list[str]
+    columns: list[str] | None
+    partitions: int | None
+    lsn_text: bool
+    opening: dict[str, Any]
+    start: str | int | None
+    end: str | int | None
+    timeline: int | None
+
+    @staticmethod
+    def of(options: Any) -> _Options:
+        known = {key.lower(): value for key, value in dict(options).items()}
+        store = {key[6:]: known.pop(key) for key in list(known) if key.startswith("store.")}
+        sources = json.loads(known.pop("paths", "[]"))
+        path = known.pop("path", None)
+        if path is not None:
+            sources.append(path)
+        if not sources:
+            raise ValueError("walden: expected a path, as in load('/archive/wal')")
+        columns = known.pop("columns", None)
+        partitions, timeline = known.pop("partitions", None), known.pop("timeline", None)
+        parsed = _Options(
+            table=known.pop("table", "records"),
+            sources=sources,
+            columns=None if columns is None else [name.strip() for name in columns.split(",")],
+            partitions=None if partitions is None else int(partitions),
+            lsn_text=known.pop("lsn_text", "false").lower() == "true",
+            start=known.pop("start", None),
+            end=known.pop("end", None),
+            timeline=None if timeline is None else int(timeline),
+            opening={
+                "names": known.pop("names", None),
+                "identity": known.pop("identity", None),
+                "threads": int(known.pop("threads", "1")),
+                "store": store,
+            },
+        )
+        if known:
+            raise ValueError(f"walden: unknown options {', '.join(sorted(known))}")
+        return parsed
+
+    def range(self) -> dict[str, Any]:
+        return {"start": self.start, "end": self.end, "timeline": self.timeline}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """What filters leave of positions, and of times in microseconds since 1970-01-01 UTC; both bounds included."""
+
+    low: int | None = None
+    high: int | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def narrowed(self, one: Filter) -> _Wanted:
+        """With one filter more; as it is, if the filter is of no use."""
+        column, value = getattr(one, "attribute", None), getattr(one, "value", None)
+        if isinstance(one, EqualTo):
+            lower = upper = True
+        else:
+            lower, upper = isinstance(one, (GreaterThan, GreaterThanOrEqual)), isinstance(one, (LessThan, LessThanOrEqual))
+        if column == ("start_lsn",) and isinstance(value, int):
+            names, number = ("low", "high"), min(max(value, 0), 2**64 - 2)
+        elif column == ("time",) and isinstance(value, datetime.datetime):
+            names, number = ("first", "last"), _microseconds(value)
+        else:
+            return self
+        changed = self
+        for name, is_bound, stricter in ((names[0], lower, max), (names[1], upper, min)):
+            if is_bound:
+                known = getattr(changed, name)
+                changed = dataclasses.replace(changed, **{name: number if known is None else stricter(known, number)})
+        return changed
+
+
+def _microseconds(time: datetime.datetime) -> int:
+    aware = time if time.tzinfo is not None else time.astimezone()
+    return (aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) // datetime.timedelta(microseconds=1)
+
+
+class _Partition(InputPartition):
+    """What one task reads: a part, or all of a table that cannot be divided."""
+
+    def __init__(self, part: Part | None) -> None:
+        super().__init__(part)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: _Options) -> None:
+        self.options = options
+        self.wanted = _Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Leaves out segments by comparisons of ``start_lsn`` and ``time``; Spark is to evaluate all filters as well."""
+        if self.options.table in ("records", "blocks"):
+            for one in filters:
+                self.wanted = self.wanted.narrowed(one)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        import walden
+        from walden import _walden
+
+        options = self.options
+        if not _walden.can_be_divided(options.table):
+            return [_Partition(None)]
+        opening = {key: value for key, value in options.opening.items() if key != "names"}
+        parts = walden._parts(
+            options.sources,
+            options.partitions or os.cpu_count() or 1,
+            each=None if options.partitions else SEGMENTS_OF_A_PARTITION,
+            wanted=dataclasses.astuple(self.wanted),
+            opening=opening,
+            **options.range(),
+        )
+        return [_Partition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        # Imported by the worker that reads.
+        import walden
+
+        options = self.options
+        range_ = options.range() if partition.value is None else {"part": partition.value}
+        table = walden.table(
+            options.table,
+            options.sources,
+            columns=options.columns,
+            lsn_text=options.lsn_text,
+            **range_,
+            **options.opening,
+        )
+        schema = _arrow_schema(table.schema)
+        for batch in table.to_batches():
+            yield _cast(batch, schema)
+
+
+def _schema(options: _Options) -> pyarrow.Schema:
+    """The table's schema as the module reads it, without a look into the source."""
+    import pyarrow
+
+    from walden import _walden
+
+    schema = pyarrow.schema(_walden.schema(options.table))
+    if options.columns is not None:
+        schema = pyarrow.schema([schema.field(name) for name in options.columns])
+    if options.lsn_text:
+        # The positions are known by their names.
+        positions = [field for field in schema if field.name == "lsn" or field.name.endswith("_lsn")]
+        for field in positions:
+            schema = schema.append(pyarrow.field(f"{field.name}_text", pyarrow.string(), field.nullable))
+    return schema
+
+
+def _arrow_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
+    """The same columns in types that Spark has."""
+    import pyarrow
+
+    signed = {
+        pyarrow.uint8(): pyarrow.int32(),
+        pyarrow.uint16(): pyarrow.int32(),
+        pyarrow.uint32(): pyarrow.int64(),
+        pyarrow.uint64(): pyarrow.int64(),
+    }
+
+    def type_of(field: pyarrow.Field) -> pyarrow.DataType:
+        if field.name == "system_identifier":
+            return pyarrow.decimal128(20, 0)
+        if pyarrow.types.is_dictionary(field.type):
+            return field.type.value_type
+        return signed.get(field.type, field.type)
+
+    return pyarrow.schema([pyarrow.field(field.name, type_of(field), field.nullable) for field in schema])
+
+
+def _cast(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    import pyarrow
+
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema)]
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _spark_schema(schema: pyarrow.Schema) -> StructType:
+    import pyarrow
+
+    types: dict[pyarrow.DataType, DataType] = {
+        pyarrow.bool_(): BooleanType(),
+        pyarrow.int32(): IntegerType(),
+        pyarrow.int64(): LongType(),
+        pyarrow.string(): StringType(),
+        pyarrow.timestamp("us", "UTC"): TimestampType(),
+        pyarrow.decimal128(20, 0): DecimalType(20, 0),
+    }
+    described = {field.name: (field.metadata or {}).get(b"description", b"").decode() for field in schema}
+    fields = [
+        StructField(field.name, types[field.type], field.nullable, {"comment": described[field.name]})
+        for field in _arrow_schema(schema)
+    ]
+    return StructType(fields)
