@@ -90,6 +90,7 @@ impl Output {
 
     /// As [`Output::create`], for a result that replaces an existing file and that everybody may read whom the process's file mode
     /// creation mask lets.
+    #[cfg(feature = "data")]
     pub fn create_result(target: &Path) -> Result<Output> {
         let claim = Claim::on(target)?;
         make_folder(folder_of(target))?;

@@ -59,6 +59,9 @@ struct Timed {
     peak_kilobytes: Option<u64>,
 }
 
+/// One run: seconds, and processor seconds and the peak of memory in kilobytes of a process.
+type Run = (f64, Option<f64>, Option<u64>);
+
 /// Columns of an answer: resource manager, kind, records, bytes; in this order.
 type Answer = Vec<String>;
 
@@ -185,45 +188,48 @@ impl Bench<'_> {
         self.duckdb().map_or(Ok(Vec::new()), |mut command| lines(&mut command, 0))
     }
 
-    fn time(&self, runs: u8, file_bytes: u64) -> Result<Vec<Timed>> {
+    /// Programs and how they are started; `None` for what runs in the server.
+    fn contenders(&self) -> Result<Vec<(String, Option<Command>)>> {
         let cores = terminal::cores();
         let with = |mut command: Command, threads: usize| {
             command.args(["--threads", &threads.to_string()]);
-            command
+            Some(command)
         };
-        let mut contenders: Vec<(String, Option<Command>)> = vec![
+        let explain = self.command(&["explain", "--savings", "never"])?;
+        let mut contenders = vec![
             ("pg_walinspect".to_owned(), None),
-            (
-                "walden explain, 1 thread".to_owned(),
-                Some(with(self.command(&["explain", "--savings", "never"])?, 1)),
-            ),
-            ("walden sql, 1 thread".to_owned(), Some(with(self.sql()?, 1))),
-            (format!("walden sql, {cores} threads"), Some(with(self.sql()?, cores))),
-            ("walden export records, 1 thread".to_owned(), Some(with(self.export("records")?, 1))),
-            (format!("walden export records, {cores} threads"), Some(with(self.export("records")?, cores))),
+            ("walden explain, 1 thread".to_owned(), with(explain, 1)),
+            ("walden sql, 1 thread".to_owned(), with(self.sql()?, 1)),
+            (format!("walden sql, {cores} threads"), with(self.sql()?, cores)),
+            ("walden export records, 1 thread".to_owned(), with(self.export("records")?, 1)),
+            (format!("walden export records, {cores} threads"), with(self.export("records")?, cores)),
         ];
-        contenders.extend(
-            self.duckdb().map(|command| ("DuckDB over the exported Parquet".to_owned(), Some(command))),
-        );
-        let mut samples: Vec<Vec<(f64, Option<f64>, Option<u64>)>> =
-            contenders.iter().map(|_| Vec::new()).collect();
+        let duckdb = self.duckdb();
+        contenders
+            .extend(duckdb.map(|command| ("DuckDB over the exported Parquet".to_owned(), Some(command))));
+        Ok(contenders)
+    }
+
+    fn run_one(&self, program: &str, command: Option<&mut Command>) -> Result<Run> {
+        if program.contains("export") && self.parquet.exists() {
+            std::fs::remove_dir_all(self.parquet)?;
+        }
+        if let Some(command) = command {
+            let sample = measure(command)?;
+            return Ok((sample.wall, Some(sample.cpu), Some(sample.peak_kilobytes)));
+        }
+        let begin = Instant::now();
+        self.pg_walinspect()?;
+        Ok((begin.elapsed().as_secs_f64(), None, None))
+    }
+
+    fn time(&self, runs: u8, file_bytes: u64) -> Result<Vec<Timed>> {
+        let mut contenders = self.contenders()?;
+        let mut samples: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
         let progress = Progress::new("running in turns");
         for round in 0..=runs {
             for ((program, command), samples) in contenders.iter_mut().zip(&mut samples) {
-                if program.contains("export") && self.parquet.exists() {
-                    std::fs::remove_dir_all(self.parquet)?;
-                }
-                let sample = match command {
-                    Some(command) => {
-                        let sample = measure(command)?;
-                        (sample.wall, Some(sample.cpu), Some(sample.peak_kilobytes))
-                    }
-                    None => {
-                        let begin = Instant::now();
-                        self.pg_walinspect()?;
-                        (begin.elapsed().as_secs_f64(), None, None)
-                    }
-                };
+                let sample = self.run_one(program, command.as_mut())?;
                 // The first round only warms the cache.
                 if round > 0 {
                     samples.push(sample);
@@ -231,19 +237,18 @@ impl Bench<'_> {
             }
         }
         progress.finish();
-        let timed =
-            |((program, _), samples): ((String, Option<Command>), Vec<(f64, Option<f64>, Option<u64>)>)| {
-                let wall = median(samples.iter().map(|sample| sample.0));
-                let has_cpu = samples.iter().all(|sample| sample.1.is_some());
-                Timed {
-                    program,
-                    wall_seconds: wall,
-                    cpu_seconds: has_cpu.then(|| median(samples.iter().filter_map(|sample| sample.1))),
-                    megabytes_per_second: file_bytes as f64 / 1e6 / wall,
-                    peak_kilobytes: samples.iter().filter_map(|sample| sample.2).max(),
-                }
-            };
-        Ok(contenders.into_iter().zip(samples).map(timed).collect())
+        let timed = |(program, samples): (String, Vec<Run>)| {
+            let wall = median(samples.iter().map(|sample| sample.0));
+            let has_cpu = samples.iter().all(|sample| sample.1.is_some());
+            Timed {
+                program,
+                wall_seconds: wall,
+                cpu_seconds: has_cpu.then(|| median(samples.iter().filter_map(|sample| sample.1))),
+                megabytes_per_second: file_bytes as f64 / 1e6 / wall,
+                peak_kilobytes: samples.iter().filter_map(|sample| sample.2).max(),
+            }
+        };
+        Ok(contenders.into_iter().map(|(program, _)| program).zip(samples).map(timed).collect())
     }
 }
 
