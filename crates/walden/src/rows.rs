@@ -1,5 +1,7 @@
 //! `walden rows`: the rows that changed, before and after.
 
+#[cfg(feature = "data")]
+mod columns;
 mod print;
 mod script;
 
@@ -9,6 +11,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+#[cfg(feature = "data")]
+use walden_arrow::export::FileFormat;
 use walden_explain::{Bound, Timeline};
 use walden_format::lsn::Lsn;
 use walden_rows::{Entry, Operation, Options, RowChanges, Summary, Wanted};
@@ -32,7 +36,7 @@ Examples:
   walden rows /archive/wal --base /backups/monday --relation public.orders --xid 7351 --undo > undo.sql
       SQL that reverts what one transaction did to the table
   walden rows /archive/wal --base /backups/monday --relation public.orders --format json
-      each change as a line of JSON
+      each change as a line of JSON; --format parquet -o FILE for other programs
 
 Without a base backup, the row before a change is known from the first full-page image of its page on; see docs/rows.md.
 
@@ -89,6 +93,11 @@ pub struct RowsArgs {
     #[arg(long, value_enum, default_value_t)]
     format: RowsFormat,
 
+    /// Write the changes to this file, for --format parquet and arrow
+    #[cfg(feature = "data")]
+    #[arg(short, long, value_name = "FILE", required_if_eq_any = [("format", "parquet"), ("format", "arrow")])]
+    output: Option<PathBuf>,
+
     /// Print SQL that reverts the changes, the newest first, in one transaction
     #[arg(long, conflicts_with = "format")]
     undo: bool,
@@ -122,6 +131,12 @@ pub(crate) enum RowsFormat {
     Json,
     /// SQL that makes the changes again
     Sql,
+    /// A Parquet file, the rows as JSON
+    #[cfg(feature = "data")]
+    Parquet,
+    /// An Arrow file (Feather 2), the rows as JSON
+    #[cfg(feature = "data")]
+    Arrow,
 }
 
 /// Runs the command.
@@ -158,7 +173,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let notes = changes.notes.clone();
     let summary = match args.undo {
         true => undo(args, changes, &mut progress)?,
-        false => print(args, changes, &mut progress)?,
+        false => write(args, changes, &mut progress)?,
     };
     progress.finish();
     for note in notes {
@@ -247,12 +262,36 @@ fn tell(summary: &Summary) {
     }
 }
 
-fn print(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> Result<Summary> {
+/// Writes the changes in the format that is asked for.
+fn write(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> Result<Summary> {
+    #[cfg(feature = "data")]
+    if let Some(path) = &args.output {
+        let format = match args.format {
+            RowsFormat::Parquet => FileFormat::Parquet,
+            RowsFormat::Arrow => FileFormat::Arrow,
+            _ => crate::wrong_usage("-o is for --format parquet and --format arrow"),
+        };
+        let mut file = columns::ColumnFile::new(path, format)?;
+        let summary = read(changes, progress, |entry| file.entry(entry))?;
+        file.finish()?;
+        return Ok(summary);
+    }
     let mut printer = Printer::new(args.format)?;
+    let summary = read(changes, progress, |entry| printer.entry(entry))?;
+    printer.finish()?;
+    Ok(summary)
+}
+
+/// Reads the changes, until `take` fails.
+fn read(
+    changes: RowChanges<'_>,
+    progress: &mut Progress,
+    mut take: impl FnMut(&Entry) -> Result<()>,
+) -> Result<Summary> {
     let mut failure = None;
     let summary = changes.read(
         |bytes| progress.advance(bytes),
-        |entry| match printer.entry(&entry) {
+        |entry| match take(&entry) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
                 failure = Some(error);
@@ -262,10 +301,7 @@ fn print(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> R
     )?;
     match failure {
         Some(error) => Err(error),
-        None => {
-            printer.finish()?;
-            Ok(summary)
-        }
+        None => Ok(summary),
     }
 }
 
@@ -284,20 +320,7 @@ fn selection(args: &RowsArgs) -> String {
 
 fn undo(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> Result<Summary> {
     let mut script = Script::new()?;
-    let mut failure = None;
-    let summary = changes.read(
-        |bytes| progress.advance(bytes),
-        |entry: Entry| match script.take(&entry) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-        },
-    )?;
-    if let Some(error) = failure {
-        return Err(error);
-    }
+    let summary = read(changes, progress, |entry| script.take(entry))?;
     script.finish(&selection(args), &summary)?;
     Ok(summary)
 }

@@ -27,7 +27,7 @@ impl Printer {
             RowsFormat::Sql => {
                 let _ = write!(text, "BEGIN;\n{}", sql::SETTINGS);
             }
-            RowsFormat::Table | RowsFormat::Json => {}
+            _ => {}
         }
         Ok(Printer { format, text })
     }
@@ -41,6 +41,9 @@ impl Printer {
                 self.text.push('\n');
             }
             RowsFormat::Sql => self.sql(entry),
+            // Files of columns have a writer of their own.
+            #[cfg(feature = "data")]
+            RowsFormat::Parquet | RowsFormat::Arrow => {}
         }
         if self.text.len() < BLOCK { Ok(()) } else { self.flush() }
     }
@@ -95,9 +98,8 @@ impl Printer {
             Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
         };
         let (time, state) = match entry.outcome() {
-            Outcome::Committed { time, .. } => (time.to_string(), "committed"),
-            Outcome::Aborted { .. } => (String::new(), "aborted"),
-            Outcome::Unfinished => (String::new(), "unfinished"),
+            Outcome::Committed { time, .. } => (time.to_string(), state(entry.outcome())),
+            other => (String::new(), state(other)),
         };
         let relation = quoted(&table.to_string());
         let _ = write!(out, "{},{time},{state},{xid},{top_xid},{relation},{operation}", entry.lsn());
@@ -145,6 +147,15 @@ fn quoted(text: &str) -> String {
 pub(super) fn said(change: &RowChange, why: &str) -> String {
     let table = sql::in_comment(&change.table.name);
     format!("{} of {table} at {}: {why}", change.operation.name(), change.lsn)
+}
+
+/// What became of a transaction, for programs.
+pub(super) fn state(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Committed { .. } => "committed",
+        Outcome::Aborted { .. } => "aborted",
+        Outcome::Unfinished => "unfinished",
+    }
 }
 
 fn ended(outcome: Outcome) -> String {
@@ -275,7 +286,7 @@ impl<T: Display> Serialize for Shown<T> {
 }
 
 /// A row by the names of its columns, without what is not known.
-struct Object<'a>(&'a Table, &'a Row);
+pub(super) struct Object<'a>(pub &'a Table, pub &'a Row);
 
 impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -116,7 +116,47 @@ fn the_log_of_a_server_as_tables() -> Outcome {
     conditions_skip_segments_and_no_rows(wal);
     every_query_of_the_documentation_runs(wal, names);
     exports_are_complete_and_taken_up_again(folder.path(), wal, file_bytes);
+    changes_of_rows_are_the_same_in_a_file(folder.path(), wal, names);
     Ok(())
+}
+
+/// `walden rows` writes to Parquet what it writes as lines of CSV.
+fn changes_of_rows_are_the_same_in_a_file(folder: &Path, wal: &str, names: &str) {
+    let rows = ["rows", wal, "--names", names, "--relation", "public.orders", "--format"];
+    let lines = walden(&[&rows[..], &["csv"]].concat());
+    let path = folder.join("rows.parquet");
+    let file = walden(&[&rows[..], &["parquet", "-o", path.to_str().unwrap()]].concat());
+    assert!(lines.code == file.code && lines.code < 2, "{file:?}");
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().build().unwrap();
+    let mut csv = String::new();
+    for batch in reader {
+        let batch = batch.unwrap();
+        let text =
+            |name: &str| arrow::array::AsArray::as_string::<i32>(batch.column_by_name(name).unwrap()).clone();
+        let lsns = batch.column_by_name("lsn").unwrap();
+        let lsns = arrow::array::AsArray::as_primitive::<arrow::datatypes::UInt64Type>(lsns).clone();
+        let (operations, after) = (text("operation"), text("after"));
+        let cells = operations.iter().zip(lsns.iter()).zip(after.iter());
+        for ((operation, lsn), after) in cells {
+            let lsn = walden_format::lsn::Lsn(lsn.unwrap());
+            csv.push_str(&format!("{lsn} {} {}\n", operation.unwrap(), after.unwrap_or_default()));
+        }
+    }
+    // The first, the last and some of the lines in between.
+    let found: Vec<&str> = csv.lines().collect();
+    let expected: Vec<&str> = lines.stdout.lines().skip(1).collect();
+    assert_eq!(found.len(), expected.len());
+    assert!(found.len() > 20_000, "{}", found.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        let mut parts = found.splitn(3, ' ');
+        let (lsn, operation, after) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
+        assert!(
+            expected.starts_with(lsn) && expected.contains(&format!(",{operation},")),
+            "{found}: {expected}"
+        );
+        assert!(expected.contains(&after.replace('"', "\"\"")), "{found}: {expected}");
+    }
 }
 
 fn sums_are_those_of_explain(explained: &Value, wal: &str, names: &str) {
