@@ -88,7 +88,7 @@ pub struct ReceiveArgs {
 
 /// How often the main thread looks around.
 const TICK: Duration = Duration::from_millis(50);
-/// How often the status is written.
+/// How often the status is written; at once when its state changes.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs `walden receive`, until it is stopped.
@@ -117,14 +117,17 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
                 scope.spawn(move || run_one(server, receiver, stop))
             })
             .collect();
-        let (mut written, mut is_ready) = (None::<Instant>, false);
+        let (mut written, mut is_ready) = (None::<(Instant, Vec<State>)>, false);
         while runs.iter().any(|run| !run.is_finished()) {
             std::thread::sleep(TICK);
             let is_asked = wants_status.swap(false, Ordering::SeqCst);
-            if !is_asked && written.is_some_and(|written| written.elapsed() < STATUS_INTERVAL) {
+            let states: Vec<State> = receivers.iter().map(|receiver| receiver.status().state).collect();
+            let is_current =
+                |(at, before): &(Instant, Vec<State>)| at.elapsed() < STATUS_INTERVAL && *before == states;
+            if !is_asked && written.as_ref().is_some_and(is_current) {
                 continue;
             }
-            written = Some(Instant::now());
+            written = Some((Instant::now(), states));
             let mut lines = Vec::new();
             for (server, receiver) in with_receivers() {
                 let status = receiver.status();

@@ -627,7 +627,9 @@ fn what_is_received_is_what_the_server_archives() -> Outcome {
     wait("archiving", || {
         let listing = walden(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
         let listing: Value = serde_json::from_str(&listing.stdout).unwrap_or_default();
-        listing["timelines"][0]["segments"].as_u64() > Some(4) && status("waiting_files") == 0
+        listing["timelines"][0]["segments"].as_u64() > Some(4)
+            && status("waiting_files") == 0
+            && status("state") == "streaming"
     });
     let said = walden(&["archive", "status", "--repo", text(&repo), "--spool", text(&spool)]);
     assert!(said.code == 0 && said.stdout.contains("receiving timeline 1"), "{said:?}");
