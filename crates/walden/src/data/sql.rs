@@ -97,10 +97,14 @@ pub fn run(args: &SqlArgs) -> Result<ExitCode> {
     let database = Database::new(&inventory, &options, limits).context("cannot prepare the query")?;
     let mut sink = Sink::new(args)?;
     let result = database.query::<anyhow::Error>(&query, |schema, batch| sink.take(schema, batch.as_ref()));
-    // What came before an error is true, and printed as such by all commands.
-    let finished = sink.finish();
-    result.context("cannot run the query")?;
-    finished?;
+    if let Err(error) = result {
+        // What came before the error is true, and printed as by all commands; but a file stands for the whole result.
+        if args.output.is_none() {
+            sink.finish()?;
+        }
+        return Err(error.context("cannot run the query"));
+    }
+    sink.finish()?;
     Ok(ended(&inventory, None))
 }
 

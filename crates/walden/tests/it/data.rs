@@ -329,6 +329,17 @@ fn wrong_queries_are_errors() {
     {
         assert_eq!(walden(arguments).code, 2, "{arguments:?}");
     }
+    // A file stands for a whole result, and the one before stays until there is one.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("result");
+    fs::write(&file, "the result before").unwrap();
+    for format in ["table", "csv", "json", "parquet", "arrow"] {
+        let query = "SELECT 1 / (record_length - record_length) FROM records";
+        let run = walden(&["sql", "--format", format, "-o", file.to_str().unwrap(), query, golden]);
+        assert!(run.code == 3 && run.stderr.contains("ivide by zero"), "{format}: {run:?}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "the result before", "{format}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{format}");
+    }
     let run = walden(&["export", "--tables", "nothing", "-o", "/tmp/x", golden]);
     assert!(run.code == 2 && run.stderr.contains("none of records, blocks"), "{run:?}");
 }
