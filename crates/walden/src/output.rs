@@ -80,22 +80,22 @@ impl Output {
     /// Creates a temporary file beside the target, and the folders above it. An existing target is compared only when everything
     /// is written: the same bytes are no error.
     pub fn create(target: &Path, replace: bool) -> Result<Output> {
-        let claim = Claim::on(target)?;
-        make_folder(folder_of(target))?;
-        remove_leftovers(folder_of(target));
         // For the owner alone until it has the permissions of what it was made from.
-        let output = Output::with_mode(target, replace, 0o600)?;
-        Ok(Output { claim: Some(claim), ..output })
+        Output::create_with_mode(target, replace, 0o600)
     }
 
     /// As [`Output::create`], for a result that replaces an existing file and that everybody may read whom the process's file mode
     /// creation mask lets.
     #[cfg(feature = "data")]
     pub fn create_result(target: &Path) -> Result<Output> {
+        Output::create_with_mode(target, true, 0o666)
+    }
+
+    fn create_with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
         let claim = Claim::on(target)?;
         make_folder(folder_of(target))?;
         remove_leftovers(folder_of(target));
-        let output = Output::with_mode(target, true, 0o666)?;
+        let output = Output::with_mode(target, replace, mode)?;
         Ok(Output { claim: Some(claim), ..output })
     }
 
