@@ -34,7 +34,7 @@ impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(SECOND_MICROS);
         let (days, second) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));
-        let (year, month, day) = date(days + EPOCH_DAYS);
+        let (year, month, day) = calendar_date(days + EPOCH_DAYS);
         let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
         let micros = self.0.rem_euclid(SECOND_MICROS);
         write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} UTC")
@@ -45,7 +45,7 @@ impl fmt::Display for Timestamp {
 ///
 /// Counts in years that begin in March, so that the leap day is a year's last (Hinnant, "chrono-compatible low-level
 /// date algorithms").
-fn date(days: i64) -> (i64, i64, i64) {
+pub fn calendar_date(days: i64) -> (i64, i64, i64) {
     const FOUR_CENTURIES: i64 = 146_097;
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(FOUR_CENTURIES), days.rem_euclid(FOUR_CENTURIES));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use walden_format::payload::timestamp::calendar_date;
+
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
 /// Days from 1970-01-01 to 2000-01-01.
@@ -23,7 +25,7 @@ pub(super) fn date(days: i32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         i32::MAX => f.write_str("infinity"),
         i32::MIN => f.write_str("-infinity"),
         _ => {
-            let (year, month, day) = civil(i64::from(days));
+            let (year, month, day) = calendar_date(EPOCH_DAYS + i64::from(days));
             write!(f, "{:04}-{month:02}-{day:02}{}", shown_year(year), era(year))
         }
     }
@@ -55,7 +57,7 @@ pub(super) fn timestamp(micros: i64, zone: &str, f: &mut fmt::Formatter<'_>) -> 
         i64::MAX => f.write_str("infinity"),
         i64::MIN => f.write_str("-infinity"),
         _ => {
-            let (year, month, day) = civil(micros.div_euclid(DAY));
+            let (year, month, day) = calendar_date(EPOCH_DAYS + micros.div_euclid(DAY));
             write!(f, "{:04}-{month:02}-{day:02} ", shown_year(year))?;
             time(micros.rem_euclid(DAY), f)?;
             write!(f, "{zone}{}", era(year))
@@ -81,19 +83,6 @@ fn shown_year(year: i64) -> i64 {
 
 fn era(year: i64) -> &'static str {
     if year > 0 { "" } else { " BC" }
-}
-
-/// Year, month and day from days since 2000-01-01 (Hinnant, "chrono-compatible low-level date algorithms").
-fn civil(days: i64) -> (i64, i64, i64) {
-    const FOUR_CENTURIES: i64 = 146_097;
-    let days = days + EPOCH_DAYS + 719_468;
-    let (era, day_of_era) = (days.div_euclid(FOUR_CENTURIES), days.rem_euclid(FOUR_CENTURIES));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
 /// As with `intervalstyle` postgres (`EncodeInterval`).
