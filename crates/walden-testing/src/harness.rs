@@ -1,8 +1,10 @@
 //! A test harness like the standard one, whose tests may find out that they cannot run here.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs};
+use std::time::Instant;
+use std::{env, fs, thread};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -50,7 +52,8 @@ macro_rules! tests {
     };
 }
 
-/// Runs tests as the command line says, and gives the process's exit status.
+/// Runs tests as the command line says, and gives the process's exit status. With `WALDEN_TEST_TIMES` set, says how long each
+/// that succeeded or was skipped took.
 ///
 /// The attribute `#[test]` means nothing to this harness, and a test with it would silently be none. So the files in `folder`
 /// (that of the binary's `main.rs`) must not have it.
@@ -60,10 +63,13 @@ pub fn run(folder: &str, modules: &[&[Test]]) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let (options, filters) = split(env::args().collect());
-    let arguments = Arguments::from_iter(options);
+    let mut arguments = Arguments::from_iter(options);
+    // Most of the time tests wait for servers, which wait for the disk.
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    arguments.test_threads.get_or_insert(2 * cores);
     let trial = |test: &Test| {
         let (body, name) = (test.body, test.name.split_once("::").map_or(test.name, |(_, name)| name));
-        Trial::ignorable_test(name, move || complete(body))
+        Trial::ignorable_test(name, move || complete(name, body))
     };
     let folder = PathBuf::from(folder);
     let mut trials: Vec<Trial> = modules.iter().copied().flatten().map(trial).collect();
@@ -88,8 +94,13 @@ fn split(arguments: Vec<String>) -> (Vec<String>, Vec<String>) {
     (options, filters)
 }
 
-fn complete(body: fn() -> Outcome) -> Result<Completion, Failed> {
-    match body() {
+fn complete(name: &str, body: fn() -> Outcome) -> Result<Completion, Failed> {
+    let began = Instant::now();
+    let outcome = body();
+    if env::var_os("WALDEN_TEST_TIMES").is_some() {
+        eprintln!("{:8.2} s {name}", began.elapsed().as_secs_f64());
+    }
+    match outcome {
         Ok(()) => Ok(Completion::Completed),
         Err(missing) => Ok(Completion::ignored_with(missing.reason)),
     }
