@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Builds the package's wheel with the workspace's target folder, installs it into an environment under target/, and runs its tests.
 # Where there is Java, Spark's too. The arguments are pytest's.
+#
+# With WALDEN_PYTHON_LIBRARY=../target/debug/lib_walden.so, which `cargo build --workspace` makes, the package is put together around
+# that library: a wheel has other features of its dependencies, and so builds half of them again.
 set -euo pipefail
 cd "$(dirname "$0")"
 environment=../target/python
@@ -10,8 +13,16 @@ packages=('maturin>=1.9,<2' duckdb pandas polars pyarrow pytest)
 command -v java >/dev/null && packages+=('pyspark>=4.1,<5')
 "$environment/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
 
-rm -rf ../target/python-wheels
-"$environment/bin/maturin" build --quiet --profile dev --locked --out ../target/python-wheels
-"$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps ../target/python-wheels/walden-*.whl
+if [ -n "${WALDEN_PYTHON_LIBRARY:-}" ]; then
+  "$environment/bin/pip" uninstall --quiet --yes walden
+  package=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/walden
+  rm -rf "$package"
+  cp -r python/walden "$package"
+  cp "$WALDEN_PYTHON_LIBRARY" "$package/_walden.abi3.so"
+else
+  rm -rf ../target/python-wheels
+  "$environment/bin/maturin" build --quiet --profile dev --locked --out ../target/python-wheels
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps ../target/python-wheels/walden-*.whl
+fi
 
 exec "$environment/bin/python" -m pytest --quiet "$@"
