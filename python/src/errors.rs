@@ -95,7 +95,7 @@ pub fn of_read(py: Python<'_>, error: &ReadError) -> PyErr {
     match error {
         ReadError::Damaged(damage) => of_damage(py, damage),
         ReadError::Explain(error) => of_explain(error),
-        ReadError::Arrow(_) => other(error),
+        ReadError::Rows(_) | ReadError::Arrow(_) => other(error),
     }
 }
 

@@ -8,6 +8,7 @@ pub mod export;
 mod framing;
 mod read;
 mod records;
+pub mod row_changes;
 mod rows;
 mod schema;
 mod segments;

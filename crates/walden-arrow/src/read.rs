@@ -157,6 +157,9 @@ pub enum ReadError {
     /// The log cannot be summed up.
     #[error(transparent)]
     Explain(#[from] ExplainError),
+    /// The changes of a table's rows cannot be read.
+    #[error(transparent)]
+    Rows(#[from] walden_rows::RowsError),
     /// A batch cannot be made or used.
     #[error("cannot make a record batch")]
     Arrow(#[from] ArrowError),

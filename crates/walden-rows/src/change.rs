@@ -79,6 +79,17 @@ pub enum Outcome {
     Unfinished,
 }
 
+impl Outcome {
+    /// Its name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Committed { .. } => "committed",
+            Outcome::Aborted { .. } => "aborted",
+            Outcome::Unfinished => "unfinished",
+        }
+    }
+}
+
 /// Insert, update or delete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]

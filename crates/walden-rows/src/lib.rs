@@ -3,6 +3,8 @@
 
 mod catalog;
 mod change;
+mod choose;
+mod columns;
 mod decode;
 mod heap;
 mod read;
@@ -18,6 +20,7 @@ pub mod value;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
@@ -32,12 +35,14 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again, scan_in_o
 pub use change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn,
 };
-pub use read::Counts;
+pub use choose::{Chosen, choose};
+pub use columns::{ColumnType, TypedColumn};
+pub use read::{Counts, Filter};
 pub use select::Wanted;
-pub use types::Types;
+pub use types::{Types, oid};
 
 use catalog::{Catalog, Key, Layout, Row as CatalogRow};
-use read::{Filter, Reader};
+use read::Reader;
 use start::{Pending, Start};
 use survey::{Findings, Survey};
 
@@ -48,16 +53,8 @@ pub struct Options {
     pub table: Wanted,
     /// A base backup, or the data directory of a server that was stopped, from which the log goes on.
     pub base: Option<PathBuf>,
-    /// The first record whose change is given; replay starts earlier.
-    pub from: Option<Lsn>,
-    /// The first record that is not read any more.
-    pub to: Option<Lsn>,
-    /// Only changes of this transaction: toplevel, or a subtransaction.
-    pub xid: Option<u32>,
-    /// Only these; all if it is empty.
-    pub operations: Vec<Operation>,
-    /// Whether changes that were rolled back are given, too.
-    pub with_aborted: bool,
+    /// Which changes are given. The columns and transactions are known up to its end.
+    pub filter: Filter,
     /// Bytes of memory for pages; more go to a temporary file.
     pub memory_bytes: usize,
     /// Threads; with more than one, another one reads and decodes ahead.
@@ -84,6 +81,31 @@ pub enum RowsError {
     /// The catalogs of this version are not known.
     #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 18 are known")]
     Version(Major),
+    /// There is no log.
+    #[error("cannot read rows: expected WAL segments, found none")]
+    NoLog,
+    /// The base backup is of another cluster than the log.
+    #[error(
+        "the base backup is of the cluster with the system identifier {base}, the WAL is of {log}: give the base backup of the \
+         cluster that wrote the WAL"
+    )]
+    OtherCluster {
+        /// That of the base backup.
+        base: u64,
+        /// That of the log.
+        log: u64,
+    },
+    /// The log does not have the position from which the base backup has to be replayed.
+    #[error(
+        "the WAL does not go on from {}: replay has to start at {from}\nhint: give the segments from that position on",
+        base.display()
+    )]
+    NotContinued {
+        /// The folder of the base backup.
+        base: PathBuf,
+        /// Where replay has to start.
+        from: Lsn,
+    },
     /// The base backup is none.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
@@ -108,10 +130,13 @@ pub enum RowsError {
 ///
 /// The log is read twice: [`RowChanges::survey`] learns what became of the transactions and how the table's columns and files
 /// change, [`RowChanges::read`] replays the table's pages and gives the rows.
-pub struct RowChanges<'r> {
-    run: &'r Run,
+///
+/// A clone shares what the survey has found.
+#[derive(Clone, Debug)]
+pub struct RowChanges {
+    run: Arc<Run>,
     options: Options,
-    findings: Findings,
+    findings: Arc<Findings>,
     catalog: Catalog,
     pending: Pending,
     tables: FxHashSet<u32>,
@@ -133,17 +158,17 @@ pub struct Summary {
     pub counts: Counts,
 }
 
-impl<'r> RowChanges<'r> {
+impl RowChanges {
     /// Reads the log once. `done` gets the bytes of each segment that was read.
     ///
     /// # Errors
     /// The table or its columns are not known, or the base backup cannot be read.
     pub fn survey(
-        run: &'r Run,
+        run: Arc<Run>,
         names: &Names,
         options: Options,
         done: impl FnMut(u64),
-    ) -> Result<RowChanges<'r>, RowsError> {
+    ) -> Result<RowChanges, RowsError> {
         let layouts = catalog::layouts(run.version).ok_or(RowsError::Version(run.version))?;
         let start = match &options.base {
             Some(base) => Start::from_base(base, &options.table, &layouts)?,
@@ -151,7 +176,7 @@ impl<'r> RowChanges<'r> {
         };
         let (store, base) = store(&options)?;
         let from = base.as_ref().map(DataDir::redo_from);
-        let findings = survey(run, &options, (store, from), &start, &layouts, done)?;
+        let findings = survey(&run, &options, (store, from), &start, &layouts, done)?;
         let (catalog, pending) = start.settle(&findings);
         let tables = options.table.tables(&catalog, &findings);
         if tables.is_empty() {
@@ -164,33 +189,56 @@ impl<'r> RowChanges<'r> {
         if !tables.iter().any(has_columns) {
             return Err(RowsError::NoColumns(options.table.to_string()));
         }
-        let notes = notes(&findings, options.base.is_some());
+        let (notes, findings) = (notes(&findings, options.base.is_some()), Arc::new(findings));
         let start = from.unwrap_or(run.start());
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, notes })
     }
 
-    /// Reads the log again, and gives the changes in its order; `each` may end it. `done` gets the bytes of each segment that was
-    /// read.
+    /// Which changes were asked for.
+    pub fn filter(&self) -> &Filter {
+        &self.options.filter
+    }
+
+    /// The columns that the tables have anywhere in the log that was surveyed.
+    ///
+    /// # Errors
+    /// There is none: all were dropped.
+    pub fn columns(&self) -> Result<Vec<TypedColumn>, RowsError> {
+        let is_given = |xid: u32| {
+            self.options.filter.with_aborted || !matches!(self.findings.outcome(xid), Outcome::Aborted { .. })
+        };
+        let pending = self.pending.inserted.values().flatten();
+        let changes = self.findings.changes.iter().filter(|change| is_given(change.xid));
+        let later = pending.chain(changes.filter_map(|change| change.new.as_ref()));
+        let columns = columns::union(&self.catalog, &self.tables, later);
+        match columns.is_empty() {
+            true => Err(RowsError::NoColumns(self.options.table.to_string())),
+            false => Ok(columns),
+        }
+    }
+
+    /// Reads the log again, and gives the changes that `filter` leaves in its order; `each` may end it. `done` gets the bytes of
+    /// each segment that was read.
     ///
     /// # Errors
     /// A page could not be kept, or the base backup cannot be read.
     pub fn read(
-        self,
+        &self,
+        filter: &Filter,
         done: impl FnMut(u64),
         each: impl FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<Summary, RowsError> {
         let (store, base) = store(&self.options)?;
         let (files, toast_files) = self.files();
-        let Options { from, to, xid, operations, with_aborted, threads, .. } = self.options;
         let mut reader = Reader {
             findings: &self.findings,
             start: self.start,
             next: 0,
             current: FxHashMap::default(),
-            catalog: self.catalog,
-            pending: self.pending,
+            catalog: self.catalog.clone(),
+            pending: self.pending.clone(),
             replaced: Vec::new(),
-            tables: self.tables,
+            tables: self.tables.clone(),
             files,
             toast_files,
             known: FxHashMap::default(),
@@ -198,7 +246,7 @@ impl<'r> RowChanges<'r> {
             base,
             chunks: toast::Chunks::default(),
             speculative: FxHashMap::default(),
-            filter: Filter { from, to, xid, operations, with_aborted },
+            filter: filter.clone(),
             counts: Counts::default(),
             tuples: Vec::new(),
             failure: None,
@@ -210,8 +258,8 @@ impl<'r> RowChanges<'r> {
             }
         }
         // The survey has computed all checksums.
-        let options = ScanOptions { threads, from: Some(self.start), to: None };
-        let (reached, end) = scan_again(self.run, options, self.findings.reached, &mut reader, done);
+        let options = ScanOptions { threads: self.options.threads, from: Some(self.start), to: None };
+        let (reached, end) = scan_again(&self.run, options, self.findings.reached, &mut reader, done);
         if let Some(failure) = reader.replay.store.failure() {
             return Err(RowsError::Store(failure.to_string()));
         }
@@ -222,7 +270,7 @@ impl<'r> RowChanges<'r> {
             SegmentEnd::Damaged(damage) => Some(damage),
             _ => None,
         };
-        Ok(Summary { from: from.unwrap_or(self.start), reached, damage, counts: reader.counts })
+        Ok(Summary { from: filter.from.unwrap_or(self.start), reached, damage, counts: reader.counts })
     }
 
     /// All files that the tables and their TOAST tables have in the range; those of the TOAST tables.
@@ -286,7 +334,7 @@ fn survey(
         others: rough.classes().filter(is_other).map(|class| class.oid).collect(),
         interesting: start.transactions(),
         start: from.unwrap_or(run.start()),
-        to: options.to,
+        to: options.filter.to,
         tuples: Vec::new(),
     };
     let scan = ScanOptions { threads: options.threads, from, to: None };

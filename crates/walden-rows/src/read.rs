@@ -33,13 +33,17 @@ const DAMAGED: &str = "its compressed bytes are damaged";
 const NOT_KEY: &str = "the log has the key's columns alone";
 
 /// Which changes are wanted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Filter {
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    /// The first record whose change is given; replay starts earlier.
     pub from: Option<Lsn>,
+    /// The first record that is not read any more.
     pub to: Option<Lsn>,
+    /// Only changes of this transaction: toplevel, or a subtransaction.
     pub xid: Option<u32>,
-    /// All if it is empty.
+    /// Only these; all if it is empty. Events are given with any.
     pub operations: Vec<Operation>,
+    /// Whether changes that were rolled back are given, too.
     pub with_aborted: bool,
 }
 

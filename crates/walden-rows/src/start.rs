@@ -24,7 +24,7 @@ pub(crate) enum Start {
 }
 
 /// What a transaction did to the catalogs before the log's start, and made valid within it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
     pub inserted: FxHashMap<u32, Vec<Row>>,
     pub deleted: FxHashMap<u32, Vec<Row>>,

@@ -40,7 +40,7 @@ struct Builtin(u32, &'static str, i16, char, u32);
 
 /// OIDs of types with an output of their own.
 #[allow(missing_docs)]
-pub(crate) mod oid {
+pub mod oid {
     pub const BOOL: u32 = 16;
     pub const BYTEA: u32 = 17;
     pub const CHAR: u32 = 18;

@@ -73,6 +73,18 @@ pub enum DataDirError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// A server may be writing to it.
+    #[error(
+        "{}: neither a backup (it has no backup_label) nor the data directory of a server that was stopped (it is {state}): its \
+         pages may be half written",
+        path.display()
+    )]
+    Running {
+        /// The folder.
+        path: PathBuf,
+        /// What its server was doing.
+        state: DatabaseState,
+    },
 }
 
 impl DataDir {
@@ -103,6 +115,20 @@ impl DataDir {
         };
         let open = FxHashMap::default();
         Ok(DataDir { path: path.into(), version, control, backup_start, open, clock: 0, torn: 0 })
+    }
+
+    /// Opens a base backup, or the data directory of a server that was stopped.
+    ///
+    /// # Errors
+    /// As [`DataDir::open`], and if its pages may be half written.
+    pub fn open_at_rest(path: &Path) -> Result<DataDir, DataDirError> {
+        let data = DataDir::open(path)?;
+        let state = data.control.state;
+        let is_stopped = matches!(state, DatabaseState::ShutDown | DatabaseState::ShutDownInRecovery);
+        match data.is_backup() || is_stopped {
+            true => Ok(data),
+            false => Err(DataDirError::Running { path: path.into(), state }),
+        }
     }
 
     /// The path of the data directory.

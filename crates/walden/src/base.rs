@@ -1,13 +1,11 @@
 //! Positions of blocks in the files of a data directory or base backup.
 
-use std::path::Path;
-
-use anyhow::{Result, bail};
+use anyhow::Result;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::BlockKey;
 use walden_redo::PageBox;
 use walden_redo::page::PAGE_BYTES;
-use walden_source::datadir::{DataDir, DatabaseState};
+use walden_source::datadir::DataDir;
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
 /// Blocks of a file before the next one begins, unless PostgreSQL was compiled otherwise (`RELSEG_SIZE`).
@@ -22,22 +20,6 @@ pub enum BasePage {
     Missing,
     /// The page's checksum is wrong.
     Damaged,
-}
-
-/// Opens a base backup, or the data directory of a server that was stopped.
-pub fn open(folder: &Path) -> Result<DataDir> {
-    let data = DataDir::open(folder)?;
-    let is_stopped =
-        matches!(data.control().state, DatabaseState::ShutDown | DatabaseState::ShutDownInRecovery);
-    if !data.is_backup() && !is_stopped {
-        bail!(
-            "{}: neither a backup (it has no backup_label) nor the data directory of a server that was stopped (it is \
-             {}): its pages may be half written",
-            folder.display(),
-            data.control().state
-        );
-    }
-    Ok(data)
 }
 
 /// Reads a block of a backup.

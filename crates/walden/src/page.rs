@@ -159,7 +159,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");
     }
-    let base = args.base.as_deref().map(base::open).transpose()?;
+    let base = args.base.as_deref().map(DataDir::open_at_rest).transpose()?;
     if let (Some(base), Some(run)) = (&base, inventory.runs.first())
         && base.control().system_identifier != run.system_id
     {

@@ -1,23 +1,25 @@
 //! `walden rows`: the rows that changed, before and after.
 
-#[cfg(feature = "data")]
-mod columns;
 mod print;
 mod script;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 #[cfg(feature = "data")]
-use walden_arrow::export::FileFormat;
+use walden_arrow::export::{FileFormat, TableWriter};
+#[cfg(feature = "data")]
+use walden_arrow::row_changes::{BATCH_ROWS, RowTable};
+#[cfg(feature = "data")]
+use walden_codec::container::Meta;
 use walden_explain::{Bound, Timeline};
 use walden_format::lsn::Lsn;
-use walden_rows::{Entry, Operation, Options, RowChanges, Summary, Wanted};
+use walden_rows::{Entry, Filter, Operation, Options, RowChanges, Summary, Wanted, choose};
 use walden_source::inventory::Inventory;
-use walden_source::timelines::{Lineage, lineages};
 
 use self::print::Printer;
 use self::script::Script;
@@ -25,7 +27,7 @@ use crate::explain::parse_bound;
 use crate::page::parse_file;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
-use crate::{DAMAGED, base, explain, names, redo, terminal};
+use crate::{DAMAGED, explain, names, redo, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -131,10 +133,10 @@ pub(crate) enum RowsFormat {
     Json,
     /// SQL that makes the changes again
     Sql,
-    /// A Parquet file, the rows as JSON
+    /// A Parquet file, the rows with typed columns
     #[cfg(feature = "data")]
     Parquet,
-    /// An Arrow file (Feather 2), the rows as JSON
+    /// An Arrow file (Feather 2), the rows with typed columns
     #[cfg(feature = "data")]
     Arrow,
 }
@@ -143,7 +145,7 @@ pub(crate) enum RowsFormat {
 pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let names = names::load(&args.names)?;
     let range = SourceRange { timeline: args.timeline, from: None, to: args.to };
-    let inventory = sources::open(&args.sources, &range)?;
+    let mut inventory = sources::open(&args.sources, &range)?;
     explain::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     for unreadable in &inventory.unreadable {
@@ -152,24 +154,30 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let has_unreadable = !inventory.unreadable.is_empty();
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let (from, to) = bounds(args, &inventory, threads)?;
-    let lineage = choose(args, inventory)?;
+    let chosen = choose(std::mem::take(&mut inventory.runs), args.base.as_deref())?;
+    if let Some(note) = chosen.note {
+        eprintln!("note: {note}");
+    }
+    let run = Arc::new(chosen.run);
     let options = Options {
         table: match parse_file(&args.relation) {
             Some((file, _)) => Wanted::File(file),
             None => Wanted::Name(args.relation.clone()),
         },
         base: args.base.clone(),
-        from,
-        to,
-        xid: args.xid,
-        operations: args.op.iter().map(operation).collect(),
-        with_aborted: args.aborted,
+        filter: Filter {
+            from,
+            to,
+            xid: args.xid,
+            operations: args.op.iter().map(operation).collect(),
+            with_aborted: args.aborted,
+        },
         memory_bytes: args.memory.unwrap_or_else(redo::quarter_of_memory),
         threads,
     };
-    let bytes = lineage.run.segments.len() as u64 * lineage.run.segment_size.bytes();
+    let bytes = run.segments.len() as u64 * run.segment_size.bytes();
     let mut progress = Progress::bytes("reading", 2 * bytes);
-    let changes = RowChanges::survey(&lineage.run, &names, options, |bytes| progress.advance(bytes))?;
+    let changes = RowChanges::survey(run, &names, options, |bytes| progress.advance(bytes))?;
     let notes = changes.notes.clone();
     let summary = match args.undo {
         true => undo(args, changes, &mut progress)?,
@@ -209,36 +217,6 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
     Ok(timeline.range(args.from, args.to)?)
 }
 
-/// The log that is read: the one that goes on from the base backup, else the last one.
-fn choose(args: &RowsArgs, mut inventory: Inventory) -> Result<Lineage> {
-    let base = args.base.as_deref().map(base::open).transpose()?;
-    let runs = std::mem::take(&mut inventory.runs);
-    let mut lineages = lineages(runs);
-    let Some(base) = base else {
-        if lineages.len() > 1 {
-            eprintln!("note: the log has gaps or several ends: only its last part without a gap is read");
-        }
-        return lineages.pop().context("cannot read rows: expected WAL segments, found none");
-    };
-    let (id, from) = (base.control().system_identifier, base.redo_from());
-    let goes_on = |lineage: &Lineage| {
-        lineage.run.system_id == id && lineage.run.start() <= from && from < lineage.run.end()
-    };
-    if let Some(index) = lineages.iter().rposition(goes_on) {
-        return Ok(lineages.swap_remove(index));
-    }
-    if let Some(other) = lineages.iter().find(|lineage| lineage.run.system_id != id) {
-        bail!(
-            "the base backup is of the cluster with the system identifier {id}, the WAL is of {}",
-            other.run.system_id
-        );
-    }
-    bail!(
-        "the WAL does not go on from {}: replay has to start at {from}\nhint: give the segments from that position on",
-        base.path().display()
-    )
-}
-
 /// Says what is not in the output, or not known.
 fn tell(summary: &Summary) {
     let counts = &summary.counts;
@@ -263,7 +241,7 @@ fn tell(summary: &Summary) {
 }
 
 /// Writes the changes in the format that is asked for.
-fn write(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> Result<Summary> {
+fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<Summary> {
     #[cfg(feature = "data")]
     if let Some(path) = &args.output {
         let format = match args.format {
@@ -271,10 +249,7 @@ fn write(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> R
             RowsFormat::Arrow => FileFormat::Arrow,
             _ => crate::wrong_usage("-o is for --format parquet and --format arrow"),
         };
-        let mut file = columns::ColumnFile::new(path, format)?;
-        let summary = read(changes, progress, |entry| file.entry(entry))?;
-        file.finish()?;
-        return Ok(summary);
+        return write_file(path, format, changes, progress);
     }
     let mut printer = Printer::new(args.format)?;
     let summary = read(changes, progress, |entry| printer.entry(entry))?;
@@ -282,14 +257,42 @@ fn write(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> R
     Ok(summary)
 }
 
+/// Writes a file of typed columns, which appears when it is complete.
+#[cfg(feature = "data")]
+fn write_file(
+    path: &std::path::Path,
+    format: FileFormat,
+    changes: RowChanges,
+    progress: &mut Progress,
+) -> Result<Summary> {
+    let table = RowTable::new(changes, true)?;
+    let output = crate::output::Output::create_result(path)?;
+    let mut writer = TableWriter::new(output.file().try_clone()?, format, &table.schema(), "walden rows 2")?;
+    let mut result = Ok(());
+    let summary = table.read(
+        table.changes().filter(),
+        BATCH_ROWS,
+        |bytes| progress.advance(bytes),
+        |batch| {
+            result = writer.write(&batch);
+            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        },
+    )?;
+    result?;
+    writer.finish()?;
+    output.commit(&Meta::default())?;
+    Ok(summary)
+}
+
 /// Reads the changes, until `take` fails.
 fn read(
-    changes: RowChanges<'_>,
+    changes: RowChanges,
     progress: &mut Progress,
     mut take: impl FnMut(&Entry) -> Result<()>,
 ) -> Result<Summary> {
     let mut failure = None;
     let summary = changes.read(
+        changes.filter(),
         |bytes| progress.advance(bytes),
         |entry| match take(&entry) {
             Ok(()) => ControlFlow::Continue(()),
@@ -318,7 +321,7 @@ fn selection(args: &RowsArgs) -> String {
     text
 }
 
-fn undo(args: &RowsArgs, changes: RowChanges<'_>, progress: &mut Progress) -> Result<Summary> {
+fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<Summary> {
     let mut script = Script::new()?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
     script.finish(&selection(args), &summary)?;

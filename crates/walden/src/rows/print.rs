@@ -98,8 +98,8 @@ impl Printer {
             Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
         };
         let (time, state) = match entry.outcome() {
-            Outcome::Committed { time, .. } => (time.to_string(), state(entry.outcome())),
-            other => (String::new(), state(other)),
+            Outcome::Committed { time, .. } => (time.to_string(), entry.outcome().name()),
+            other => (String::new(), other.name()),
         };
         let relation = quoted(&table.to_string());
         let _ = write!(out, "{},{time},{state},{xid},{top_xid},{relation},{operation}", entry.lsn());
@@ -147,15 +147,6 @@ fn quoted(text: &str) -> String {
 pub(super) fn said(change: &RowChange, why: &str) -> String {
     let table = sql::in_comment(&change.table.name);
     format!("{} of {table} at {}: {why}", change.operation.name(), change.lsn)
-}
-
-/// What became of a transaction, for programs.
-pub(super) fn state(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Committed { .. } => "committed",
-        Outcome::Aborted { .. } => "aborted",
-        Outcome::Unfinished => "unfinished",
-    }
 }
 
 fn ended(outcome: Outcome) -> String {
@@ -225,14 +216,13 @@ impl Serialize for Line<'_> {
             Entry::Event(event) => (event.xid, event.top_xid, &event.table, event.kind.name()),
             Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
         };
-        let (time, state) = match self.0.outcome() {
-            Outcome::Committed { time, .. } => (Some(time), "committed"),
-            Outcome::Aborted { .. } => (None, "aborted"),
-            Outcome::Unfinished => (None, "unfinished"),
+        let time = match self.0.outcome() {
+            Outcome::Committed { time, .. } => Some(time),
+            Outcome::Aborted { .. } | Outcome::Unfinished => None,
         };
         map.serialize_entry("lsn", &Shown(self.0.lsn()))?;
         map.serialize_entry("time", &time.map(Shown))?;
-        map.serialize_entry("state", state)?;
+        map.serialize_entry("state", self.0.outcome().name())?;
         map.serialize_entry("xid", &xid)?;
         map.serialize_entry("top_xid", &top_xid)?;
         map.serialize_entry("relation", &Shown(table))?;
@@ -286,7 +276,7 @@ impl<T: Display> Serialize for Shown<T> {
 }
 
 /// A row by the names of its columns, without what is not known.
-pub(super) struct Object<'a>(pub &'a Table, pub &'a Row);
+struct Object<'a>(&'a Table, &'a Row);
 
 impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -120,42 +120,41 @@ fn the_log_of_a_server_as_tables() -> Outcome {
     Ok(())
 }
 
-/// `walden rows` writes to Parquet what it writes as lines of CSV.
+/// `walden rows` writes to Parquet what it writes as lines of JSON, with typed columns.
 fn changes_of_rows_are_the_same_in_a_file(folder: &Path, wal: &str, names: &str) {
     let rows = ["rows", wal, "--names", names, "--relation", "public.orders", "--format"];
-    let lines = walden(&[&rows[..], &["csv"]].concat());
+    let lines = walden(&[&rows[..], &["json"]].concat());
     let path = folder.join("rows.parquet");
     let file = walden(&[&rows[..], &["parquet", "-o", path.to_str().unwrap()]].concat());
     assert!(lines.code == file.code && lines.code < 2, "{file:?}");
     let reader =
         ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().build().unwrap();
-    let mut csv = String::new();
+    let mut writer = arrow::json::LineDelimitedWriter::new(Vec::new());
     for batch in reader {
         let batch = batch.unwrap();
-        let text =
-            |name: &str| arrow::array::AsArray::as_string::<i32>(batch.column_by_name(name).unwrap()).clone();
-        let lsns = batch.column_by_name("lsn").unwrap();
-        let lsns = arrow::array::AsArray::as_primitive::<arrow::datatypes::UInt64Type>(lsns).clone();
-        let (operations, after) = (text("operation"), text("after"));
-        let cells = operations.iter().zip(lsns.iter()).zip(after.iter());
-        for ((operation, lsn), after) in cells {
-            let lsn = walden_format::lsn::Lsn(lsn.unwrap());
-            csv.push_str(&format!("{lsn} {} {}\n", operation.unwrap(), after.unwrap_or_default()));
-        }
+        let after = batch.schema().field_with_name("after").unwrap().data_type().to_string();
+        assert!(after.contains("Int64") && after.contains("Int32"), "{after}");
+        writer.write(&batch).unwrap();
     }
-    // The first, the last and some of the lines in between.
-    let found: Vec<&str> = csv.lines().collect();
-    let expected: Vec<&str> = lines.stdout.lines().skip(1).collect();
-    assert_eq!(found.len(), expected.len());
-    assert!(found.len() > 20_000, "{}", found.len());
+    writer.finish().unwrap();
+    let file = String::from_utf8(writer.into_inner()).unwrap();
+    let parse =
+        |text: &str| -> Vec<Value> { text.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
+    let (found, expected) = (parse(&file), parse(&lines.stdout));
+    assert!(found.len() > 20_000 && found.len() == expected.len(), "{}", found.len());
     for (found, expected) in found.iter().zip(&expected) {
-        let mut parts = found.splitn(3, ' ');
-        let (lsn, operation, after) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
-        assert!(
-            expected.starts_with(lsn) && expected.contains(&format!(",{operation},")),
-            "{found}: {expected}"
-        );
-        assert!(expected.contains(&after.replace('"', "\"\"")), "{found}: {expected}");
+        assert_eq!(found["lsn_text"], expected["lsn"]);
+        for name in ["state", "xid", "operation", "new_tid", "old_tid", "before_unknown"] {
+            assert_eq!(found[name], expected[name], "{name}: {found} {expected}");
+        }
+        for row in ["before", "after"] {
+            // A bigint is a number in Arrow, and text in the lines.
+            let id = found[row]["id"].as_i64().map(|id| id.to_string());
+            assert_eq!(id.as_deref(), expected[row]["id"].as_str(), "{found} {expected}");
+            for name in ["amount", "note"] {
+                assert_eq!(found[row][name], expected[row][name], "{found} {expected}");
+            }
+        }
     }
 }
 

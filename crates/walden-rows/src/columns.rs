@@ -1,0 +1,76 @@
+//! The columns that tables have within a log, for readers that need one set of them.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::catalog::{Catalog, Key, Row};
+use crate::change::is_shown;
+use crate::types::Kind;
+
+/// A column by its name, with each type that it has somewhere in the log: in another partition, or before an `ALTER TABLE`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TypedColumn {
+    /// Its name.
+    pub name: String,
+    /// Its types, each once; at least one.
+    pub types: Vec<ColumnType>,
+}
+
+/// A type of a column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ColumnType {
+    /// OID of the built-in type, of a domain that of its base type; nothing for enums, arrays and others.
+    pub builtin: Option<u32>,
+    /// `atttypmod`, which a domain does not have.
+    pub typmod: i32,
+}
+
+/// The columns of tables from the state at the log's start and from rows that come later.
+pub(crate) fn union<'r>(
+    catalog: &Catalog,
+    tables: &FxHashSet<u32>,
+    later: impl Iterator<Item = &'r Row>,
+) -> Vec<TypedColumn> {
+    let mut tables: Vec<u32> = tables.iter().copied().collect();
+    // A partitioned table is older than its partitions.
+    tables.sort_unstable();
+    let mut union = Union::default();
+    let of_table =
+        |relation: u32| (1..=i16::MAX).map_while(move |number| catalog.get(Key::Attribute(relation, number)));
+    tables.iter().flat_map(|table| of_table(*table)).for_each(|row| union.add(catalog, row));
+    let is_theirs =
+        |row: &&Row| matches!(row, Row::Attribute { relation, .. } if tables.binary_search(relation).is_ok());
+    later.filter(is_theirs).for_each(|row| union.add(catalog, row));
+    union.columns
+}
+
+#[derive(Default)]
+struct Union {
+    columns: Vec<TypedColumn>,
+    places: FxHashMap<String, usize>,
+}
+
+impl Union {
+    fn add(&mut self, catalog: &Catalog, row: &Row) {
+        let Row::Attribute { column, .. } = row else { return };
+        if !is_shown(column) {
+            return;
+        }
+        let builtin = match catalog.types.kind(column.type_oid) {
+            Kind::Base(oid) => Some(oid),
+            _ => None,
+        };
+        let of = ColumnType { builtin, typmod: column.typmod };
+        match self.places.get(&column.name) {
+            Some(&place) => {
+                let types = &mut self.columns[place].types;
+                if !types.contains(&of) {
+                    types.push(of);
+                }
+            }
+            None => {
+                self.places.insert(column.name.clone(), self.columns.len());
+                self.columns.push(TypedColumn { name: column.name.clone(), types: vec![of] });
+            }
+        }
+    }
+}
