@@ -3,9 +3,11 @@
 
 mod functions;
 mod pruning;
+mod row_changes;
 mod table;
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -18,12 +20,14 @@ use futures::StreamExt;
 use walden_arrow::{ReadOptions, Table};
 use walden_source::inventory::Inventory;
 
+use self::row_changes::{RowChangesFunction, Source};
 use self::table::WalTable;
 
 /// A log as a database of the tables of `walden-arrow`.
 pub struct Database {
     context: SessionContext,
     runtime: tokio::runtime::Runtime,
+    rows: Arc<Source>,
 }
 
 /// How queries run.
@@ -31,18 +35,27 @@ pub struct Database {
 pub struct Limits {
     /// Number of threads, at least 1.
     pub threads: usize,
-    /// Bytes that sorting, grouping and joining may take before they spill to temporary files.
+    /// Bytes that sorting, grouping and joining may take before they spill to temporary files; and as many for the pages that
+    /// `row_changes` replays.
     pub memory_bytes: usize,
 }
 
 impl Database {
     /// Registers the tables of what an inventory found. `options` give names and the range; threads and columns are the queries'.
     ///
+    /// The function `row_changes` takes columns and rows from `base`, a base backup from which the log goes on, or else columns from
+    /// the names.
+    ///
     /// Starts `limits.threads` threads, which end when the database is dropped.
     ///
     /// # Errors
     /// Threads or temporary files cannot be had.
-    pub fn new(inventory: &Arc<Inventory>, options: &ReadOptions, limits: Limits) -> Result<Database> {
+    pub fn new(
+        inventory: &Arc<Inventory>,
+        options: &ReadOptions,
+        base: Option<PathBuf>,
+        limits: Limits,
+    ) -> Result<Database> {
         let threads = limits.threads.max(1);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
@@ -60,7 +73,20 @@ impl Database {
         for function in functions::all() {
             context.register_udf(function);
         }
-        Ok(Database { context, runtime })
+        let rows = Arc::new(Source {
+            inventory: inventory.clone(),
+            options: options.clone(),
+            base,
+            memory_bytes: limits.memory_bytes,
+            notes: Mutex::default(),
+        });
+        context.register_udtf("row_changes", Arc::new(RowChangesFunction(Arc::clone(&rows))));
+        Ok(Database { context, runtime, rows })
+    }
+
+    /// What the caller should know of the queries so far: parts of the log that `row_changes` did not read, for example.
+    pub fn notes(&self) -> Vec<String> {
+        self.rows.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Runs a query and calls `each` with the schema of its result, then with each batch, until that fails.

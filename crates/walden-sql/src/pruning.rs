@@ -59,10 +59,11 @@ impl Range {
     }
 }
 
-/// A position as a number, or a time in microseconds.
+/// A position or transaction as a number, or a time in microseconds.
 fn number(value: &ScalarValue) -> Option<i128> {
     match value {
         ScalarValue::UInt64(value) => value.map(i128::from),
+        ScalarValue::UInt32(value) => value.map(i128::from),
         ScalarValue::Int64(value) => value.map(i128::from),
         ScalarValue::TimestampSecond(value, _) => value.map(|value| i128::from(value) * 1_000_000),
         ScalarValue::TimestampMillisecond(value, _) => value.map(|value| i128::from(value) * 1000),

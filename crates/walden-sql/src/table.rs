@@ -127,7 +127,7 @@ struct PartStream {
 }
 
 /// Batches that wait for their reader.
-const AHEAD: usize = 2;
+pub(crate) const AHEAD: usize = 2;
 
 impl PartitionStream for PartStream {
     fn schema(&self) -> &SchemaRef {
@@ -154,6 +154,6 @@ impl PartitionStream for PartStream {
     }
 }
 
-fn external(error: ReadError) -> DataFusionError {
+pub(crate) fn external(error: ReadError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }

@@ -86,7 +86,7 @@ fn parse_table(text: &str) -> Result<Table, String> {
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
-    let (inventory, mut options) = args.log.open(&args.sources)?;
+    let (inventory, mut options) = args.log.open(&args.sources, false)?;
     let threads = args.log.threads();
     options.threads = 1;
     let tables: Vec<Table> = match args.tables.as_slice() {

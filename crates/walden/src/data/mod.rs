@@ -47,9 +47,10 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// The segments in sources, and how tables are read of them.
-    fn open(&self, paths: &[PathBuf]) -> Result<(Arc<Inventory>, ReadOptions)> {
-        let range = SourceRange { timeline: self.timeline, from: self.from, to: self.to };
+    /// The segments in sources, and how tables are read of them. With a base backup also segments before the range are needed.
+    fn open(&self, paths: &[PathBuf], has_base: bool) -> Result<(Arc<Inventory>, ReadOptions)> {
+        let from = self.from.filter(|_| !has_base);
+        let range = SourceRange { timeline: self.timeline, from, to: self.to };
         let inventory = sources::open(paths, &range)?;
         tell_about(&inventory);
         let mut names = names::load(&self.names)?;

@@ -31,11 +31,15 @@ Examples:
   walden sql --format parquet -o hours.parquet \"SELECT date_trunc('hour', time) AS hour, relation, sum(bytes) AS bytes FROM \
 records GROUP BY ALL\" s3://backups/main
       bytes by hour and relation as a file
+  walden sql --base /backups/monday \"SELECT lsn_text(lsn), before['id'] FROM row_changes('public.orders') WHERE operation = \
+'delete'\" /archive/wal
+      the rows of a table that were deleted
   walden sql 'SHOW TABLES' /archive/wal
       the tables; DESCRIBE records shows the columns
 
 Tables: records, blocks, framing, transactions, checkpoints, segments, relations; docs/tables.md describes their columns and has \
-queries for many questions. Functions beside SQL's own: lsn('16/B374D848'), lsn_text(position). Conditions on start_lsn and time \
+queries for many questions. row_changes('public.orders') has the changes of a table's rows, with the table's columns from --base \
+or --names. Functions beside SQL's own: lsn('16/B374D848'), lsn_text(position). Conditions on start_lsn and time \
 of records and blocks skip segments.
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged, or a query that cannot be run.";
@@ -54,6 +58,11 @@ pub struct SqlArgs {
     #[command(flatten)]
     log: LogArgs,
 
+    /// A base backup, or a copy of a stopped data directory, from which the log continues: row_changes takes the tables'
+    /// columns and rows from it
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
+
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -66,7 +75,8 @@ pub struct SqlArgs {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     rows: usize,
 
-    /// Memory for sorting, grouping and joining, in megabytes; beyond it these use temporary files
+    /// Memory for sorting, grouping and joining, in megabytes, and as much for the pages that row_changes replays; beyond it
+    /// these use temporary files
     #[arg(long, value_name = "MB", default_value_t = 512)]
     memory: usize,
 }
@@ -92,11 +102,15 @@ pub fn run(args: &SqlArgs) -> Result<ExitCode> {
         "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the query")?,
         query => query.to_owned(),
     };
-    let (inventory, options) = args.log.open(&args.sources)?;
+    let (inventory, options) = args.log.open(&args.sources, args.base.is_some())?;
     let limits = Limits { threads: args.log.threads(), memory_bytes: args.memory.saturating_mul(1 << 20) };
-    let database = Database::new(&inventory, &options, limits).context("cannot prepare the query")?;
+    let database = Database::new(&inventory, &options, args.base.clone(), limits);
+    let database = database.context("cannot prepare the query")?;
     let mut sink = Sink::new(args)?;
     let result = database.query::<anyhow::Error>(&query, |schema, batch| sink.take(schema, batch.as_ref()));
+    for note in database.notes() {
+        eprintln!("note: {note}");
+    }
     if let Err(error) = result {
         // What came before the error is true, and printed as by all commands; but a file stands for the whole result.
         if args.output.is_none() {

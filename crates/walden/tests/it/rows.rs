@@ -307,6 +307,7 @@ fn rows_equal_the_audit(version: u32) -> Outcome {
     say(&format!("PostgreSQL {version}: {count} changes are as the triggers saw them"));
     names_alone_know_what_was_changed_since_the_checkpoint(&worked, &mut client);
     events_are_there(&worked);
+    typed_values_equal_the_servers(&worked, &mut client);
     undo_gives_the_start(&worked, &mut client);
     Ok(())
 }
@@ -339,6 +340,97 @@ fn names_alone_know_what_was_changed_since_the_checkpoint(worked: &Worked, clien
         let unknown = lines.iter().filter(|line| is_unknown(line, "before")).count();
         assert!(unknown > 20 && unknown * 10 < lines.len(), "{unknown} of {}", lines.len());
     }
+}
+
+/// The rows of a query by `walden sql`.
+fn sql(worked: &Worked, query: &str) -> Vec<Value> {
+    let (wal, base) = (worked.wal.to_str().unwrap(), worked.base.to_str().unwrap());
+    let run = walden(&["sql", "--format", "json", "--base", base, query, wal]);
+    assert_eq!(run.code, 0, "{query}: {}", run.stderr);
+    lines(&run)
+}
+
+/// The typed columns of `row_changes`, summed up by the program and by the server.
+fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
+    // The rows that are left are those whose last change has a row after it.
+    let newest = "SELECT after, row_number() OVER (PARTITION BY coalesce(after['id'], before['id']) ORDER BY lsn DESC) AS age
+        FROM row_changes('public.types')";
+    let columns = "count(*) AS rows, sum(i8 / 1000) AS bigints, sum(nn) AS decimals, CAST(max(f8) AS TEXT) AS largest, count(b) AS booleans,
+        max(ts) FILTER (WHERE id > 10) AS last, min(d) FILTER (WHERE id > 10) AS first, count(by) AS bytes, sum(x8) AS xids,
+        max(arrow_typeof(nn)) AS type";
+    let fields = ["id", "i8", "nn", "f8", "b", "ts", "d", "by", "x8"];
+    let fields: Vec<String> = fields.iter().map(|name| format!("after['{name}'] AS \"{name}\"")).collect();
+    let columns = columns.replace("(by)", "(\"by\")");
+    let query = format!(
+        "SELECT {columns} FROM (SELECT {} FROM ({newest}) WHERE age = 1 AND after['id'] IS NOT NULL)",
+        fields.join(", ")
+    );
+    let found = sql(worked, &query).remove(0);
+    let row = client
+        .query_one(
+            "SELECT count(*)::text, sum(i8 / 1000)::text, sum(nn)::text, max(f8)::text, count(b)::text,
+                to_char(max(ts) FILTER (WHERE id > 10), 'YYYY-MM-DD\"T\"HH24:MI:SS.US'),
+                (min(d) FILTER (WHERE id > 10))::text, count(\"by\")::text, sum(x8::text::numeric)::text FROM types",
+            &[],
+        )
+        .unwrap();
+    let text = |name: &str| found[name].as_str().map_or_else(|| found[name].to_string(), str::to_owned);
+    for (index, name) in ["rows", "bigints", "decimals"].iter().enumerate() {
+        assert_eq!(text(name), row.get::<_, String>(index), "{name}: {found}");
+    }
+    let largest: f64 = row.get::<_, String>(3).parse().unwrap();
+    assert_eq!(text("largest").parse(), Ok(largest), "{found}");
+    assert_eq!(text("booleans"), row.get::<_, String>(4));
+    let last: String = row.get(5);
+    assert!(last.starts_with(text("last").trim_end_matches('0')), "{last}: {found}");
+    for (index, name) in [(6, "first"), (7, "bytes"), (8, "xids")] {
+        assert_eq!(text(name), row.get::<_, String>(index), "{name}: {found}");
+    }
+    assert_eq!(found["type"], "Decimal128(12, 2)");
+    // What a typed column cannot hold is said.
+    let special = sql(
+        worked,
+        "SELECT after['d'] AS d, after['n'] AS n, CAST(after['f8'] AS TEXT) AS f8, after_unknown_columns AS why
+         FROM row_changes('public.types') WHERE operation = 'insert' AND after['id'] = 3",
+    );
+    let why = &special[0]["why"];
+    assert!(
+        special[0]["d"].is_null() && special[0]["n"] == "NaN" && special[0]["f8"] == "-inf",
+        "{special:?}"
+    );
+    for (name, value) in [("d", "infinity"), ("ts", "-infinity"), ("tm", "24:00:00")] {
+        assert!(why[name].as_str().unwrap().starts_with(&format!("{value}: not a value of")), "{special:?}");
+    }
+    // Columns of all the log, one of them of two types.
+    let shapes = sql(
+        worked,
+        "SELECT arrow_typeof(before) AS type, count(*) AS rows, count(after['renamed']) AS renamed FROM row_changes('shapes') GROUP BY 1",
+    );
+    let columns = shapes[0]["type"].as_str().unwrap();
+    for (name, is_there) in [("\"id\": Utf8", true), ("\"gone\": Int32", true), ("\"never\"", false)] {
+        assert_eq!(columns.contains(name), is_there, "{name}: {columns}");
+    }
+    assert!(shapes[0]["renamed"].as_u64().unwrap() > 5, "{shapes:?}");
+    // Conditions and a limit leave the rows that they leave of all.
+    for (condition, hidden) in [
+        ("operation = 'delete'", "operation || '' = 'delete'"),
+        ("operation IN ('insert', 'update')", "operation || '' IN ('insert', 'update')"),
+        ("relation = 'public.parts_n'", "relation || '' = 'public.parts_n'"),
+    ] {
+        let count = |condition: &str| {
+            sql(
+                worked,
+                &format!(
+                    "SELECT count(*) AS rows, max(lsn) AS last FROM row_changes('parts') WHERE {condition}"
+                ),
+            )
+        };
+        assert_eq!(count(condition), count(hidden), "{condition}");
+        assert!(count(condition)[0]["rows"].as_u64().unwrap() > 0, "{condition}");
+    }
+    assert_eq!(sql(worked, "SELECT lsn FROM row_changes('items') LIMIT 3").len(), 3);
+    let aborted = "SELECT DISTINCT state FROM row_changes('items', true) ORDER BY 1";
+    assert_eq!(sql(worked, aborted).len(), 2);
 }
 
 fn events_are_there(worked: &Worked) {

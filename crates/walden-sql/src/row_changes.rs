@@ -1,0 +1,270 @@
+//! `row_changes('public.orders')`: the changes of a table's rows, as a table function.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableFunctionArgs, TableFunctionImpl, TableProvider};
+use datafusion::common::{ScalarValue, plan_err};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::expr::InList;
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use walden_arrow::row_changes::{BATCH_ROWS, RowTable};
+use walden_arrow::{ReadError, ReadOptions};
+use walden_format::lsn::Lsn;
+use walden_rows::{Filter, Operation, Options, RowChanges, RowsError, Wanted, choose};
+use walden_source::inventory::{Inventory, Run};
+
+use crate::pruning;
+use crate::table::{AHEAD, external};
+
+/// What the tables of changes are read from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub inventory: Arc<Inventory>,
+    pub options: ReadOptions,
+    pub base: Option<PathBuf>,
+    pub memory_bytes: usize,
+    /// What the caller of a query should know of.
+    pub notes: Mutex<Vec<String>>,
+}
+
+impl Source {
+    /// Reads the log once for a table.
+    fn survey(&self, table: Wanted, with_aborted: bool) -> Result<RowChanges, RowsError> {
+        let runs = self.inventory.runs.iter().map(|run| Run { segments: run.segments.clone(), ..*run });
+        let chosen = choose(runs.collect(), self.base.as_deref())?;
+        let options = Options {
+            table,
+            base: self.base.clone(),
+            filter: Filter {
+                from: self.options.from,
+                to: self.options.to,
+                with_aborted,
+                ..Filter::default()
+            },
+            memory_bytes: self.memory_bytes,
+            threads: self.options.threads,
+        };
+        let changes = RowChanges::survey(Arc::new(chosen.run), &self.options.names, options, |_| {})?;
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        for note in chosen.note.map(str::to_owned).into_iter().chain(changes.notes.iter().cloned()) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        Ok(changes)
+    }
+}
+
+/// The table function.
+#[derive(Debug)]
+pub(crate) struct RowChangesFunction(pub Arc<Source>);
+
+impl TableFunctionImpl for RowChangesFunction {
+    fn call_with_args(&self, arguments: TableFunctionArgs) -> Result<Arc<dyn TableProvider>> {
+        let (table, with_aborted) = match arguments.exprs() {
+            [Expr::Literal(table, _)] => (table, false),
+            [Expr::Literal(table, _), Expr::Literal(ScalarValue::Boolean(Some(with)), _)] => (table, *with),
+            found => {
+                return plan_err!(
+                    "row_changes: expected a table's name and, to have what was rolled back too, true, as in \
+                     row_changes('public.orders', true); found {} other arguments",
+                    found.len()
+                );
+            }
+        };
+        let Some(Some(name)) = table.try_as_str() else {
+            return plan_err!(
+                "row_changes: expected a table's name, as in row_changes('public.orders'), found {table}"
+            );
+        };
+        let wanted = Wanted::Name(name.to_owned());
+        // Archives may wait for their store, which is not allowed in the thread that plans.
+        let table = std::thread::scope(|scope| {
+            let work = || RowTable::new(self.0.survey(wanted, with_aborted)?, self.0.options.lsn_text);
+            scope.spawn(work).join()
+        });
+        let table =
+            table.map_err(|_| DataFusionError::Internal("the survey of the log panicked".to_owned()))?;
+        let table = table.map_err(|error| external(error.into()))?;
+        Ok(Arc::new(RowChangesTable(table)))
+    }
+}
+
+/// The table of one call.
+#[derive(Debug)]
+struct RowChangesTable(RowTable);
+
+#[async_trait]
+impl TableProvider for RowChangesTable {
+    fn schema(&self) -> SchemaRef {
+        self.0.schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        _state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let schema = match projection {
+            Some(columns) => Arc::new(self.0.schema().project(columns)?),
+            None => self.0.schema(),
+        };
+        let stream: Arc<dyn PartitionStream> = Arc::new(RowStream {
+            table: self.0.clone(),
+            filter: narrowed(self.0.changes().filter(), filters),
+            batch_rows: limit.map_or(BATCH_ROWS, |limit| limit.clamp(1, BATCH_ROWS)),
+            projection: projection.cloned(),
+            schema: schema.clone(),
+        });
+        Ok(Arc::new(StreamingTableExec::try_new(schema, vec![stream], None, None, false, limit)?))
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        let before = Filter::default();
+        let support = |filter: &&Expr| match narrowed(&before, std::slice::from_ref(*filter)) != before {
+            true => TableProviderFilterPushDown::Inexact,
+            false => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(support).collect())
+    }
+}
+
+/// A filter that leaves out what conditions, all of which hold, do. It may leave more than they do.
+fn narrowed(filter: &Filter, conditions: &[Expr]) -> Filter {
+    let mut filter = filter.clone();
+    let lsn = |value: i128| Lsn(value.clamp(0, u64::MAX.into()) as u64);
+    let positions = pruning::Range::of("lsn", conditions);
+    if let Some(from) = positions.from.map(lsn) {
+        filter.from = Some(filter.from.map_or(from, |known| known.max(from)));
+    }
+    // The bound is included.
+    if let Some(to) = positions.to.map(|to| lsn(to.saturating_add(1))) {
+        filter.to = Some(filter.to.map_or(to, |known| known.min(to)));
+    }
+    for column in ["xid", "top_xid"] {
+        let range = pruning::Range::of(column, conditions);
+        if range.from == range.to && filter.xid.is_none() {
+            filter.xid = range.from.and_then(|xid| u32::try_from(xid).ok());
+        }
+    }
+    for condition in conditions {
+        if let Some(wanted) = operations(condition).filter(|_| filter.operations.is_empty()) {
+            filter.operations = wanted;
+        }
+    }
+    filter
+}
+
+/// The operations that a condition leaves; nothing if it does not say it, or leaves events.
+fn operations(condition: &Expr) -> Option<Vec<Operation>> {
+    let is_operation = |expr: &Expr| matches!(expr, Expr::Column(column) if column.name == "operation");
+    let operation = |expr: &Expr| {
+        let Expr::Literal(value, _) = expr else { return None };
+        let name = value.try_as_str()??;
+        [Operation::Insert, Operation::Update, Operation::Delete].into_iter().find(|one| one.name() == name)
+    };
+    match condition {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) if is_operation(left) => {
+            Some(vec![operation(right)?])
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Or, right }) => {
+            Some([operations(left)?, operations(right)?].concat())
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::And, right }) => {
+            operations(left).or_else(|| operations(right))
+        }
+        Expr::InList(InList { expr, list, negated: false }) if is_operation(expr) => {
+            list.iter().map(operation).collect()
+        }
+        _ => None,
+    }
+}
+
+/// The changes, read when the stream is asked for rows.
+#[derive(Debug)]
+struct RowStream {
+    table: RowTable,
+    filter: Filter,
+    batch_rows: usize,
+    projection: Option<Vec<usize>>,
+    schema: SchemaRef,
+}
+
+impl PartitionStream for RowStream {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), AHEAD);
+        let sender = builder.tx();
+        let (table, filter, projection) = (self.table.clone(), self.filter.clone(), self.projection.clone());
+        let batch_rows = self.batch_rows;
+        builder.spawn_blocking(move || {
+            let emit = |batch: datafusion::arrow::array::RecordBatch| {
+                let batch = match &projection {
+                    Some(columns) => batch.project(columns).map_err(DataFusionError::from),
+                    None => Ok(batch),
+                };
+                let is_last = batch.is_err();
+                match sender.blocking_send(batch) {
+                    Ok(()) if !is_last => ControlFlow::Continue(()),
+                    _ => ControlFlow::Break(()),
+                }
+            };
+            let summary = table.read(&filter, batch_rows, |_| {}, emit).map_err(external)?;
+            match summary.damage {
+                Some(damage) => Err(external(ReadError::Damaged(Arc::new(damage)))),
+                None => Ok(()),
+            }
+        });
+        builder.build()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::{col, lit};
+
+    use super::*;
+
+    fn of(condition: Expr) -> Filter {
+        narrowed(&Filter::default(), &[condition])
+    }
+
+    #[test]
+    fn conditions_narrow_what_is_read() {
+        let both = of(col("lsn").gt_eq(lit(10_u64)).and(col("lsn").lt_eq(lit(20_u64))));
+        assert_eq!((both.from, both.to), (Some(Lsn(10)), Some(Lsn(21))));
+        assert_eq!(of(col("top_xid").eq(lit(7_u32))).xid, Some(7));
+        assert_eq!(of(col("xid").gt(lit(7_u32))), Filter::default());
+        let (insert, delete) = (col("operation").eq(lit("insert")), lit("delete"));
+        assert_eq!(of(insert.clone()).operations, [Operation::Insert]);
+        let either = insert.clone().or(col("operation").eq(delete.clone()));
+        assert_eq!(of(either).operations, [Operation::Insert, Operation::Delete]);
+        let listed = col("operation").in_list(vec![delete.clone(), lit("update")], false);
+        assert_eq!(of(listed).operations, [Operation::Delete, Operation::Update]);
+        for other in [
+            insert.clone().or(col("xid").eq(lit(7_u32))),
+            col("operation").in_list(vec![delete.clone(), lit("truncate")], false),
+            col("operation").in_list(vec![delete], true),
+            col("operation").eq(lit("drop")),
+        ] {
+            assert_eq!(of(other.clone()), Filter::default(), "{other}");
+        }
+    }
+}
