@@ -142,7 +142,7 @@ impl ReadOptions {
 }
 
 /// The text form of positions.
-fn lsn_text(array: &ArrayRef) -> ArrayRef {
+pub(crate) fn lsn_text(array: &ArrayRef) -> ArrayRef {
     let numbers = array.as_any().downcast_ref::<UInt64Array>();
     let texts = numbers.into_iter().flatten().map(|lsn| lsn.map(|lsn| Lsn(lsn).to_string()));
     Arc::new(StringArray::from_iter(texts))

@@ -17,13 +17,14 @@ use arrow::datatypes::{
 };
 use arrow::error::ArrowError;
 use rustc_hash::FxHashMap;
+use walden_format::lsn::Lsn;
 use walden_rows::value::{Numeric, NumericSign, Value};
 use walden_rows::{
     Cell, ColumnType, Entry, EventKind, Filter, Image, Outcome, RowChanges, RowsError, Summary, TypedColumn,
     oid,
 };
 
-use crate::read::ReadError;
+use crate::read::{ReadError, lsn_text};
 
 /// Rows of a batch, unless the caller says otherwise.
 pub const BATCH_ROWS: usize = 8192;
@@ -219,8 +220,6 @@ struct Rows {
     tids: [StringBuilder; 2],
     /// Before and after.
     images: [Images; 2],
-    lsn_text: StringBuilder,
-    commit_lsn_text: StringBuilder,
 }
 
 /// The rows before, or those after.
@@ -259,8 +258,6 @@ impl Rows {
             moved: BooleanBuilder::new(),
             tids: Default::default(),
             images: [images(), images()],
-            lsn_text: StringBuilder::new(),
-            commit_lsn_text: StringBuilder::new(),
         }
     }
 
@@ -282,8 +279,6 @@ impl Rows {
         self.top_xid.append_value(top_xid);
         self.relation.append_value(table.to_string());
         self.operation.append_value(operation);
-        self.lsn_text.append_value(entry.lsn().to_string());
-        self.commit_lsn_text.append_option(commit.map(|lsn| lsn.to_string()));
         let (images, tids) = match entry {
             Entry::Event(_) => ([&Image::None, &Image::None], [None, None]),
             Entry::Change(change) => ([&change.before, &change.after], [change.old_tid, change.new_tid]),
@@ -332,8 +327,8 @@ impl Rows {
             Arc::new(after.unknown_columns.finish()),
         ];
         if table.lsn_text {
-            columns.push(Arc::new(rows.lsn_text.finish()));
-            columns.push(Arc::new(rows.commit_lsn_text.finish()));
+            // Of the first two columns.
+            columns.extend([lsn_text(&columns[0]), lsn_text(&columns[1])]);
         }
         RecordBatch::try_new(table.schema(), columns)
     }
@@ -518,7 +513,7 @@ impl Values {
             Values::Int64(builder) => builder.append_value(text.parse().ok()?),
             Values::UInt32(builder) => builder.append_value(text.parse().ok()?),
             Values::UInt64(builder) => {
-                let lsn = || text.parse::<walden_format::lsn::Lsn>().ok().map(|lsn| lsn.0);
+                let lsn = || text.parse::<Lsn>().ok().map(|lsn| lsn.0);
                 builder.append_value(text.parse().ok().or_else(lsn)?);
             }
             Values::Float32(builder) => builder.append_value(Float32Type::parse(text)?),
