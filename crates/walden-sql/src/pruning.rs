@@ -2,6 +2,7 @@
 
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
+use walden_format::lsn::Lsn;
 
 /// Bounds on a column: both are included, so that they may hold more than a condition asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,6 +19,12 @@ impl Range {
             range.narrow(column, condition);
         }
         range
+    }
+
+    /// Bounds of positions, the second one not included.
+    pub fn positions(self) -> (Option<Lsn>, Option<Lsn>) {
+        let lsn = |value: i128| Lsn(value.clamp(0, u64::MAX.into()) as u64);
+        (self.from.map(lsn), self.to.map(|to| lsn(to.saturating_add(1))))
     }
 
     fn narrow(&mut self, column: &str, condition: &Expr) {

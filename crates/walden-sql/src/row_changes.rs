@@ -17,7 +17,6 @@ use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use walden_arrow::row_changes::{BATCH_ROWS, RowTable};
 use walden_arrow::{ReadError, ReadOptions};
-use walden_format::lsn::Lsn;
 use walden_rows::{Filter, Operation, Options, RowChanges, RowsError, Wanted, choose};
 use walden_source::inventory::{Inventory, Run};
 
@@ -146,15 +145,9 @@ impl TableProvider for RowChangesTable {
 /// A filter that leaves out what conditions, all of which hold, do. It may leave more than they do.
 fn narrowed(filter: &Filter, conditions: &[Expr]) -> Filter {
     let mut filter = filter.clone();
-    let lsn = |value: i128| Lsn(value.clamp(0, u64::MAX.into()) as u64);
-    let positions = pruning::Range::of("lsn", conditions);
-    if let Some(from) = positions.from.map(lsn) {
-        filter.from = Some(filter.from.map_or(from, |known| known.max(from)));
-    }
-    // The bound is included.
-    if let Some(to) = positions.to.map(|to| lsn(to.saturating_add(1))) {
-        filter.to = Some(filter.to.map_or(to, |known| known.min(to)));
-    }
+    let (from, to) = pruning::Range::of("lsn", conditions).positions();
+    filter.from = filter.from.max(from);
+    filter.to = [filter.to, to].into_iter().flatten().min();
     for column in ["xid", "top_xid"] {
         let range = pruning::Range::of(column, conditions);
         if range.from == range.to && filter.xid.is_none() {
@@ -239,6 +232,7 @@ impl PartitionStream for RowStream {
 #[cfg(test)]
 mod tests {
     use datafusion::prelude::{col, lit};
+    use walden_format::lsn::Lsn;
 
     use super::*;
 

@@ -13,7 +13,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use walden_arrow::{Part, ReadError, ReadOptions, Table, is_divisible, read, read_part, segments_between};
-use walden_format::lsn::Lsn;
 use walden_source::inventory::Inventory;
 
 use crate::pruning::{self, speaks_of};
@@ -43,14 +42,11 @@ impl WalTable {
         let runs = &self.inventory.runs;
         let mut wanted: Vec<Part<'_>> = runs.iter().map(Part::all).collect();
         if self.is_of_records() {
-            let position = pruning::Range::of("start_lsn", filters);
+            let (from, to) = pruning::Range::of("start_lsn", filters).positions();
             let time = pruning::Range::of("time", filters);
-            let lsn = |value: i128| Lsn(value.clamp(0, u64::MAX.into()) as u64);
             let micros = |value: i128| value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
             for part in &mut wanted {
-                // Both bounds are included.
-                let to = position.to.map(|to| lsn(to.saturating_add(1)));
-                part.segments = Part::between(part.run, position.from.map(lsn), to).segments;
+                part.segments = Part::between(part.run, from, to).segments;
                 if time != pruning::Range::default() {
                     let of_time = segments_between(part.run, time.from.map(micros), time.to.map(micros));
                     part.segments.start = part.segments.start.max(of_time.start);
