@@ -121,7 +121,8 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
         while runs.iter().any(|run| !run.is_finished()) {
             std::thread::sleep(TICK);
             let is_asked = wants_status.swap(false, Ordering::SeqCst);
-            let states: Vec<State> = receivers.iter().map(|receiver| receiver.status().state).collect();
+            let statuses: Vec<Status> = receivers.iter().map(Receiver::status).collect();
+            let states: Vec<State> = statuses.iter().map(|status| status.state).collect();
             let is_current =
                 |(at, before): &(Instant, Vec<State>)| at.elapsed() < STATUS_INTERVAL && *before == states;
             if !is_asked && written.as_ref().is_some_and(is_current) {
@@ -129,11 +130,10 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
             }
             written = Some((Instant::now(), states));
             let mut lines = Vec::new();
-            for (server, receiver) in with_receivers() {
-                let status = receiver.status();
-                server.write_status(&status);
+            for (server, status) in servers.iter().zip(&statuses) {
+                server.write_status(status);
                 is_ready = is_ready || status.state == State::Streaming;
-                lines.push(server.prefix() + &line(&status));
+                lines.push(server.prefix() + &line(status));
             }
             if is_asked {
                 lines.iter().for_each(|line| output::tell(line));
