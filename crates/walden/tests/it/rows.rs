@@ -355,7 +355,7 @@ fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
     // The rows that are left are those whose last change has a row after it.
     let newest = "SELECT after, row_number() OVER (PARTITION BY coalesce(after['id'], before['id']) ORDER BY lsn DESC) AS age
         FROM row_changes('public.types')";
-    let columns = "count(*) AS rows, sum(i8 / 1000) AS bigints, sum(nn) AS decimals, CAST(max(f8) AS TEXT) AS largest, count(b) AS booleans,
+    let columns = "count(*) AS rows, sum(i8 / 1000) AS bigints, CAST(sum(nn) AS TEXT) AS decimals, CAST(max(f8) AS TEXT) AS largest, count(b) AS booleans,
         max(ts) FILTER (WHERE id > 10) AS last, min(d) FILTER (WHERE id > 10) AS first, count(by) AS bytes, sum(x8) AS xids,
         max(arrow_typeof(nn)) AS type";
     let fields = ["id", "i8", "nn", "f8", "b", "ts", "d", "by", "x8"];
