@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::time::SystemTime;
 
+use regex::Regex;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use walden_explain::group::{Cell, Owner};
+use walden_explain::group::{Cell, Dimension, Owner};
 use walden_explain::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
 use walden_explain::{Label, Labels, Part};
 use walden_format::record::{Fork, RelFileLocator};
@@ -52,6 +53,8 @@ pub struct WatchDocument {
     pub record_kinds: Vec<GroupDocument>,
     /// Databases, largest first.
     pub databases: Vec<GroupDocument>,
+    /// Other groups that were asked for.
+    pub groups: Vec<GroupsDocument>,
     pub bytes_per_second_1m: f64,
     pub bytes_per_second_5m: f64,
     pub checkpoint: Option<CheckpointDocument>,
@@ -86,6 +89,55 @@ pub struct GroupDocument {
     pub share: f64,
     /// Bytes of images by cause, without empty ones.
     pub image_bytes_by_cause: Map<String, Value>,
+}
+
+/// The groups of one grouping.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct GroupsDocument {
+    /// `schema`, `partition`, `tablespace` or `group`.
+    pub by: &'static str,
+    /// Largest first.
+    pub rows: Vec<GroupDocument>,
+}
+
+/// Groups that names of relations make.
+#[derive(Clone, Debug)]
+pub enum Grouping {
+    /// By schema; TOAST tables are with their table.
+    Schema,
+    /// By partitioned table with all its partitions; other tables by themselves.
+    Partition,
+    /// By tablespace.
+    Tablespace,
+    /// By what a pattern finds in a relation's name.
+    Pattern(Box<Regex>),
+}
+
+impl Grouping {
+    /// Its name as of a dimension of `walden explain`.
+    pub fn name(&self) -> &'static str {
+        self.dimension().name()
+    }
+
+    /// What it is called above a list.
+    pub fn title(&self) -> &'static str {
+        match self {
+            Grouping::Schema => "Schemas",
+            Grouping::Partition => "Partitioned tables",
+            Grouping::Tablespace => "Tablespaces",
+            Grouping::Pattern(_) => "Groups",
+        }
+    }
+
+    fn dimension(&self) -> Dimension {
+        match self {
+            Grouping::Schema => Dimension::Schema,
+            Grouping::Partition => Dimension::Partition,
+            Grouping::Tablespace => Dimension::Tablespace,
+            Grouping::Pattern(_) => Dimension::Pattern,
+        }
+    }
 }
 
 /// The present checkpoint cycle.
@@ -123,7 +175,7 @@ pub struct NoteDocument {
 
 impl WatchDocument {
     /// The document of a window, with at most `top` groups per list.
-    pub fn new(watch: &Watch, window: &Window, top: usize) -> WatchDocument {
+    pub fn new(watch: &Watch, window: &Window, groupings: &[Grouping], top: usize) -> WatchDocument {
         let info = watch.info();
         let total = window.sums.total();
         let views = Views::new(watch, window);
@@ -149,6 +201,10 @@ impl WatchDocument {
             relations: views.relations(top),
             record_kinds: views.record_kinds(top),
             databases: views.databases(top),
+            groups: groupings
+                .iter()
+                .map(|grouping| GroupsDocument { by: grouping.name(), rows: views.by(grouping, top) })
+                .collect(),
             bytes_per_second_1m: minute.per_second(minute.sums.total().bytes()),
             bytes_per_second_5m: minutes.per_second(minutes.sums.total().bytes()),
             checkpoint: CheckpointDocument::new(watch),
@@ -214,12 +270,8 @@ impl<'a> Views<'a> {
 
     /// By relation, each with all its forks; those of no relation and page headers too.
     pub fn relations(&self, top: usize) -> Vec<GroupDocument> {
-        let owner = |cell: &Cell| match cell.owner {
-            Owner::Relation(relation, _) => Owner::Relation(relation, Fork::MAIN),
-            other => other,
-        };
         // A relation that was rewritten has several files.
-        self.groups(owner, |owner| self.labels.owner(*owner), top, "relation")
+        self.groups(|cell| main_of(cell.owner), |owner| self.labels.owner(*owner), top, "relation")
     }
 
     /// By table with its indexes, TOAST table and maps.
@@ -239,6 +291,17 @@ impl<'a> Views<'a> {
             _ => None,
         };
         self.groups(database, |database| self.labels.database(*database), top, "database")
+    }
+
+    /// By another grouping.
+    pub fn by(&self, grouping: &Grouping, top: usize) -> Vec<GroupDocument> {
+        let label = |owner: &Owner| match grouping {
+            Grouping::Schema => self.labels.schema(*owner),
+            Grouping::Partition => self.labels.partition_root(*owner),
+            Grouping::Tablespace => self.labels.tablespace(*owner),
+            Grouping::Pattern(pattern) => self.labels.pattern(*owner, Some(pattern)),
+        };
+        self.groups(|cell| main_of(cell.owner), label, top, grouping.name())
     }
 
     /// Kinds of records of the relations with a label's text.

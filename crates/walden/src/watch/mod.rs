@@ -15,12 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use regex::Regex;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use walden_explain::document::{Context, Document};
 use walden_source::connection::Parameters;
 use walden_source::follow::{ConnectionFollower, FolderFollower};
-use walden_watch::document::WatchDocument;
+use walden_watch::document::{Grouping, WatchDocument};
 use walden_watch::server::{self, Folders};
 use walden_watch::watch::{Source, Watch};
 use walden_watch::windows::Window;
@@ -40,6 +41,8 @@ Examples:
       of a server elsewhere, over the replication protocol; it needs a role with REPLICATION
   walden watch --once --interval 30s PGDATA
       one table of the next 30 seconds
+  walden watch --by schema --group 'tenant_(\\d+)' --names 'host=/run/postgresql user=postgres' PGDATA
+      by schema, and by what a pattern finds in the tables' names, too
   walden watch --interval 10s --format json PGDATA >> wal.jsonl
       a line of JSON every ten seconds, until it is stopped
   walden watch --listen 127.0.0.1:9187 PGDATA
@@ -79,6 +82,14 @@ pub struct WatchArgs {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
 
+    /// Also group by schema, partition (partitioned tables with all their partitions) or tablespace; needs names
+    #[arg(long, value_name = "WHAT", value_enum, value_delimiter = ',', conflicts_with = "listen")]
+    by: Vec<By>,
+
+    /// Also group by what a regular expression finds in DATABASE.SCHEMA.TABLE: its capture group, as in 'tenant_(\d+)'
+    #[arg(long, value_name = "REGEX", value_parser = crate::explain::parse_pattern, conflicts_with = "listen")]
+    group: Option<Regex>,
+
     /// Rows of each list
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
@@ -99,6 +110,14 @@ pub struct WatchArgs {
     /// Save the sums of all that was seen at the end, as the JSON of explain
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+}
+
+/// A grouping by names of relations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum By {
+    Schema,
+    Partition,
+    Tablespace,
 }
 
 /// How often a folder is looked at, and how long a wait for a server may take.
@@ -139,6 +158,15 @@ impl WatchArgs {
         cfg!(feature = "watch") && is_plain && std::io::stdout().is_terminal()
     }
 
+    fn groupings(&self) -> Vec<Grouping> {
+        let by = self.by.iter().map(|by| match by {
+            By::Schema => Grouping::Schema,
+            By::Partition => Grouping::Partition,
+            By::Tablespace => Grouping::Tablespace,
+        });
+        by.chain(self.group.clone().map(|pattern| Grouping::Pattern(Box::new(pattern)))).collect()
+    }
+
     fn interval(&self) -> Duration {
         Duration::from_secs(self.interval.unwrap_or(DEFAULT_INTERVAL).unsigned_abs())
     }
@@ -161,6 +189,7 @@ fn view(_: Session<'_>) -> Result<ExitCode> {
 struct Session<'a> {
     args: &'a WatchArgs,
     watch: Watch,
+    groupings: Vec<Grouping>,
     refresher: Refresher,
     stop: Arc<AtomicBool>,
     until: Option<Instant>,
@@ -218,6 +247,7 @@ impl<'a> Session<'a> {
         Ok(Session {
             args,
             watch,
+            groupings: args.groupings(),
             refresher,
             stop,
             until,
@@ -285,16 +315,13 @@ impl<'a> Session<'a> {
     }
 
     fn print(&self, window: &Window) -> Result<()> {
+        let document = WatchDocument::new(&self.watch, window, &self.groupings, self.args.top);
         match self.args.format.unwrap_or_default() {
             Format::Json => {
-                let document = WatchDocument::new(&self.watch, window, self.args.top);
                 terminal::print(&(serde_json::to_string(&document)? + "\n"))?;
                 anstream::stdout().flush().context("cannot write to standard output")
             }
-            Format::Table => {
-                let document = WatchDocument::new(&self.watch, window, self.args.top);
-                terminal::print(&table::table(&document, terminal::look()))
-            }
+            Format::Table => terminal::print(&table::table(&document, &self.groupings, terminal::look())),
         }
     }
 

@@ -12,7 +12,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table, TableState};
 use walden_report::table::harmless;
 use walden_report::units::{bytes, count, percent};
-use walden_watch::document::{GroupDocument, Views, WatchDocument};
+use walden_watch::document::{GroupDocument, Grouping, Views, WatchDocument};
 use walden_watch::watch::Watch;
 
 use super::Session;
@@ -34,20 +34,25 @@ const MAX_ROWS: usize = 500;
 const MESSAGE: Duration = Duration::from_secs(8);
 
 /// A list that can be shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum List {
     Relations,
     Tables,
     Kinds,
     Databases,
+    Groups(Grouping),
 }
 
-const LISTS: [(List, &str); 4] = [
-    (List::Relations, "Relations"),
-    (List::Tables, "Tables"),
-    (List::Kinds, "Kinds of records"),
-    (List::Databases, "Databases"),
-];
+impl List {
+    fn title(&self) -> &'static str {
+        match self {
+            List::Relations => "Relations",
+            List::Tables => "Tables",
+            List::Kinds => "Kinds of records",
+            List::Databases => "Databases",
+            List::Groups(grouping) => grouping.title(),
+        }
+    }
+}
 
 /// What a list is sorted by.
 const ORDERS: [&str; 5] = ["now", "1 min", "5 min", "images", "name"];
@@ -65,6 +70,7 @@ struct Row {
 
 /// What is shown.
 struct Screen {
+    lists: Vec<List>,
     list: usize,
     order: usize,
     filter: String,
@@ -85,7 +91,7 @@ struct Screen {
 /// Shows the view until it is left.
 pub fn run(session: &mut Session<'_>) -> Result<()> {
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let mut screen = Screen::new();
+    let mut screen = Screen::new(&session.groupings);
     let result = show(session, &mut terminal, &mut screen);
     ratatui::restore();
     result
@@ -131,8 +137,11 @@ fn show(
 }
 
 impl Screen {
-    fn new() -> Screen {
+    fn new(groupings: &[Grouping]) -> Screen {
+        let mut lists = vec![List::Relations, List::Tables, List::Kinds, List::Databases];
+        lists.extend(groupings.iter().cloned().map(List::Groups));
         Screen {
+            lists,
             list: 0,
             order: 1,
             filter: String::new(),
@@ -177,8 +186,8 @@ impl Screen {
             KeyCode::Char('/') => (self.is_typing, self.filter) = (true, String::new()),
             KeyCode::Char('w') => self.save(session),
             KeyCode::Tab => self.turn_to(self.list + 1),
-            KeyCode::BackTab => self.turn_to(self.list + LISTS.len() - 1),
-            KeyCode::Char(number @ '1'..='4') => self.turn_to(number as usize - '1' as usize),
+            KeyCode::BackTab => self.turn_to(self.list + self.lists.len() - 1),
+            KeyCode::Char(number @ '1'..='9') => self.turn_to_number(number as usize - '1' as usize),
             KeyCode::Down | KeyCode::Char('j') => self.state.select_next(),
             KeyCode::Up | KeyCode::Char('k') => self.state.select_previous(),
             KeyCode::PageDown => self.state.scroll_down_by(10),
@@ -192,8 +201,14 @@ impl Screen {
     }
 
     fn turn_to(&mut self, list: usize) {
-        self.list = list % LISTS.len();
+        self.list = list % self.lists.len();
         self.leave();
+    }
+
+    fn turn_to_number(&mut self, list: usize) {
+        if list < self.lists.len() {
+            self.turn_to(list);
+        }
     }
 
     fn leave(&mut self) {
@@ -202,7 +217,7 @@ impl Screen {
     }
 
     fn enter(&mut self) {
-        let is_owner = matches!(LISTS[self.list].0, List::Relations | List::Tables);
+        let is_owner = matches!(self.lists[self.list], List::Relations | List::Tables);
         if self.inside.is_none() && is_owner {
             let selected = self.state.selected().unwrap_or(0);
             let text = self.visible().nth(selected).map(|row| row.text.clone());
@@ -234,7 +249,7 @@ impl Screen {
         }
         if !self.is_paused {
             self.now_rate = rate;
-            self.document = Some(WatchDocument::new(watch, &watch.window(MINUTE), 0));
+            self.document = Some(WatchDocument::new(watch, &watch.window(MINUTE), &[], 0));
             self.update_rows(watch);
         }
     }
@@ -243,12 +258,13 @@ impl Screen {
         let windows = [NOW, MINUTE, MINUTES].map(|seconds| watch.window(seconds));
         let lists = windows.each_ref().map(|window| {
             let views = Views::new(watch, window);
-            match (&self.inside, LISTS[self.list].0) {
+            match (&self.inside, &self.lists[self.list]) {
                 (Some(text), _) => views.kinds_of(text),
                 (None, List::Relations) => views.relations(MAX_ROWS),
                 (None, List::Tables) => views.tables(MAX_ROWS),
                 (None, List::Kinds) => views.record_kinds(MAX_ROWS),
                 (None, List::Databases) => views.databases(MAX_ROWS),
+                (None, List::Groups(grouping)) => views.by(grouping, MAX_ROWS),
             }
         });
         let [now, minute, minutes] = lists;
@@ -350,15 +366,17 @@ impl Screen {
     }
 
     fn draw_list(&mut self, frame: &mut Frame<'_>, area: Rect) {
-        let names: Vec<Span<'_>> = LISTS
+        let names: Vec<Span<'_>> = self
+            .lists
             .iter()
+            .map(List::title)
             .enumerate()
-            .flat_map(|(index, (_, name))| {
+            .flat_map(|(index, name)| {
                 let style = match index == self.list {
                     true => Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED),
                     false => Style::new().add_modifier(Modifier::DIM),
                 };
-                [Span::styled(*name, style), Span::raw("  ")]
+                [Span::styled(name, style), Span::raw("  ")]
             })
             .collect();
         let title = match &self.inside {
@@ -441,7 +459,8 @@ fn alarm_style(line: &str) -> Style {
 }
 
 const HELP: &[&str] = &[
-    "Tab, 1-4       relations, tables, kinds of records, databases",
+    "Tab, 1-4       relations, tables, kinds of records, databases;",
+    "5-9            groups of --by and --group",
     "Up, Down       choose a row",
     "Enter          look into a relation or table, Esc back",
     "s              order: now, 1 min, 5 min, images, name",

@@ -2,10 +2,10 @@
 
 use walden_report::table::{Look, Row, table as rows_as_table};
 use walden_report::units::{bytes, count, percent, seconds};
-use walden_watch::document::{CheckpointDocument, GroupDocument, WatchDocument};
+use walden_watch::document::{CheckpointDocument, GroupDocument, Grouping, WatchDocument};
 
 /// The tables of an interval.
-pub fn table(document: &WatchDocument, look: Look) -> String {
+pub fn table(document: &WatchDocument, groupings: &[Grouping], look: Look) -> String {
     let mut text = format!(
         "{}\n  PostgreSQL {}, timeline {}, up to {}, in {}: {}, {}/s, {} commits\n\n",
         look.heading(&document.time),
@@ -22,7 +22,8 @@ pub fn table(document: &WatchDocument, look: Look) -> String {
         ("Kinds of records", &document.record_kinds),
         ("Databases", &document.databases),
     ];
-    for (title, groups) in lists {
+    let others = groupings.iter().zip(&document.groups).map(|(by, groups)| (by.title(), &groups.rows));
+    for (title, groups) in lists.into_iter().chain(others) {
         if !groups.is_empty() {
             let rows: Vec<Row> = groups.iter().map(row).collect();
             text +=

@@ -328,6 +328,15 @@ fn lines_add_up_and_have_names() -> Outcome {
     client.batch_execute("SELECT pg_create_physical_replication_slot('s', true)").unwrap();
     let dsn = cluster.dsn("postgres");
     let options = ["--interval", "1s", "--format", "json", "--names", &dsn, "--top", "1000"];
+    let options = [&options[..], &["--by", "schema,partition,tablespace", "--group", "_(t[0-9])$"]].concat();
+    client
+        .batch_execute(
+            "CREATE SCHEMA events; CREATE TABLE events.all (id int, note text) PARTITION BY RANGE (id);
+             CREATE TABLE events.one PARTITION OF events.all FOR VALUES FROM (0) TO (1000);
+             CREATE TABLE events.two PARTITION OF events.all FOR VALUES FROM (1000) TO (2000);
+             CREATE TABLE part_t1 (id int PRIMARY KEY); CREATE TABLE part_t2 (id int)",
+        )
+        .unwrap();
     let watching = Watching::start(text(&cluster.data_dir()), folder.path(), &options);
     while watching.lines().is_empty() {
         thread::sleep(Duration::from_millis(50));
@@ -337,7 +346,9 @@ fn lines_add_up_and_have_names() -> Outcome {
         .unwrap();
     execute(
         &mut client,
-        "VACUUM FULL small; INSERT INTO small SELECT n, 'b' FROM generate_series(1, 30000) n",
+        "VACUUM FULL small; INSERT INTO small SELECT n, 'b' FROM generate_series(1, 30000) n;
+         INSERT INTO events.all SELECT n, repeat('c', 50) FROM generate_series(1, 1999) n;
+         INSERT INTO part_t1 SELECT generate_series(1, 2000); INSERT INTO part_t2 SELECT generate_series(1, 1000)",
     );
     thread::sleep(Duration::from_secs(3));
     let lines = watching.lines();
@@ -351,6 +362,25 @@ fn lines_add_up_and_have_names() -> Outcome {
     assert!(by_name["small"] > 5_000_000, "{by_name:?}");
     let unnamed: u64 = by_name.iter().filter(|(name, _)| name.contains('/')).map(|(_, bytes)| bytes).sum();
     assert!(unnamed < 100_000, "{by_name:?}");
+    let mut groups: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for line in &lines {
+        for list in line["groups"].as_array().unwrap() {
+            let rows = || list["rows"].as_array().unwrap().iter();
+            let all: u64 = rows().map(|row| row["bytes"].as_u64().unwrap()).sum();
+            assert_eq!(all, line["bytes"].as_u64().unwrap(), "{}", list["by"]);
+            for row in rows() {
+                let of = (list["by"].as_str().unwrap(), row["label"]["text"].as_str().unwrap());
+                *groups.entry(of).or_default() += row["bytes"].as_u64().unwrap();
+            }
+        }
+    }
+    let both = by_name["events.one"] + by_name["events.two"];
+    assert_eq!(groups[&("partition", "events.\"all\"")], both, "{groups:#?}");
+    assert!(groups[&("schema", "events")] >= both && both > 100_000, "{groups:#?}");
+    assert!(groups[&("schema", "public")] > by_name["small"], "{groups:#?}");
+    assert!(groups[&("tablespace", "pg_default")] > by_name["small"], "{groups:#?}");
+    assert_eq!(groups[&("group", "t1")], by_name["part_t1"] + by_name["part_t1_pkey"], "{groups:#?}");
+    assert_eq!(groups[&("group", "t2")], by_name["part_t2"], "{groups:#?}");
     let last = lines.last().unwrap();
     let slot = &last["slots"][0];
     assert_eq!((slot["name"].as_str(), slot["active"].as_bool()), (Some("s"), Some(false)), "{last:#}");
@@ -552,7 +582,7 @@ fn the_view_works_in_a_terminal() -> Outcome {
     let saved = walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", text(&names)]);
     assert_eq!(saved.code, 0, "{saved:?}");
     let command = format!(
-        "cd '{}' && '{}' watch '{}' --names '{}'; echo ended with $?; sleep 100",
+        "cd '{}' && '{}' watch '{}' --names '{}' --by schema; echo ended with $?; sleep 100",
         folder.path().display(),
         env!("CARGO_BIN_EXE_walden"),
         cluster.data_dir().display(),
@@ -577,6 +607,9 @@ fn the_view_works_in_a_terminal() -> Outcome {
     let screen = terminal.wait_for("filter: Heap");
     assert!(screen.contains("Heap INSERT") && !screen.contains("Btree"), "{screen}");
     terminal.keys(&["Escape"]);
+    terminal.keys(&["5"]);
+    terminal.wait_for("Schemas");
+    terminal.keys(&["1"]);
     terminal.keys(&["p"]);
     terminal.wait_for("paused");
     terminal.keys(&["p"]);
