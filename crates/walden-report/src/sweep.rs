@@ -22,6 +22,13 @@ pub struct Sweep {
 }
 
 impl Sweep {
+    /// Whether these values of all settings but the first are those that the trace was written under.
+    fn is_of_trace(&self, others: &[String]) -> bool {
+        let traced = self.traced.iter().skip(1);
+        self.common.is_empty()
+            && others.iter().zip(traced).all(|(value, traced)| Some(value) == traced.as_ref())
+    }
+
     /// Finds the settings that differ between a document's predictions.
     pub fn of(document: &Document) -> Sweep {
         let traced = |name: &str| {
@@ -108,17 +115,7 @@ type Group<'a> = (&'a [String], Vec<(f64, &'a Predicted)>);
 pub fn curves(document: &Document) -> Vec<Curve> {
     let sweep = Sweep::of(document);
     let Some((name, unit)) = sweep.along() else { return Vec::new() };
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    for (values, one) in sweep.values.iter().zip(&document.predictions) {
-        let Some((first, others)) = values.split_first() else { continue };
-        let Some((x, _)) = quantity(first) else { continue };
-        match groups.iter_mut().find(|group| group.0 == others) {
-            Some(group) => group.1.push((x, one)),
-            None => groups.push((others, vec![(x, one)])),
-        }
-    }
-    groups.truncate(MAX_LINES);
-    groups.iter_mut().for_each(|group| group.1.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    let groups = groups(&sweep, document);
     let xs = || groups.iter().flat_map(|group| &group.1).map(|(x, _)| *x);
     let (least, most) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));
     let x = Axis { log: least > 0.0 && most / least >= 4.0, ..Axis::new(name, unit) };
@@ -143,24 +140,9 @@ pub fn curves(document: &Document) -> Vec<Curve> {
     let others = sweep.names.get(1..).unwrap_or_default();
     let label =
         |values: &[String], alone: &str| if values.is_empty() { alone.to_owned() } else { values.join(", ") };
-    let volume = groups.iter().map(|(values, points)| {
-        // The trace is the measured point, if no other setting differs from it.
-        let is_traces = sweep.common.is_empty()
-            && values
-                .iter()
-                .zip(sweep.traced.iter().skip(1))
-                .all(|(value, traced)| Some(value) == traced.as_ref());
-        CurveLine {
-            name: label(values, "WAL"),
-            predicted: points.iter().map(|(x, one)| (*x, one.bytes as f64)).collect(),
-            errors: points.iter().map(|(_, one)| one.error_bytes as f64).collect(),
-            measured: now
-                .filter(|_| is_traces)
-                .map(|x| (x, document.trace_bytes as f64))
-                .into_iter()
-                .collect(),
-            ..CurveLine::default()
-        }
+    let volume = groups.iter().map(|group| {
+        let measured = now.filter(|_| sweep.is_of_trace(group.0)).map(|x| (x, document.trace_bytes as f64));
+        volume_line(label(group.0, "WAL"), group, measured)
     });
     let volume: Vec<CurveLine> = volume.collect();
     let recovery = groups.iter().map(|(values, points)| CurveLine {
@@ -194,6 +176,32 @@ pub fn curves(document: &Document) -> Vec<Curve> {
             marks,
         },
     ]
+}
+
+/// The predictions by the values of the other settings, each along the swept one.
+fn groups<'a>(sweep: &'a Sweep, document: &'a Document) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for (values, one) in sweep.values.iter().zip(&document.predictions) {
+        let Some((first, others)) = values.split_first() else { continue };
+        let Some((x, _)) = quantity(first) else { continue };
+        match groups.iter_mut().find(|group| group.0 == others) {
+            Some(group) => group.1.push((x, one)),
+            None => groups.push((others, vec![(x, one)])),
+        }
+    }
+    groups.truncate(MAX_LINES);
+    groups.iter_mut().for_each(|group| group.1.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    groups
+}
+
+fn volume_line(name: String, (_, points): &Group<'_>, measured: Option<(f64, f64)>) -> CurveLine {
+    CurveLine {
+        name,
+        predicted: points.iter().map(|(x, one)| (*x, one.bytes as f64)).collect(),
+        errors: points.iter().map(|(_, one)| one.error_bytes as f64).collect(),
+        measured: measured.into_iter().collect(),
+        ..CurveLine::default()
+    }
 }
 
 #[cfg(test)]

@@ -246,65 +246,11 @@ impl Retention {
         let size = situation.segment_size;
         let current = size.segment_of(Lsn(situation.end.0.saturating_sub(1)));
         let redo = situation.server.checkpoint.map(|(redo, _)| redo);
-        let claims = claims(situation, current);
         let now = SystemTime::now();
-        let mut holders: Vec<Holder> = claims.iter().map(Holder::of_claim).collect();
-        let mut others: BTreeMap<(HolderKind, &str), Holder> = BTreeMap::new();
-        for file in &listing.files {
-            let segment = SegmentName::parse(&file.name).and_then(|name| name.number(size));
-            let Some(number) = segment else {
-                let name = other_name(&file.name);
-                others
-                    .entry((HolderKind::Other, name))
-                    .or_insert_with(|| Holder::new(HolderKind::Other, name))
-                    .own(file, now);
-                continue;
-            };
-            if number > current {
-                let kind = HolderKind::Recycled;
-                others.entry((kind, "")).or_insert_with(|| Holder::new(kind, "")).own(file, now);
-                continue;
-            }
-            let is_held = |claim: &&Claim| match claim.from {
-                Some(from) => number >= from,
-                None => listing.ready.contains(&file.name),
-            };
-            let holding: Vec<usize> = (0..claims.len()).filter(|index| is_held(&&claims[*index])).collect();
-            match holding.as_slice() {
-                [] => {
-                    let kind = HolderKind::Removable;
-                    others.entry((kind, "")).or_insert_with(|| Holder::new(kind, "")).own(file, now);
-                }
-                [first, rest @ ..] => {
-                    holders[*first].own(file, now);
-                    if rest.is_empty() {
-                        holders[*first].releases_bytes += file.bytes;
-                    }
-                    rest.iter().for_each(|index| holders[*index].holds_bytes += file.bytes);
-                }
-            }
-        }
-        holders.extend(others.into_values());
-        for holder in &mut holders {
-            // Recovery's part cannot be had; the others that nobody keeps are free at once.
-            match holder.kind {
-                HolderKind::Recovery => holder.releases_bytes = 0,
-                HolderKind::Removable => holder.releases_bytes = holder.bytes,
-                _ => {}
-            }
-        }
-        holders
-            .retain(|holder| holder.files > 0 || holder.holds_bytes > 0 || holder.kind == HolderKind::Slot);
+        let holders = holders(listing, situation, current, now);
         let bytes = listing.files.iter().map(|file| file.bytes).sum();
         let rate = rate(listing, situation, current, now);
-        let is_growing = holders.iter().any(|holder| match holder.kind {
-            HolderKind::Slot => {
-                let is_behind = holder.holds_bytes + holder.bytes > 0;
-                is_behind && holder.slot.as_ref().is_some_and(|slot| slot.active == Some(false))
-            }
-            HolderKind::Archiver => situation.failures.as_ref().is_none_or(|failures| failures.is_failing),
-            _ => false,
-        });
+        let is_growing = holders.iter().any(|holder| holder.is_growing(situation));
         let disk_full_seconds = match (situation.disk, rate) {
             (Some((free, _)), Some(rate)) if is_growing && rate > 0.0 => Some(free as f64 / rate),
             _ => None,
@@ -329,7 +275,65 @@ impl Retention {
     }
 }
 
+/// What keeps the files, each with its own ones.
+fn holders(listing: &Listing, situation: &Situation, current: u64, now: SystemTime) -> Vec<Holder> {
+    let size = situation.segment_size;
+    let claims = claims(situation, current);
+    let mut holders: Vec<Holder> = claims.iter().map(Holder::of_claim).collect();
+    let mut others: BTreeMap<(HolderKind, &str), Holder> = BTreeMap::new();
+    for file in &listing.files {
+        let segment = SegmentName::parse(&file.name).and_then(|name| name.number(size));
+        let is_held = |claim: &Claim, number: u64| match claim.from {
+            Some(from) => number >= from,
+            None => listing.ready.contains(&file.name),
+        };
+        let holding: Vec<usize> = match segment {
+            Some(number) if number <= current => {
+                (0..claims.len()).filter(|index| is_held(&claims[*index], number)).collect()
+            }
+            _ => Vec::new(),
+        };
+        if let [first, rest @ ..] = holding.as_slice() {
+            holders[*first].own(file, now);
+            if rest.is_empty() {
+                holders[*first].releases_bytes += file.bytes;
+            }
+            rest.iter().for_each(|index| holders[*index].holds_bytes += file.bytes);
+            continue;
+        }
+        let (kind, name) = match segment {
+            None => (HolderKind::Other, other_name(&file.name)),
+            Some(number) if number > current => (HolderKind::Recycled, ""),
+            Some(_) => (HolderKind::Removable, ""),
+        };
+        others.entry((kind, name)).or_insert_with(|| Holder::new(kind, name)).own(file, now);
+    }
+    holders.extend(others.into_values());
+    for holder in &mut holders {
+        // Recovery's part cannot be had; the others that nobody keeps are free at once.
+        match holder.kind {
+            HolderKind::Recovery => holder.releases_bytes = 0,
+            HolderKind::Removable => holder.releases_bytes = holder.bytes,
+            _ => {}
+        }
+    }
+    holders.retain(|holder| holder.files > 0 || holder.holds_bytes > 0 || holder.kind == HolderKind::Slot);
+    holders
+}
+
 impl Holder {
+    /// Whether what it keeps grows with the log: a slot that nobody reads, an archiver that fails.
+    fn is_growing(&self, situation: &Situation) -> bool {
+        match self.kind {
+            HolderKind::Slot => {
+                let is_behind = self.holds_bytes + self.bytes > 0;
+                is_behind && self.slot.as_ref().is_some_and(|slot| slot.active == Some(false))
+            }
+            HolderKind::Archiver => situation.failures.as_ref().is_none_or(|failures| failures.is_failing),
+            _ => false,
+        }
+    }
+
     fn new(kind: HolderKind, name: &str) -> Holder {
         Holder {
             kind,

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::Lab;
-use super::definition::Table;
+use super::definition::{Statement, Table};
 use super::report::megabytes;
 use crate::oracle_model::{RowChanges, estimate};
 
@@ -41,49 +41,12 @@ pub(super) fn add(
         if statement.oracle.is_none() {
             continue;
         }
-        let name = &statement.name;
-        let row_changes =
-            changes.and_then(|all| all.iter().find(|(other, _)| other == name)).map(|(_, of)| of);
-        let estimate = row_changes.map(estimate);
-        let real = measured.as_ref().and_then(|all| all.get(name));
-        let counter = |counter: &str| Some(megabytes(real?.get(counter)?.as_u64()?));
-        let published = statement.oracle_published;
-        let mb = |bytes: f64| bytes / f64::from(1u32 << 20);
-        let mut add = |case: &str,
-                       measure: &str,
-                       measured: Option<f64>,
-                       published: Option<f64>,
-                       predicted: Option<f64>| {
-            let (published, predicted) = (published.map(mb), predicted.map(mb));
-            lab.figures.add_all(case, name, measure, measured, published, predicted);
-            published.zip(predicted).map(|(published, predicted)| 100.0 * (predicted / published - 1.0))
-        };
-        let normal = add(
-            CASE,
-            "redo_mb",
-            counter("redo size"),
-            published.map(|all| all.redo),
-            estimate.map(|all| all.redo),
-        );
-        let undo = counter("undo change vector size");
-        let undo = add(CASE, "undo_mb", undo, published.map(|all| all.undo), estimate.map(|all| all.undo));
-        let published_backup = published.map(|all| all.backup_redo);
-        let backup = add(BACKUP, "redo_mb", None, published_backup, estimate.map(|all| all.backup_redo));
-        let fitted = estimate.is_some_and(|estimate| estimate.fitted);
-        if let (Some(normal), Some(undo), Some(backup)) = (normal, undo, backup) {
-            let mark = if fitted { " (fitted)" } else { "" };
-            errors.push(format!(
-                "{name} {normal:+.1} %{mark}, its undo {undo:+.1} %{mark}, in backup mode {backup:+.1} %"
-            ));
-        }
-        details.push(json!({
-            "statement": name,
-            "row_changes": row_changes,
-            "model": estimate,
-            "published": published,
-            "measured": real,
-            "error_percent": { "redo": normal, "undo": undo, "backup_redo": backup },
-        }));
+        let of_statement = |all: &&(String, RowChanges)| all.0 == statement.name;
+        let row_changes = changes.and_then(|all| all.iter().find(of_statement)).map(|(_, of)| of);
+        let real = measured.as_ref().and_then(|all| all.get(&statement.name));
+        let (detail, error) = add_statement(lab, &statement, row_changes, real);
+        details.push(detail);
+        errors.extend(error);
     }
     if lab.sizes == lab.definition.sizes.full && !errors.is_empty() {
         lab.notes.push(format!(
@@ -100,6 +63,50 @@ pub(super) fn add(
     }
     lab.details.insert("oracle".into(), Value::Array(details));
     Ok(())
+}
+
+/// Adds the figures of a statement. Returns its details, and how far the model is off for people.
+fn add_statement(
+    lab: &mut Lab<'_>,
+    statement: &Statement,
+    row_changes: Option<&RowChanges>,
+    real: Option<&Value>,
+) -> (Value, Option<String>) {
+    let name = &statement.name;
+    let estimate = row_changes.map(estimate);
+    let counter = |counter: &str| Some(megabytes(real?.get(counter)?.as_u64()?));
+    let published = statement.oracle_published;
+    let mb = |bytes: f64| bytes / f64::from(1u32 << 20);
+    let mut add =
+        |case: &str, measure: &str, measured: Option<f64>, published: Option<f64>, predicted: Option<f64>| {
+            let (published, predicted) = (published.map(mb), predicted.map(mb));
+            lab.figures.add_all(case, name, measure, measured, published, predicted);
+            published.zip(predicted).map(|(published, predicted)| 100.0 * (predicted / published - 1.0))
+        };
+    let normal = add(
+        CASE,
+        "redo_mb",
+        counter("redo size"),
+        published.map(|all| all.redo),
+        estimate.map(|all| all.redo),
+    );
+    let undo = counter("undo change vector size");
+    let undo = add(CASE, "undo_mb", undo, published.map(|all| all.undo), estimate.map(|all| all.undo));
+    let published_backup = published.map(|all| all.backup_redo);
+    let backup = add(BACKUP, "redo_mb", None, published_backup, estimate.map(|all| all.backup_redo));
+    let mark = if estimate.is_some_and(|estimate| estimate.fitted) { " (fitted)" } else { "" };
+    let error = normal.zip(undo).zip(backup).map(|((normal, undo), backup)| {
+        format!("{name} {normal:+.1} %{mark}, its undo {undo:+.1} %{mark}, in backup mode {backup:+.1} %")
+    });
+    let detail = json!({
+        "statement": name,
+        "row_changes": row_changes,
+        "model": estimate,
+        "published": published,
+        "measured": real,
+        "error_percent": { "redo": normal, "undo": undo, "backup_redo": backup },
+    });
+    (detail, error)
 }
 
 /// Runs the statements on Oracle. Returns the counters by the statement's name.

@@ -14,7 +14,7 @@ use super::stage::Stage;
 use super::{Lab, PredictedRun};
 use crate::facts::{Facts, Setting};
 use crate::run::{RunOptions, run_workload};
-use crate::workloads;
+use crate::workloads::{self, Workload};
 
 /// The measured result of a case.
 struct Outcome {
@@ -40,23 +40,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             _ => folder.path().join(&case.name),
         };
         lab.options.progress.phase(&format!("{}: {}", definition.name, case.name));
-        let settings = definition
-            .settings
-            .iter()
-            .chain(&case.settings)
-            .chain(lab.options.settings.iter().map(|(name, value)| (name, value)));
-        let options = RunOptions {
-            size: Some(lab.size("transactions")),
-            installation: lab.options.installation.clone(),
-            settings: settings.map(|(name, value)| (name.clone(), value.clone())).collect(),
-            wal_segsize_mb: case.segment_megabytes,
-            checksums: Some(false),
-            // A log without images does not show its pages; in production there is a base backup.
-            keep_data: true,
-            force: lab.options.force,
-            ..RunOptions::new(workload, &output)
-        };
-        let result = match run_workload(options, &mut |_| Ok(())) {
+        let result = match run_workload(options_of(lab, case, workload, &output), &mut |_| Ok(())) {
             Ok(result) => result,
             // A server that was built without a compression method rejects its name.
             Err(error) if format!("{error:#}").contains("Available values") => {
@@ -89,13 +73,40 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         });
         outcomes.push(Outcome { case: case.clone(), facts, checkpoints, log });
     }
+    compare(lab, &outcomes)
+}
+
+/// How a case is run.
+fn options_of(lab: &Lab<'_>, case: &Case, workload: &'static Workload, output: &Path) -> RunOptions {
+    let definition = lab.definition;
+    let settings = definition
+        .settings
+        .iter()
+        .chain(&case.settings)
+        .chain(lab.options.settings.iter().map(|(name, value)| (name, value)));
+    RunOptions {
+        size: Some(lab.size("transactions")),
+        installation: lab.options.installation.clone(),
+        settings: settings.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        wal_segsize_mb: case.segment_megabytes,
+        checksums: Some(false),
+        // A log without images does not show its pages; in production there is a base backup.
+        keep_data: true,
+        force: lab.options.force,
+        ..RunOptions::new(workload, output)
+    }
+}
+
+/// Predicts each run from each trace, and compares.
+fn compare(lab: &mut Lab<'_>, outcomes: &[Outcome]) -> Result<()> {
+    let definition = lab.definition;
     let mut worst: BTreeMap<String, f64> = BTreeMap::new();
     let mut calibration = Calibration::default();
     for trace in &definition.traces {
         // A trace is a case; this one could not be run.
         let Some(from) = outcomes.iter().find(|outcome| outcome.case.name == *trace) else { continue };
         lab.options.progress.phase(&format!("predicting from {trace}"));
-        let predictions = predict(lab, from, &outcomes)?;
+        let predictions = predict(lab, from, outcomes)?;
         for (outcome, predicted) in outcomes.iter().zip(&predictions) {
             let bytes = outcome.facts.workload_bytes;
             let error = predicted.bytes as f64 / bytes.max(1) as f64 - 1.0;

@@ -89,23 +89,7 @@ impl Attempt<'_> {
 
     fn log_in(&self, replication: &mut Replication, config: &Config) -> Result<(), ReplicationError> {
         let user = config.get_user().unwrap_or_default();
-        let mut first = Vec::new();
-        let parameters = [
-            ("user", Some(user)),
-            // No database of this name is opened; it is what lines of password files for replication have.
-            ("database", Some("replication")),
-            ("replication", Some("true")),
-            ("application_name", config.get_application_name()),
-            ("options", config.get_options()),
-        ];
-        for (name, value) in parameters {
-            if let Some(value) = value {
-                first.extend([name.as_bytes(), &[0], value.as_bytes(), &[0]].concat());
-            }
-        }
-        first.push(0);
-        let length = (first.len() as u32 + 8).to_be_bytes();
-        let first = [&length[..], &PROTOCOL_VERSION.to_be_bytes(), &first].concat();
+        let first = startup_message(user, config);
         let limit = config.get_connect_timeout().copied().unwrap_or(super::ANSWER_WITHIN);
         replication.transport.deadline = Some(Instant::now() + limit.max(Duration::from_secs(2)));
         replication.transport.write_all(&first).map_err(ReplicationError::Lost)?;
@@ -218,6 +202,27 @@ impl Attempt<'_> {
         }
         ReplicationError::Authentication { place: self.endpoint.to_string(), problem, notes }
     }
+}
+
+/// The message that asks for a connection for replication.
+fn startup_message(user: &str, config: &Config) -> Vec<u8> {
+    let mut first = Vec::new();
+    let parameters = [
+        ("user", Some(user)),
+        // No database of this name is opened; it is what lines of password files for replication have.
+        ("database", Some("replication")),
+        ("replication", Some("true")),
+        ("application_name", config.get_application_name()),
+        ("options", config.get_options()),
+    ];
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            first.extend([name.as_bytes(), &[0], value.as_bytes(), &[0]].concat());
+        }
+    }
+    first.push(0);
+    let length = (first.len() as u32 + 8).to_be_bytes();
+    [&length[..], &PROTOCOL_VERSION.to_be_bytes(), &first].concat()
 }
 
 fn must_bind(config: &Config) -> bool {

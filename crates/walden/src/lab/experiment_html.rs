@@ -294,6 +294,11 @@ fn distances(report: &Report) -> Section {
     section = section
         .chart(curve("wal_mb", "WAL of the same transactions against max_wal_size", false), &note)
         .chart(curve("checkpoints", "Checkpoints", false), &note);
+    as_published(report, section)
+}
+
+/// Speed and volume beside what was published.
+fn as_published(report: &Report, mut section: Section) -> Section {
     let cases = distinct(report.figures.iter().map(|figure| figure.case.as_str()));
     let of = |measure: &str, which: Which| -> Vec<Option<f64>> {
         cases.iter().map(|case| value(report, [case, "run", measure], which)).collect()
