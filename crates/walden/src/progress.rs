@@ -1,6 +1,8 @@
 //! Progress on standard error: only on a terminal, and only for operations of more than a second.
 
 use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -51,6 +53,46 @@ impl Progress {
 
     /// Removes the bar.
     pub fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A line for work whose length is not known, as long as this lives.
+pub struct Waiting {
+    bar: ProgressBar,
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Waiting {
+    /// Says what is being done.
+    pub fn new(what: String) -> Waiting {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_message(what);
+        let (end, ended) = channel();
+        let thread = std::io::stderr().is_terminal().then(|| {
+            let bar = bar.clone();
+            let wait = move || {
+                if ended.recv_timeout(SILENT) == Err(RecvTimeoutError::Timeout) {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                    bar.enable_steady_tick(Duration::from_millis(100));
+                }
+            };
+            std::thread::Builder::new().name("waiting".into()).spawn(wait).ok()
+        });
+        Waiting { bar, end: Some(end), thread: thread.flatten() }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
         self.bar.finish_and_clear();
     }
 }

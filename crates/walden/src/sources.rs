@@ -8,9 +8,11 @@ use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
 use walden_explain::Bound;
 use walden_format::lsn::Timeline;
+use walden_report::table::harmless;
 use walden_source::inventory::Inventory;
 
 use crate::archive::Place;
+use crate::progress::Waiting;
 use crate::terminal;
 
 /// Which segments of archives are needed. What else is read of files and folders does no harm.
@@ -46,7 +48,11 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
         to: range.to.map(bound),
         threads: terminal::io_threads(),
     };
+    // Many files have to be looked at, compressed tar files decompressed, archives listed.
+    let waiting =
+        sources.first().map(|first| Waiting::new(format!("opening {}", harmless(&first.to_string_lossy()))));
     let found = sources::open(&archives, &paths, &options)?;
+    drop(waiting);
     for note in &found.notes {
         eprintln!("note: {note}");
     }
