@@ -15,12 +15,12 @@ use super::{measure, median};
 use crate::terminal;
 use crate::terminal::Format;
 
-/// Time queries over the same WAL: walden sql, pg_walinspect in the server, DuckDB over exported Parquet
+/// Time queries over the same WAL: walden sql, pg_walinspect in the server, DuckDB over exported Parquet; and rows beside replay
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A server is started, writes record-dense WAL (single rows into a table with two indexes), and stays there: pg_walinspect reads its \
-own pg_wal, walden the same files. All are asked for records and bytes by resource manager and kind, and must agree. Programs run in \
-turns; printed are medians, of walden whole processes. DuckDB is used if python3 has its module.")]
+own pg_wal, walden the same files. All queries are asked for records and bytes by resource manager and kind, and must agree. Programs run in \
+turns; printed are medians, of walden whole processes. walden rows prints each row of the table, walden redo replay only replays. DuckDB is used if python3 has its module.")]
 pub struct DataArgs {
     /// Rows that the server inserts; each writes some 250 bytes of WAL
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
@@ -84,7 +84,11 @@ fn compare(args: &DataArgs) -> Result<Compared> {
     let wal = cluster.data_dir().join("pg_wal");
     let folder = tempfile::tempdir()?;
     let parquet = folder.path().join("parquet");
-    let bench = Bench { cluster: &cluster, wal: &wal, parquet: &parquet, from: &from, to: &to };
+    let names = folder.path().join("names.json");
+    let mut save = walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names"])?;
+    output_of(save.arg(&names))?;
+    let bench =
+        Bench { cluster: &cluster, wal: &wal, parquet: &parquet, names: &names, from: &from, to: &to };
 
     let expected = bench.pg_walinspect()?;
     for (program, answer) in [("walden sql", bench.walden_sql()?), ("DuckDB", bench.duckdb_answer()?)] {
@@ -124,6 +128,8 @@ struct Bench<'a> {
     cluster: &'a Cluster,
     wal: &'a Path,
     parquet: &'a Path,
+    /// Names of the server's relations, with columns.
+    names: &'a Path,
     from: &'a str,
     to: &'a str,
 }
@@ -144,8 +150,20 @@ impl Bench<'_> {
     }
 
     fn command(&self, arguments: &[&str]) -> Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(arguments).args(["--from", self.from, "--to", self.to]).arg(self.wal);
+        let mut command = walden(arguments)?;
+        command.args(["--from", self.from, "--to", self.to]).arg(self.wal);
+        Ok(command)
+    }
+
+    fn rows(&self) -> Result<Command> {
+        let mut command = walden(&["rows", "--relation", "dense", "--format", "csv", "--names"])?;
+        command.arg(self.names).arg(self.wal);
+        Ok(command)
+    }
+
+    fn replay(&self) -> Result<Command> {
+        let mut command = walden(&["redo", "replay"])?;
+        command.arg(self.wal);
         Ok(command)
     }
 
@@ -203,6 +221,8 @@ impl Bench<'_> {
             (format!("walden sql, {cores} threads"), with(self.sql()?, cores)),
             ("walden export records, 1 thread".to_owned(), with(self.export("records")?, 1)),
             (format!("walden export records, {cores} threads"), with(self.export("records")?, cores)),
+            ("walden redo replay, 1 thread".to_owned(), with(self.replay()?, 1)),
+            ("walden rows, 1 thread".to_owned(), with(self.rows()?, 1)),
         ];
         let duckdb = self.duckdb();
         contenders
@@ -250,6 +270,12 @@ impl Bench<'_> {
         };
         Ok(contenders.into_iter().map(|(program, _)| program).zip(samples).map(timed).collect())
     }
+}
+
+fn walden(arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments);
+    Ok(command)
 }
 
 fn output_of(command: &mut Command) -> Result<String> {
