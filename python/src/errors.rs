@@ -9,6 +9,8 @@ use pyo3::prelude::*;
 use walden_archive::sources::SourcesError;
 use walden_arrow::ReadError;
 use walden_explain::ExplainError;
+use walden_rows::RowsError;
+use walden_source::datadir::DataDirError;
 use walden_source::inventory::InventoryError;
 use walden_source::names::NamesError;
 use walden_source::scan::Damage;
@@ -91,11 +93,23 @@ pub fn of_predict(error: &PredictError) -> PyErr {
     }
 }
 
+pub fn of_rows(error: &RowsError) -> PyErr {
+    match error {
+        RowsError::NoTable(_) | RowsError::Ambiguous(_) => wrong_value(format!("relation: {}", text(error))),
+        RowsError::DataDir(DataDirError::NotOne { .. }) => wrong_value(format!("base: {}", text(error))),
+        RowsError::DataDir(DataDirError::Io { error: cause, .. }) | RowsError::Base { error: cause, .. } => {
+            file(error, cause)
+        }
+        _ => other(error),
+    }
+}
+
 pub fn of_read(py: Python<'_>, error: &ReadError) -> PyErr {
     match error {
         ReadError::Damaged(damage) => of_damage(py, damage),
         ReadError::Explain(error) => of_explain(error),
-        ReadError::Rows(_) | ReadError::Arrow(_) => other(error),
+        ReadError::Rows(error) => of_rows(error),
+        ReadError::Arrow(_) => other(error),
     }
 }
 

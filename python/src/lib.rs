@@ -25,7 +25,9 @@ mod _walden {
     #[pymodule_export]
     use super::parts::parts;
     #[pymodule_export]
-    use super::table::{Batch, BatchIterator, Schema, Table, can_be_divided, schema, table, table_names};
+    use super::table::{
+        Batch, BatchIterator, Schema, Table, can_be_divided, row_changes, schema, table, table_names,
+    };
     use super::*;
 
     #[pymodule_init]

@@ -5,31 +5,70 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
+use walden_arrow::row_changes::RowTable;
 use walden_arrow::{Batches, ReadError, ReadOptions, Table};
 use walden_source::inventory::Inventory;
 
 use crate::errors;
 use crate::interrupt::SIGNALS_EVERY;
 
-/// What is read: a table, or a part of it.
-#[derive(Clone)]
-pub struct Reading {
-    pub inventory: Arc<Inventory>,
-    pub table: Table,
-    pub options: ReadOptions,
-    pub part: Option<(usize, Range<usize>)>,
+/// What is read.
+pub enum Reading {
+    /// A table of the log, or a part of it.
+    Table {
+        inventory: Arc<Inventory>,
+        table: Table,
+        options: ReadOptions,
+        part: Option<(usize, Range<usize>)>,
+    },
+    /// The changes of a table's rows.
+    RowChanges { table: Box<RowTable>, batch_rows: usize },
 }
 
 impl Reading {
     /// Starts to read from the beginning.
     pub fn start(&self) -> Batches {
-        let Reading { inventory, table, options, part } = self.clone();
-        match part {
-            Some(part) => Batches::start_part(inventory, part, table, options),
-            None => Batches::start(inventory, table, options),
+        match self {
+            Reading::Table { inventory, table, options, part } => {
+                let (inventory, options) = (Arc::clone(inventory), options.clone());
+                match part.clone() {
+                    Some(part) => Batches::start_part(inventory, part, *table, options),
+                    None => Batches::start(inventory, *table, options),
+                }
+            }
+            Reading::RowChanges { table, batch_rows } => {
+                let filter = table.changes().filter().clone();
+                Batches::start_row_changes(RowTable::clone(table), filter, *batch_rows)
+            }
+        }
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Reading::Table { table, .. } => table.name(),
+            Reading::RowChanges { .. } => "row_changes",
+        }
+    }
+
+    /// The wanted columns.
+    pub fn schema(&self) -> SchemaRef {
+        match self {
+            Reading::Table { table, options, .. } => options.schema(*table),
+            Reading::RowChanges { table, .. } => table.schema(),
+        }
+    }
+
+    /// Number of segments that are read.
+    pub fn segments(&self) -> usize {
+        match self {
+            Reading::Table { part: Some((_, segments)), .. } => segments.len(),
+            Reading::Table { inventory, .. } => inventory.runs.iter().map(|run| run.segments.len()).sum(),
+            Reading::RowChanges { table, .. } => table.changes().segments(),
         }
     }
 }

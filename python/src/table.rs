@@ -1,5 +1,6 @@
 //! Tables of a log, with the Arrow PyCapsule interface.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, RecordBatch, StructArray};
@@ -8,11 +9,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, to_stream_pycapsule};
+use walden_arrow::row_changes::{BATCH_ROWS as CHANGED_ROWS, RowTable};
 use walden_arrow::{BATCH_ROWS, Batches, Table as Name, is_divisible};
 use walden_format::lsn::Lsn;
+use walden_rows::{Filter, Operation, Options, RowChanges, Wanted};
 
 use crate::errors;
-use crate::interrupt::SIGNALS_EVERY;
+use crate::interrupt::{self, SIGNALS_EVERY};
 use crate::log::Log;
 use crate::parts::{self, Place};
 use crate::stream::{LastError, Reading, Stream, abandon};
@@ -20,7 +23,7 @@ use crate::stream::{LastError, Reading, Stream, abandon};
 /// A table of a log: what Arrow's PyCapsule interface takes. Each stream of it is a new reading.
 #[pyclass(frozen, module = "walden._walden")]
 pub struct Table {
-    reading: Reading,
+    reading: Arc<Reading>,
     last_error: LastError,
 }
 
@@ -37,10 +40,9 @@ pub fn table(
     part: Option<(Place, Option<u64>, Option<u64>)>,
 ) -> PyResult<Table> {
     let table = table_of(name)?;
-    if batch_rows == Some(0) {
-        return Err(errors::wrong_value("batch_rows: expected 1 or more, found 0"));
-    }
-    let columns = columns.map(|names| column_indexes(table, &names)).transpose()?;
+    let batch_rows = rows_of_a_batch(batch_rows, BATCH_ROWS)?;
+    let known: Vec<&str> = table.columns().iter().map(|column| column.name).collect();
+    let columns = columns.map(|names| indexes_of(&known, name, &names)).transpose()?;
     let (mut options, part) = match part {
         None => (log.options(py)?, None),
         Some(_) if !is_divisible(table) => {
@@ -58,10 +60,60 @@ pub fn table(
     };
     options.columns = columns;
     options.lsn_text = lsn_text;
-    // More than a batch can have helps nobody, and rows take memory before they are there.
-    options.batch_rows = batch_rows.unwrap_or(BATCH_ROWS).min(16 * BATCH_ROWS);
-    let reading = Reading { inventory: Arc::clone(&log.inventory), table, options, part };
-    Ok(Table { reading, last_error: LastError::default() })
+    options.batch_rows = batch_rows;
+    let reading = Reading::Table { inventory: Arc::clone(&log.inventory), table, options, part };
+    Ok(Table { reading: Arc::new(reading), last_error: LastError::default() })
+}
+
+/// The changes of a table's rows, with what the caller should know of. Reads the log once, for the table's columns.
+#[pyfunction]
+#[pyo3(signature = (log, relation, *, base, aborted, xid, operations, columns, lsn_text, batch_rows, memory))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords of a function of Python")]
+pub fn row_changes(
+    py: Python<'_>,
+    log: &Log,
+    relation: String,
+    base: Option<PathBuf>,
+    aborted: bool,
+    xid: Option<u32>,
+    operations: Vec<String>,
+    columns: Option<Vec<String>>,
+    lsn_text: bool,
+    batch_rows: Option<usize>,
+    memory: usize,
+) -> PyResult<(Table, Vec<String>)> {
+    let operation = |name: &String| {
+        let known = || Operation::ALL.map(Operation::name).join(", ");
+        Operation::from_name(name).ok_or_else(|| {
+            errors::wrong_value(format!("operations: expected some of {}, found {name}", known()))
+        })
+    };
+    let operations = operations.iter().map(operation).collect::<PyResult<Vec<_>>>()?;
+    let batch_rows = rows_of_a_batch(batch_rows, CHANGED_ROWS)?;
+    let range = log.options(py)?;
+    let options = Options {
+        table: Wanted::Name(relation),
+        base,
+        filter: Filter { from: range.from, to: range.to, xid, operations, with_aborted: aborted },
+        memory_bytes: memory,
+        threads: log.threads,
+    };
+    let (inventory, names) = (Arc::clone(&log.inventory), Arc::clone(&log.names));
+    let surveyed = interrupt::run(py, move |cancel| {
+        let changes = RowChanges::survey_part_of(&inventory.runs, &names, options, |_| cancel.check())?;
+        RowTable::new(changes, lsn_text)
+    })?;
+    let mut table = surveyed.map_err(|error| errors::of_rows(&error))?;
+    let notes = table.changes().notes.clone();
+    if let Some(names) = columns {
+        let schema = table.schema();
+        let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        table = table
+            .project(&indexes_of(&known, "row_changes", &names)?)
+            .map_err(|error| errors::other(&error))?;
+    }
+    let reading = Reading::RowChanges { table: Box::new(table), batch_rows };
+    Ok((Table { reading: Arc::new(reading), last_error: LastError::default() }, notes))
 }
 
 /// The names of the tables.
@@ -88,12 +140,22 @@ fn table_of(name: &str) -> PyResult<Name> {
     })
 }
 
-fn column_indexes(table: Name, names: &[String]) -> PyResult<Vec<usize>> {
-    let mut indexes = Vec::with_capacity(names.len().min(table.columns().len()));
+/// The rows of a batch. More than a batch can have helps nobody, and rows take memory before they are there.
+fn rows_of_a_batch(wanted: Option<usize>, default: usize) -> PyResult<usize> {
+    match wanted {
+        Some(0) => Err(errors::wrong_value("batch_rows: expected 1 or more, found 0")),
+        Some(rows) => Ok(rows.min(16 * BATCH_ROWS)),
+        None => Ok(default),
+    }
+}
+
+/// The places of the wanted columns among those that a table has.
+fn indexes_of(known: &[&str], table: &str, names: &[String]) -> PyResult<Vec<usize>> {
+    let mut indexes = Vec::with_capacity(names.len().min(known.len()));
     for name in names {
-        let known = || table.columns().iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
-        let index = table.columns().iter().position(|column| column.name == name).ok_or_else(|| {
-            errors::wrong_value(format!("columns: {} has no column {name}; it has {}", table.name(), known()))
+        let index = known.iter().position(|column| column == name).ok_or_else(|| {
+            let known = known.join(", ");
+            errors::wrong_value(format!("columns: {table} has no column {name}; it has {known}"))
         })?;
         if indexes.contains(&index) {
             return Err(errors::wrong_value(format!("columns: {name} is there twice")));
@@ -113,12 +175,12 @@ impl Table {
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         let stream = Stream::start(py, &self.reading, &self.last_error)?;
         let arrays = stream.map(|batch| batch.map(|batch| Arc::new(StructArray::from(batch)) as ArrayRef));
-        let reader = ArrayIterator::new(arrays, struct_field(&self.schema_ref()));
+        let reader = ArrayIterator::new(arrays, struct_field(&self.reading.schema()));
         to_stream_pycapsule(py, Box::new(reader), requested_schema)
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
-        to_schema_pycapsule(py, self.schema_ref().as_ref())
+        to_schema_pycapsule(py, self.reading.schema().as_ref())
     }
 
     fn __iter__(&self) -> BatchIterator {
@@ -126,39 +188,28 @@ impl Table {
     }
 
     fn __repr__(&self) -> String {
-        let schema = self.schema_ref();
+        let schema = self.reading.schema();
         let fields = schema.fields().iter().map(|field| column_line(field));
-        let runs = &self.reading.inventory.runs;
-        let segments = match &self.reading.part {
-            Some((_, segments)) => segments.len(),
-            None => runs.iter().map(|run| run.segments.len()).sum(),
-        };
-        let name = self.reading.table.name();
+        let (name, segments) = (self.reading.name(), self.reading.segments());
         format!("walden.Table {name} of {segments} segments\n{}", fields.collect::<Vec<_>>().join("\n"))
     }
 
     /// The table's name.
     #[getter]
     fn name(&self) -> &'static str {
-        self.reading.table.name()
+        self.reading.name()
     }
 
     /// The names of its columns.
     #[getter]
     fn column_names(&self) -> Vec<String> {
-        self.schema_ref().fields().iter().map(|field| field.name().clone()).collect()
+        self.reading.schema().fields().iter().map(|field| field.name().clone()).collect()
     }
 
     /// The exception for what ended the last stream of this table, whose consumer could only raise one of its own with the same text.
     #[getter]
     fn error(&self, py: Python<'_>) -> Option<PyErr> {
         self.last_error.exception(py)
-    }
-}
-
-impl Table {
-    fn schema_ref(&self) -> SchemaRef {
-        self.reading.options.schema(self.reading.table)
     }
 }
 

@@ -1,9 +1,13 @@
 import gzip
 import lzma
+import os
 import pathlib
+import shutil
+import subprocess
 
 import pytest
 
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", pathlib.Path(__file__).resolve().parents[2] / "target"))
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "testdata" / "golden"
 
 
@@ -45,4 +49,23 @@ def endless_log(log: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.P
         for at in headers:
             content[at + 4 : at + 8] = timeline.to_bytes(4, "little")
         (folder / f"{timeline:08X}{path.stem[8:]}").write_bytes(gzip.compress(content, 1))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def program() -> str:
+    """The program `walden`."""
+    found = shutil.which("walden") or shutil.which("walden", path=TARGET / "debug")
+    if found is None:
+        pytest.skip("the program walden has not been built")
+    return found
+
+
+@pytest.fixture(scope="session")
+def work(program: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of a real server: wal/ and names.json, and base/, from which the log goes on."""
+    folder = tmp_path_factory.mktemp("work") / "mixed"
+    command = [program, "lab", "run", "mixed", "--size", "1000", "--keep-data", "-o", folder]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
     return folder

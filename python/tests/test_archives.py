@@ -10,14 +10,9 @@ import pytest
 
 import walden
 
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", pathlib.Path(__file__).resolve().parents[2] / "target"))
-
 
 @pytest.fixture(scope="module")
-def archive(log: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    program = shutil.which("walden") or shutil.which("walden", path=TARGET / "debug")
-    if program is None:
-        pytest.skip("the program walden has not been built")
+def archive(log: str, program: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("archive")
     # The last segment is not complete: the server was stopped in it.
     for path in sorted(pathlib.Path(log).iterdir())[:2]:

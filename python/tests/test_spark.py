@@ -103,3 +103,27 @@ def test_options_and_errors(spark, log: str) -> None:
 def test_damage_ends_a_query_with_its_place(spark, damaged_log) -> None:
     with pytest.raises(Exception, match="take another copy"):
         load(spark, "records", str(damaged_log)).count()
+
+
+@pytest.mark.parametrize("relation", ["customer", "order_item"])
+def test_changes_of_rows_are_those_of_the_module(spark, work, relation: str) -> None:
+    changes = load(spark, "row_changes", str(work / "wal"), relation=relation, base=str(work / "base"))
+    assert changes.rdd.getNumPartitions() == 1
+    module = walden.row_changes(work / "wal", relation, base=work / "base").to_arrow()
+    names = ("lsn", "operation", "before", "after", "after_unknown_columns")
+    found = [row.asDict(recursive=True) for row in changes.select(*names).collect()]
+    wanted = [{name: row[name] for name in names} for row in module.to_pylist()]
+    for row in wanted:
+        for image in (row["before"] or {}, row["after"] or {}):
+            for name, value in image.items():
+                if isinstance(value, datetime.datetime) and value.tzinfo:
+                    image[name] = value.astimezone().replace(tzinfo=None)
+    assert found == wanted and len(found) > 20
+    deletes = load(
+        spark, "row_changes", str(work / "wal"), relation=relation, base=str(work / "base"), operations="delete", columns="operation"
+    )
+    assert all(row.operation == "delete" for row in deletes.collect())
+    with pytest.raises(Exception, match="row_changes needs a table"):
+        load(spark, "row_changes", str(work / "wal")).count()
+    with pytest.raises(Exception, match="unknown options relation"):
+        load(spark, "records", str(work / "wal"), relation=relation).count()

@@ -9,9 +9,11 @@ use std::time::Duration;
 use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
+use walden_rows::Filter;
 use walden_source::inventory::Inventory;
 
 use crate::read::{ReadError, ReadOptions, read, read_part};
+use crate::row_changes::RowTable;
 use crate::schema::Table;
 use crate::segments::Part;
 
@@ -31,7 +33,7 @@ pub struct Batches {
 impl Batches {
     /// Starts to read a table of what an inventory found.
     pub fn start(inventory: Arc<Inventory>, table: Table, options: ReadOptions) -> Batches {
-        Batches::spawn(table, options.schema(table), move |sender| {
+        Batches::spawn(table.name(), options.schema(table), move |sender| {
             let emit = |batch| send(sender, batch);
             read(&inventory.runs, table, &options, emit)
         })
@@ -44,7 +46,7 @@ impl Batches {
         table: Table,
         options: ReadOptions,
     ) -> Batches {
-        Batches::spawn(table, options.schema(table), move |sender| {
+        Batches::spawn(table.name(), options.schema(table), move |sender| {
             let Some(run) = inventory.runs.get(run) else { return Ok(()) };
             let end = segments.end.min(run.segments.len());
             let part = Part { run, segments: segments.start.min(end)..end };
@@ -52,13 +54,22 @@ impl Batches {
         })
     }
 
+    /// Starts to read the changes of a table's rows that `filter` leaves, in batches of up to `batch_rows`. Damage ends them with an
+    /// error.
+    pub fn start_row_changes(table: RowTable, filter: Filter, batch_rows: usize) -> Batches {
+        Batches::spawn("row_changes", table.schema(), move |sender| {
+            let summary = table.read(&filter, batch_rows, |_| {}, |batch| send(sender, batch))?;
+            summary.damage.map_or(Ok(()), |damage| Err(ReadError::Damaged(Arc::new(damage))))
+        })
+    }
+
     fn spawn(
-        table: Table,
+        table: &str,
         schema: SchemaRef,
         work: impl FnOnce(&SyncSender<Result<RecordBatch, ReadError>>) -> Result<(), ReadError> + Send + 'static,
     ) -> Batches {
         let (sender, receiver) = sync_channel(AHEAD);
-        let spawned = std::thread::Builder::new().name(format!("walden {}", table.name())).spawn({
+        let spawned = std::thread::Builder::new().name(format!("walden {table}")).spawn({
             let sender = sender.clone();
             move || {
                 if let Err(error) = work(&sender) {

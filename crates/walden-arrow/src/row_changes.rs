@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Float32Builder,
-    Float64Builder, Int16Builder, Int32Builder, Int64Builder, MapBuilder, RecordBatch, StringBuilder,
-    StructArray, Time64MicrosecondBuilder, TimestampMicrosecondBuilder, UInt32Builder, UInt64Builder,
+    Float64Builder, Int16Builder, Int32Builder, Int64Builder, MapBuilder, RecordBatch, RecordBatchOptions,
+    StringBuilder, StructArray, Time64MicrosecondBuilder, TimestampMicrosecondBuilder, UInt32Builder,
+    UInt64Builder,
 };
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::kernels::cast_utils::{Parser, parse_decimal};
@@ -42,7 +43,10 @@ const MAX_DIGITS: u8 = 38;
 pub struct RowTable {
     changes: RowChanges,
     columns: Arc<[RowColumn]>,
+    /// Of all columns.
     schema: SchemaRef,
+    /// Those that are wanted.
+    wanted: Option<Arc<[usize]>>,
     lsn_text: bool,
 }
 
@@ -63,12 +67,30 @@ impl RowTable {
             |column: TypedColumn| RowColumn { data_type: data_type(&column.types), name: column.name };
         let columns: Arc<[RowColumn]> = changes.columns()?.into_iter().map(column).collect();
         let schema = schema(&columns, lsn_text);
-        Ok(RowTable { changes, columns, schema, lsn_text })
+        Ok(RowTable { changes, columns, schema, wanted: None, lsn_text })
+    }
+
+    /// The same with no more than these columns of its schema, in this order.
+    ///
+    /// # Errors
+    /// There are fewer columns.
+    pub fn project(mut self, columns: &[usize]) -> Result<RowTable, ArrowError> {
+        let schema = self.schema().project(columns)?;
+        let of_all = |index: &usize| self.wanted.as_ref().map_or(*index, |wanted| wanted[*index]);
+        self.wanted = Some(columns.iter().map(of_all).collect());
+        debug_assert_eq!(self.schema().as_ref(), &schema);
+        Ok(self)
     }
 
     /// The columns: see docs/rows.md.
     pub fn schema(&self) -> SchemaRef {
-        self.schema.clone()
+        match &self.wanted {
+            None => self.schema.clone(),
+            Some(wanted) => {
+                let fields = wanted.iter().map(|index| self.schema.fields()[*index].clone());
+                Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+            }
+        }
     }
 
     /// What was surveyed.
@@ -330,7 +352,11 @@ impl Rows {
             // Of the first two columns.
             columns.extend([lsn_text(&columns[0]), lsn_text(&columns[1])]);
         }
-        RecordBatch::try_new(table.schema(), columns)
+        if let Some(wanted) = &table.wanted {
+            columns = wanted.iter().map(|index| columns[*index].clone()).collect();
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.count));
+        RecordBatch::try_new_with_options(table.schema(), columns, &options)
     }
 }
 

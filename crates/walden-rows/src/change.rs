@@ -100,6 +100,14 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// All of them.
+    pub const ALL: [Operation; 3] = [Operation::Insert, Operation::Update, Operation::Delete];
+
+    /// The operation with this name in lower case.
+    pub fn from_name(name: &str) -> Option<Operation> {
+        Operation::ALL.into_iter().find(|one| one.name() == name)
+    }
+
     /// Its name in lower case.
     pub fn name(self) -> &'static str {
         match self {

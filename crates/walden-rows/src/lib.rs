@@ -39,6 +39,7 @@ pub use choose::{Chosen, choose};
 pub use columns::{ColumnType, TypedColumn};
 pub use read::{Counts, Filter};
 pub use select::Wanted;
+pub use tuple::tuple_values;
 pub use types::{Types, oid};
 
 use catalog::{Catalog, Key, Layout, Row as CatalogRow};
@@ -194,9 +195,31 @@ impl RowChanges {
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, notes })
     }
 
+    /// The same for the part of a log that [`choose`] picks; the notes say if there are others.
+    ///
+    /// # Errors
+    /// There is no such part, or those of [`RowChanges::survey`].
+    pub fn survey_part_of(
+        runs: &[Run],
+        names: &Names,
+        options: Options,
+        done: impl FnMut(u64),
+    ) -> Result<RowChanges, RowsError> {
+        let runs = runs.iter().map(|run| Run { segments: run.segments.clone(), ..*run });
+        let chosen = choose(runs.collect(), options.base.as_deref())?;
+        let mut changes = RowChanges::survey(Arc::new(chosen.run), names, options, done)?;
+        changes.notes.splice(0..0, chosen.note.map(str::to_owned));
+        Ok(changes)
+    }
+
     /// Which changes were asked for.
     pub fn filter(&self) -> &Filter {
         &self.options.filter
+    }
+
+    /// Number of segments of the log.
+    pub fn segments(&self) -> usize {
+        self.run.segments.len()
     }
 
     /// The columns that the tables have anywhere in the log that was surveyed.

@@ -24,12 +24,12 @@ use crate::heap::{self, Action, Bytes, TupleChange};
 use crate::start::Pending;
 use crate::survey::Findings;
 use crate::toast::{Chunks, NO_CHUNKS};
-use crate::tuple::Tuple;
+use crate::tuple::{Tuple, cell_in_row};
 use crate::value::Value;
 
 const NOT_THESE: &str = "the row does not fit the columns that are known: they were others then";
 const NO_COLUMNS: &str = "the columns are not known";
-const DAMAGED: &str = "its compressed bytes are damaged";
+pub(crate) const DAMAGED: &str = "its compressed bytes are damaged";
 const NOT_KEY: &str = "the log has the key's columns alone";
 
 /// Which changes are wanted.
@@ -62,6 +62,32 @@ pub struct Counts {
     pub unfinished: u64,
     /// Truncations, rewrites and drops.
     pub events: u64,
+}
+
+impl Counts {
+    /// What is not among the changes, or not known of them, for people: a line each.
+    pub fn notes(&self) -> Vec<String> {
+        let many = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let mut notes = Vec::new();
+        if self.aborted > 0 {
+            notes.push(format!("{} rolled back and left out", many(self.aborted, "change")));
+        }
+        if self.unfinished > 0 {
+            notes.push(format!(
+                "{} of transactions whose end is not in the range, marked as unfinished",
+                many(self.unfinished, "change")
+            ));
+        }
+        if self.before_unknown > 0 || self.after_unknown > 0 {
+            notes.push(format!(
+                "of {}, {} before and {} after are not known whole; each says why",
+                many(self.changes, "change"),
+                many(self.before_unknown, "row"),
+                many(self.after_unknown, "row")
+            ));
+        }
+        notes
+    }
 }
 
 pub(crate) struct Reader<'c, F> {
@@ -309,14 +335,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     }
 
     fn cell(&mut self, column: &Column, stored: Stored<'_>) -> Cell {
-        let types = &self.catalog.types;
-        match stored {
-            Stored::Fixed(bytes) | Stored::Plain(bytes) => Cell::Value(value(types, column.type_oid, bytes)),
-            Stored::Compressed(bytes) => match decompress(bytes) {
-                Some(bytes) => Cell::Value(value(types, column.type_oid, &bytes)),
-                None => Cell::Unknown(DAMAGED),
-            },
-            Stored::Toasted(pointer) => self.toasted(column, &pointer),
+        match cell_in_row(&self.catalog.types, column, stored) {
+            Ok(cell) => cell,
+            Err(pointer) => self.toasted(column, &pointer),
         }
     }
 

@@ -17,8 +17,8 @@ use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use walden_arrow::row_changes::{BATCH_ROWS, RowTable};
 use walden_arrow::{ReadError, ReadOptions};
-use walden_rows::{Filter, Operation, Options, RowChanges, RowsError, Wanted, choose};
-use walden_source::inventory::{Inventory, Run};
+use walden_rows::{Filter, Operation, Options, RowChanges, RowsError, Wanted};
+use walden_source::inventory::Inventory;
 
 use crate::pruning;
 use crate::table::{AHEAD, external};
@@ -37,8 +37,6 @@ pub(crate) struct Source {
 impl Source {
     /// Reads the log once for a table.
     fn survey(&self, table: Wanted, with_aborted: bool) -> Result<RowChanges, RowsError> {
-        let runs = self.inventory.runs.iter().map(|run| Run { segments: run.segments.clone(), ..*run });
-        let chosen = choose(runs.collect(), self.base.as_deref())?;
         let options = Options {
             table,
             base: self.base.clone(),
@@ -51,14 +49,18 @@ impl Source {
             memory_bytes: self.memory_bytes,
             threads: self.options.threads,
         };
-        let changes = RowChanges::survey(Arc::new(chosen.run), &self.options.names, options, |_| {})?;
+        let changes = RowChanges::survey_part_of(&self.inventory.runs, &self.options.names, options, |_| {})?;
+        self.note(&changes.notes);
+        Ok(changes)
+    }
+
+    fn note(&self, texts: &[String]) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        for note in chosen.note.map(str::to_owned).into_iter().chain(changes.notes.iter().cloned()) {
-            if !notes.contains(&note) {
-                notes.push(note);
+        for text in texts {
+            if !notes.contains(text) {
+                notes.push(text.clone());
             }
         }
-        Ok(changes)
     }
 }
 
@@ -93,18 +95,21 @@ impl TableFunctionImpl for RowChangesFunction {
         let table =
             table.map_err(|_| DataFusionError::Internal("the survey of the log panicked".to_owned()))?;
         let table = table.map_err(|error| external(error.into()))?;
-        Ok(Arc::new(RowChangesTable(table)))
+        Ok(Arc::new(RowChangesTable { table, source: Arc::clone(&self.0) }))
     }
 }
 
 /// The table of one call.
 #[derive(Debug)]
-struct RowChangesTable(RowTable);
+struct RowChangesTable {
+    table: RowTable,
+    source: Arc<Source>,
+}
 
 #[async_trait]
 impl TableProvider for RowChangesTable {
     fn schema(&self) -> SchemaRef {
-        self.0.schema()
+        self.table.schema()
     }
 
     fn table_type(&self) -> TableType {
@@ -118,16 +123,17 @@ impl TableProvider for RowChangesTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let schema = match projection {
-            Some(columns) => Arc::new(self.0.schema().project(columns)?),
-            None => self.0.schema(),
-        };
+        let mut table = self.table.clone();
+        if let Some(columns) = projection {
+            table = table.project(columns)?;
+        }
+        let schema = table.schema();
         let stream: Arc<dyn PartitionStream> = Arc::new(RowStream {
-            table: self.0.clone(),
-            filter: narrowed(self.0.changes().filter(), filters),
+            filter: narrowed(table.changes().filter(), filters),
             batch_rows: limit.map_or(BATCH_ROWS, |limit| limit.clamp(1, BATCH_ROWS)),
-            projection: projection.cloned(),
-            schema: schema.clone(),
+            schema: Arc::clone(&schema),
+            source: Arc::clone(&self.source),
+            table,
         });
         Ok(Arc::new(StreamingTableExec::try_new(schema, vec![stream], None, None, false, limit)?))
     }
@@ -167,8 +173,7 @@ fn operations(condition: &Expr) -> Option<Vec<Operation>> {
     let is_operation = |expr: &Expr| matches!(expr, Expr::Column(column) if column.name == "operation");
     let operation = |expr: &Expr| {
         let Expr::Literal(value, _) = expr else { return None };
-        let name = value.try_as_str()??;
-        [Operation::Insert, Operation::Update, Operation::Delete].into_iter().find(|one| one.name() == name)
+        Operation::from_name(value.try_as_str()??)
     };
     match condition {
         Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) if is_operation(left) => {
@@ -193,8 +198,8 @@ struct RowStream {
     table: RowTable,
     filter: Filter,
     batch_rows: usize,
-    projection: Option<Vec<usize>>,
     schema: SchemaRef,
+    source: Arc<Source>,
 }
 
 impl PartitionStream for RowStream {
@@ -205,21 +210,15 @@ impl PartitionStream for RowStream {
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), AHEAD);
         let sender = builder.tx();
-        let (table, filter, projection) = (self.table.clone(), self.filter.clone(), self.projection.clone());
+        let (table, filter, source) = (self.table.clone(), self.filter.clone(), Arc::clone(&self.source));
         let batch_rows = self.batch_rows;
         builder.spawn_blocking(move || {
-            let emit = |batch: datafusion::arrow::array::RecordBatch| {
-                let batch = match &projection {
-                    Some(columns) => batch.project(columns).map_err(DataFusionError::from),
-                    None => Ok(batch),
-                };
-                let is_last = batch.is_err();
-                match sender.blocking_send(batch) {
-                    Ok(()) if !is_last => ControlFlow::Continue(()),
-                    _ => ControlFlow::Break(()),
-                }
+            let emit = |batch| match sender.blocking_send(Ok(batch)) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
             };
             let summary = table.read(&filter, batch_rows, |_| {}, emit).map_err(external)?;
+            source.note(&summary.counts.notes());
             match summary.damage {
                 Some(damage) => Err(external(ReadError::Damaged(Arc::new(damage)))),
                 None => Ok(()),

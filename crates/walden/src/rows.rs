@@ -184,10 +184,9 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         false => write(args, changes, &mut progress)?,
     };
     progress.finish();
-    for note in notes {
+    for note in notes.into_iter().chain(summary.counts.notes()) {
         eprintln!("note: {note}");
     }
-    tell(&summary);
     if let Some(damage) = &summary.damage {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
     }
@@ -215,29 +214,6 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
         false => Timeline::default(),
     };
     Ok(timeline.range(args.from, args.to)?)
-}
-
-/// Says what is not in the output, or not known.
-fn tell(summary: &Summary) {
-    let counts = &summary.counts;
-    let many = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    if counts.aborted > 0 {
-        eprintln!("note: {} rolled back and left out", many(counts.aborted, "change"));
-    }
-    if counts.unfinished > 0 {
-        eprintln!(
-            "note: {} of transactions whose end is not in the range, marked as unfinished",
-            many(counts.unfinished, "change")
-        );
-    }
-    if counts.before_unknown > 0 || counts.after_unknown > 0 {
-        eprintln!(
-            "note: of {}, {} before and {} after are not known whole; each says why",
-            many(counts.changes, "change"),
-            many(counts.before_unknown, "row"),
-            many(counts.after_unknown, "row")
-        );
-    }
 }
 
 /// Writes the changes in the format that is asked for.

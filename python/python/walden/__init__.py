@@ -7,7 +7,7 @@
 
 Each of `records`, `blocks`, `framing`, `transactions`, `checkpoints`, `segments` and `relations` finds the segments of a source
 and returns a `Table`, which reads the log when somebody takes its rows: pyarrow, polars, DuckDB, pandas, or a loop over its
-batches. `parts` divides a log for several readers, `explain` and `whatif` return the documents of the commands of these names.
+batches. `row_changes` is the same for the rows of one table that changed. `parts` divides a log for several readers, `explain` and `whatif` return the documents of the commands of these names.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ __all__ = [
     "parts",
     "records",
     "relations",
+    "row_changes",
     "segments",
     "table",
     "transactions",
@@ -348,6 +349,72 @@ transactions = _function("transactions")
 checkpoints = _function("checkpoints")
 segments = _function("segments")
 relations = _function("relations")
+
+
+def row_changes(
+    source: Source,
+    relation: str,
+    *,
+    base: str | os.PathLike[str] | None = None,
+    names: str | os.PathLike[str] | Sequence[str] | None = None,
+    start: Position | None = None,
+    end: Position | None = None,
+    aborted: bool = False,
+    xid: int | None = None,
+    operations: str | Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    timeline: int | None = None,
+    lsn_text: bool = False,
+    threads: int | None = None,
+    batch_rows: int | None = None,
+    memory: int = 1 << 30,
+    store: Mapping[str, str] | None = None,
+    identity: str | os.PathLike[str] | None = None,
+) -> Table:
+    """The rows of a table that changed, before and after: a row per change, with the table's columns in structs.
+
+    Reads the log once for the table's columns; then again each time when rows are taken.
+
+    relation: the table: ``NAME``, ``SCHEMA.NAME`` or ``DATABASE.SCHEMA.NAME``; a partitioned one with its partitions.
+    base: a base backup, or a copy of a stopped data directory, from which the log goes on: it has the columns, and the rows that are
+        not in the log.
+    names: without a base, where the columns come from: a connection string, or a file of ``walden explain --save-names``.
+    aborted: whether what was rolled back is there too: see the column ``state``.
+    xid: only changes of this transaction or subtransaction.
+    operations: only some of ``insert``, ``update``, ``delete``; events (``truncate``, ``rewrite``, ``drop``) come with any.
+    memory: bytes of memory for pages; more go to a temporary file.
+
+    The other arguments are those of `records`. What is not known of a row is NULL, and the table says why in
+    ``before_unknown``, ``after_unknown`` and the maps ``before_unknown_columns`` and ``after_unknown_columns``.
+    """
+    if isinstance(columns, str):
+        raise TypeError("columns: expected a list of names, found str")
+    log = _open(
+        source,
+        names=names,
+        start=start,
+        end=end,
+        timeline=timeline,
+        threads=threads,
+        store=store,
+        identity=identity,
+        before=True,
+    )
+    native, notes = _walden.row_changes(
+        log,
+        relation,
+        base=base,
+        aborted=aborted,
+        xid=xid,
+        operations=[operations] if isinstance(operations, str) else list(operations),
+        columns=None if columns is None else list(columns),
+        lsn_text=lsn_text,
+        batch_rows=batch_rows,
+        memory=memory,
+    )
+    for text in notes:
+        warnings.warn(text, WaldenWarning, stacklevel=_callers())
+    return Table(native)
 
 
 def parts(

@@ -74,6 +74,19 @@ def table(
     batch_rows: int | None,
     part: tuple[_Place, int | None, int | None] | None,
 ) -> Table: ...
+def row_changes(
+    log: Log,
+    relation: str,
+    *,
+    base: str | PathLike[str] | None,
+    aborted: bool,
+    xid: int | None,
+    operations: Sequence[str],
+    columns: Sequence[str] | None,
+    lsn_text: bool,
+    batch_rows: int | None,
+    memory: int,
+) -> tuple[Table, list[str]]: ...
 def table_names() -> list[str]: ...
 def can_be_divided(name: str) -> bool: ...
 def schema(name: str) -> Schema: ...

@@ -6,12 +6,13 @@
     records = spark.read.format("walden").option("table", "records").load("s3://backups/main")
 
 A partition is a run of segments; whatever the number of partitions, each row is in one of them. The tables transactions,
-checkpoints and relations are sums over the log and have one partition.
+checkpoints and relations are sums over the log and have one partition, and so has row_changes, which is replayed in order.
 
 Options:
 
 - ``path``: the source; several with ``paths``, a JSON list, which is what ``load([...])`` gives.
-- ``table``: ``records`` (the default), ``blocks``, ``framing``, ``transactions``, ``checkpoints``, ``segments``, ``relations``.
+- ``table``: ``records`` (the default), ``blocks``, ``framing``, ``transactions``, ``checkpoints``, ``segments``, ``relations``;
+  or ``row_changes``, see below.
 - ``columns``: the wanted columns, with commas; others are not computed. Spark itself does not tell a source in Python which
   columns a query needs.
 - ``names``, ``start``, ``end``, ``timeline``, ``lsn_text``, ``identity``: as in `walden.records`.
@@ -19,9 +20,13 @@ Options:
 - ``threads``: threads of a partition, 1 by default, as each of Spark's tasks has a core.
 - ``store.NAME``: an option of the object store, such as ``store.endpoint``; others are taken from the workers' environment.
 
+Options of the table ``row_changes``, as in `walden.row_changes`: ``relation``, which it needs, ``base``, ``aborted``, ``xid``,
+``operations`` (with commas), ``memory``. Its columns are those of the relation: the driver reads the log once for them.
+
 Types: Spark has no unsigned numbers and no dictionaries. 8 and 16 bits become ``int``, 32 and 64 bits ``bigint``, texts of a
 dictionary plain ``string``. No server writes 2**63 bytes of log, so positions and sums of bytes fit; system identifiers have a
-time in their upper bits that is beyond 2**63 from 2038 on, so ``system_identifier`` is a ``decimal(20,0)``.
+time in their upper bits that is beyond 2**63 from 2038 on, so ``system_identifier`` is a ``decimal(20,0)``. Times without a date
+become ``string``.
 
 With ``spark.sql.python.filterPushdown.enabled`` of Spark 4.1, comparisons of ``start_lsn`` and ``time`` of records and blocks with
 constants leave out segments that have no such record. Spark evaluates them again itself.
@@ -38,14 +43,21 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DataType,
+    DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
+    MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -57,7 +69,7 @@ except ImportError:  # Spark 4.0, which pushes no filters.
 if TYPE_CHECKING:
     import pyarrow
 
-    from . import Part
+    from . import Part, Table
 
 __all__ = ["WaldenDataSource"]
 
@@ -91,6 +103,8 @@ class _Options:
     start: str | int | None
     end: str | int | None
     timeline: int | None
+    rows: dict[str, Any]
+    """Those of `walden.row_changes`."""
 
     @staticmethod
     def of(options: Any) -> _Options:
@@ -104,8 +118,9 @@ class _Options:
             raise ValueError("walden: expected a path, as in load('/archive/wal')")
         columns = known.pop("columns", None)
         partitions, timeline = known.pop("partitions", None), known.pop("timeline", None)
+        table = known.pop("table", "records")
         parsed = _Options(
-            table=known.pop("table", "records"),
+            table=table,
             sources=sources,
             columns=None if columns is None else [name.strip() for name in columns.split(",")],
             partitions=None if partitions is None else int(partitions),
@@ -119,13 +134,40 @@ class _Options:
                 "threads": int(known.pop("threads", "1")),
                 "store": store,
             },
+            rows=_Options._of_rows(known) if table == "row_changes" else {},
         )
         if known:
             raise ValueError(f"walden: unknown options {', '.join(sorted(known))}")
         return parsed
 
+    @staticmethod
+    def _of_rows(known: dict[str, str]) -> dict[str, Any]:
+        if "relation" not in known:
+            raise ValueError('walden: row_changes needs a table, as in option("relation", "public.orders")')
+        rows: dict[str, Any] = {
+            "relation": known.pop("relation"),
+            "base": known.pop("base", None),
+            "aborted": known.pop("aborted", "false").lower() == "true",
+            "operations": [name.strip() for name in known.pop("operations", "").split(",") if name.strip()],
+        }
+        for name in ("xid", "memory"):
+            if name in known:
+                rows[name] = int(known.pop(name))
+        return rows
+
     def range(self) -> dict[str, Any]:
         return {"start": self.start, "end": self.end, "timeline": self.timeline}
+
+    def open(self, part: Part | None) -> Table:
+        """The table, or a part of it."""
+        # Imported by the worker that reads.
+        import walden
+
+        wanted = {"columns": self.columns, "lsn_text": self.lsn_text, **self.opening}
+        if self.rows:
+            return walden.row_changes(self.sources, **self.rows, **self.range(), **wanted)
+        range_ = self.range() if part is None else {"part": part}
+        return walden.table(self.table, self.sources, **range_, **wanted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +229,7 @@ class _Reader(DataSourceReader):
         from walden import _walden
 
         options = self.options
-        if not _walden.can_be_divided(options.table):
+        if options.rows or not _walden.can_be_divided(options.table):
             return [_Partition(None)]
         opening = {key: value for key, value in options.opening.items() if key != "names"}
         parts = walden._parts(
@@ -201,30 +243,20 @@ class _Reader(DataSourceReader):
         return [_Partition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        # Imported by the worker that reads.
-        import walden
-
-        options = self.options
-        range_ = options.range() if partition.value is None else {"part": partition.value}
-        table = walden.table(
-            options.table,
-            options.sources,
-            columns=options.columns,
-            lsn_text=options.lsn_text,
-            **range_,
-            **options.opening,
-        )
+        table = self.options.open(partition.value)
         schema = _arrow_schema(table.schema)
         for batch in table.to_batches():
             yield _cast(batch, schema)
 
 
 def _schema(options: _Options) -> pyarrow.Schema:
-    """The table's schema as the module reads it, without a look into the source."""
+    """The table's schema as the module reads it; but for the changes of rows, without a look into the source."""
     import pyarrow
 
     from walden import _walden
 
+    if options.rows:
+        return options.open(None).schema
     schema = pyarrow.schema(_walden.schema(options.table))
     if options.columns is not None:
         schema = pyarrow.schema([schema.field(name) for name in options.columns])
@@ -252,6 +284,10 @@ def _arrow_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
             return pyarrow.decimal128(20, 0)
         if pyarrow.types.is_dictionary(field.type):
             return field.type.value_type
+        if pyarrow.types.is_struct(field.type):
+            return pyarrow.struct([pyarrow.field(one.name, type_of(one), one.nullable) for one in field.type])
+        if pyarrow.types.is_time(field.type):
+            return pyarrow.string()
         return signed.get(field.type, field.type)
 
     return pyarrow.schema([pyarrow.field(field.name, type_of(field), field.nullable) for field in schema])
@@ -269,15 +305,30 @@ def _spark_schema(schema: pyarrow.Schema) -> StructType:
 
     types: dict[pyarrow.DataType, DataType] = {
         pyarrow.bool_(): BooleanType(),
+        pyarrow.int16(): ShortType(),
         pyarrow.int32(): IntegerType(),
         pyarrow.int64(): LongType(),
+        pyarrow.float32(): FloatType(),
+        pyarrow.float64(): DoubleType(),
         pyarrow.string(): StringType(),
+        pyarrow.binary(): BinaryType(),
+        pyarrow.date32(): DateType(),
         pyarrow.timestamp("us", "UTC"): TimestampType(),
-        pyarrow.decimal128(20, 0): DecimalType(20, 0),
+        pyarrow.timestamp("us"): TimestampNTZType(),
     }
+
+    def type_of(arrow: pyarrow.DataType) -> DataType:
+        if pyarrow.types.is_decimal128(arrow):
+            return DecimalType(arrow.precision, arrow.scale)
+        if pyarrow.types.is_struct(arrow):
+            return StructType([StructField(one.name, type_of(one.type), one.nullable) for one in arrow])
+        if pyarrow.types.is_map(arrow):
+            return MapType(type_of(arrow.key_type), type_of(arrow.item_type))
+        return types[arrow]
+
     described = {field.name: (field.metadata or {}).get(b"description", b"").decode() for field in schema}
     fields = [
-        StructField(field.name, types[field.type], field.nullable, {"comment": described[field.name]})
+        StructField(field.name, type_of(field.type), field.nullable, {"comment": described[field.name]})
         for field in _arrow_schema(schema)
     ]
     return StructType(fields)
