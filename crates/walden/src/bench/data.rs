@@ -231,7 +231,7 @@ impl Bench<'_> {
     }
 
     fn run_one(&self, program: &str, command: Option<&mut Command>) -> Result<Run> {
-        if program.contains("export") && self.parquet.exists() {
+        if program.starts_with("walden export") && self.parquet.exists() {
             std::fs::remove_dir_all(self.parquet)?;
         }
         if let Some(command) = command {
