@@ -137,10 +137,8 @@ fn properties(schema: &SchemaRef, content: &str) -> WriterProperties {
         .set_sorting_columns(sorting)
         .set_key_value_metadata(Some(metadata));
     for field in schema.fields() {
-        // Numbers that hardly repeat are smaller as differences, and a dictionary of them only takes time.
-        if matches!(field.data_type(), DataType::UInt64 | DataType::Timestamp(..))
-            || matches!(field.name().as_str(), "block" | "xid")
-        {
+        // Numbers are smaller as differences, and a dictionary of them only takes time.
+        if field.data_type().is_integer() || matches!(field.data_type(), DataType::Timestamp(..)) {
             let path = ColumnPath::from(field.name().as_str());
             properties = properties
                 .set_column_dictionary_enabled(path.clone(), false)

@@ -270,6 +270,7 @@ impl RowChanges {
             chunks: toast::Chunks::default(),
             speculative: FxHashMap::default(),
             filter: filter.clone(),
+            last_outcome: None,
             counts: Counts::default(),
             tuples: Vec::new(),
             failure: None,

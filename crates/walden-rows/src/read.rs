@@ -114,6 +114,7 @@ pub(crate) struct Reader<'c, F> {
     /// Inserts that are not confirmed yet.
     pub speculative: FxHashMap<(RelFileLocator, Tid), (Lsn, TupleChange)>,
     pub filter: Filter,
+    pub last_outcome: Option<(u32, Outcome)>,
     pub counts: Counts,
     pub tuples: Vec<TupleChange>,
     pub failure: Option<std::io::Error>,
@@ -221,15 +222,23 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
+    /// What became of a transaction: mostly of the same one as for the change before.
+    fn outcome(&mut self, xid: u32) -> Outcome {
+        match self.last_outcome {
+            Some((last, outcome)) if last == xid => outcome,
+            _ => self.last_outcome.insert((xid, self.findings.outcome(xid))).1,
+        }
+    }
+
     /// Whether a change of a transaction is wanted; counts those that are left out.
-    fn is_wanted(&mut self, lsn: Lsn, xid: u32, operation: Option<Operation>) -> bool {
+    fn is_wanted(&mut self, lsn: Lsn, xid: u32, outcome: Outcome, operation: Option<Operation>) -> bool {
         let filter = &self.filter;
         let is_wanted = filter.from.is_none_or(|from| lsn >= from)
             && filter.xid.is_none_or(|wanted| wanted == xid || wanted == self.findings.top(xid))
             && operation.is_none_or(|operation| {
                 filter.operations.is_empty() || filter.operations.contains(&operation)
             });
-        let is_aborted = matches!(self.findings.outcome(xid), Outcome::Aborted { .. });
+        let is_aborted = matches!(outcome, Outcome::Aborted { .. });
         if is_wanted && is_aborted && !filter.with_aborted {
             self.counts.aborted += 1;
             return false;
@@ -245,13 +254,13 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         operation: Operation,
         tuple: TupleChange,
     ) -> ControlFlow<()> {
-        if !self.is_wanted(lsn, xid, Some(operation)) {
+        let outcome = self.outcome(xid);
+        if !self.is_wanted(lsn, xid, outcome, Some(operation)) {
             return ControlFlow::Continue(());
         }
         let Some(table) = self.table(oid) else { return ControlFlow::Continue(()) };
         let before = self.image(&table, &tuple.old);
         let after = self.image(&table, &tuple.new);
-        let outcome = self.findings.outcome(xid);
         let is_unknown = |image: &Image| match image {
             Image::None => false,
             Image::Row(row) => !row.is_known(),
@@ -277,11 +286,12 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     }
 
     fn event(&mut self, lsn: Lsn, xid: u32, table: Arc<Table>, kind: EventKind) -> ControlFlow<()> {
-        if !self.is_wanted(lsn, xid, None) {
+        let outcome = self.outcome(xid);
+        if !self.is_wanted(lsn, xid, outcome, None) {
             return ControlFlow::Continue(());
         }
         self.counts.events += 1;
-        let (top_xid, outcome) = (self.findings.top(xid), self.findings.outcome(xid));
+        let top_xid = self.findings.top(xid);
         (self.each)(Entry::Event(Event { lsn, xid, top_xid, outcome, table, kind }))
     }
 

@@ -1,9 +1,11 @@
 //! Changes in the formats of `--format`.
 
 use std::fmt::{Display, Write};
+use std::sync::Arc;
 
 use anyhow::Result as AnyResult;
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use walden_format::payload::Timestamp;
 use walden_rows::value::Value;
 use walden_rows::{Cell, Entry, EventKind, Image, Operation, Outcome, Row, RowChange, Table, sql};
 
@@ -17,6 +19,12 @@ const BLOCK: usize = 64 << 10;
 pub(super) struct Printer {
     format: RowsFormat,
     text: String,
+    /// A row as JSON, for CSV.
+    json: Vec<u8>,
+    /// The last table, and the field of CSV with its name: rows of a table come one after the other.
+    relation: Option<(Arc<Table>, String)>,
+    /// The last time of a commit, and its text.
+    time: Option<(Timestamp, String)>,
 }
 
 impl Printer {
@@ -29,7 +37,7 @@ impl Printer {
             }
             _ => {}
         }
-        Ok(Printer { format, text })
+        Ok(Printer { format, text, json: Vec::new(), relation: None, time: None })
     }
 
     pub fn entry(&mut self, entry: &Entry) -> AnyResult<()> {
@@ -97,12 +105,23 @@ impl Printer {
             Entry::Event(event) => (event.xid, event.top_xid, &event.table, event.kind.name()),
             Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
         };
-        let (time, state) = match entry.outcome() {
-            Outcome::Committed { time, .. } => (time.to_string(), entry.outcome().name()),
-            other => (String::new(), other.name()),
+        if self.relation.as_ref().is_none_or(|(last, _)| !Arc::ptr_eq(last, table)) {
+            let mut relation = String::new();
+            push_quoted(&mut relation, &table.to_string());
+            self.relation = Some((Arc::clone(table), relation));
+        }
+        let relation = self.relation.as_ref().map_or("", |(_, text)| text);
+        let time = match entry.outcome() {
+            Outcome::Committed { time, .. } => {
+                if self.time.as_ref().is_none_or(|(last, _)| *last != time) {
+                    self.time = Some((time, time.to_string()));
+                }
+                self.time.as_ref().map_or("", |(_, text)| text)
+            }
+            Outcome::Aborted { .. } | Outcome::Unfinished => "",
         };
-        let relation = quoted(&table.to_string());
-        let _ = write!(out, "{},{time},{state},{xid},{top_xid},{relation},{operation}", entry.lsn());
+        let (lsn, state) = (entry.lsn(), entry.outcome().name());
+        let _ = write!(out, "{lsn},{time},{state},{xid},{top_xid},{relation},{operation}");
         let images = match entry {
             Entry::Event(_) => [None, None],
             Entry::Change(change) => [change.before.row(), change.after.row()],
@@ -110,7 +129,9 @@ impl Printer {
         for row in images {
             out.push(',');
             if let Some(row) = row {
-                out.push_str(&quoted(&serde_json::to_string(&Object(table, row))?));
+                self.json.clear();
+                serde_json::to_writer(&mut self.json, &Object(table, row))?;
+                push_quoted(out, std::str::from_utf8(&self.json)?);
             }
         }
         out.push('\n');
@@ -135,12 +156,20 @@ impl Printer {
     }
 }
 
-/// A field of CSV.
-fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
+/// Adds a field of CSV.
+fn push_quoted(out: &mut String, text: &str) {
+    if !text.contains([',', '"', '\n', '\r']) {
+        out.push_str(text);
+        return;
     }
+    out.push('"');
+    for (index, piece) in text.split('"').enumerate() {
+        if index > 0 {
+            out.push_str("\"\"");
+        }
+        out.push_str(piece);
+    }
+    out.push('"');
 }
 
 /// A change that cannot be made or reverted, for a comment.
