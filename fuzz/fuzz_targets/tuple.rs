@@ -1,6 +1,7 @@
-//! Tuples whose columns and bytes are arbitrary: no panic, no value longer than what it was made from can be, and none that is not
-//! printed.
+//! Tuples whose columns and bytes are arbitrary: no panic, neither in reading nor in printing.
 #![no_main]
+
+use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
 use walden_rows::{Cell, Types, tuple_values};
@@ -50,6 +51,16 @@ const TYPES: [(u32, i16, char); 40] = [
     (4532, -1, 'i'),
 ];
 
+/// Takes so many bytes of text.
+struct Limited(usize);
+
+impl Write for Limited {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0 = self.0.checked_sub(text.len()).ok_or(std::fmt::Error)?;
+        Ok(())
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((count, rest)) = data.split_first() else { return };
     let Some((choices, bytes)) = rest.split_at_checked(usize::from(count % 16)) else { return };
@@ -82,8 +93,8 @@ fuzz_target!(|data: &[u8]| {
     tuple.extend(bytes);
     for cell in tuple_values(&Types::default(), &columns, &tuple).unwrap_or_default() {
         if let Cell::Value(value) = cell {
-            // Decompression makes up to 256 bytes of one, and printing up to 30 of each.
-            assert!(value.to_string().len() <= 256 * 64 * (tuple.len() + 64));
+            // A number of few bytes may have 100,000 digits, and an array many of them.
+            let _ = write!(Limited(1 << 20), "{value}");
         }
     }
 });
