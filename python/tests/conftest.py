@@ -63,7 +63,7 @@ def program() -> str:
 
 @pytest.fixture(scope="session")
 def work(program: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A run of a real server: wal/ and names.json, and base/, from which the log goes on."""
+    """A run of a real server: wal/, and base/, the data directory from which the log goes on."""
     folder = tmp_path_factory.mktemp("work") / "mixed"
     command = [program, "lab", "run", "mixed", "--size", "1000", "--keep-data", "-o", folder]
     run = subprocess.run(command, capture_output=True, text=True)
