@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
 use walden_rows::{Cell, Types, tuple_values};
-use walden_source::names::{Column, Missing};
+use walden_source::names::Column;
 
 /// Built-in types: numbers, texts, times, bits, addresses, geometry, JSON, text search, arrays, ranges, multiranges. `attlen`, `attalign`.
 const TYPES: [(u32, i16, char); 40] = [
@@ -66,21 +66,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((choices, bytes)) = rest.split_at_checked(usize::from(count % 16)) else { return };
     let column = |(index, choice): (usize, &u8)| {
         let (type_oid, length, align) = TYPES[usize::from(*choice) % TYPES.len()];
-        Column {
-            number: index as i16 + 1,
-            name: "c".into(),
-            type_oid,
-            typmod: -1,
-            length,
-            align,
-            storage: 'x',
-            is_dropped: false,
-            is_generated: false,
-            is_virtual: false,
-            is_identity_always: false,
-            is_key: false,
-            missing: Missing::Null,
-        }
+        Column::plain(index as i16 + 1, "c", type_oid, length, align)
     };
     let columns: Vec<Column> = choices.iter().enumerate().map(column).collect();
     // The header of a tuple without nulls, but for what the input says.

@@ -388,27 +388,13 @@ fn composite(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use walden_source::names::{Column, Missing, Type};
+    use walden_source::names::{Column, Type};
 
     use super::*;
     use crate::tuple::Tuple;
 
     fn column(type_oid: u32, length: i16, align: char) -> Column {
-        Column {
-            number: 1,
-            name: "c".to_owned(),
-            type_oid,
-            typmod: -1,
-            length,
-            align,
-            storage: 'x',
-            is_dropped: false,
-            is_generated: false,
-            is_virtual: false,
-            is_identity_always: false,
-            is_key: false,
-            missing: Missing::Null,
-        }
+        Column::plain(1, "c", type_oid, length, align)
     }
 
     /// Types of users: an enum, a composite type with an array of itself, a domain of itself, a range.

@@ -217,27 +217,13 @@ mod tests {
     use std::sync::Arc;
 
     use walden_format::lsn::Lsn;
-    use walden_source::names::{Column, Missing};
+    use walden_source::names::Column;
 
     use super::*;
     use crate::change::Outcome;
 
     fn column(number: i16, name: &str, type_oid: u32, is_key: bool) -> Column {
-        Column {
-            number,
-            name: name.to_owned(),
-            type_oid,
-            typmod: -1,
-            length: -1,
-            align: 'i',
-            storage: 'x',
-            is_dropped: false,
-            is_generated: false,
-            is_virtual: false,
-            is_identity_always: false,
-            is_key,
-            missing: Missing::Null,
-        }
+        Column { is_key, ..Column::plain(number, name, type_oid, -1, 'i') }
     }
 
     fn change(operation: Operation, is_key: bool, before: Image, after: Image) -> RowChange {

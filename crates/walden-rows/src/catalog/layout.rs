@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 use walden_format::version::Major;
-use walden_source::names::{Column, Missing};
+use walden_source::names::Column;
 
 /// OIDs of the catalogs that are read.
 pub(crate) mod oid {
@@ -65,21 +65,7 @@ fn column(index: usize, name: &str, of: &str, version: u32) -> Column {
         "anyarray" => (-1, 'd'),
         _ => (-1, 'i'),
     };
-    Column {
-        number: index as i16 + 1,
-        name: name.to_owned(),
-        type_oid: 0,
-        typmod: -1,
-        length,
-        align,
-        storage: 'p',
-        is_dropped: false,
-        is_generated: false,
-        is_virtual: false,
-        is_identity_always: false,
-        is_key: false,
-        missing: Missing::Null,
-    }
+    Column::plain(index as i16 + 1, name, 0, length, align)
 }
 
 #[cfg(test)]

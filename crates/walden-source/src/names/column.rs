@@ -47,6 +47,27 @@ pub enum Missing {
     Bytes(Vec<u8>),
 }
 
+impl Column {
+    /// A column that was not dropped, is not generated, no key, and stored as it is: `attnum`, name, `atttypid`, `attlen` and `attalign`.
+    pub fn plain(number: i16, name: &str, type_oid: u32, length: i16, align: char) -> Column {
+        Column {
+            number,
+            name: name.to_owned(),
+            type_oid,
+            typmod: -1,
+            length,
+            align,
+            storage: 'p',
+            is_dropped: false,
+            is_generated: false,
+            is_virtual: false,
+            is_identity_always: false,
+            is_key: false,
+            missing: Missing::Null,
+        }
+    }
+}
+
 /// A type that a user made, as `pg_type` and the catalogs beside it have it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Type {
