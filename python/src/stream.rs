@@ -41,8 +41,7 @@ impl Reading {
                 }
             }
             Reading::RowChanges { table, batch_rows } => {
-                let filter = table.changes().filter().clone();
-                Batches::start_row_changes(RowTable::clone(table), filter, *batch_rows)
+                Batches::start_row_changes(RowTable::clone(table), *batch_rows)
             }
         }
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use walden_rows::Filter;
 use walden_source::inventory::Inventory;
 
 use crate::read::{ReadError, ReadOptions, read, read_part};
@@ -54,11 +53,11 @@ impl Batches {
         })
     }
 
-    /// Starts to read the changes of a table's rows that `filter` leaves, in batches of up to `batch_rows`. Damage ends them with an
-    /// error.
-    pub fn start_row_changes(table: RowTable, filter: Filter, batch_rows: usize) -> Batches {
+    /// Starts to read the changes of a table's rows, in batches of up to `batch_rows`. Damage ends them with an error.
+    pub fn start_row_changes(table: RowTable, batch_rows: usize) -> Batches {
         Batches::spawn("row_changes", table.schema(), move |sender| {
-            let summary = table.read(&filter, batch_rows, |_| {}, |batch| send(sender, batch))?;
+            let filter = table.changes().filter();
+            let summary = table.read(filter, batch_rows, |_| {}, |batch| send(sender, batch))?;
             summary.damage.map_or(Ok(()), |damage| Err(ReadError::Damaged(Arc::new(damage))))
         })
     }

@@ -43,9 +43,9 @@ const MAX_DIGITS: u8 = 38;
 pub struct RowTable {
     changes: RowChanges,
     columns: Arc<[RowColumn]>,
-    /// Of all columns.
+    /// Of the wanted columns.
     schema: SchemaRef,
-    /// Those that are wanted.
+    /// Places of the wanted columns among all; nothing if that is all of them, in their order.
     wanted: Option<Arc<[usize]>>,
     lsn_text: bool,
 }
@@ -75,22 +75,15 @@ impl RowTable {
     /// # Errors
     /// There are fewer columns.
     pub fn project(mut self, columns: &[usize]) -> Result<RowTable, ArrowError> {
-        let schema = self.schema().project(columns)?;
+        self.schema = Arc::new(self.schema.project(columns)?);
         let of_all = |index: &usize| self.wanted.as_ref().map_or(*index, |wanted| wanted[*index]);
         self.wanted = Some(columns.iter().map(of_all).collect());
-        debug_assert_eq!(self.schema().as_ref(), &schema);
         Ok(self)
     }
 
     /// The columns: see docs/rows.md.
     pub fn schema(&self) -> SchemaRef {
-        match &self.wanted {
-            None => self.schema.clone(),
-            Some(wanted) => {
-                let fields = wanted.iter().map(|index| self.schema.fields()[*index].clone());
-                Arc::new(Schema::new(fields.collect::<Vec<_>>()))
-            }
-        }
+        self.schema.clone()
     }
 
     /// What was surveyed.
