@@ -208,6 +208,12 @@ def _callers() -> int:
     return level
 
 
+def _columns(names: Sequence[str] | None) -> list[str] | None:
+    if isinstance(names, str):
+        raise TypeError("columns: expected a list of names, found str")
+    return None if names is None else list(names)
+
+
 def _table(
     name: str,
     source: Source,
@@ -221,8 +227,7 @@ def _table(
     timeline: int | None = None,
     **opening: Any,
 ) -> Table:
-    if isinstance(columns, str):
-        raise TypeError("columns: expected a list of names, found str")
+    wanted = _columns(columns)
     place = None
     if part is not None:
         if not isinstance(part, Part):
@@ -236,7 +241,7 @@ def _table(
     native = _walden.table(
         log,
         name,
-        columns=None if columns is None else list(columns),
+        columns=wanted,
         lsn_text=lsn_text,
         batch_rows=batch_rows,
         part=place,
@@ -387,8 +392,7 @@ def row_changes(
     The other arguments are those of `records`. What is not known of a row is NULL, and the table says why in
     ``before_unknown``, ``after_unknown`` and the maps ``before_unknown_columns`` and ``after_unknown_columns``.
     """
-    if isinstance(columns, str):
-        raise TypeError("columns: expected a list of names, found str")
+    wanted = _columns(columns)
     log = _open(
         source,
         names=names,
@@ -407,7 +411,7 @@ def row_changes(
         aborted=aborted,
         xid=xid,
         operations=[operations] if isinstance(operations, str) else list(operations),
-        columns=None if columns is None else list(columns),
+        columns=wanted,
         lsn_text=lsn_text,
         batch_rows=batch_rows,
         memory=memory,
