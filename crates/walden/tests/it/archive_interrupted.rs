@@ -1,9 +1,8 @@
 //! Ctrl-C at any moment of pack, import and export: they end at once, leave nothing half-written, and go on when they are run again.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::archive::{json, text};
@@ -32,11 +31,9 @@ fn archived(folder: &Path) -> PathBuf {
     repo
 }
 
-const SIGINT: i32 = 2;
-
 /// Runs a command again and again, and interrupts it later each time, until it ends before that; `check` is called each time.
 fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) {
-    let mut delay = Duration::from_millis(1);
+    let mut delay = Duration::ZERO;
     let mut is_handled = false;
     loop {
         let mut running = Command::new(env!("CARGO_BIN_EXE_walden"))
@@ -45,10 +42,12 @@ fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        // From the handler on: how long a program takes to start depends on what else the machine does.
+        wait_for_handler(&mut running);
         std::thread::sleep(delay);
-        let kill =
-            Command::new("kill").args(["-INT", &running.id().to_string()]).stderr(Stdio::null()).status();
-        kill.unwrap();
+        // A child that was not waited for keeps its number, even when it has ended.
+        let pid = rustix::process::Pid::from_child(&running);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let began = Instant::now();
         let status = running.wait().unwrap();
         assert!(began.elapsed() < Duration::from_secs(5), "it goes on for {:?}", began.elapsed());
@@ -56,13 +55,26 @@ fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) {
             check(true);
             break;
         }
-        // Before the handler is there, nothing has begun.
-        assert!(status.code() == Some(130) || status.signal() == Some(SIGINT), "{delay:?}: {status:?}");
-        is_handled |= status.code() == Some(130);
+        assert_eq!(status.code(), Some(130), "{delay:?}: {status:?}");
+        is_handled = true;
         check(false);
         delay = delay * 5 / 4 + Duration::from_millis(1);
     }
     assert!(is_handled, "it was never interrupted while it worked");
+}
+
+/// Waits until a program catches SIGINT, or has ended.
+fn wait_for_handler(running: &mut Child) {
+    let status = format!("/proc/{}/status", running.id());
+    while running.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        if caught & (1 << (rustix::process::Signal::INT.as_raw() - 1)) != 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 /// The files below a folder.
