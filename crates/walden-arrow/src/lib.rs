@@ -6,6 +6,8 @@ mod blocks;
 mod columns;
 pub mod export;
 mod framing;
+mod parquet_file;
+mod parquet_labels;
 mod read;
 mod records;
 pub mod row_changes;
