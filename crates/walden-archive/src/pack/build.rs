@@ -6,7 +6,7 @@ use walden_codec::container::{FileForm, KEYFRAME_BYTES, Meta, Needs, Reader, Wri
 use walden_format::lsn::SegmentName;
 use walden_source::error_text;
 
-use super::PackOptions;
+use super::{PackOptions, Stored};
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, PackName};
 use crate::object::{
@@ -83,12 +83,26 @@ impl Builder<'_> {
     }
 
     fn pack_from(&self, run: PackName) -> Result<Outcome, ArchiveError> {
-        match self.build(run) {
-            Ok(Some(built)) => self.publish(built),
-            Ok(None) => Ok(Outcome::Left),
-            Err(error) if error.is_not_found() => Ok(Outcome::Left),
-            Err(error) => Err(error),
+        let built = match self.build(run) {
+            Ok(Some(built)) => built,
+            Ok(None) => return Ok(Outcome::Left),
+            Err(error) if error.is_not_found() => return Ok(Outcome::Left),
+            Err(error) => return Err(error),
+        };
+        match self.publish(&built) {
+            // A store that has lost what it took is another matter: then the segments' own objects are still all there is.
+            Err(error) if error.is_not_found() && self.is_superseded(&built)? => Ok(Outcome::Left),
+            outcome => outcome,
         }
+    }
+
+    /// Whether another process has removed a pack since: its segments are in a larger one, or were pruned.
+    fn is_superseded(&self, built: &Built) -> Result<bool, ArchiveError> {
+        let now = Stored::list(self.archive)?;
+        let own = built.pack;
+        let is_larger = |pack: &PackName| *pack != own && pack.contains(own.first) && pack.contains(own.last);
+        let is_pruned = || built.originals.iter().all(|original| !now.singles.contains_key(&original.name));
+        Ok(now.packs.keys().any(is_larger) || is_pruned())
     }
 
     /// Writes a pack into memory, of all segments of a run or of its first ones; nothing if these are not more than one.
@@ -148,7 +162,7 @@ impl Builder<'_> {
     }
 
     /// Stores a pack, and removes its segments' own objects once it is certain that it is there and has the same.
-    fn publish(&self, built: Built) -> Result<Outcome, ArchiveError> {
+    fn publish(&self, built: &Built) -> Result<Outcome, ArchiveError> {
         let (store, pack) = (self.archive.store(), built.pack);
         let (key, bytes) = (pack.key(), built.object.len() as u64);
         let bytes_before: u64 = built.originals.iter().map(|original| original.bytes).sum();

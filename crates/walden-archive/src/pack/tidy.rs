@@ -9,6 +9,7 @@ use super::{Packed, Stored};
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, hexadecimal};
+use crate::store::Cause;
 use crate::verify::Finding;
 
 /// Removes objects whose segments are all in one pack, which is decoded and compared first. What is not the same is left as it is
@@ -41,7 +42,10 @@ pub(super) fn tidy(
             }
         };
         if !is_dry_run {
-            archive.store().make_durable(&pack.key())?;
+            match archive.store().make_durable(&pack.key()) {
+                Err(error) if error.cause == Cause::NotFound => continue,
+                other => other?,
+            }
         }
         for (double, bytes) in doubles {
             match is_same(archive, double, bytes, pack.first, &hashes) {

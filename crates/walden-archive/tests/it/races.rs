@@ -10,6 +10,7 @@ use walden_archive::Archive;
 use walden_archive::export::{Plan, Selection, export};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::Object;
+use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::source::{Bound, SourceOptions, open};
 use walden_archive::store::{Folder, Store};
@@ -17,7 +18,7 @@ use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::Lsn;
 
 use crate::faults::{copy, half_packed, pack_all};
-use crate::material::{archive, commit_time, stored};
+use crate::material::{archive, archive_of, commit_time, expect_all, log, stored};
 use crate::watched::{Order, Watched};
 
 /// What another process does in one call.
@@ -226,4 +227,55 @@ fn a_source_has_every_segment_and_finds_moments() {
             }
         }
     });
+}
+
+/// A process packs in small packs, or tidies up where one was killed that did; at its k-th call, for every k, another one has stored a
+/// larger pack of the same segments, and tidies up, which takes the small packs away again.
+#[test]
+fn a_pack_that_a_larger_one_replaces_meanwhile_is_no_problem() {
+    let segments = log(1, 0x20, 8);
+    let single = tempfile::tempdir().expect("a folder");
+    archive_of(single.path(), &segments);
+    let packed_by = |size: u64| {
+        let packed = tempfile::tempdir().expect("a folder");
+        copy(&single.path().join("archive"), &packed.path().join("archive"));
+        pack_all(&archive(packed.path()), size);
+        packed
+    };
+    let (small, large) = (packed_by(4), packed_by(8));
+    for is_killed in [false, true] {
+        let mut with_fewer_packs = 0;
+        for at in 0.. {
+            let root = tempfile::tempdir().expect("a folder");
+            let place = root.path().join("archive");
+            copy(&single.path().join("archive"), &place);
+            if is_killed {
+                copy(&small.path().join("archive"), &place);
+            }
+            let (seen, large) = (Arc::new(Mutex::new(0)), large.path().join("archive"));
+            let (calls, folder) = (seen.clone(), place.clone());
+            let live = Watched::new(&place, move |_| {
+                let mut calls = calls.lock().expect("a lock");
+                if *calls == at {
+                    copy(&large, &folder);
+                    pack_all(&Archive::new(Box::new(Folder::new(&folder))), 8);
+                }
+                *calls += 1;
+            });
+            let options = PackOptions { segments: Some(4), keep: 0, threads: 1, ..PackOptions::default() };
+            let what = format!("at call {at}, killed: {is_killed}");
+            let packed = pack(&Archive::new(Box::new(live)), &options, &|_, _| {});
+            let packed = packed.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(packed.is_good(), "{what}: {packed:?}");
+            with_fewer_packs += u64::from(packed.segments < 8);
+            let good = archive(root.path());
+            pack_all(&good, 8);
+            expect_all(&good, &segments, &what);
+            let calls = *seen.lock().expect("a lock");
+            if at >= calls {
+                assert!(calls > 20 && with_fewer_packs > 5, "{calls} calls, {with_fewer_packs}");
+                break;
+            }
+        }
+    }
 }
