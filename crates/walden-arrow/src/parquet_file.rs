@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{DataType, FieldRef, Int32Type, SchemaRef};
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
@@ -15,7 +15,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 
 use crate::export::CONTENT_KEY;
-use crate::parquet_labels::LabelChunk;
+use crate::parquet_dictionary::DictionaryChunk;
 
 /// Rows of a row group: what a reader can skip by its statistics, and what a writer keeps in memory.
 const ROW_GROUP: usize = 1 << 19;
@@ -32,7 +32,7 @@ pub struct ParquetFile<W: Write + Send> {
 }
 
 enum Chunk {
-    Labels(Box<LabelChunk>),
+    Dictionary(Box<DictionaryChunk>),
     Other(Box<ArrowColumnWriter>),
 }
 
@@ -66,14 +66,14 @@ impl<W: Write + Send> ParquetFile<W> {
 
     fn add(&mut self, batch: &RecordBatch) -> Result<()> {
         if self.chunks.is_empty() {
-            self.begin_row_group()?;
+            self.begin_row_group(batch)?;
         }
-        let mut chunks = self.chunks.iter_mut();
+        let mut chunks = self.chunks.iter_mut().peekable();
         for (field, column) in self.schema.fields().iter().zip(batch.columns()) {
-            if is_label(field) {
-                if let Some(Chunk::Labels(chunk)) = chunks.next() {
-                    chunk.write(column.as_dictionary::<Int32Type>());
-                }
+            if let Some(Chunk::Dictionary(chunk)) =
+                chunks.next_if(|next| matches!(next, Chunk::Dictionary(_)))
+            {
+                chunk.write(column)?;
                 continue;
             }
             for leaf in compute_leaves(field, column)? {
@@ -86,28 +86,23 @@ impl<W: Write + Send> ParquetFile<W> {
         Ok(())
     }
 
-    fn begin_row_group(&mut self) -> Result<()> {
+    /// Chooses how each column is written, by the first rows of the row group.
+    fn begin_row_group(&mut self, batch: &RecordBatch) -> Result<()> {
         let index = self.file.flushed_row_groups().len();
         let writers = self.factory.create_column_writers(index)?;
-        let descriptors = self.file.schema_descr().columns();
-        // Labels are leaves; so are most columns, and others have several.
-        let names: Vec<&str> = self
-            .schema
-            .fields()
-            .iter()
-            .filter(|field| is_label(field))
-            .map(|field| field.name().as_str())
-            .collect();
-        let is_label_leaf =
-            |path: &ColumnPath| matches!(path.parts(), [name] if names.contains(&name.as_str()));
-        self.chunks = writers
-            .into_iter()
-            .zip(descriptors)
-            .map(|(writer, descriptor)| match is_label_leaf(descriptor.path()) {
-                true => Chunk::Labels(Box::new(LabelChunk::new(descriptor.clone()))),
-                false => Chunk::Other(Box::new(writer)),
-            })
-            .collect();
+        let leaves = self.file.schema_descr();
+        for (leaf, writer) in writers.into_iter().enumerate() {
+            let (descriptor, column) = (leaves.column(leaf), batch.column(leaves.get_column_root_idx(leaf)));
+            // Those of nested columns go to the library.
+            let dictionary = match descriptor.path().parts() {
+                [_] => DictionaryChunk::new(&descriptor, column, self.level)?,
+                _ => None,
+            };
+            self.chunks.push(match dictionary {
+                Some(chunk) => Chunk::Dictionary(Box::new(chunk)),
+                None => Chunk::Other(Box::new(writer)),
+            });
+        }
         Ok(())
     }
 
@@ -118,8 +113,8 @@ impl<W: Write + Send> ParquetFile<W> {
         let mut group = self.file.next_row_group()?;
         for chunk in self.chunks.drain(..) {
             match chunk {
-                Chunk::Labels(chunk) => {
-                    let (bytes, close) = chunk.close(self.level)?;
+                Chunk::Dictionary(chunk) => {
+                    let (bytes, close) = chunk.close()?;
                     group.append_column(&Bytes::from(bytes), close)?;
                 }
                 Chunk::Other(writer) => writer.close()?.append_to_row_group(&mut group)?,
@@ -128,13 +123,6 @@ impl<W: Write + Send> ParquetFile<W> {
         group.close()?;
         self.rows = 0;
         Ok(())
-    }
-}
-
-fn is_label(field: &FieldRef) -> bool {
-    match field.data_type() {
-        DataType::Dictionary(key, value) => **key == DataType::Int32 && **value == DataType::Utf8,
-        _ => false,
     }
 }
 
