@@ -19,12 +19,36 @@ const BLOCK: usize = 64 << 10;
 pub(super) struct Printer {
     format: RowsFormat,
     text: String,
-    /// A row as JSON, for CSV.
+    /// A value as JSON, for CSV.
     json: Vec<u8>,
-    /// The last table, and the field of CSV with its name: rows of a table come one after the other.
-    relation: Option<(Arc<Table>, String)>,
+    /// The last table in CSV: rows of a table come one after the other.
+    relation: Option<Relation>,
     /// The last time of a commit, and its text.
     time: Option<(Timestamp, String)>,
+}
+
+/// What rows of a table have in common in CSV.
+struct Relation {
+    table: Arc<Table>,
+    /// The field with its name.
+    name: String,
+    /// Each column's name in a quoted field, as the key of a JSON object.
+    keys: Vec<String>,
+}
+
+impl Relation {
+    fn new(table: &Arc<Table>) -> AnyResult<Relation> {
+        let mut name = String::new();
+        push_quoted(&mut name, &table.to_string());
+        let mut keys = Vec::with_capacity(table.columns.len());
+        for column in &table.columns {
+            let mut key = String::new();
+            push_doubled(&mut key, &serde_json::to_string(&column.column.name)?);
+            key.push(':');
+            keys.push(key);
+        }
+        Ok(Relation { table: Arc::clone(table), name, keys })
+    }
 }
 
 impl Printer {
@@ -105,12 +129,10 @@ impl Printer {
             Entry::Event(event) => (event.xid, event.top_xid, &event.table, event.kind.name()),
             Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
         };
-        if self.relation.as_ref().is_none_or(|(last, _)| !Arc::ptr_eq(last, table)) {
-            let mut relation = String::new();
-            push_quoted(&mut relation, &table.to_string());
-            self.relation = Some((Arc::clone(table), relation));
+        if self.relation.as_ref().is_none_or(|last| !Arc::ptr_eq(&last.table, table)) {
+            self.relation = Some(Relation::new(table)?);
         }
-        let relation = self.relation.as_ref().map_or("", |(_, text)| text);
+        let Some(relation) = &self.relation else { return Ok(()) };
         let time = match entry.outcome() {
             Outcome::Committed { time, .. } => {
                 if self.time.as_ref().is_none_or(|(last, _)| *last != time) {
@@ -120,8 +142,14 @@ impl Printer {
             }
             Outcome::Aborted { .. } | Outcome::Unfinished => "",
         };
-        let (lsn, state) = (entry.lsn(), entry.outcome().name());
-        let _ = write!(out, "{lsn},{time},{state},{xid},{top_xid},{relation},{operation}");
+        // Field by field: a format string takes several times as long, and there may be millions of rows.
+        let _ = write!(out, "{}", entry.lsn());
+        let (mut xid_text, mut top_xid_text) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (xid, top_xid) = (xid_text.format(xid), top_xid_text.format(top_xid));
+        for field in [time, entry.outcome().name(), xid, top_xid, &relation.name, operation] {
+            out.push(',');
+            out.push_str(field);
+        }
         let images = match entry {
             Entry::Event(_) => [None, None],
             Entry::Change(change) => [change.before.row(), change.after.row()],
@@ -129,9 +157,7 @@ impl Printer {
         for row in images {
             out.push(',');
             if let Some(row) = row {
-                self.json.clear();
-                serde_json::to_writer(&mut self.json, &Object(table, row))?;
-                push_quoted(out, std::str::from_utf8(&self.json)?);
+                push_object(out, &relation.keys, row, &mut self.json)?;
             }
         }
         out.push('\n');
@@ -163,13 +189,47 @@ fn push_quoted(out: &mut String, text: &str) {
         return;
     }
     out.push('"');
+    push_doubled(out, text);
+    out.push('"');
+}
+
+/// Adds a part of a quoted field of CSV.
+fn push_doubled(out: &mut String, text: &str) {
     for (index, piece) in text.split('"').enumerate() {
         if index > 0 {
             out.push_str("\"\"");
         }
         out.push_str(piece);
     }
-    out.push('"');
+}
+
+/// Adds a row as a JSON object in a field of CSV: what [`Object`] is, quoted. `keys` are those of [`Relation`].
+fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>) -> AnyResult<()> {
+    let mut begin = "\"{";
+    for (key, cell) in keys.iter().zip(&row.cells) {
+        if matches!(cell, Cell::Unknown(_)) {
+            continue;
+        }
+        out.push_str(std::mem::replace(&mut begin, ","));
+        out.push_str(key);
+        match cell {
+            Cell::Value(Value::Int2(value)) => out.push_str(itoa::Buffer::new().format(*value)),
+            Cell::Value(Value::Int4(value)) => out.push_str(itoa::Buffer::new().format(*value)),
+            Cell::Value(Value::Int8(value)) => {
+                out.push_str("\"\"");
+                out.push_str(itoa::Buffer::new().format(*value));
+                out.push_str("\"\"");
+            }
+            cell => {
+                json.clear();
+                serde_json::to_writer(&mut *json, &JsonCell(cell))?;
+                push_doubled(out, std::str::from_utf8(json)?);
+            }
+        }
+    }
+    // An object without fields needs no quotes.
+    out.push_str(if begin == "," { "}\"" } else { "{}" });
+    Ok(())
 }
 
 /// A change that cannot be made or reverted, for a comment.
@@ -311,23 +371,30 @@ impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (column, cell) in self.0.columns.iter().zip(&self.1.cells) {
-            let name = &column.column.name;
-            match cell {
-                Cell::Unknown(_) => {}
-                Cell::Null => map.serialize_entry(name, &())?,
-                Cell::Value(Value::Bool(value)) => map.serialize_entry(name, value)?,
-                Cell::Value(Value::Int2(value)) => map.serialize_entry(name, value)?,
-                Cell::Value(Value::Int4(value)) => map.serialize_entry(name, value)?,
-                Cell::Value(Value::Oid(value)) => map.serialize_entry(name, value)?,
-                Cell::Value(
-                    Value::Text(text) | Value::Json(text) | Value::Jsonb(text) | Value::Printed(text),
-                ) => {
-                    map.serialize_entry(name, text)?;
-                }
-                Cell::Value(value) => map.serialize_entry(name, &Shown(value))?,
+            if !matches!(cell, Cell::Unknown(_)) {
+                map.serialize_entry(&column.column.name, &JsonCell(cell))?;
             }
         }
         map.end()
+    }
+}
+
+/// A cell in JSON: numbers that every reader has as they are, and all else as PostgreSQL prints it.
+struct JsonCell<'a>(&'a Cell);
+
+impl Serialize for JsonCell<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Cell::Unknown(_) | Cell::Null => serializer.serialize_unit(),
+            Cell::Value(Value::Bool(value)) => serializer.serialize_bool(*value),
+            Cell::Value(Value::Int2(value)) => serializer.serialize_i16(*value),
+            Cell::Value(Value::Int4(value)) => serializer.serialize_i32(*value),
+            Cell::Value(Value::Oid(value)) => serializer.serialize_u32(*value),
+            Cell::Value(
+                Value::Text(text) | Value::Json(text) | Value::Jsonb(text) | Value::Printed(text),
+            ) => serializer.serialize_str(text),
+            Cell::Value(value) => serializer.collect_str(value),
+        }
     }
 }
 
