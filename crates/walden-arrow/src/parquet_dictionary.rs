@@ -682,7 +682,9 @@ mod tests {
         (70_000, true, |_| None),
         (70_000, true, |row| (row < 30_000).then(|| "early".to_owned())),
         (600_000, false, |row| Some(format!("of three: {}", scattered(row) % 3))),
-        (600_000, true, |row| (scattered(row) % 7 != 0).then(|| format!("{}", scattered(row) % 300))),
+        (600_000, true, |row| {
+            (!scattered(row).is_multiple_of(7)).then(|| format!("{}", scattered(row) % 300))
+        }),
         (90_000, false, |row| Some(format!("all different: {}", scattered(row)))),
         (90_000, true, |row| (row % 9 < 8).then(|| format!("{:06}", row / 13))),
         (90_000, false, |row| Some(format!("{:06}", 90_000 - row / 8))),
@@ -742,8 +744,9 @@ mod tests {
         // Few different ones, also at the ends of the range; many after the first rows; one; none.
         let few = |row: u64| Some([0, 1, 5000, u64::MAX, 1 << 63][scattered(row) as usize % 5]);
         let later = |row: u64| Some(if row < 5000 { 7 } else { row });
-        let gaps = |row: u64| (row % 3 > 0).then_some(u64::MAX - row / 40_000);
-        let numbers: [(&str, &dyn Fn(u64) -> Option<u64>); 4] =
+        let gaps = |row: u64| (!row.is_multiple_of(3)).then_some(u64::MAX - row / 40_000);
+        type Number<'a> = &'a dyn Fn(u64) -> Option<u64>;
+        let numbers: [(&str, Number<'_>); 4] =
             [("few", &few), ("later", &later), ("gaps", &gaps), ("none", &|_| None)];
         for data_type in [DataType::UInt8, DataType::UInt16, DataType::UInt32, DataType::UInt64, time] {
             let bits = 8 * data_type.primitive_width().unwrap() as u32;
