@@ -10,6 +10,7 @@ use arrow::error::ArrowError;
 use arrow::ipc::CompressionType;
 use arrow::ipc::reader::FileReader;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
 use crate::parquet_file::ParquetFile;
@@ -61,7 +62,10 @@ impl<W: Write + Send> TableWriter<W> {
         content: &str,
     ) -> Result<TableWriter<W>, ArrowError> {
         let writer = match format {
-            FileFormat::Parquet => Writer::Parquet(Box::new(ParquetFile::new(out, schema, content)?)),
+            FileFormat::Parquet => {
+                let file = ParquetFile::new(out, schema, content).map_err(from_parquet)?;
+                Writer::Parquet(Box::new(file))
+            }
             FileFormat::Arrow => {
                 let plain = without_dictionaries(schema);
                 let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD))?;
@@ -80,7 +84,7 @@ impl<W: Write + Send> TableWriter<W> {
     /// That of the output.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
         match &mut self.0 {
-            Writer::Parquet(writer) => Ok(writer.write(batch)?),
+            Writer::Parquet(writer) => writer.write(batch).map_err(from_parquet),
             Writer::Arrow(writer, plain) => {
                 let columns: Vec<ArrayRef> = batch
                     .columns()
@@ -98,15 +102,26 @@ impl<W: Write + Send> TableWriter<W> {
     ///
     /// # Errors
     /// That of the output.
-    pub fn finish(self) -> Result<W, ArrowError> {
+    pub fn finish(self) -> Result<(), ArrowError> {
         match self.0 {
-            Writer::Parquet(writer) => Ok(writer.finish()?),
+            Writer::Parquet(writer) => writer.finish().map_err(from_parquet),
             Writer::Arrow(mut writer, _) => {
                 writer.finish()?;
-                writer.into_inner()
+                writer.into_inner().map(drop)
             }
-            Writer::Csv(writer) => Ok(writer.into_inner()),
+            Writer::Csv(writer) => {
+                writer.into_inner();
+                Ok(())
+            }
         }
+    }
+}
+
+/// With the output's error as its source, which Arrow's own conversion makes a text.
+fn from_parquet(error: ParquetError) -> ArrowError {
+    match error {
+        ParquetError::External(source) => ArrowError::ExternalError(source),
+        other => other.into(),
     }
 }
 
@@ -140,5 +155,47 @@ pub fn content(file: std::fs::File, format: FileFormat) -> Result<Option<String>
             Ok(reader.custom_metadata().get(CONTENT_KEY).cloned())
         }
         FileFormat::Csv => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::io;
+
+    use arrow::array::UInt32Array;
+
+    use super::*;
+
+    /// Has no room for more than so many bytes.
+    struct Full(usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Callers tell people what to do by the kind of the error.
+    #[test]
+    fn a_full_disk_is_the_source_of_the_error() {
+        let schema = Arc::new(Schema::new(vec![Field::new("number", DataType::UInt32, false)]));
+        let numbers: ArrayRef = Arc::new(UInt32Array::from_iter_values(0..100_000));
+        let batch = RecordBatch::try_new(schema.clone(), vec![numbers]).unwrap();
+        for room in [0, 10, 300] {
+            let write = || -> Result<(), ArrowError> {
+                let mut writer = TableWriter::new(Full(room), FileFormat::Parquet, &schema, "")?;
+                writer.write(&batch)?;
+                writer.finish()
+            };
+            let error = write().err().expect("no room");
+            let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+            assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::StorageFull), "{room}: {error:?}");
+        }
     }
 }

@@ -692,7 +692,8 @@ mod tests {
 
     /// Both writers' files of the same batches.
     fn written(schema: &SchemaRef, batches: &[RecordBatch]) -> (Vec<u8>, Vec<u8>) {
-        let mut ours = ParquetFile::new(Vec::new(), schema, "").unwrap();
+        let mut bytes = Vec::new();
+        let mut ours = ParquetFile::new(&mut bytes, schema, "").unwrap();
         let properties = WriterProperties::builder()
             .set_statistics_enabled(EnabledStatistics::Page)
             .set_max_row_group_row_count(Some(1 << 19))
@@ -702,7 +703,8 @@ mod tests {
             ours.write(batch).unwrap();
             theirs.write(batch).unwrap();
         }
-        (ours.finish().unwrap(), theirs.into_inner().unwrap())
+        ours.finish().unwrap();
+        (bytes, theirs.into_inner().unwrap())
     }
 
     /// That a column's statistics are the library's.
@@ -776,9 +778,10 @@ mod tests {
     fn unused_texts_do_not_count() {
         let schema = schema(false);
         let batch = &batches(&schema, 26, &|row| Some(((b'a' + row as u8) as char).to_string()))[0];
-        let mut file = ParquetFile::new(Vec::new(), &schema, "").unwrap();
+        let mut bytes = Vec::new();
+        let mut file = ParquetFile::new(&mut bytes, &schema, "").unwrap();
         file.write(&batch.slice(3, 4)).unwrap();
-        let bytes = file.finish().unwrap();
+        file.finish().unwrap();
         let metadata = metadata(&bytes);
         let statistics = metadata.row_group(0).column(0).statistics().unwrap();
         assert_eq!(statistics.min_bytes_opt(), Some(&b"d"[..]));

@@ -59,9 +59,9 @@ impl<W: Write + Send> ParquetFile<W> {
         Ok(())
     }
 
-    pub(crate) fn finish(mut self) -> Result<W> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.end_row_group()?;
-        self.file.into_inner()
+        self.file.finish().map(drop)
     }
 
     fn add(&mut self, batch: &RecordBatch) -> Result<()> {

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+#[cfg(feature = "data")]
+use anyhow::Context as _;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 #[cfg(feature = "data")]
@@ -254,8 +256,9 @@ fn write_file(
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         },
     )?;
-    result?;
-    writer.finish()?;
+    let named = || format!("cannot write {}", path.display());
+    result.with_context(named)?;
+    writer.finish().with_context(named)?;
     output.commit(&Meta::default())?;
     Ok(summary)
 }
