@@ -193,7 +193,7 @@ mod tests {
                 writer.write(&batch)?;
                 writer.finish()
             };
-            let error = write().err().expect("no room");
+            let error = write().expect_err("no room");
             let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
             assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::StorageFull), "{room}: {error:?}");
         }
