@@ -111,6 +111,11 @@ impl PackName {
         (self.first..=self.last).contains(&name)
     }
 
+    /// Whether another pack's segments are all in this one, and it is not the same.
+    pub(crate) fn replaces(self, other: PackName) -> bool {
+        self != other && self.contains(other.first) && self.contains(other.last)
+    }
+
     /// How many segments it has.
     pub fn segments(self) -> u64 {
         u64::from(self.last.segment - self.first.segment) + 1

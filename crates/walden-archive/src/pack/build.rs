@@ -99,10 +99,8 @@ impl Builder<'_> {
     /// Whether another process has removed a pack since: its segments are in a larger one, or were pruned.
     fn is_superseded(&self, built: &Built) -> Result<bool, ArchiveError> {
         let now = Stored::list(self.archive)?;
-        let own = built.pack;
-        let is_larger = |pack: &PackName| *pack != own && pack.contains(own.first) && pack.contains(own.last);
         let is_pruned = || built.originals.iter().all(|original| !now.singles.contains_key(&original.name));
-        Ok(now.packs.keys().any(is_larger) || is_pruned())
+        Ok(now.packs.keys().any(|pack| pack.replaces(built.pack)) || is_pruned())
     }
 
     /// Writes a pack into memory, of all segments of a run or of its first ones; nothing if these are not more than one.

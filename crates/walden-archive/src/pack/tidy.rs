@@ -69,9 +69,7 @@ pub(super) fn tidy(
 fn objects_within(stored: &Stored, pack: PackName) -> Vec<(Object, u64)> {
     let singles = stored.singles.range(pack.first..=pack.last);
     let singles = singles.map(|(name, bytes)| (Object::File(ArchivedFile::Segment(*name)), *bytes));
-    let is_within =
-        |other: &PackName| *other != pack && pack.contains(other.first) && pack.contains(other.last);
-    let packs = stored.packs.iter().filter(|(other, _)| is_within(other));
+    let packs = stored.packs.iter().filter(|(other, _)| pack.replaces(**other));
     singles.chain(packs.map(|(other, bytes)| (Object::Pack(*other), *bytes))).collect()
 }
 
