@@ -618,7 +618,7 @@ mod tests {
     use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
     use super::*;
-    use crate::parquet_file::ParquetFile;
+    use crate::parquet_file::{ParquetFile, ROW_GROUP};
 
     fn label_type() -> DataType {
         DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
@@ -696,7 +696,7 @@ mod tests {
         let mut ours = ParquetFile::new(&mut bytes, schema, "").unwrap();
         let properties = WriterProperties::builder()
             .set_statistics_enabled(EnabledStatistics::Page)
-            .set_max_row_group_row_count(Some(1 << 19))
+            .set_max_row_group_row_count(Some(ROW_GROUP))
             .build();
         let mut theirs = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties)).unwrap();
         for batch in batches {

@@ -18,7 +18,7 @@ use crate::export::CONTENT_KEY;
 use crate::parquet_dictionary::DictionaryChunk;
 
 /// Rows of a row group: what a reader can skip by its statistics, and what a writer keeps in memory.
-const ROW_GROUP: usize = 1 << 19;
+pub(crate) const ROW_GROUP: usize = 1 << 19;
 
 /// Writes batches of one schema, compressed with zstd.
 pub struct ParquetFile<W: Write + Send> {
@@ -136,7 +136,6 @@ fn properties(schema: &SchemaRef, content: &str, level: ZstdLevel) -> WriterProp
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
         .set_statistics_enabled(EnabledStatistics::Page)
-        .set_max_row_group_row_count(Some(ROW_GROUP))
         .set_sorting_columns(sorting)
         .set_key_value_metadata(Some(metadata));
     for field in schema.fields() {
