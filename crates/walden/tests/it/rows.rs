@@ -315,8 +315,11 @@ fn rows_equal_the_audit(version: u32) -> Outcome {
         assert_equal(&found, &audited(&mut client, table), &format!("{version} {table}"));
         count += found.len();
     }
-    let query = "SELECT count(*) FROM items WHERE pg_column_compression(packed) = 'lz4'";
-    let packed: i64 = client.query_one(query, &[]).unwrap().get(0);
+    let query = "SELECT count(*), (SELECT attcompression = 'l' FROM pg_attribute
+        WHERE attrelid = 'items'::regclass AND attname = 'packed') FROM items WHERE pg_column_compression(packed) = 'lz4'";
+    let row = client.query_one(query, &[]).unwrap();
+    let (packed, has_lz4): (i64, bool) = (row.get(0), row.get(1));
+    assert_eq!(packed > 0, has_lz4, "{packed} rows with lz4");
     say(&format!(
         "PostgreSQL {version}: {count} changes are as the triggers saw them, {packed} rows at the end with lz4"
     ));
