@@ -6,7 +6,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, DictionaryArray, Int32Array, PrimitiveArray, StringArray,
     TimestampMicrosecondArray,
 };
-use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowPrimitiveType, Int32Type};
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
@@ -54,10 +54,22 @@ pub(crate) fn numbers<P: ArrowPrimitiveType>(
 /// An array of times; [`NO_TIME`] is NULL.
 pub(crate) fn times(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     let values: Vec<i64> = values.into_iter().collect();
-    let nulls = values
-        .contains(&NO_TIME)
-        .then(|| NullBuffer::from(values.iter().map(|time| *time != NO_TIME).collect::<Vec<bool>>()));
+    let nulls = null_if(&values, |time| *time == NO_TIME);
     Arc::new(TimestampMicrosecondArray::new(ScalarBuffer::from(values), nulls).with_timezone("UTC"))
+}
+
+/// The rows that are NULL, if there are any.
+pub(crate) fn null_if<T>(values: &[T], is_null: impl Fn(&T) -> bool) -> Option<NullBuffer> {
+    // Without a branch for each row.
+    let has_nulls = values.iter().fold(false, |found, value| found | is_null(value));
+    let valid = || BooleanBuffer::collect_bool(values.len(), |row| !is_null(&values[row]));
+    has_nulls.then(|| NullBuffer::new(valid()))
+}
+
+/// What each row's key stands for; `none` for a negative one.
+fn of_keys<T: Copy>(keys: &[i32], none: T, values: impl Iterator<Item = T>) -> Vec<T> {
+    let by_next_key: Vec<T> = std::iter::once(none).chain(values).collect();
+    keys.iter().map(|key| by_next_key[(key + 1).max(0) as usize]).collect()
 }
 
 /// An array of truth values.
@@ -80,23 +92,18 @@ pub(crate) fn labels<K, T: AsRef<str>>(
     // Equal texts have one key, as readers may compare keys.
     let mut texts: Vec<T> = Vec::new();
     let mut known: FxHashMap<String, i32> = FxHashMap::default();
-    let key_of: Vec<i32> = values
-        .iter()
-        .map(|value| {
-            let Some(text) = text(value) else { return -1 };
-            *known.entry(text.as_ref().to_owned()).or_insert_with(|| {
-                texts.push(text);
-                texts.len() as i32 - 1
-            })
+    let text_keys = values.iter().map(|value| {
+        let Some(text) = text(value) else { return -1 };
+        *known.entry(text.as_ref().to_owned()).or_insert_with(|| {
+            texts.push(text);
+            texts.len() as i32 - 1
         })
-        .collect();
-    let look_up = |key: i32| usize::try_from(key).ok().and_then(|key| key_of.get(key)).copied().unwrap_or(-1);
-    let keys: Vec<i32> = keys.iter().map(|key| look_up(*key)).collect();
-    let nulls = keys
-        .iter()
-        .any(|key| *key < 0)
-        .then(|| NullBuffer::from(keys.iter().map(|key| *key >= 0).collect::<Vec<bool>>()));
-    let keys: Vec<i32> = keys.into_iter().map(|key| key.max(0)).collect();
+    });
+    let mut keys = of_keys(keys, -1, text_keys);
+    let nulls = null_if(&keys, |key| *key < 0);
+    if nulls.is_some() {
+        keys.iter_mut().for_each(|key| *key = (*key).max(0));
+    }
     let texts: StringArray = match texts.is_empty() {
         // A key must be one of a value, also where it is NULL.
         true => StringArray::from(vec![""]),
@@ -205,17 +212,12 @@ impl Files {
     where
         P::Native: Default,
     {
-        let keys = &self.column.keys.values;
-        let value = |key: &i32| usize::try_from(*key).ok().and_then(|key| self.column.values.get(key));
-        let values = keys.iter().map(|key| value(key).map_or_else(P::Native::default, &number));
-        numbers::<P>(values, self.nulls())
+        let Keys { keys, values } = &self.column;
+        numbers::<P>(of_keys(&keys.values, P::Native::default(), values.iter().map(number)), self.nulls())
     }
 
     /// The rows without a file, if there are any.
     pub fn nulls(&self) -> Option<NullBuffer> {
-        let keys = &self.column.keys.values;
-        keys.iter()
-            .any(|key| *key < 0)
-            .then(|| NullBuffer::from(keys.iter().map(|key| *key >= 0).collect::<Vec<bool>>()))
+        null_if(&self.column.keys.values, |key| *key < 0)
     }
 }

@@ -6,7 +6,6 @@ mod blocks;
 mod columns;
 pub mod export;
 mod framing;
-mod parquet_dictionary;
 mod parquet_file;
 mod read;
 mod records;

@@ -1,13 +1,12 @@
 //! The table `records`.
 
 use arrow::array::ArrayRef;
-use arrow::buffer::NullBuffer;
 use arrow::datatypes::{UInt8Type, UInt16Type, UInt32Type, UInt64Type};
 use walden_format::record::Record;
 use walden_format::rmgr::{Kind, KindTable};
 use walden_format::simple::SimpleRecord;
 
-use crate::columns::{Files, Kinds, Numbers, numbers, times};
+use crate::columns::{Files, Kinds, Numbers, null_if, numbers, times};
 use crate::rows::{Place, Rows, Wanted, fork_column};
 
 /// Rows of `records`.
@@ -144,9 +143,9 @@ impl Rows for RecordRows {
             "xid" => nonzero(&self.xid.values),
             "top_xid" => nonzero(&self.top_xid.values),
             "origin" => {
-                let valid = self.origin.values.iter().map(|origin| *origin <= u16::MAX.into());
                 let origins = self.origin.values.iter().map(|origin| *origin as u16);
-                numbers::<UInt16Type>(origins, Some(NullBuffer::from_iter(valid)))
+                let nulls = null_if(&self.origin.values, |origin| *origin > u16::MAX.into());
+                numbers::<UInt16Type>(origins, nulls)
             }
             "bytes" => self.length.map::<UInt32Type>(aligned),
             "record_length" => self.length.map::<UInt32Type>(|bytes| bytes),
@@ -173,6 +172,5 @@ fn aligned(bytes: u32) -> u32 {
 
 /// Numbers of which 0 stands for none.
 pub(crate) fn nonzero(values: &[u32]) -> ArrayRef {
-    let nulls = values.contains(&0).then(|| NullBuffer::from_iter(values.iter().map(|value| *value != 0)));
-    numbers::<UInt32Type>(values.iter().copied(), nulls)
+    numbers::<UInt32Type>(values.iter().copied(), null_if(values, |value| *value == 0))
 }

@@ -47,6 +47,8 @@ pub struct RowTable {
     schema: SchemaRef,
     /// Places of the wanted columns among all; nothing if that is all of them, in their order.
     wanted: Option<Arc<[usize]>>,
+    /// Whether a wanted column says something of the rows before, and of those after.
+    wants_images: [bool; 2],
     lsn_text: bool,
 }
 
@@ -67,7 +69,7 @@ impl RowTable {
             |column: TypedColumn| RowColumn { data_type: data_type(&column.types), name: column.name };
         let columns: Arc<[RowColumn]> = changes.columns()?.into_iter().map(column).collect();
         let schema = schema(&columns, lsn_text);
-        Ok(RowTable { changes, columns, schema, wanted: None, lsn_text })
+        Ok(RowTable { changes, columns, schema, wanted: None, wants_images: [true; 2], lsn_text })
     }
 
     /// The same with no more than these columns of its schema, in this order.
@@ -76,6 +78,8 @@ impl RowTable {
     /// There are fewer columns.
     pub fn project(mut self, columns: &[usize]) -> Result<RowTable, ArrowError> {
         self.schema = Arc::new(self.schema.project(columns)?);
+        let wants = |image: &str| self.schema.fields().iter().any(|field| field.name().starts_with(image));
+        self.wants_images = ["before", "after"].map(wants);
         let of_all = |index: &usize| self.wanted.as_ref().map_or(*index, |wanted| wanted[*index]);
         self.wanted = Some(columns.iter().map(of_all).collect());
         Ok(self)
@@ -114,7 +118,7 @@ impl RowTable {
         };
         let mut is_over = false;
         let summary = self.changes.read(filter, done, |entry| {
-            rows.add(&self.columns, &entry);
+            rows.add(&self.columns, &entry, self.wants_images);
             if rows.count < batch_rows.max(1) && rows.bytes < BATCH_BYTES {
                 return ControlFlow::Continue(());
             }
@@ -276,7 +280,7 @@ impl Rows {
         }
     }
 
-    fn add(&mut self, columns: &[RowColumn], entry: &Entry) {
+    fn add(&mut self, columns: &[RowColumn], entry: &Entry, wants_images: [bool; 2]) {
         let (xid, top_xid, table, operation) = match entry {
             Entry::Event(event) => (event.xid, event.top_xid, &event.table, event.kind.name()),
             Entry::Change(change) => (change.xid, change.top_xid, &change.table, change.operation.name()),
@@ -309,7 +313,9 @@ impl Rows {
         for (builder, tid) in self.tids.iter_mut().zip(tids) {
             builder.append_option(tid.map(|tid| tid.to_string()));
         }
-        for (into, image) in self.images.iter_mut().zip(images) {
+        for ((into, image), is_wanted) in self.images.iter_mut().zip(images).zip(wants_images) {
+            // Values are most of the work.
+            let image = if is_wanted { image } else { &Image::None };
             let names = table.columns.iter().map(|column| column.column.name.as_str());
             self.bytes += into.add(columns, names, image);
         }

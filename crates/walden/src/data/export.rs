@@ -84,11 +84,15 @@ fn parse_table(text: &str) -> Result<Table, String> {
     })
 }
 
+/// Rows that go from the reader to the writer at a time: so few that they stay in the processor's cache.
+const BATCH_ROWS: usize = 8192;
+
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let (inventory, mut options) = args.log.open(&args.sources, false)?;
     let threads = args.log.threads();
     options.threads = 1;
+    options.batch_rows = BATCH_ROWS;
     let tables: Vec<Table> = match args.tables.as_slice() {
         [] => Table::all().filter(|table| *table != Table::Blocks).collect(),
         tables => tables.to_vec(),

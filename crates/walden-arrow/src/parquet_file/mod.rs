@@ -1,21 +1,29 @@
-//! A writer of Parquet files.
+//! A writer of Parquet files: the library's files and row groups, and column chunks of our own ([`chunk`]) for the types that
+//! tables have.
+
+mod chunk;
+mod deltas;
+mod dictionary;
+mod numbers;
+mod packing;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
-use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::Result;
 use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::ColumnPath;
 
+use self::chunk::ColumnChunk;
 use crate::export::CONTENT_KEY;
-use crate::parquet_dictionary::DictionaryChunk;
 
 /// Rows of a row group: what a reader can skip by its statistics, and what a writer keeps in memory.
 pub(crate) const ROW_GROUP: usize = 1 << 19;
@@ -32,8 +40,9 @@ pub struct ParquetFile<W: Write + Send> {
 }
 
 enum Chunk {
-    Dictionary(Box<DictionaryChunk>),
-    Other(Box<ArrowColumnWriter>),
+    Ours(ColumnChunk),
+    /// Of nested columns, and of types that few columns have.
+    Library(Box<ArrowColumnWriter>),
 }
 
 impl<W: Write + Send> ParquetFile<W> {
@@ -70,14 +79,12 @@ impl<W: Write + Send> ParquetFile<W> {
         }
         let mut chunks = self.chunks.iter_mut().peekable();
         for (field, column) in self.schema.fields().iter().zip(batch.columns()) {
-            if let Some(Chunk::Dictionary(chunk)) =
-                chunks.next_if(|next| matches!(next, Chunk::Dictionary(_)))
-            {
+            if let Some(Chunk::Ours(chunk)) = chunks.next_if(|next| matches!(next, Chunk::Ours(_))) {
                 chunk.write(column)?;
                 continue;
             }
             for leaf in compute_leaves(field, column)? {
-                if let Some(Chunk::Other(chunk)) = chunks.next() {
+                if let Some(Chunk::Library(chunk)) = chunks.next() {
                     chunk.write(&leaf)?;
                 }
             }
@@ -93,14 +100,13 @@ impl<W: Write + Send> ParquetFile<W> {
         let leaves = self.file.schema_descr();
         for (leaf, writer) in writers.into_iter().enumerate() {
             let (descriptor, column) = (leaves.column(leaf), batch.column(leaves.get_column_root_idx(leaf)));
-            // Those of nested columns go to the library.
-            let dictionary = match descriptor.path().parts() {
-                [_] => DictionaryChunk::new(&descriptor, column, self.level)?,
+            let ours = match descriptor.path().parts() {
+                [_] => ColumnChunk::new(&descriptor, column, self.level)?,
                 _ => None,
             };
-            self.chunks.push(match dictionary {
-                Some(chunk) => Chunk::Dictionary(Box::new(chunk)),
-                None => Chunk::Other(Box::new(writer)),
+            self.chunks.push(match ours {
+                Some(chunk) => Chunk::Ours(chunk),
+                None => Chunk::Library(Box::new(writer)),
             });
         }
         Ok(())
@@ -113,11 +119,11 @@ impl<W: Write + Send> ParquetFile<W> {
         let mut group = self.file.next_row_group()?;
         for chunk in self.chunks.drain(..) {
             match chunk {
-                Chunk::Dictionary(chunk) => {
+                Chunk::Ours(chunk) => {
                     let (bytes, close) = chunk.close()?;
                     group.append_column(&Bytes::from(bytes), close)?;
                 }
-                Chunk::Other(writer) => writer.close()?.append_to_row_group(&mut group)?,
+                Chunk::Library(writer) => writer.close()?.append_to_row_group(&mut group)?,
             }
         }
         group.close()?;
@@ -133,19 +139,10 @@ fn properties(schema: &SchemaRef, content: &str, level: ZstdLevel) -> WriterProp
         .index_of("start_lsn")
         .ok()
         .map(|index| vec![SortingColumn { column_idx: index as i32, descending: false, nulls_first: false }]);
-    let mut properties = WriterProperties::builder()
+    WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
         .set_statistics_enabled(EnabledStatistics::Page)
         .set_sorting_columns(sorting)
-        .set_key_value_metadata(Some(metadata));
-    for field in schema.fields() {
-        // Numbers are smaller as differences, and a dictionary of them only takes time.
-        if field.data_type().is_integer() || matches!(field.data_type(), DataType::Timestamp(..)) {
-            let path = ColumnPath::from(field.name().as_str());
-            properties = properties
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-        }
-    }
-    properties.build()
+        .set_key_value_metadata(Some(metadata))
+        .build()
 }

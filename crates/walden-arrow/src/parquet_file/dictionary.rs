@@ -1,0 +1,270 @@
+//! Columns with few different values: Parquet's `RLE_DICTIONARY`.
+//!
+//! Arrow's dictionaries have the keys that Parquet's dictionary encoding wants: each text of a batch is looked up once, and rows
+//! are numbers. Numbers of which there are few go the same way.
+
+use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray};
+use arrow::datatypes::{DataType, Int32Type};
+use parquet::basic::Encoding;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::chunk::{Encoder, PAGE, Range, Values};
+use super::numbers::{self, Number as _, NumberType, each_type};
+use super::packing::{bit_width, definition_levels, hybrid, run_length};
+
+/// The key of a row that is NULL.
+const NULL: u32 = u32::MAX;
+/// The first rows of a chunk of numbers, which decide how it is written.
+const SAMPLE: usize = 4096;
+/// So many of them have one value on average, or more.
+const REPEATED: usize = 64;
+
+/// Encodes each row as the key of its value.
+pub(super) struct Dictionary {
+    entries: Entries,
+    /// Keys of the rows in the page that is being filled.
+    keys: Vec<u32>,
+    /// Number of the page that is being filled, from 1.
+    page: usize,
+    /// The last page that had each key.
+    last_page: Vec<usize>,
+}
+
+/// The different values of a chunk, in the order of their first row.
+enum Entries {
+    Texts(Texts),
+    Numbers(Box<Numbers>),
+}
+
+impl Dictionary {
+    /// For a column that begins with these rows; `None` if there are too many different values in it.
+    pub fn of(column: &ArrayRef) -> Option<Dictionary> {
+        let entries = match column.data_type() {
+            DataType::Dictionary(key, value) => {
+                let is_label = **key == DataType::Int32 && **value == DataType::Utf8;
+                is_label.then(|| Entries::Texts(Texts::default()))?
+            }
+            other => {
+                let number_type = NumberType::of(other)?;
+                has_few_numbers(column).then(|| Entries::Numbers(Box::new(Numbers::new(number_type))))?
+            }
+        };
+        Some(Dictionary { entries, keys: Vec::with_capacity(PAGE), page: 1, last_page: Vec::new() })
+    }
+
+    /// The range of values in the page that is being filled.
+    fn range(&mut self) -> Range {
+        self.last_page.resize(self.entries.len(), 0);
+        let (mut range, values) = (Range::default(), self.entries.values());
+        let mut previous = None;
+        for key in self.keys.iter().copied() {
+            // Of a run of equal ones only the first says something new.
+            let is_repeated = previous == Some(key);
+            previous = Some(key);
+            if key == NULL {
+                range.nulls += 1;
+            } else if !is_repeated && self.last_page[key as usize] != self.page {
+                self.last_page[key as usize] = self.page;
+                let value = self.entries.value(key);
+                range.add(&Range { bounds: Some((value, value)), nulls: 0 }, &values);
+            }
+        }
+        range
+    }
+}
+
+/// Whether a column that begins with these rows has few different numbers.
+fn has_few_numbers(column: &ArrayRef) -> bool {
+    if column.len() < SAMPLE {
+        return false;
+    }
+    let mut sample = Vec::with_capacity(SAMPLE);
+    numbers::append(&column.slice(0, SAMPLE), &mut sample);
+    sample.into_iter().collect::<FxHashSet<u64>>().len() <= SAMPLE / REPEATED
+}
+
+impl Encoder for Dictionary {
+    fn rows(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn add(&mut self, rows: &ArrayRef) {
+        match &mut self.entries {
+            Entries::Texts(texts) => texts.keys(rows.as_dictionary::<Int32Type>(), &mut self.keys),
+            Entries::Numbers(numbers) => numbers.keys(rows, &mut self.keys),
+        }
+    }
+
+    fn end_page(&mut self, nullable: bool, out: &mut Vec<u8>) -> Range {
+        let range = self.range();
+        let is_present: Vec<u32> = match range.nulls {
+            0 => Vec::new(),
+            _ => self.keys.iter().map(|key| u32::from(*key != NULL)).collect(),
+        };
+        definition_levels(nullable, self.keys.len(), &is_present, out);
+        if range.nulls > 0 {
+            self.keys.retain(|key| *key != NULL);
+        }
+        // Each page may have keys of another width: that of those which are there by now.
+        let width = bit_width(self.entries.len());
+        out.push(width as u8);
+        hybrid(&self.keys, width, out);
+        self.keys.clear();
+        self.page += 1;
+        range
+    }
+
+    fn dictionary(&self) -> Option<(Vec<u8>, usize)> {
+        Some((self.entries.plain(), self.entries.len()))
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding::RLE_DICTIONARY
+    }
+
+    fn values(&self) -> Values<'_> {
+        self.entries.values()
+    }
+}
+
+impl Entries {
+    fn len(&self) -> usize {
+        match self {
+            Entries::Texts(texts) => texts.texts.len(),
+            Entries::Numbers(numbers) => numbers.numbers.len(),
+        }
+    }
+
+    fn values(&self) -> Values<'_> {
+        match self {
+            Entries::Texts(texts) => Values::Texts(&texts.texts),
+            Entries::Numbers(numbers) => Values::Numbers(numbers.number_type),
+        }
+    }
+
+    /// What stands for a key's value in ranges.
+    fn value(&self, key: u32) -> u64 {
+        match self {
+            Entries::Texts(_) => key.into(),
+            Entries::Numbers(numbers) => numbers.numbers[key as usize],
+        }
+    }
+
+    /// The dictionary page's bytes.
+    fn plain(&self) -> Vec<u8> {
+        match self {
+            Entries::Texts(texts) => {
+                let mut plain = Vec::new();
+                for text in &texts.texts {
+                    plain.extend_from_slice(&(text.len() as u32).to_le_bytes());
+                    plain.extend_from_slice(text.as_bytes());
+                }
+                plain
+            }
+            Entries::Numbers(numbers) => numbers
+                .numbers
+                .iter()
+                .flat_map(|number| number.to_le_bytes().into_iter().take(numbers.number_type.width))
+                .collect(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Texts {
+    texts: Vec<Box<str>>,
+    key_of: FxHashMap<Box<str>, u32>,
+}
+
+impl Texts {
+    fn keys(&mut self, column: &DictionaryArray<Int32Type>, keys: &mut Vec<u32>) {
+        let texts = column.values().as_string::<i32>();
+        // A text is added with the first row that has it: what no row has, statistics must not say.
+        let mut known = vec![NULL; texts.len()];
+        let mut look_up = |key: i32| {
+            let key = key as usize;
+            if known[key] == NULL && texts.is_valid(key) {
+                known[key] = self.key(texts.value(key));
+            }
+            known[key]
+        };
+        let rows = column.keys().values();
+        match column.keys().nulls() {
+            None if run_length(rows) == rows.len() => {
+                let key = rows.first().map_or(NULL, |key| look_up(*key));
+                keys.resize(keys.len() + rows.len(), key);
+            }
+            None => keys.extend(rows.iter().map(|key| look_up(*key))),
+            Some(nulls) if nulls.null_count() == rows.len() => keys.resize(keys.len() + rows.len(), NULL),
+            Some(nulls) => keys.extend(rows.iter().zip(nulls).map(|(key, is_present)| match is_present {
+                true => look_up(*key),
+                false => NULL,
+            })),
+        }
+    }
+
+    fn key(&mut self, text: &str) -> u32 {
+        if let Some(key) = self.key_of.get(text) {
+            return *key;
+        }
+        let key = self.texts.len() as u32;
+        self.texts.push(text.into());
+        self.key_of.insert(text.into(), key);
+        key
+    }
+}
+
+/// Size of the table of recent numbers: a power of two.
+const RECENT: usize = 256;
+
+struct Numbers {
+    number_type: NumberType,
+    numbers: Vec<u64>,
+    key_of: FxHashMap<u64, u32>,
+    /// Numbers with their keys, each in the place of its lowest bits.
+    recent: Box<[(u64, u32); RECENT]>,
+}
+
+impl Numbers {
+    fn new(number_type: NumberType) -> Numbers {
+        let recent = Box::new([(0, NULL); RECENT]);
+        Numbers { number_type, numbers: Vec::new(), key_of: FxHashMap::default(), recent }
+    }
+
+    fn keys(&mut self, column: &ArrayRef, keys: &mut Vec<u32>) {
+        let nulls = column.nulls();
+        if nulls.is_some_and(|nulls| nulls.null_count() == column.len()) {
+            return keys.resize(keys.len() + column.len(), NULL);
+        }
+        each_type!(column, rows => match nulls {
+            None if run_length(rows) == rows.len() => {
+                let key = rows.first().map_or(NULL, |number| self.key(number.extended()));
+                keys.resize(keys.len() + rows.len(), key);
+            }
+            None => keys.extend(rows.iter().map(|number| self.key(number.extended()))),
+            Some(nulls) => keys.extend(rows.iter().zip(nulls).map(|(number, is_present)| match is_present {
+                true => self.key(number.extended()),
+                false => NULL,
+            })),
+        });
+    }
+
+    #[inline(always)]
+    fn key(&mut self, number: u64) -> u32 {
+        match self.recent[number as usize % RECENT] {
+            (recent, key) if recent == number && key != NULL => key,
+            _ => self.look_up(number),
+        }
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, number: u64) -> u32 {
+        let numbers = &mut self.numbers;
+        let key = *self.key_of.entry(number).or_insert_with(|| {
+            numbers.push(number);
+            numbers.len() as u32 - 1
+        });
+        self.recent[number as usize % RECENT] = (number, key);
+        key
+    }
+}

@@ -1,0 +1,97 @@
+//! Columns of numbers: unsigned ones and times.
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, TimeUnit};
+
+/// How Parquet has numbers of an Arrow type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NumberType {
+    /// Bytes of the physical type: 4 or 8.
+    pub width: usize,
+    pub is_signed: bool,
+}
+
+impl NumberType {
+    /// `None` for types that no table has.
+    pub fn of(data_type: &DataType) -> Option<NumberType> {
+        let (width, is_signed) = match data_type {
+            DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => (4, false),
+            DataType::UInt64 => (8, false),
+            DataType::Timestamp(TimeUnit::Microsecond, _) => (8, true),
+            _ => return None,
+        };
+        Some(NumberType { width, is_signed })
+    }
+
+    /// Numbers that are in the order of these.
+    #[inline(always)]
+    pub fn order(self, number: u64) -> u64 {
+        number ^ (u64::from(self.is_signed) << 63)
+    }
+}
+
+/// A number as Arrow has it.
+pub(super) trait Number: Copy + PartialEq {
+    /// The same with its sign extended.
+    fn extended(self) -> u64;
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => {
+        $(impl Number for $type {
+            #[inline(always)]
+            fn extended(self) -> u64 {
+                u64::from(self)
+            }
+        })*
+    };
+}
+
+numbers!(u8, u16, u32, u64);
+
+impl Number for i64 {
+    #[inline(always)]
+    fn extended(self) -> u64 {
+        self.cast_unsigned()
+    }
+}
+
+/// Does the same with the slice of numbers of each type that [`NumberType::of`] knows. There is some number for a row that is NULL.
+macro_rules! each_type {
+    ($column:expr, $numbers:ident => $work:expr) => {{
+        use arrow::array::{Array as _, AsArray as _};
+        use arrow::datatypes::{
+            DataType, TimestampMicrosecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+        };
+        let column = $column;
+        match column.data_type() {
+            DataType::UInt8 => {
+                let $numbers = column.as_primitive::<UInt8Type>().values();
+                $work
+            }
+            DataType::UInt16 => {
+                let $numbers = column.as_primitive::<UInt16Type>().values();
+                $work
+            }
+            DataType::UInt32 => {
+                let $numbers = column.as_primitive::<UInt32Type>().values();
+                $work
+            }
+            DataType::UInt64 => {
+                let $numbers = column.as_primitive::<UInt64Type>().values();
+                $work
+            }
+            DataType::Timestamp(..) => {
+                let $numbers = column.as_primitive::<TimestampMicrosecondType>().values();
+                $work
+            }
+            other => unreachable!("{other} has no numbers of its own"),
+        }
+    }};
+}
+pub(super) use each_type;
+
+/// Appends the numbers of all rows, with the sign extended; any number for those that are NULL.
+pub(super) fn append(column: &ArrayRef, out: &mut Vec<u64>) {
+    each_type!(column, numbers => out.extend(numbers.iter().map(|number| number.extended())));
+}
