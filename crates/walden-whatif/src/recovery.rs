@@ -191,7 +191,7 @@ pub struct RecoveryRates {
     pub measured_on: String,
     /// The figures.
     pub nanoseconds: RecoveryModel,
-    /// What they were fitted to.
+    /// What they were fitted to, and what they are held against.
     pub recoveries: Vec<Recovered>,
 }
 
@@ -200,6 +200,9 @@ pub struct RecoveryRates {
 pub struct Recovered {
     /// The workload, with a setting that it was run under.
     pub workload: String,
+    /// Whether the figures were fitted to it.
+    #[serde(default = "fitted")]
+    pub is_fitted: bool,
     /// Bytes of WAL replayed.
     pub wal_bytes: u64,
     /// Its processor time in seconds: that of the recovering process, which is the time that it takes on an idle machine.
@@ -208,6 +211,11 @@ pub struct Recovered {
     pub elapsed_seconds: f64,
     /// What the figures say of it.
     pub computed_seconds: f64,
+}
+
+/// Files of before there was another kind have only such.
+fn fitted() -> bool {
+    true
 }
 
 #[cfg(test)]

@@ -16,16 +16,18 @@ use super::{Material, Variant, find_workloads, median, recover};
 use crate::terminal::Format;
 use crate::{output, recovery_rates, redo, terminal};
 
-/// The workloads, each with its size and the value of `wal_compression` if it has one. Between them, they have records without images, images
-/// compressed by each method and by none, and data in large records.
-const WORKLOADS: [(&str, u64, Option<&str>); 7] = [
-    ("oltp", 40_000, None),
-    ("oltp-pressure", 40_000, None),
-    ("oltp-pressure", 40_000, Some("pglz")),
-    ("oltp-pressure", 40_000, Some("lz4")),
-    ("oltp-pressure", 40_000, Some("zstd")),
-    ("dense", 300_000, None),
-    ("load", 80, None),
+/// The workloads, each with its size, the value of `wal_compression` if it has one, and whether the rates are fitted to it. Between them,
+/// they have records without images, images compressed by each method and by none, and data in large records. What is not fitted
+/// shows how good the rates are for other work.
+const WORKLOADS: [(&str, u64, Option<&str>, bool); 8] = [
+    ("oltp", 40_000, None, true),
+    ("oltp-pressure", 40_000, None, true),
+    ("oltp-pressure", 40_000, Some("pglz"), true),
+    ("oltp-pressure", 40_000, Some("lz4"), true),
+    ("oltp-pressure", 40_000, Some("zstd"), true),
+    ("dense", 300_000, None, true),
+    ("load", 80, None, true),
+    ("mixed", 30_000, None, false),
 ];
 
 /// Runs the command. `path` replaces the default place of the file.
@@ -35,7 +37,7 @@ pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) ->
         .context("cannot place the file of rates: set XDG_CONFIG_HOME or HOME, or write --calibrate=FILE")?;
     let mut postgresql = None;
     let mut measured = Vec::new();
-    for (name, size, compression) in WORKLOADS {
+    for (name, size, compression, is_fitted) in WORKLOADS {
         let workload = find_workloads(&[name.to_owned()])?.remove(0);
         let label = compression.map_or_else(|| name.to_owned(), |method| format!("{name}, {method}"));
         let setting = compression.map(|method| ("wal_compression", method));
@@ -68,12 +70,13 @@ pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) ->
         progress.finish();
         let (wal_bytes, work) = work(&material)?;
         let [seconds, elapsed_seconds] = [processor, elapsed].map(|all| median(all.into_iter()));
+        let computed_seconds = 0.0;
         let recovered =
-            Recovered { workload: label, wal_bytes, seconds, elapsed_seconds, computed_seconds: 0.0 };
+            Recovered { workload: label, is_fitted, wal_bytes, seconds, elapsed_seconds, computed_seconds };
         measured.push((work, recovered));
     }
-    let to_fit: Vec<(Work, f64)> =
-        measured.iter().map(|(work, recovered)| (*work, recovered.seconds)).collect();
+    let to_fit = measured.iter().filter(|(_, recovered)| recovered.is_fitted);
+    let to_fit: Vec<(Work, f64)> = to_fit.map(|(work, recovered)| (*work, recovered.seconds)).collect();
     let model = RecoveryModel::fit(&to_fit, &RecoveryModel::default());
     let computed = |(work, recovered): (Work, Recovered)| Recovered {
         computed_seconds: model.seconds(&work),
@@ -131,7 +134,10 @@ fn tables(rates: &RecoveryRates, path: &Path) -> String {
         .iter()
         .map(|one| Row {
             depth: 0,
-            label: one.workload.clone(),
+            label: match one.is_fitted {
+                true => one.workload.clone(),
+                false => format!("{}, not fitted", one.workload),
+            },
             cells: vec![
                 units::bytes(one.wal_bytes),
                 format!("{:.2} s", one.elapsed_seconds),

@@ -35,9 +35,9 @@ of the whole process, for WAL that `walden compress` compressed before the first
 
 Printed are the medians, the ratios of the medians, and the number of rounds in which PostgreSQL was slower.
 
-With --calibrate, PostgreSQL alone recovers from seven workloads, among them some with compressed full-page images, and the rates by \
-which walden whatif computes the time of recovery are fitted to the processor time that it takes: for each record, page, byte, and \
-decompressed image. They are written to ~/.config/walden/recovery.json, or to FILE.")]
+With --calibrate, PostgreSQL alone recovers from eight workloads, among them some with compressed full-page images, and the rates by \
+which walden whatif computes the time of recovery are fitted to the processor time that seven of them take: for each record, page, byte, and \
+decompressed image. The eighth shows how good they are for other work. They are written to ~/.config/walden/recovery.json, or to FILE.")]
 pub struct RedoArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
