@@ -55,7 +55,7 @@ pub(super) fn run_length<T: Copy + PartialEq>(values: &[T]) -> usize {
         return short;
     }
     let (chunks, _) = values.as_chunks::<CHUNK>();
-    let equal = CHUNK * chunks.iter().take_while(|chunk| are_all(*chunk, first)).count();
+    let equal = CHUNK * chunks.iter().take_while(|chunk| are_all(chunk, first)).count();
     equal + values[equal..].iter().take_while(|value| **value == first).count()
 }
 

@@ -134,7 +134,7 @@ fn numbers_are_what_the_library_writes() {
     let later = |row: u64| Some(if row < 5000 { 7 } else { row });
     let gaps = |row: u64| (!row.is_multiple_of(3)).then_some(u64::MAX - row / 40_000);
     // Many from the first rows on: rising, anywhere, with NULLs in some pages only, and at the ends of the range.
-    let rising = |row: u64| Some(1 << 40 | row * 57 + row % 7);
+    let rising = |row: u64| Some((1 << 40) + row * 57 + row % 7);
     let anywhere = |row: u64| Some(row.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let some = |row: u64| (row < 30_000 || row % 11 < 6).then_some(row / 30_000 % 2 * 100 + row % 100);
     let ends = |row: u64| Some([0, u64::MAX, 1 << 63, (1 << 63) - 1][row as usize % 4] ^ (row % 500));
