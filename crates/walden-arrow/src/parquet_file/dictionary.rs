@@ -4,6 +4,7 @@
 //! are numbers. Numbers of which there are few go the same way.
 
 use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Int32Type};
 use parquet::basic::Encoding;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -170,6 +171,28 @@ impl Entries {
     }
 }
 
+/// Appends the key of each row, which `key_of` gives for a value.
+fn append_keys<T: Copy + PartialEq>(
+    rows: &[T],
+    nulls: Option<&NullBuffer>,
+    keys: &mut Vec<u32>,
+    mut key_of: impl FnMut(T) -> u32,
+) {
+    match nulls {
+        // Many columns say the same in all rows of a batch.
+        None if run_length(rows) == rows.len() => {
+            let key = rows.first().map_or(NULL, |value| key_of(*value));
+            keys.resize(keys.len() + rows.len(), key);
+        }
+        None => keys.extend(rows.iter().map(|value| key_of(*value))),
+        Some(nulls) if nulls.null_count() == rows.len() => keys.resize(keys.len() + rows.len(), NULL),
+        Some(nulls) => keys.extend(rows.iter().zip(nulls).map(|(value, is_present)| match is_present {
+            true => key_of(*value),
+            false => NULL,
+        })),
+    }
+}
+
 #[derive(Default)]
 struct Texts {
     texts: Vec<Box<str>>,
@@ -181,26 +204,14 @@ impl Texts {
         let texts = column.values().as_string::<i32>();
         // A text is added with the first row that has it: what no row has, statistics must not say.
         let mut known = vec![NULL; texts.len()];
-        let mut look_up = |key: i32| {
+        let look_up = |key: i32| {
             let key = key as usize;
             if known[key] == NULL && texts.is_valid(key) {
                 known[key] = self.key(texts.value(key));
             }
             known[key]
         };
-        let rows = column.keys().values();
-        match column.keys().nulls() {
-            None if run_length(rows) == rows.len() => {
-                let key = rows.first().map_or(NULL, |key| look_up(*key));
-                keys.resize(keys.len() + rows.len(), key);
-            }
-            None => keys.extend(rows.iter().map(|key| look_up(*key))),
-            Some(nulls) if nulls.null_count() == rows.len() => keys.resize(keys.len() + rows.len(), NULL),
-            Some(nulls) => keys.extend(rows.iter().zip(nulls).map(|(key, is_present)| match is_present {
-                true => look_up(*key),
-                false => NULL,
-            })),
-        }
+        append_keys(column.keys().values(), column.keys().nulls(), keys, look_up);
     }
 
     fn key(&mut self, text: &str) -> u32 {
@@ -232,20 +243,8 @@ impl Numbers {
     }
 
     fn keys(&mut self, column: &ArrayRef, keys: &mut Vec<u32>) {
-        let nulls = column.nulls();
-        if nulls.is_some_and(|nulls| nulls.null_count() == column.len()) {
-            return keys.resize(keys.len() + column.len(), NULL);
-        }
-        each_type!(column, rows => match nulls {
-            None if run_length(rows) == rows.len() => {
-                let key = rows.first().map_or(NULL, |number| self.key(number.extended()));
-                keys.resize(keys.len() + rows.len(), key);
-            }
-            None => keys.extend(rows.iter().map(|number| self.key(number.extended()))),
-            Some(nulls) => keys.extend(rows.iter().zip(nulls).map(|(number, is_present)| match is_present {
-                true => self.key(number.extended()),
-                false => NULL,
-            })),
+        each_type!(column, rows => {
+            append_keys(rows, column.nulls(), keys, |number| self.key(number.extended()));
         });
     }
 
