@@ -213,7 +213,7 @@ pub struct Recovered {
     pub computed_seconds: f64,
 }
 
-/// Files of before there was another kind have only such.
+/// Files from before this field have only recoveries that the figures were fitted to.
 fn fitted() -> bool {
     true
 }
