@@ -330,14 +330,20 @@ fn minimal_does_not_log_index_builds_and_loads() {
         for statement in ["VACUUM item", "CHECKPOINT"] {
             client.batch_execute(statement).unwrap();
         }
+        let file = cluster.make_folder("rows").unwrap().join("item");
+        client.batch_execute(&format!("COPY item TO '{}'", file.display())).unwrap();
         let mut positions = vec![position(&mut client)];
+        let copy = format!("COPY loaded FROM '{}'", file.display());
         let work = [
-            "CREATE INDEX ON item (id)",
-            "BEGIN; CREATE TABLE loaded (id int, name text); INSERT INTO loaded SELECT * FROM item; COMMIT",
-            "CREATE INDEX ON item (name); UPDATE item SET name = 'x' WHERE id < 100",
+            "CREATE INDEX ON item (id)".to_owned(),
+            "BEGIN; CREATE TABLE loaded (id int, name text); INSERT INTO loaded SELECT * FROM item; COMMIT"
+                .to_owned(),
+            "CREATE INDEX ON item (name); UPDATE item SET name = 'x' WHERE id < 100".to_owned(),
+            // Emptied and loaded again.
+            format!("BEGIN; TRUNCATE loaded; {copy}; COMMIT"),
         ];
         for statements in work {
-            client.batch_execute(statements).unwrap();
+            client.batch_execute(&statements).unwrap();
             positions.push(position(&mut client));
         }
         let folder = tempfile::tempdir().unwrap();
