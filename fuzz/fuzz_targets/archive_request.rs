@@ -1,30 +1,4 @@
 //! What arrives at the socket of `walden archive serve`: no bytes may make it panic or allocate more than a request has.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-
-use self::protocol::{MAX_FIELDS, Reply, Request};
-
-// The file alone: the rest of its crate would be most of what is built for fuzzing.
-#[allow(dead_code)]
-#[path = "../../crates/walden-archive/src/serve/protocol.rs"]
-mod protocol;
-
-fuzz_target!(|data: &[u8]| {
-    let mut left = data;
-    if let Ok(request) = Request::read(&mut left) {
-        let parts = request.data.as_os_str().len()
-            + request.file.len()
-            + request.repo.len()
-            + request.config.as_os_str().len();
-        // Eight bytes of header, and two before each field.
-        assert_eq!(data.len() - left.len(), 16 + parts);
-        assert!(parts <= MAX_FIELDS);
-    }
-    let text = String::from_utf8_lossy(data).into_owned();
-    let mut written = Vec::new();
-    let reply = Reply::Failed { message: text.clone(), detail: text.clone(), hint: text };
-    reply.write(&mut written).expect("memory takes everything");
-    let fields = usize::from(u16::from_be_bytes([written[1], written[2]]));
-    assert!(written.len() == 3 + fields && fields <= MAX_FIELDS);
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| walden_fuzz::archive_request::run(data));

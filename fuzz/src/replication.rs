@@ -1,0 +1,10 @@
+//! What a server says over a replication connection: any messages, of any length.
+
+use walden_source::replication::read_messages;
+
+/// Runs one input.
+pub fn run(data: &[u8]) {
+    let Ok(count) = read_messages(data) else { return };
+    // Each message has a type and a length.
+    assert!(count * 5 <= data.len());
+}
