@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the package's wheel with the workspace's target folder, installs it into an environment under target/, and runs its tests.
-# Where there is Java, Spark's too. The arguments are pytest's.
+# Where there is Java, Spark's too. The arguments are pytest's; --environment alone only installs what the tests need.
 #
 # With WALDEN_PYTHON_LIBRARY=../target/debug/lib_walden.so, which `cargo build --workspace` makes, the package is put together around
 # that library: a wheel has other features of its dependencies, and so builds half of them again.
@@ -12,6 +12,7 @@ environment=../target/python
 packages=('maturin>=1.9,<2' duckdb pandas polars pyarrow pytest)
 command -v java >/dev/null && packages+=('pyspark>=4.1,<5')
 "$environment/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
+[ "${1:-}" != --environment ] || exit 0
 
 if [ -n "${WALDEN_PYTHON_LIBRARY:-}" ]; then
   "$environment/bin/pip" uninstall --quiet --yes walden
