@@ -1,5 +1,6 @@
 //! Tests of the format crate through its public interface.
 
+mod damage;
 mod records;
 mod stream;
 mod writer;

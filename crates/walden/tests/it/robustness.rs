@@ -1,4 +1,5 @@
-//! Damaged input: cut at every byte, bits flipped, and files that are something else.
+//! Damaged input to the program: cut, bits flipped, and files that are something else. Every cut and every bit is tried in
+//! `walden-format`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,13 +9,9 @@ use std::process::{Command, Stdio};
 
 use walden_format::lsn::Lsn;
 
-use crate::material::{
-    Collector, Run, Seen, decoder, explain, golden_segment, records_of, segment_start, walden, write,
-};
+use crate::material::{Run, explain, golden_segment, records_of, segment_start, walden, write};
 
 walden_testing::tests! {
-    a_segment_cut_at_any_byte_yields_the_records_before,
-    a_flipped_bit_never_makes_a_record,
     the_program_explains_what_is_before_a_cut,
     the_program_explains_what_is_before_a_flipped_bit,
     files_that_are_not_wal_are_named,
@@ -26,63 +23,8 @@ walden_testing::tests! {
 
 const PAGE: usize = 8192;
 
-/// Decodes from the page before `at` on; checks that what comes out is in the original, and all that ends before `at`.
-///
-/// `changed`: the byte at `at` is not the original's. Returns whether that byte was one of a record that must not come out.
-fn check(original: &[Seen], segment: &[u8], bytes: &[u8], at: usize, changed: bool) -> bool {
-    let first_page = (at / PAGE).saturating_sub(1);
-    let mut decoder = decoder(segment, first_page);
-    let mut collector = Collector::default();
-    let _ = decoder.push(&bytes[first_page * PAGE..], &mut collector);
-    let found = collector.records;
-    let start = Lsn(segment_start(segment).0 + (first_page * PAGE) as u64);
-    let place = Lsn(segment_start(segment).0 + at as u64);
-    let original = &original[original.partition_point(|record| record.lsn < start)..];
-    assert!(found.len() <= original.len(), "byte {at}: more records than there are");
-    // In the order of the log, without one left out.
-    assert!(found == original[..found.len()], "byte {at}: a record that is not in the original");
-    let before = original.partition_point(|record| record.end <= place);
-    assert!(found.len() >= before, "byte {at}: {} of {before} records before it", found.len());
-    let hit = original.get(before).is_some_and(|record| record.lsn <= place);
-    let spoils = hit && changed && !in_page_header(at);
-    if spoils {
-        assert_eq!(found.len(), before, "byte {at}: the record that it is in was taken for whole");
-    }
-    spoils
-}
-
 fn in_page_header(at: usize) -> bool {
     at % PAGE < if at < PAGE { 40 } else { 24 }
-}
-
-/// At every byte of the first 64 kB; beyond, at every 7th, which is each place within a record of some.
-fn a_segment_cut_at_any_byte_yields_the_records_before() {
-    let (_, segment) = golden_segment();
-    let original = records_of(&segment);
-    for at in (0..64 << 10).chain((64 << 10..=segment.len()).step_by(7)) {
-        let _ = check(&original, &segment, &segment[..at], at, false);
-    }
-}
-
-/// Every bit of the first 16 kB; beyond, one bit of every 11th byte, in turn.
-fn a_flipped_bit_never_makes_a_record() {
-    let (_, mut segment) = golden_segment();
-    let whole = segment.clone();
-    let original = records_of(&whole);
-    let every_bit = 0..8 * (16 << 10);
-    let sample = (16 << 10..segment.len()).step_by(11).map(|at| 8 * at + at % 8);
-    let (mut flips, mut spoilt) = (0, 0);
-    for bit in every_bit.chain(sample) {
-        let at = bit / 8;
-        segment[at] ^= 1 << (bit % 8);
-        // To the end of the next page: what was found by then shows what the decoder made of it.
-        let end = (at / PAGE * PAGE + 2 * PAGE).min(segment.len());
-        spoilt += u64::from(check(&original, &whole, &segment[..end], at, true));
-        flips += 1;
-        segment[at] ^= 1 << (bit % 8);
-    }
-    // The others are in page headers, padding, and records that go on from or into further pages.
-    assert!(spoilt > flips * 9 / 10, "only {spoilt} of {flips} bits were in records");
 }
 
 /// One error that says where and what, after everything before it; returns its line.
