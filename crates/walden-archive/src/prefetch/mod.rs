@@ -96,7 +96,7 @@ struct Fetcher<'a> {
 #[derive(Default)]
 struct Outcome {
     error: Option<GetError>,
-    /// Objects that were not there any more, one after the other.
+    /// Listings, one after the other, of which an object was not there any more.
     vanished: u32,
     /// Since the listing was read last.
     is_listing_old: bool,
@@ -258,8 +258,40 @@ impl Outcome {
 
     /// An object is not where it was listed: the listing is to be read again, unless that has not helped.
     fn add_vanished(&mut self, error: ArchiveError) -> Result<(), ArchiveError> {
-        self.vanished += 1;
+        // Once for a listing: when what it has was packed, everything that is still to be fetched by it has vanished.
+        self.vanished += u32::from(!self.is_listing_old);
         self.is_listing_old = true;
         if self.vanished < MAX_VANISHED { Ok(()) } else { Err(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Cause, StoreError};
+
+    fn vanished() -> ArchiveError {
+        let (key, location) = ("wal/1".to_owned(), "/archive".to_owned());
+        ArchiveError::Store(StoreError {
+            operation: "read",
+            key,
+            location,
+            cause: Cause::NotFound,
+            source: None,
+        })
+    }
+
+    /// All that a listing has was packed: that is no reason to give up, unless it happens with one listing after the other.
+    #[test]
+    fn everything_in_a_listing_may_have_vanished() {
+        let mut outcome = Outcome::default();
+        for listing in 1..MAX_VANISHED {
+            outcome.is_listing_old = false;
+            for _ in 0..20 {
+                assert!(outcome.add_vanished(vanished()).is_ok(), "listing {listing}");
+            }
+        }
+        outcome.is_listing_old = false;
+        assert!(outcome.add_vanished(vanished()).is_err());
     }
 }
