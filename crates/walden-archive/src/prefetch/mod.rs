@@ -45,7 +45,7 @@ impl Default for PrefetchOptions {
 const PAUSE: Duration = Duration::from_millis(5);
 /// Until it is looked once more what the archive has, if nothing else was asked for.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
-/// How often objects may have vanished one after the other: what they held is in others, which are looked for.
+/// From so many listings, one after the other, an object may have vanished: what it held is in another one, which is looked for.
 const MAX_VANISHED: u32 = 8;
 
 /// Fetches segments into a spool until nothing is asked for any more; `lock` is [`Spool::lock`]'s.
