@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use walden_format::records::RecordReader;
@@ -46,7 +46,7 @@ fn run(target: &str, inputs: u64, seeds: &[Vec<u8>], body: fn(&[u8])) {
             let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{target}-{number}"));
             fs::write(&path, &input).expect("a folder of the build");
             eprintln!(
-                "{target}: the input is in {}; cargo fuzz run {target} FILE repeats it",
+                "{target}: the input is in {}; cargo fuzz run --features libfuzzer {target} FILE repeats it",
                 path.display()
             );
             resume_unwind(panic);
@@ -139,29 +139,26 @@ fn root() -> &'static Path {
 fn segments() -> &'static [(u8, Vec<u8>)] {
     static SEGMENTS: OnceLock<Vec<(u8, Vec<u8>)>> = OnceLock::new();
     SEGMENTS.get_or_init(|| {
-        let mut segments = Vec::new();
-        for (index, version) in Major::all().enumerate() {
-            let folders = fs::read_dir(root().join("testdata/golden")).expect("the golden segments");
-            let mut folders: Vec<_> = folders.map(|entry| entry.expect("a folder").path()).collect();
-            folders.sort();
-            for folder in folders.iter().filter(|folder| folder.is_dir()) {
-                let mut files: Vec<_> = fs::read_dir(folder)
-                    .expect("a folder")
-                    .map(|entry| entry.expect("a file").path())
-                    .collect();
-                files.sort();
-                for file in files {
-                    let mut bytes = Vec::new();
-                    let mut unpacked = liblzma::read::XzDecoder::new(File::open(file).expect("a file"));
-                    unpacked.read_to_end(&mut bytes).expect("a segment");
-                    if bytes.starts_with(&version.magic().to_le_bytes()) {
-                        segments.push((index as u8, bytes));
-                    }
-                }
-            }
-        }
-        segments
+        let versions: Vec<Major> = Major::all().collect();
+        let folders = files_in(&root().join("testdata/golden")).into_iter().filter(|path| path.is_dir());
+        let unpacked = folders.flat_map(|folder| files_in(&folder)).map(|file| {
+            let mut bytes = Vec::new();
+            let mut xz = liblzma::read::XzDecoder::new(File::open(file).expect("a file"));
+            xz.read_to_end(&mut bytes).expect("a segment");
+            let version =
+                versions.iter().position(|version| bytes.starts_with(&version.magic().to_le_bytes()));
+            (version.expect("a version of PostgreSQL") as u8, bytes)
+        });
+        unpacked.collect()
     })
+}
+
+/// What is in a folder, in the order of names.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of the repository");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a file").path()).collect();
+    paths.sort();
+    paths
 }
 
 /// A few hundred records of each version: the first of each kind, and of each length up to two pages.
@@ -193,10 +190,7 @@ fn records() -> &'static [Recorded] {
 
 /// Compressed files, all features of the format.
 fn compressed() -> Vec<Vec<u8>> {
-    let folder = root().join("crates/walden-codec/tests/golden/v1");
-    let mut paths: Vec<_> =
-        fs::read_dir(folder).expect("the golden files").map(|entry| entry.expect("a file").path()).collect();
-    paths.sort();
+    let paths = files_in(&root().join("crates/walden-codec/tests/golden/v1"));
     paths.iter().map(|path| fs::read(path).expect("a golden file")).collect()
 }
 
