@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,6 +28,25 @@ walden_testing::tests! {
 
 pub const BUCKET: &str = "backups";
 
+/// Starts `moto_server` so that it answers one request after the other. By itself it looks whether an object exists and stores it
+/// in two steps without a lock, so that of two conditional puts at once both can succeed, which no real store allows.
+const ONE_AT_A_TIME: &str = r#"
+import threading
+from moto import server
+
+lock = threading.Lock()
+run = server.run_simple
+
+def run_one_at_a_time(host, port, app, **options):
+    def one_at_a_time(environ, start_response):
+        with lock:
+            return app(environ, start_response)
+    run(host, port, one_at_a_time, **options)
+
+server.run_simple = run_one_at_a_time
+server.main()
+"#;
+
 /// An object store of its own, ended with the test.
 pub struct Server {
     child: Child,
@@ -38,8 +57,8 @@ impl Server {
     pub fn start(environment: &[(&str, &str)]) -> Result<Server, walden_testing::Missing> {
         let program = Need::Moto.find()?;
         let port = free_port();
-        let child = Command::new(program)
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+        let child = Command::new(python_of(&program))
+            .args(["-c", ONE_AT_A_TIME, "-H", "127.0.0.1", "-p", &port.to_string()])
             .envs(environment.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -69,6 +88,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The interpreter beside the program, as in an environment of its own, or else the usual one.
+fn python_of(program: &Path) -> PathBuf {
+    let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let beside = program.with_file_name("python3");
+    if beside.exists() { beside } else { "python3".into() }
 }
 
 fn free_port() -> u16 {
