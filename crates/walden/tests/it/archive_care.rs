@@ -13,7 +13,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{Run, golden, walden, write};
+use crate::material::{Run, golden, link_program, walden, write};
 
 walden_testing::tests! {
     holes_that_a_failover_leaves_are_found_and_filled,
@@ -61,8 +61,7 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     let installation = postgres(18)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
     let folder = primary.make_folder("bin").unwrap();
-    let (program, repo) = (folder.join("walden"), primary.make_folder("repo").unwrap());
-    fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
+    let (program, repo) = (link_program(&folder), primary.make_folder("repo").unwrap());
     // A standby that starts before anything was pushed finds an archive.
     let config = folder.join("walden.toml");
     let init = walden(&["archive", "init", "--repo", repo.to_str().unwrap(), "-o", config.to_str().unwrap()]);

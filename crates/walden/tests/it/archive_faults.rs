@@ -13,7 +13,7 @@ use walden_archive::store::Folder;
 use walden_archive::{Archive, ArchiveError};
 use walden_testing::{Missing, Need, Outcome};
 
-use crate::material::{Run, golden, walden};
+use crate::material::{Run, golden, link_program, walden};
 
 walden_testing::tests! {
     a_push_that_is_killed_at_any_step_loses_nothing,
@@ -408,8 +408,7 @@ fn what_may_only_be_read_is_read_and_not_written() -> Outcome {
 
 /// An account that may not even read.
 fn expect_denied(folder: &Path, place: &Place) {
-    let program = place.root.path().join("walden");
-    fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
+    let program = link_program(place.root.path());
     let readable = Command::new("chmod").arg("-R").arg("a+rX").arg(place.root.path()).status();
     assert!(readable.unwrap().success());
     let closed = Command::new("chmod").arg("0700").arg(folder).status();

@@ -31,6 +31,16 @@ pub struct Run {
     pub stderr: String,
 }
 
+/// Puts the program into a folder that another account can reach: as a link, for it has hundreds of megabytes here, or as a copy
+/// where the folder is on another file system.
+pub fn link_program(folder: &Path) -> PathBuf {
+    let (program, link) = (Path::new(env!("CARGO_BIN_EXE_walden")), folder.join("walden"));
+    if fs::hard_link(program, &link).is_err() {
+        fs::copy(program, &link).unwrap();
+    }
+    link
+}
+
 /// Runs the program.
 pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
     Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments))

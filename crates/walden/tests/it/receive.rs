@@ -17,7 +17,7 @@ use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{recovered, text};
-use crate::material::{for_versions, walden};
+use crate::material::{for_versions, link_program, walden};
 
 walden_testing::tests! {
     no_commit_on_14_is_lost,
@@ -227,10 +227,8 @@ fn recover(
     spool: &Path,
 ) -> (Cluster, BTreeSet<(i32, i32)>) {
     let folder = backup.parent().unwrap();
-    let program = folder.join("walden");
-    if !program.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
-    }
+    let linked = folder.join("walden");
+    let program = if linked.exists() { linked } else { link_program(folder) };
     // The server's account reads what another one has received: the user's problem, and not what is looked at here.
     walden_server::account::chown_all(spool).unwrap();
     walden_server::account::chown_all(repo).unwrap();
@@ -556,8 +554,7 @@ fn an_old_primary_is_rewound() -> Outcome {
         }
     }
     assert!(removed > 0);
-    let program = old.dir().join("walden");
-    fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
+    let program = link_program(old.dir());
     walden_server::account::chown_all(&repo).unwrap();
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
     let as_standby = [

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use walden_format::lsn::Lsn;
 
-use crate::material::{Run, explain, golden_segment, records_of, segment_start, walden, write};
+use crate::material::{Run, explain, golden_segment, link_program, records_of, segment_start, walden, write};
 
 walden_testing::tests! {
     the_program_explains_what_is_before_a_cut,
@@ -142,17 +142,13 @@ fn an_unreadable_file_is_named() {
     is_refused(&run, &[&name, "ermission", "hint: the user that runs walden"]);
 }
 
-/// Runs the program; root may read every file, so as root it runs as `nobody`, from a copy that this user can reach.
+/// Runs the program; root may read every file, so as root it runs as `nobody`, where this user can reach it.
 fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
     let mut program = PathBuf::from(env!("CARGO_BIN_EXE_walden"));
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     if is_root {
-        let copy = folder.join("walden");
-        fs::copy(program, &copy).unwrap();
-        for path in [folder, &copy] {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        program = copy;
+        program = link_program(folder);
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let mut command = Command::new(program);
     command.args(arguments);
