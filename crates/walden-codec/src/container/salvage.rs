@@ -49,7 +49,6 @@ pub fn walk<R: Read + Seek>(
     decode: &mut Decode<'_, R>,
 ) -> Result<Walk, Error> {
     let mut walk = Walk::default();
-    let mut index = None;
     let opened = Reader::open(&mut input, limits);
     let mut reader = match opened {
         Ok(reader) => reader,
@@ -64,12 +63,9 @@ pub fn walk<R: Read + Seek>(
         Err(error) => return Err(error),
     };
     reader.salvage();
-    if reader.header().is_some_and(|header| header.form == FileForm::Pack) {
-        // With it, members behind damage are known to be where they belong.
-        let place = reader.place();
-        index = reader.index().ok();
-        reader.go_back(place);
-    }
+    // With a pack's index, members behind damage are known to be where they belong.
+    let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
+    let mut index = if is_pack { look_up_index(&mut reader) } else { None };
     let mut lost = BTreeMap::new();
     loop {
         let from = reader.position();
@@ -99,9 +95,7 @@ pub fn walk<R: Read + Seek>(
             Err(error @ (Error::Damage(_) | Error::Limit { .. })) => {
                 if index.is_none() {
                     // Of a file whose header is damaged.
-                    let place = reader.place();
-                    index = reader.index().ok();
-                    reader.go_back(place);
+                    index = look_up_index(&mut reader);
                 }
                 walk.damage.push(error);
                 if reader.find_next(from + 1)?.is_none() {
@@ -115,6 +109,14 @@ pub fn walk<R: Read + Seek>(
     let (members, ended) = if has_one { (1, true) } else { (reader.next_member(), reader.is_at_end()) };
     walk.lost = losses(&walk.members, &lost, &index.unwrap_or_default(), members, ended);
     Ok(walk)
+}
+
+/// The index, if it is there and whole; the reader stays where it is.
+fn look_up_index<R: Read + Seek>(reader: &mut Reader<R>) -> Option<Vec<Entry>> {
+    let place = reader.place();
+    let index = reader.index().ok();
+    reader.go_back(place);
+    index
 }
 
 /// What is lost: by the index where there is one, else by the numbers of members that came and that did not.
