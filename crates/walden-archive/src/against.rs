@@ -193,7 +193,7 @@ pub fn compare(
         None => missing.into_iter().map(|one| Missing::new(one, Outcome::Found, None)).collect(),
     };
     compared.gaps = match list::list(archive, ListOptions::default()) {
-        Ok(listing) => listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect(),
+        Ok(listing) => listing.gaps(),
         Err(ArchiveError::Missing(_)) => Vec::new(),
         Err(error) => return Err(error.into()),
     };

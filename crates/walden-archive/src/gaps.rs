@@ -6,6 +6,7 @@
 //!
 //! An acknowledgement is created once and never replaced. It covers its segments alone: a gap that grows is a new one beside it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -37,6 +38,11 @@ impl Gap {
     /// Whether nobody has said that the segments are known to be missing.
     pub fn is_new(&self) -> bool {
         self.acknowledged.is_none()
+    }
+
+    /// How many of these segments are among the missing ones.
+    pub(crate) fn count(&self, segments: &BTreeSet<String>) -> u64 {
+        segments.range::<String, _>(&self.first..=&self.last).count() as u64
     }
 }
 
@@ -118,8 +124,7 @@ pub fn acknowledge(
     if first.timeline != last.timeline || first > last {
         return Err(GapError::Range { first, last });
     }
-    let listing = list::list(archive, ListOptions::default())?;
-    let gaps: Vec<Gap> = listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect();
+    let gaps = list::list(archive, ListOptions::default())?.gaps();
     let open = || gaps.iter().filter(|gap| gap.is_new());
     // Names of one timeline sort as their positions do.
     let (first_name, last_name) = (first.to_string(), last.to_string());
@@ -180,6 +185,32 @@ pub fn acknowledged(
         }
     }
     Ok((acknowledged, unknown))
+}
+
+/// What is missing in both of two listings, with what the second says of acknowledgements.
+///
+/// A segment can be archived before the one in front of it, as several are at once: for that moment there is a gap, which a later
+/// listing does not have.
+pub(crate) fn in_both(before: &[Gap], after: &[Gap], size: SegmentSize) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    for gap in after {
+        for other in before {
+            // Names of one timeline sort as their positions do.
+            let (first, last) = ((&gap.first).max(&other.first), (&gap.last).min(&other.last));
+            let number = |name: &str| SegmentName::parse(name)?.number(size);
+            if first <= last
+                && let (Some(from), Some(to)) = (number(first), number(last))
+            {
+                gaps.push(Gap {
+                    first: first.clone(),
+                    last: last.clone(),
+                    segments: to - from + 1,
+                    acknowledged: gap.acknowledged.clone(),
+                });
+            }
+        }
+    }
+    gaps
 }
 
 /// Parts the gap of `first..=last`, numbers of a timeline's segments, where what was acknowledged begins and ends.
@@ -256,5 +287,20 @@ mod tests {
         assert_eq!(divided(5, 9, &[(1, 20)]), [(5, 9, true)]);
         assert_eq!(divided(5, 9, &[(8, 20), (1, 6), (5, 5)]), [(5, 6, true), (7, 7, false), (8, 9, true)]);
         assert_eq!(divided(5, 9, &[(1, 4), (10, 12)]), [(5, 9, false)]);
+    }
+
+    #[test]
+    fn a_gap_is_what_two_listings_lack() {
+        let gaps = |ranges: &[(u32, u32)]| -> Vec<Gap> {
+            let divide = |&(first, last)| divide((segment(first), segment(last)), SegmentSize::DEFAULT, &[]);
+            ranges.iter().flat_map(divide).collect()
+        };
+        let left = |before: &[(u32, u32)], after: &[(u32, u32)]| {
+            in_both(&gaps(before), &gaps(after), SegmentSize::DEFAULT)
+        };
+        assert_eq!(left(&[(4, 10)], &[(4, 10)]), gaps(&[(4, 10)]));
+        assert_eq!(left(&[(4, 10)], &[(5, 6), (9, 12)]), gaps(&[(5, 6), (9, 10)]));
+        assert_eq!(left(&[(4, 4), (8, 8)], &[(6, 8)]), gaps(&[(8, 8)]));
+        assert_eq!(left(&[(4, 5)], &[(6, 8)]), gaps(&[]));
     }
 }

@@ -38,6 +38,13 @@ pub struct Listing {
     pub unknown: Vec<String>,
 }
 
+impl Listing {
+    /// What is missing, of all timelines.
+    pub fn gaps(&self) -> Vec<Gap> {
+        self.timelines.iter().flat_map(|timeline| timeline.gaps.iter().cloned()).collect()
+    }
+}
+
 /// What an archive holds of a timeline.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct TimelineListing {

@@ -1,11 +1,13 @@
 //! How an archive is doing: what it holds, what waits to be archived, and what is wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use serde::Serialize;
+use walden_format::lsn::{SegmentName, SegmentSize};
 
 use crate::archive::{Archive, ArchiveError, LogListing};
+use crate::gaps::{self, Gap};
 use crate::get;
 use crate::list::{self, ListOptions, Listing};
 use crate::name::{ArchivedFile, folder_of};
@@ -33,7 +35,7 @@ pub struct Holdings {
     pub oldest_restorable: Option<i64>,
     /// The last one on the latest timeline that has one.
     pub newest_restorable: Option<i64>,
-    /// Segments that are missing.
+    /// Segments that are missing and do not wait to be archived.
     pub missing_segments: u64,
     /// Segments that are missing and acknowledged.
     pub acknowledged_segments: u64,
@@ -50,23 +52,33 @@ impl Holdings {
     }
 }
 
-/// Lists an archive and sums up.
+/// Lists an archive and sums up. `waiting` names segments that wait to be archived; it is asked only where some are missing.
 ///
 /// # Errors
 /// The store's, and summaries that cannot be read.
-pub fn holdings(archive: &Archive) -> Result<Holdings, ArchiveError> {
-    let listing = match list::list(archive, ListOptions::default()) {
+pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Result<Holdings, ArchiveError> {
+    let mut listing = match list::list(archive, ListOptions::default()) {
         Ok(listing) => Some(listing),
         // Nothing was archived yet: what waits is of interest all the same.
         Err(ArchiveError::Missing(_)) => None,
         Err(error) => return Err(error),
     };
+    let mut gaps = listing.as_ref().map(Listing::gaps).unwrap_or_default();
+    // What is archived out of order waits after the first listing, or is in the second.
+    let mut waits = BTreeSet::new();
+    if gaps.iter().any(Gap::is_new) {
+        waits.extend(waiting().iter().map(SegmentName::to_string));
+        let second = list::list(archive, ListOptions::default())?;
+        let size = SegmentSize::new(second.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+        gaps = gaps::in_both(&gaps, &second.gaps(), size);
+        listing = Some(second);
+    }
     let is_locked = listing.as_ref().is_some_and(|listing| listing.locked);
     // What verify has found is encrypted as well.
     let verified = if is_locked { None } else { verified::last(archive)? };
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
     let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
-    let gaps = || timelines.iter().flat_map(|timeline| &timeline.gaps);
+    let missing = |gap: &Gap| gap.segments - gap.count(&waits);
     Ok(Holdings {
         location: archive.store().location().to_owned(),
         system_identifier: listing.as_ref().map(|listing| listing.system_identifier.clone()),
@@ -77,8 +89,8 @@ pub fn holdings(archive: &Archive) -> Result<Holdings, ArchiveError> {
         last_segment: timelines.iter().rev().find_map(|timeline| timeline.last_segment.clone()),
         oldest_restorable: timelines.iter().filter_map(|timeline| timeline.first_commit_time).min(),
         newest_restorable: timelines.iter().rev().find_map(|timeline| timeline.last_commit_time),
-        missing_segments: gaps().filter(|gap| gap.is_new()).map(|gap| gap.segments).sum(),
-        acknowledged_segments: gaps().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
+        missing_segments: gaps.iter().filter(|gap| gap.is_new()).map(missing).sum(),
+        acknowledged_segments: gaps.iter().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
         verified,
     })

@@ -14,6 +14,7 @@ use walden_source::{error_text, workers};
 use crate::archive::{Archive, ArchiveError};
 use crate::check::{self, Checked, Rules};
 use crate::contents::Contents;
+use crate::gaps;
 use crate::get::PackMembers;
 use crate::history::History;
 use crate::list::{self, Gap};
@@ -108,8 +109,13 @@ pub fn verify(
         let listed: BTreeSet<Object> = objects.iter().map(|(object, _)| *object).collect();
         looked.retain(|object, it| !it.is_gone && listed.contains(object));
     }
+    let mut gaps = listing.gaps();
+    if gaps.iter().any(Gap::is_new) {
+        // Some may have been on their way.
+        gaps = gaps::in_both(&gaps, &list::list_objects(archive, None)?.0.gaps(), size);
+    }
     let mut found = Verified {
-        gaps: listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect(),
+        gaps,
         warnings: listing.unknown.into_iter().map(unknown).collect(),
         ..Verified::default()
     };

@@ -501,6 +501,18 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     Ok(decoder.first().map(records))
 }
 
+/// The complete segments in a spool, which wait to be archived.
+///
+/// # Errors
+/// The file system's.
+pub fn complete_segments(spool: &Path) -> io::Result<Vec<SegmentName>> {
+    let mut segments = Vec::new();
+    for entry in std::fs::read_dir(spool)? {
+        segments.extend(entry?.file_name().to_str().and_then(SegmentName::parse));
+    }
+    Ok(segments)
+}
+
 /// Hands a file out of a spool to recovery: for a segment that is not complete, what was received of it. Gives back whether the spool
 /// has it. Nothing is changed there, so a process that receives may go on.
 ///

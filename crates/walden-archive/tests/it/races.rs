@@ -13,12 +13,13 @@ use walden_archive::name::Object;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::source::{Bound, SourceOptions, open};
+use walden_archive::status::holdings;
 use walden_archive::store::{Folder, Store};
 use walden_archive::verify::{VerifyOptions, verify};
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{Lsn, SegmentName};
 
 use crate::faults::{copy, half_packed, pack_all};
-use crate::material::{archive, archive_of, commit_time, expect_all, log, stored};
+use crate::material::{archive, archive_of, commit_time, expect_all, log, pg_wal, push_all, stored};
 use crate::watched::{Order, Watched};
 
 /// What another process does in one call.
@@ -227,6 +228,48 @@ fn a_source_has_every_segment_and_finds_moments() {
             }
         }
     });
+}
+
+/// Several segments are archived at once, and one may be there before the one in front of it.
+#[test]
+fn a_segment_that_is_on_its_way_is_not_missing() {
+    let segments = log(1, 0x20, 4);
+    let (late, others) = (&segments[1..2], [&segments[..1], &segments[2..]].concat());
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &others);
+    let missing = |waiting: &dyn Fn() -> Vec<SegmentName>| {
+        holdings(&archive, waiting).expect("holdings").missing_segments
+    };
+    assert_eq!(missing(&Vec::new), 1);
+    assert_eq!(missing(&|| vec![SegmentName::parse(&late[0].0).expect("a name")]), 0);
+    // Archived, and no longer waiting, between the listing and the question what waits.
+    let wal = pg_wal(root.path(), late);
+    let arrive = || {
+        push_all(&archive, &wal, late);
+        Vec::new()
+    };
+    assert_eq!(missing(&arrive), 0);
+}
+
+#[test]
+fn a_segment_that_arrives_during_verification_is_not_missing() {
+    let segments = log(1, 0x20, 4);
+    let (root, whole) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    archive_of(root.path(), &[&segments[..1], &segments[2..]].concat());
+    archive_of(whole.path(), &segments);
+    let (place, whole) = (root.path().join("archive"), whole.path().join("archive"));
+    let (folder, is_listed) = (place.clone(), Mutex::new(false));
+    let arriving = Watched::new(&place, move |call| {
+        let mut is_listed = is_listed.lock().expect("a lock");
+        match call {
+            "list" => *is_listed = true,
+            _ if *is_listed => copy(&whole, &folder),
+            _ => {}
+        }
+    });
+    let options = VerifyOptions { fast: true, threads: 1 };
+    let verified = verify(&Archive::new(Box::new(arriving)), options, &|_, _| {}).expect("verified");
+    assert_eq!((verified.segments, verified.gaps.len()), (3, 0), "{verified:?}");
 }
 
 /// A process packs in small packs, or tidies up where one was killed that did; at its k-th call, for every k, another one has stored a

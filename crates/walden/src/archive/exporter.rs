@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
-use walden_archive::status::{self, Holdings};
-use walden_source::error_text;
+use walden_archive::status::Holdings;
 
 use super::activity::ActivityReader;
 use super::metrics;
 use super::place::{ArchiveSection, Place};
 use super::queue::QueueOptions;
-use super::status::{ReceivingOptions, Report, log_reader};
+use super::status::{ReceivingOptions, Report, holdings, log_reader};
 use crate::{http, output};
 
 const EXAMPLES: &str = "\
@@ -97,12 +96,12 @@ impl Exporter {
     }
 
     fn holdings(&self, archive: &Archive) -> Result<Holdings, String> {
-        let mut holdings = self.holdings.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*holdings {
+        let mut last = self.holdings.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
             Some((at, found)) if at.elapsed() < self.refresh => found.clone(),
             _ => {
-                let found = status::holdings(archive).map_err(|error| error_text(&error));
-                *holdings = Some((Instant::now(), found.clone()));
+                let found = holdings(archive, &self.queue, &self.receiving);
+                *last = Some((Instant::now(), found.clone()));
                 found
             }
         }

@@ -8,8 +8,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use walden_archive::Archive;
+use walden_archive::name::ArchivedFile;
 use walden_archive::status::{self, Holdings, Lag};
 use walden_format::payload::Timestamp;
+use walden_receive::spool::complete_segments;
 use walden_receive::status as receiving;
 use walden_report::table::harmless;
 use walden_report::units;
@@ -107,7 +109,7 @@ pub struct Report {
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.open()?;
     let mut log = log_reader(args.log.as_deref(), &section);
-    let holdings = status::holdings(&archive).map_err(|error| error_text(&error));
+    let holdings = holdings(&archive, &args.queue, &args.receiving);
     let report = Report::new(Some(&archive), holdings, &args.queue, &args.receiving, log.as_mut(), &section);
     if let Some(path) = &args.textfile {
         output::replace(path, metrics::render(&report).as_bytes())?;
@@ -118,6 +120,25 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         (Some(_), true) => ExitCode::SUCCESS,
         (Some(_), false) => ExitCode::from(FOUND),
     })
+}
+
+/// What an archive holds. What is known to wait to be archived is not missing.
+pub fn holdings(
+    archive: &Archive,
+    queue: &QueueOptions,
+    receiving: &ReceivingOptions,
+) -> Result<Holdings, String> {
+    // Why one of them cannot be read is said elsewhere.
+    let waiting = || {
+        let ready = queue.read().ok().flatten().unwrap_or_default();
+        let ready = ready.into_iter().filter_map(|queued| match queued.file {
+            ArchivedFile::Segment(name) => Some(name),
+            _ => None,
+        });
+        let received = receiving.spool.as_deref().map(complete_segments);
+        ready.chain(received.and_then(Result::ok).unwrap_or_default()).collect()
+    };
+    status::holdings(archive, &waiting).map_err(|error| error_text(&error))
 }
 
 /// The log that an option or the configuration names.

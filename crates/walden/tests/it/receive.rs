@@ -13,7 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
+use walden_receive::spool::complete_segments;
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{recovered, text};
@@ -104,6 +106,12 @@ impl Drop for Receiving {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What the process that receives has said of itself last.
+fn status_of(spool: &Path, field: &str) -> Value {
+    let json = fs::read(spool.join("status.json")).unwrap_or_default();
+    serde_json::from_slice::<Value>(&json).map(|status| status[field].clone()).unwrap_or_default()
 }
 
 fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
@@ -555,6 +563,12 @@ fn an_old_primary_is_rewound() -> Outcome {
     }
     assert!(removed > 0);
     let program = link_program(old.dir());
+    // What is archived later belongs to another account.
+    let end: Lsn = flush_lsn(&standby).parse().unwrap();
+    wait("archiving of what the standby wrote", || {
+        let durable = status_of(&spool, "flushed_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok());
+        durable >= Some(end) && complete_segments(&spool).unwrap().is_empty()
+    });
     walden_server::account::chown_all(&repo).unwrap();
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
     let as_standby = [
@@ -617,16 +631,12 @@ fn what_is_received_is_what_the_server_archives() -> Outcome {
         .batch_execute("SELECT pg_switch_wal(); INSERT INTO t VALUES (0, ''); SELECT pg_switch_wal()")
         .unwrap();
     drop(client);
-    let status = |field: &str| -> Value {
-        let json = fs::read(spool.join("status.json")).unwrap_or_default();
-        serde_json::from_slice::<Value>(&json).map(|status| status[field].clone()).unwrap_or_default()
-    };
     wait("archiving", || {
         let listing = walden(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
         let listing: Value = serde_json::from_str(&listing.stdout).unwrap_or_default();
         listing["timelines"][0]["segments"].as_u64() > Some(4)
-            && status("waiting_files") == 0
-            && status("state") == "streaming"
+            && status_of(&spool, "waiting_files") == 0
+            && status_of(&spool, "state") == "streaming"
     });
     let said = walden(&["archive", "status", "--repo", text(&repo), "--spool", text(&spool)]);
     assert!(said.code == 0 && said.stdout.contains("receiving timeline 1"), "{said:?}");
