@@ -101,7 +101,9 @@ pub struct Forecast {
 const ESTIMATE_ERROR: f64 = 0.25;
 /// Bytes that a server writes by itself, more or fewer in another run: snapshots of running transactions, every 15 seconds, and what
 /// the alignment of records to pages makes of them. Two runs of one session without a checkpoint differed by 0 to 190 bytes.
-const SERVER_NOISE: f64 = 256.0;
+const SERVER_NOISE: f64 = 192.0;
+/// Standard error in bytes of a compressed image: the same page has other LSNs and transaction ids in another run.
+const COMPRESSED_IMAGE_NOISE: f64 = 2.0;
 /// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
 const RACE_ERROR: f64 = 0.25;
 
@@ -122,6 +124,7 @@ impl Forecast {
         let count = prediction.checkpoints.len().max(1) as f64;
         let raced = prediction.races as f64 / count * prediction.buckets.get(Bucket::CheckpointImages) as f64;
         let delays = self.random_delays(prediction);
+        let compression = 2.0 * COMPRESSED_IMAGE_NOISE * (prediction.compressed_images as f64).sqrt();
         ErrorParts {
             estimates: ESTIMATE_ERROR * prediction.shares[Basis::Estimated as usize] as f64,
             self_check: self.self_check_error().abs() * bytes,
@@ -129,7 +132,7 @@ impl Forecast {
             sampling: prediction.sampling_error,
             phase: prediction.phase_error,
             delays: prediction.delay_error.hypot(delays),
-            run_to_run: (self.run_noise * bytes).hypot(SERVER_NOISE),
+            run_to_run: (self.run_noise * bytes).hypot(SERVER_NOISE).hypot(compression),
         }
     }
 
