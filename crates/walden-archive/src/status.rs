@@ -78,7 +78,7 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
     let verified = if is_locked { None } else { verified::last(archive)? };
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
     let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
-    let missing = |gap: &Gap| gap.segments - gap.count(&waits);
+    let missing = |gap: &Gap| gap.segments.saturating_sub(gap.count(&waits));
     Ok(Holdings {
         location: archive.store().location().to_owned(),
         system_identifier: listing.as_ref().map(|listing| listing.system_identifier.clone()),
