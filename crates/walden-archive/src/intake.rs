@@ -19,6 +19,7 @@ const IN_MEMORY: usize = 64 << 20;
 /// Takes files into an archive.
 pub(crate) struct Intake {
     pusher: Pusher,
+    level: u8,
     /// Bytes of a segment.
     limit: u64,
 }
@@ -85,7 +86,8 @@ impl Intake {
             Err(ArchiveError::Missing(_)) => MAX_OBJECT_BYTES,
             Err(error) => return Err(error),
         };
-        Ok(Intake { pusher: Pusher::new(archive.clone(), options.clone(), histories), limit })
+        let pusher = Pusher::new(archive.clone(), options.clone(), histories);
+        Ok(Intake { pusher, level: options.level, limit })
     }
 
     /// Archives a file, unless it is archived already with the same content.
@@ -121,7 +123,7 @@ impl Intake {
         let mut content = copy.content;
         content.rewind().map_err(IntakeError::Read)?;
         let checked = check::check(file, &mut content, self.pusher.rules())?;
-        Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content))?)
+        Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)
     }
 }
 

@@ -19,14 +19,16 @@ use crate::get;
 use crate::hash::hash_file;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, folder_of};
-use crate::object::{self, Content, ObjectError, hexadecimal};
+use crate::object::{self, AS_BYTES, Content, ObjectError, hexadecimal};
 use crate::store::{Created, FileHash, Listed};
 
 /// How files are archived.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
-    /// The level of compression, 1 to 9.
+    /// The level of compression: 1 to 9, or [`AS_BYTES`].
     pub level: u8,
+    /// As long as more files than this wait to be archived, they are compressed at [`AS_BYTES`].
+    pub fast_queue: usize,
     /// Archive damaged records, with a warning.
     pub accept_damaged: bool,
     /// How many other files that are ready one call archives at most.
@@ -41,6 +43,7 @@ impl Default for PushOptions {
     fn default() -> PushOptions {
         PushOptions {
             level: 3,
+            fast_queue: 64,
             accept_damaged: false,
             look_ahead: 64,
             time: Duration::from_secs(10),
@@ -151,20 +154,24 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     let ready = ready_files(folder).unwrap_or_default();
     let pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
     let mut files = vec![file];
-    match pusher.choose_others(file, &ready) {
-        Ok(others) => files.extend(others),
+    let waiting = match pusher.choose_others(file, &ready) {
+        Ok((others, waiting)) => {
+            files.extend(others);
+            waiting
+        }
         Err(source) => {
             let asked = Err(PushError::Archive { name, source });
             return Batch { asked, others: Vec::new(), ready: ready.len() };
         }
-    }
+    };
     let is_lost = AtomicBool::new(false);
     let push_file = |buffer: &mut Vec<u8>, index: usize| {
         let is_in_time = !is_lost.load(Ordering::Relaxed) && began.elapsed() < options.time;
         let (file, other_path) = (files[index], folder.join(files[index].to_string()));
+        let waiting = waiting.saturating_sub(index);
         let result = match index {
-            0 => Some(pusher.push(file, path, buffer)),
-            _ => is_in_time.then(|| pusher.push(file, &other_path, buffer)),
+            0 => Some(pusher.push(file, path, waiting, buffer)),
+            _ => is_in_time.then(|| pusher.push(file, &other_path, waiting, buffer)),
         };
         let result = result.map(|result| result.map(|(pushed, _)| pushed));
         // Whatever keeps one from being archived may keep all of them, and PostgreSQL comes back with this one.
@@ -200,8 +207,9 @@ pub fn push_all(
         Vec::new()
     };
     let push = |buffer: &mut Vec<u8>, index: usize| {
-        let file = files[index];
-        (file, pusher.push(file, &folder.join(file.to_string()), buffer).map(|(pushed, _)| pushed))
+        let (file, waiting) = (files[index], files.len() - index);
+        let result = pusher.push(file, &folder.join(file.to_string()), waiting, buffer);
+        (file, result.map(|(pushed, _)| pushed))
     };
     workers::run_in_order(0..files.len(), options.threads, buffer, push, |(file, result)| done(file, result));
 }
@@ -229,7 +237,8 @@ impl Pusher {
         Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories }
     }
 
-    /// The files that are archived beside the one that is asked for: those that the archive does not list, in PostgreSQL's order.
+    /// The files that are archived beside the one that is asked for, those that the archive does not list, in PostgreSQL's order; and
+    /// how many wait to be archived, with the one that is asked for.
     ///
     /// As long as the file that is asked for and the next one are both listed, there are none: to start with few files as soon as
     /// there is space for them would leave processors without work.
@@ -240,17 +249,21 @@ impl Pusher {
         &self,
         asked: ArchivedFile,
         ready: &[ArchivedFile],
-    ) -> Result<Vec<ArchivedFile>, ArchiveError> {
+    ) -> Result<(Vec<ArchivedFile>, usize), ArchiveError> {
         let is_asked_listed = self.find(asked)?.is_some();
         // A file whose folder cannot be listed is tried, and that gives the error.
         let is_listed = |file: &ArchivedFile| self.is_listed(*file);
         let others = || ready.iter().copied().filter(|&other| other != asked);
-        if self.options.look_ahead == 0
-            || is_asked_listed && others().next().is_some_and(|next| is_listed(&next))
-        {
-            return Ok(Vec::new());
+        if self.options.look_ahead == 0 {
+            return Ok((Vec::new(), ready.len()));
         }
-        Ok(others().filter(|other| !is_listed(other)).take(self.options.look_ahead).collect())
+        if is_asked_listed && others().next().is_some_and(|next| is_listed(&next)) {
+            return Ok((Vec::new(), 1));
+        }
+        let mut missing: Vec<ArchivedFile> = others().filter(|other| !is_listed(other)).collect();
+        let waiting = missing.len() + 1;
+        missing.truncate(self.options.look_ahead);
+        Ok((missing, waiting))
     }
 
     /// Whether the archive lists a segment. A folder that cannot be listed has none.
@@ -258,11 +271,13 @@ impl Pusher {
         matches!(self.find(file), Ok(Some(_)))
     }
 
-    /// Archives a file; `buffer` is for its content, and can be used again. The hash is that of what is archived.
+    /// Archives a file, one of so many that wait; `buffer` is for its content, and can be used again. The hash is that of what is
+    /// archived.
     pub fn push(
         &self,
         file: ArchivedFile,
         path: &Path,
+        waiting: usize,
         buffer: &mut Vec<u8>,
     ) -> Result<(Pushed, [u8; 32]), PushError> {
         let refused = |refusal| PushError::Refused { name: file.to_string(), refusal };
@@ -276,7 +291,8 @@ impl Pusher {
             true => Content::Held(&buffer[..]),
             false => Content::Read(&mut content),
         };
-        let (pushed, hash) = self.check_and_store(file, &mut content)?;
+        let level = if waiting > self.options.fast_queue { AS_BYTES } else { self.options.level };
+        let (pushed, hash) = self.check_and_store(file, &mut content, level)?;
         Ok((Pushed { took: began.elapsed(), ..pushed }, hash))
     }
 
@@ -284,6 +300,7 @@ impl Pusher {
         &self,
         file: ArchivedFile,
         content: &mut Content<'_>,
+        level: u8,
     ) -> Result<(Pushed, [u8; 32]), PushError> {
         let checked = match content {
             Content::Held(bytes) => check::check_held(file, bytes, self.rules()),
@@ -293,7 +310,7 @@ impl Pusher {
         let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
         let hash = checked.hash;
         let contents = checked.contents.clone();
-        let stored = match self.store(file, checked, content) {
+        let stored = match self.store(file, checked, content, level) {
             Err(conflict @ ArchiveError::Conflict { .. }) => {
                 self.find_same_log(file, contents.as_ref(), content)?.ok_or(conflict)
             }
@@ -385,7 +402,7 @@ impl Pusher {
         Ok(Some(Pushed { file, was_there: true, bytes: checked.bytes, stored: None, warnings, took }))
     }
 
-    /// Archives a file that was checked.
+    /// Archives a file that was checked, compressed at a level.
     ///
     /// # Errors
     /// Why the archive does not have it.
@@ -394,6 +411,7 @@ impl Pusher {
         file: ArchivedFile,
         checked: Checked,
         content: &mut Content<'_>,
+        level: u8,
     ) -> Result<Pushed, ArchiveError> {
         if let Some(cluster) = &checked.cluster {
             let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
@@ -411,7 +429,7 @@ impl Pusher {
         if let Some(found) = self.find(file)? {
             return self.compare(file, Some(found), hash).map(|()| pushed(None));
         }
-        let object = object::encode(file, &checked, content, self.options.level)?;
+        let object = object::encode(file, &checked, content, level)?;
         let stored = object.len() as u64;
         let files = [FileHash { name: &file.to_string(), hash }];
         match self.archive.store().create_with(&file.key(), &object, &files)? {

@@ -49,6 +49,8 @@ struct Queue {
     /// The archive could not take a file: nothing is archived ahead until it takes one.
     is_in_trouble: bool,
     ready: usize,
+    /// Files that were not archived when they were listed last, without those that were begun since.
+    waiting: usize,
     view: Option<Arc<View>>,
 }
 
@@ -68,7 +70,7 @@ struct View {
 
 /// What is next to be done.
 enum Task {
-    File { file: ArchivedFile, begun: u64, is_asked: bool },
+    File { file: ArchivedFile, begun: u64, is_asked: bool, waiting: usize },
     LookAhead,
 }
 
@@ -168,11 +170,12 @@ impl Resident {
                     self.look_ahead();
                     queue = self.lock();
                 }
-                Some(Task::File { file, begun, is_asked }) => {
+                Some(Task::File { file, begun, is_asked, waiting }) => {
                     let ready = queue.ready;
                     drop(queue);
                     let name = file.to_string();
-                    let result = self.view().pusher.push(file, &self.wal.join(&name), &mut buffer);
+                    let path = self.wal.join(&name);
+                    let result = self.view().pusher.push(file, &path, waiting, &mut buffer);
                     let told = result.as_ref().map(|(pushed, _)| pushed);
                     report(Report { name: &name, result: told, is_asked, ready });
                     queue = self.lock();
@@ -211,9 +214,11 @@ impl Resident {
         // The store may take its time.
         let view = self.view();
         let missing = unknown.into_iter().filter(|&file| !view.pusher.is_listed(file));
-        let missing: Vec<ArchivedFile> = missing.take(self.options.look_ahead).collect();
+        let missing: Vec<ArchivedFile> = missing.collect();
         let mut queue = self.lock();
-        queue.ahead = missing.into_iter().filter(|&file| !queue.knows(file)).collect();
+        queue.waiting = missing.len();
+        let ahead = missing.into_iter().take(self.options.look_ahead);
+        queue.ahead = ahead.filter(|&file| !queue.knows(file)).collect();
         self.changed.notify_all();
     }
 
@@ -285,7 +290,9 @@ impl Queue {
         let begun = self.begun;
         self.begun += 1;
         self.running.insert(file);
-        Task::File { file, begun, is_asked }
+        let waiting = self.waiting.max(1);
+        self.waiting = waiting - 1;
+        Task::File { file, begun, is_asked, waiting }
     }
 
     fn end(&mut self, file: ArchivedFile, ended: Ended) {

@@ -2,14 +2,20 @@
 
 use std::fs;
 
+use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
 use walden_archive::get::{GetError, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::ArchivedFile;
+use walden_archive::object::READ_LIMITS;
+use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushError, PushOptions, push};
+use walden_archive::store::Listed;
 use walden_archive::verify::{VerifyOptions, verify};
+use walden_codec::coder::Form;
+use walden_codec::container::Reader;
 
-use crate::material::{archive, complete, expect_all, log, pg_wal, segments};
+use crate::material::{archive, archive_of, complete, expect_all, log, pg_wal, segments};
 
 #[test]
 fn what_is_ready_is_archived_ahead_and_comes_back_byte_for_byte() {
@@ -59,6 +65,46 @@ fn others_are_begun_when_those_archived_ahead_are_used_up() {
     }
     assert_eq!(others, [3, 0, 0, 3, 0, 0, 1, 0]);
     expect_all(&archive, &files, "archived ahead");
+}
+
+/// Whether a segment's records were decoded when it was archived.
+fn form(archive: &Archive, name: &str) -> Form {
+    let key = ArchivedFile::parse(name).expect("a name").key();
+    let object = archive.store().read(&key).expect("an object");
+    let mut reader = Reader::open(std::io::Cursor::new(object), READ_LIMITS).expect("a file");
+    reader.next().expect("a head").expect("a member").form
+}
+
+#[test]
+fn a_long_queue_is_archived_as_bytes_and_its_end_as_records() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 8);
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let options = PushOptions { fast_queue: 5, look_ahead: 4, ..PushOptions::default() };
+    for (name, _) in &files {
+        push(&archive, &wal.join(name), &options).asked.expect("archived");
+        let mark = |ending| wal.join("archive_status").join(format!("{name}.{ending}"));
+        fs::rename(mark("ready"), mark("done")).expect("renamed");
+    }
+    // Before them waited 8, 7, 6, and so on.
+    let forms: Vec<Form> = files.iter().map(|(name, _)| form(&archive, name)).collect();
+    assert_eq!(forms, [[Form::Bytes; 3].as_slice(), [Form::Records; 5].as_slice()].concat());
+    expect_all(&archive, &files, "archived fast");
+    let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+    assert!(verified.is_good() && verified.segments == 8, "{verified:?}");
+    // Packs do not show how segments were archived.
+    let other = tempfile::tempdir().expect("a folder");
+    let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+    let packs = [archive, archive_of(other.path(), &files)].map(|archive| {
+        assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
+        expect_all(&archive, &files, "packed");
+        let mut packs = Vec::new();
+        let add = &mut |listed: Listed| packs.push(archive.store().read(&listed.key).expect("a pack"));
+        archive.store().list("wal/", add).expect("a list");
+        packs
+    });
+    assert!(packs[0] == packs[1] && packs[0].len() > 1);
 }
 
 #[test]

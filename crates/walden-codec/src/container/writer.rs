@@ -179,13 +179,20 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// As [`Writer::add`].
-    pub fn add_checked(&mut self, meta: Meta, content: &[u8], hash: Hash) -> Result<Added, Error> {
+    pub fn add_checked(
+        &mut self,
+        meta: Meta,
+        as_bytes: bool,
+        content: &[u8],
+        hash: Hash,
+    ) -> Result<Added, Error> {
         check_name(&meta)?;
-        if let Some(segment) = self.segment(&mut Source::<io::Empty>::Checked(content, hash))? {
+        let source = &mut Source::<io::Empty>::Checked(content, hash);
+        if !as_bytes && let Some(segment) = self.segment(source)? {
             return self.add_segment(meta, segment);
         }
         let failure = self.encoder.take_failure();
-        Ok(Added { failure, ..self.add_bytes(meta, &mut &*content)? })
+        Ok(Added { failure, ..self.add_hashed_bytes(meta, &mut &*content, Some(hash))? })
     }
 
     fn add_segment(&mut self, meta: Meta, segment: Segment) -> Result<Added, Error> {
@@ -200,6 +207,16 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// The file system's; what was written is worth nothing then.
     pub fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
+        self.add_hashed_bytes(meta, input, None)
+    }
+
+    /// The same, with the hash of all that `input` has, if it is known.
+    fn add_hashed_bytes(
+        &mut self,
+        meta: Meta,
+        input: &mut impl Read,
+        hash: Option<Hash>,
+    ) -> Result<Added, Error> {
         check_name(&meta)?;
         self.last = None;
         let mut buffer = Vec::new();
@@ -210,7 +227,9 @@ impl<W: Write> Writer<W> {
         let mut hasher = blake3::Hasher::new();
         let mut bytes = 0;
         while !buffer.is_empty() {
-            hasher.update(&buffer);
+            if hash.is_none() {
+                hasher.update(&buffer);
+            }
             bytes += buffer.len() as u64;
             let encoded = self.encoder.encode_bytes(&buffer);
             self.piece(buffer.len(), &encoded)?;
@@ -219,7 +238,7 @@ impl<W: Write> Writer<W> {
         }
         // The next segment is a keyframe, also if there was no piece.
         self.encoder.restart();
-        self.end(begun, bytes, *hasher.finalize().as_bytes())
+        self.end(begun, bytes, hash.unwrap_or_else(|| *hasher.finalize().as_bytes()))
     }
 
     /// Bytes of a piece of a member that is coded as bytes.

@@ -57,7 +57,7 @@ fn a_segment_that_was_checked_is_written_as_any_other_and_compared_with_what_com
     let hash = *blake3::hash(&bytes).as_bytes();
     let (expected, _) = write(options(FileForm::Segment, 3), &[(name, &bytes)]);
     let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 3));
-    writer.add_checked(meta(name), &bytes, hash).expect("written");
+    writer.add_checked(meta(name), false, &bytes, hash).expect("written");
     let file = writer.finish().expect("written");
     assert!(file == expected, "the same bytes");
     let compare = |original: &[u8], hash| {

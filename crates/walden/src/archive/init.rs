@@ -71,7 +71,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
         serde_json::Value::String(repo)
     );
     crate::output::write_text(&args.output, &text)?;

@@ -57,8 +57,10 @@ pub struct ArchiveSection {
     pub recipient: Option<String>,
     /// The file with a private key that may read, from the configuration's folder on.
     pub identity: Option<PathBuf>,
-    /// Level of compression of pushed segments, 1 to 9.
+    /// Level of compression of pushed segments, 0 to 9.
     pub level: Option<u8>,
+    /// Number of waiting files above which they are compressed at level 0.
+    pub fast_queue: Option<usize>,
     /// Files that are archived ahead by one call.
     pub look_ahead: Option<usize>,
     /// Threads of a call.

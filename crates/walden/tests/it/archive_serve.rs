@@ -16,6 +16,7 @@ use crate::material::{golden, walden, write};
 
 walden_testing::tests! {
     files_are_archived_when_they_are_asked_for_and_others_ahead,
+    a_long_queue_is_archived_fast,
     a_file_that_changed_after_it_was_archived_ahead_is_not_acknowledged,
     what_push_refuses_is_refused,
     requests_of_others_are_refused_and_bytes_that_are_none_do_no_harm,
@@ -207,6 +208,16 @@ fn files_are_archived_when_they_are_asked_for_and_others_ahead() {
     for name in &names {
         assert!(serve.wal(&format!("archive_status/{name}.ready")).exists());
     }
+}
+
+fn a_long_queue_is_archived_fast() {
+    let stored = ["0", "2"].map(|limit| {
+        let serve = Serve::start(&["--fast-queue", limit]);
+        assert_eq!(serve.ask(&names()[0]), archived());
+        wait_for("look-ahead", || serve.log().len() == names().len());
+        serve.log().iter().map(|line| line["stored"].as_u64().unwrap()).sum::<u64>()
+    });
+    assert!(stored[0] > stored[1] + stored[1] / 4, "{stored:?}");
 }
 
 fn a_file_that_changed_after_it_was_archived_ahead_is_not_acknowledged() {

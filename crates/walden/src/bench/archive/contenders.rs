@@ -27,6 +27,7 @@ pub const ALL: &[(&str, Contender)] = &[
     ("rsync", Rsync),
     ("walden", Walden { level: 3, ahead: false }),
     ("walden ahead", Walden { level: 3, ahead: true }),
+    ("walden 0 ahead", Walden { level: 0, ahead: true }),
     ("walden pack", WaldenPacks),
     ("pgbackrest zst-3", PgBackRest { compression: "zst", level: 3, ahead: false }),
     ("pgbackrest zst-3 ahead", PgBackRest { compression: "zst", level: 3, ahead: true }),
