@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
+use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xlog::WalLevel;
 use walden_redo::compress::Method;
 
 use crate::settings::{Settings, show_seconds, show_size};
+use crate::simulate::RequestLag;
 use crate::survey::{MAX_BARE_PAGES, Survey};
 
 /// Where a setting's value comes from.
@@ -53,9 +55,8 @@ pub struct Learned {
     pub traced: Vec<Traced>,
     /// The checkpoints of the trace, with their causes.
     pub checkpoints: Vec<Checkpoint>,
-    /// Median distance in bytes from the end of the segment that requested a checkpoint to its redo pointer: the time that the
-    /// checkpointer takes to wake up.
-    pub request_lag_bytes: u64,
+    /// When checkpoints by volume begin.
+    pub request_lag: RequestLag,
     /// For each checkpoint requested by volume while another one was in progress, in order: whether it was skipped. If the
     /// record of the one before is the last in the WAL, the server finds that nothing has happened since (`CreateCheckPoint`).
     pub skipped_requests: Vec<bool>,
@@ -122,10 +123,10 @@ pub fn learn(
         keeps_one: true,
     };
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, Some(known));
-    let request_lag_bytes = median_request_lag(&checkpoints, survey);
+    let request_lag = request_lag(&checkpoints, survey);
     let skipped_requests = skipped_requests(&checkpoints, &settings);
     let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);
-    Ok(Learned { settings, traced, checkpoints, request_lag_bytes, skipped_requests, unthrottled_micros })
+    Ok(Learned { settings, traced, checkpoints, request_lag, skipped_requests, unthrottled_micros })
 }
 
 /// Replaces what was learned of a setting by its value in `settings`, which was given.
@@ -340,17 +341,39 @@ fn roundest_segment_count(segments: u64, target_milli: u64) -> u64 {
     (first..=last).max_by_key(|number| (number.trailing_zeros(), u64::MAX - number)).unwrap_or(first)
 }
 
-/// The median distance from the end of a segment to the redo pointer of the checkpoint that it requested.
-fn median_request_lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
+/// Bytes behind the end of a segment after which it is on disk without a commit, where the trace does not show it: WAL buffers have
+/// 4 MB by default, and the WAL writer is earlier at most rates.
+const WRITTEN_AFTER: u64 = 1 << 20;
+
+/// When checkpoints by volume begin, by the medians of those in the trace: of bytes behind the first commit, and, where one began
+/// before that, behind the end of the segment.
+fn request_lag(checkpoints: &[Checkpoint], survey: &Survey) -> RequestLag {
     let size = survey.segment_size;
-    let mut lags: Vec<u64> = checkpoints
-        .iter()
-        .filter(|one| one.cause == Cause::Volume)
-        .map(|one| size.offset_of(one.record.redo))
-        .filter(|lag| *lag < size.bytes() / 4)
-        .collect();
-    lags.sort_unstable();
-    lags.get(lags.len() / 2).copied().unwrap_or(0)
+    let geometry = Geometry::with_default_pages(size);
+    let (mut after_commit, mut after_end, mut longest) = (Vec::new(), Vec::new(), WRITTEN_AFTER);
+    for one in checkpoints.iter().filter(|one| one.cause == Cause::Volume) {
+        let (redo, offset) = (one.record.redo, size.offset_of(one.record.redo));
+        if offset >= size.bytes() / 4 {
+            continue;
+        }
+        let from = survey.first_commits.partition_point(|commit| commit.0 <= redo.0 - offset);
+        match survey.first_commits.get(from).filter(|commit| **commit <= redo) {
+            Some(commit) => {
+                after_commit.push(geometry.usable_position(redo) - geometry.usable_position(*commit));
+                longest = longest.max(offset);
+            }
+            None => after_end.push(offset),
+        }
+    }
+    RequestLag {
+        after_commit: median(&mut after_commit).unwrap_or(0),
+        at_most: median(&mut after_end).unwrap_or(longest),
+    }
+}
+
+fn median(values: &mut [u64]) -> Option<u64> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
 }
 
 /// The shortest time, in microseconds, from a requested checkpoint's redo pointer to its record, by the transaction ends

@@ -502,11 +502,11 @@ impl Job<'_> {
         let simulation = |settings: &Settings, variant: Variant| {
             let own = self.checkpoint_records(settings);
             let (mut start, mut redo, mut began) = (self.from, redo_from, began);
-            let mut request_lag = self.learned.request_lag_bytes;
+            let mut request_lag = self.learned.request_lag;
             match variant {
                 Variant::AsTraced => {}
                 Variant::LateCheckpoints(bytes) => {
-                    request_lag += bytes;
+                    request_lag = request_lag.later(bytes);
                     began += uncertainty;
                 }
                 Variant::OtherPhase => {

@@ -64,6 +64,24 @@ impl RecordBytes {
     }
 }
 
+/// When a checkpoint begins that is requested by volume. PostgreSQL requests it when it writes the end of a segment to disk
+/// (`XLogWrite`), which it does at the next commit; and without one when a process lacks WAL buffers, or the WAL writer wakes up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequestLag {
+    /// Bytes that are written between the commit and the redo pointer: the time that the checkpointer takes to wake up.
+    pub after_commit: u64,
+    /// Bytes between the end of the segment and the redo pointer, if there is no commit before.
+    pub at_most: u64,
+}
+
+impl RequestLag {
+    /// The same for a checkpointer that wakes up so many bytes later.
+    #[must_use]
+    pub fn later(self, bytes: u64) -> RequestLag {
+        RequestLag { after_commit: self.after_commit + bytes, at_most: self.at_most + bytes }
+    }
+}
+
 /// A checkpoint in progress.
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -88,7 +106,7 @@ pub struct Simulation {
     geometry: Geometry,
     checkpoint_records: CheckpointRecords,
     checkpoint_segments: u64,
-    request_lag: u64,
+    request_lag: RequestLag,
     skipped_requests: Vec<bool>,
     unthrottled_micros: i64,
     /// Checkpoints that were requested while another one was in progress.
@@ -100,6 +118,8 @@ pub struct Simulation {
     redo: u64,
     /// Where the redo pointer of a requested checkpoint will be.
     requested_at: Option<u64>,
+    /// A checkpoint is due, and will be requested when the end of the segment is written to disk.
+    awaits_commit: bool,
     running: Option<Running>,
     last_complete: u64,
     /// All work up to there.
@@ -136,7 +156,7 @@ impl Simulation {
             cycle: 1,
             geometry,
             checkpoint_records,
-            request_lag: 0,
+            request_lag: RequestLag::default(),
             skipped_requests: Vec::new(),
             unthrottled_micros: 0,
             queued: 0,
@@ -145,6 +165,7 @@ impl Simulation {
             full_at: next_segment(geometry, position),
             redo: geometry.usable_position(redo),
             requested_at: None,
+            awaits_commit: false,
             running: None,
             last_complete: geometry.usable_position(redo),
             last_complete_work: Work::default(),
@@ -177,12 +198,11 @@ impl Simulation {
         }
     }
 
-    /// Sets the behavior of the checkpointer: a requested checkpoint begins `request_lag` bytes behind the end of the segment;
-    /// requests during a checkpoint are skipped as `skipped_requests` says, in turn, and none if it is empty (on a server that
+    /// Sets the behavior of the checkpointer: when a requested checkpoint begins; requests during a checkpoint are skipped as `skipped_requests` says, in turn, and none if it is empty (on a server that
     /// waits for the disk, one of six was); a checkpoint behind its schedule takes `unthrottled_micros` microseconds.
     pub fn with_checkpointer(
         self,
-        request_lag: u64,
+        request_lag: RequestLag,
         skipped_requests: Vec<bool>,
         unthrottled_micros: i64,
     ) -> Simulation {
@@ -261,6 +281,17 @@ impl Simulation {
         self.has_important_wal = true;
         self.has_wal_to_switch = true;
         self.advance(bytes, now);
+    }
+
+    /// A transaction has committed: everything before is written to disk.
+    #[inline]
+    pub fn commit(&mut self, now: i64) {
+        if std::mem::take(&mut self.awaits_commit)
+            && let Some(requested_at) = &mut self.requested_at
+        {
+            *requested_at = (*requested_at).min(self.position + self.request_lag.after_commit);
+            self.begin_requested(now);
+        }
     }
 
     /// Performs a checkpoint on request or at shutdown.
@@ -347,20 +378,29 @@ impl Simulation {
                 self.complete_and_start_next(now);
             }
         }
-        if self.requested_at.is_some_and(|requested_at| self.position >= requested_at) {
-            match &mut self.running {
-                // A request ends its write delay, which matters if it is behind its schedule. A checkpoint that began late in a
-                // segment is not behind when that segment is full, and keeps its schedule.
-                Some(Running { behind_since: Some(behind_since), until_time, .. }) => {
-                    *until_time = (*until_time).min(behind_since.saturating_add(self.unthrottled_micros));
-                    self.next_wakeup = self.next_wakeup.min(*until_time);
-                    if now >= *until_time {
-                        self.complete_and_start_next(now);
-                    }
+        if self.requested_at.is_some() {
+            self.begin_requested(now);
+        }
+    }
+
+    /// Begins the requested checkpoint if its redo pointer is reached.
+    #[inline(never)]
+    fn begin_requested(&mut self, now: i64) {
+        if self.requested_at.is_none_or(|requested_at| self.position < requested_at) {
+            return;
+        }
+        match &mut self.running {
+            // A request ends its write delay, which matters if it is behind its schedule. A checkpoint that began late in a
+            // segment is not behind when that segment is full, and keeps its schedule.
+            Some(Running { behind_since: Some(behind_since), until_time, .. }) => {
+                *until_time = (*until_time).min(behind_since.saturating_add(self.unthrottled_micros));
+                self.next_wakeup = self.next_wakeup.min(*until_time);
+                if now >= *until_time {
+                    self.complete_and_start_next(now);
                 }
-                Some(_) => {}
-                None => self.begin_checkpoint(Cause::Volume, now),
             }
+            Some(_) => {}
+            None => self.begin_checkpoint(Cause::Volume, now),
         }
     }
 
@@ -399,9 +439,9 @@ impl Simulation {
     fn finish_segment(&mut self, finished: u64) {
         let from = segment_of(self.geometry, self.redo);
         if self.requested_at.is_none() && finished + 1 >= from + self.checkpoint_segments {
-            self.requested_at = Some(
-                ((finished + 1) * self.geometry.usable_segment_bytes() + self.request_lag).max(self.position),
-            );
+            let segment_end = (finished + 1) * self.geometry.usable_segment_bytes();
+            self.requested_at = Some((segment_end + self.request_lag.at_most).max(self.position));
+            self.awaits_commit = true;
         }
     }
 
@@ -438,7 +478,7 @@ impl Simulation {
     }
 
     fn begin_checkpoint(&mut self, cause: Cause, now: i64) {
-        self.requested_at = None;
+        (self.requested_at, self.awaits_commit) = (None, false);
         self.update_longest_redo();
         let redo = self.position;
         self.write_checkpoint_record(self.checkpoint_records.redo);
@@ -543,10 +583,38 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_is_requested_when_the_end_of_a_segment_is_written_to_disk() {
+        const PAGES: u64 = (16 << 20) / 8192;
+        let lag = |after_commit, at_most| RequestLag { after_commit, at_most };
+        // The pages that are written behind the segment's end before the redo pointer.
+        let pages = |request_lag, commit_each: u64| {
+            let mut simulation = simulation(settings(48 << 20)).with_checkpointer(request_lag, Vec::new(), 0);
+            for page in 1..3 * PAGES {
+                simulation.insert(&plain(8192), 0);
+                if page.is_multiple_of(commit_each) {
+                    simulation.commit(0);
+                }
+            }
+            let redo = simulation.finish(0.0).checkpoints[0].redo;
+            (redo.0 % (16 << 20)) / 8192
+        };
+        let whole = PAGES * 11 / 10;
+        assert_eq!(pages(lag(0, 1 << 20), whole) / 10, PAGES / 100);
+        assert_eq!(pages(lag(0, 8 << 20), whole) / 10, PAGES / 100);
+        assert_eq!(pages(lag(80 << 10, 8 << 20), whole) / 10, PAGES / 100 + 1);
+        assert_eq!(pages(lag(0, 1 << 20), u64::MAX), 128);
+        assert!(pages(lag(0, 8 << 20), 2) <= 2);
+        assert_eq!(pages(lag(0, 0), whole), 0);
+    }
+
+    #[test]
     fn an_unthrottled_checkpoint_takes_its_time() {
         let checkpoints = |micros_a_page: i64, unthrottled_micros| {
-            let mut simulation =
-                simulation(settings(48 << 20)).with_checkpointer(0, Vec::new(), unthrottled_micros);
+            let mut simulation = simulation(settings(48 << 20)).with_checkpointer(
+                RequestLag::default(),
+                Vec::new(),
+                unthrottled_micros,
+            );
             for page in 0..100 * (16 << 20) / 8192 {
                 simulation.advance_clock(page * micros_a_page);
                 simulation.insert(&plain(8192), page * micros_a_page);

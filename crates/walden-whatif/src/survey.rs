@@ -44,6 +44,8 @@ pub struct Survey {
     pub times: Vec<(Lsn, i64)>,
     /// LSNs of the `RUNNING_XACTS` records, ascending.
     pub running: Vec<Lsn>,
+    /// Ends of the first commit in each segment, ascending.
+    pub first_commits: Vec<Lsn>,
     /// LSNs of the segment switches of a shutdown, ascending: a server that archives switches before its last checkpoint
     /// (`ShutdownXLOG`).
     pub shutdown_switches: Vec<Lsn>,
@@ -104,6 +106,7 @@ impl Survey {
             checkpoints: Vec::new(),
             times: Vec::new(),
             running: Vec::new(),
+            first_commits: Vec::new(),
             shutdown_switches: Vec::new(),
             evidence: Evidence::default(),
             outside: Evidence::default(),
@@ -161,6 +164,7 @@ impl Survey {
         }
         segment.checkpoints.into_iter().for_each(|record| checkpoints.finish(record));
         self.running.extend(segment.running);
+        self.first_commits.extend(segment.first_commit);
         self.evidence.add(segment.evidence);
         self.outside.add(segment.outside);
     }
@@ -295,6 +299,8 @@ struct Segment {
     times: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     running: Vec<Lsn>,
+    /// The end of the first commit.
+    first_commit: Option<Lsn>,
     /// The segment switch that ends it.
     switch: Option<Lsn>,
     /// Whether the first record is the checkpoint of a shutdown.
@@ -315,6 +321,7 @@ impl Segment {
             times: Vec::new(),
             last_end: None,
             running: Vec::new(),
+            first_commit: None,
             switch: None,
             starts_with_shutdown: false,
             has_backup_end: false,
@@ -484,8 +491,12 @@ impl Visitor for Segment {
         match record.header.rmid {
             rmid::XLOG | rmid::XLOG2 => self.note_xlog_record(record),
             rmid::XACT => {
-                if let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record) {
+                let parsed = payload::parse(record);
+                if let Ok(Payload::Commit(end) | Payload::Abort(end)) = &parsed {
                     self.note_transaction_end(end.time, record.end);
+                }
+                if let Ok(Payload::Commit(_)) = parsed {
+                    self.first_commit.get_or_insert(record.end);
                 }
             }
             rmid::STANDBY if record.rmgr_info() == RUNNING_XACTS => self.running.push(record.lsn),
@@ -501,9 +512,12 @@ impl Visitor for Segment {
         let header = record.header();
         if EVIDENCE_KINDS[usize::from(header.rmid)] >> (header.info >> 4) & 1 == 0 {
             self.extend_span(record.lsn, record.end());
-        } else if let Some((_, time)) = plain_simple_end(&record) {
+        } else if let Some((is_commit, time)) = plain_simple_end(&record) {
             self.extend_span(record.lsn, record.end());
             self.note_transaction_end(time, record.end());
+            if is_commit {
+                self.first_commit.get_or_insert(record.end());
+            }
         } else {
             return record.as_record(|record| self.record(record));
         }

@@ -1,6 +1,7 @@
 //! The size of a record in each simulation.
 
 use walden_format::record::{BlockHeader, ImageHeader, RECORD_HEADER, Record, block_id};
+use walden_format::rmgr::info::xact;
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::rmid;
 use walden_redo::Touched;
@@ -44,6 +45,12 @@ impl State {
             self.write_unchanged(record, touched);
         } else {
             self.write_per_simulation(record, touched);
+        }
+        let is_commit = record.header.rmid == rmid::XACT
+            && matches!(record.rmgr_info() & xact::OPMASK, xact::COMMIT | xact::COMMIT_PREPARED);
+        if is_commit {
+            let now = self.now;
+            self.simulations.iter_mut().for_each(|simulation| simulation.commit(now));
         }
     }
 
