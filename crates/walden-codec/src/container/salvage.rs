@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
+use std::ops::ControlFlow;
 
 use super::layout::{Entry, FileForm, Head, Place};
 use super::reader::{Binding, Reader, Summary, broken};
@@ -33,6 +34,9 @@ pub struct Loss {
     /// Whether it is damaged itself, or only needs one that is.
     pub damaged: bool,
 }
+
+/// The heads of members that were not decoded, by their numbers, and whether each is damaged itself.
+type Lost = BTreeMap<u64, (Head, bool)>;
 
 /// What is done with a member whose head has come: it has to call [`Reader::decode`].
 pub type Decode<'d, R> = dyn FnMut(&mut Reader<&mut R>, &Head) -> Result<Summary, Error> + 'd;
@@ -66,32 +70,12 @@ pub fn walk<R: Read + Seek>(
     // With a pack's index, members behind damage are known to be where they belong.
     let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
     let mut index = if is_pack { look_up_index(&mut reader) } else { None };
-    let mut lost = BTreeMap::new();
+    let mut lost = Lost::new();
     loop {
         let from = reader.position();
-        let step = match reader.next() {
-            Ok(None) => break,
-            Ok(Some(head)) if !reader.can_decode(&head) => {
-                lost.insert(head.number, (head.clone(), false));
-                reader.skip(&head).map(|_| ())
-            }
-            Ok(Some(head)) => match decode(&mut reader, &head) {
-                Ok(summary) => {
-                    if summary.binding == Binding::Broken {
-                        walk.damage.push(broken(&head, from));
-                    }
-                    walk.members.push((head, summary));
-                    Ok(())
-                }
-                Err(error) => {
-                    lost.insert(head.number, (head, true));
-                    Err(error)
-                }
-            },
-            Err(error) => Err(error),
-        };
-        match step {
-            Ok(()) => {}
+        match next_member(&mut reader, decode, &mut walk, &mut lost) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => break,
             Err(error @ (Error::Damage(_) | Error::Limit { .. })) => {
                 if index.is_none() {
                     // Of a file whose header is damaged.
@@ -111,6 +95,35 @@ pub fn walk<R: Read + Seek>(
     Ok(walk)
 }
 
+/// Decodes the next member, if it can be decoded without one that is lost; breaks at the end.
+fn next_member<R: Read + Seek>(
+    reader: &mut Reader<&mut R>,
+    decode: &mut Decode<'_, R>,
+    walk: &mut Walk,
+    lost: &mut Lost,
+) -> Result<ControlFlow<()>, Error> {
+    let from = reader.position();
+    let Some(head) = reader.next()? else { return Ok(ControlFlow::Break(())) };
+    if !reader.can_decode(&head) {
+        lost.insert(head.number, (head.clone(), false));
+        reader.skip(&head)?;
+        return Ok(ControlFlow::Continue(()));
+    }
+    match decode(reader, &head) {
+        Ok(summary) => {
+            if summary.binding == Binding::Broken {
+                walk.damage.push(broken(&head, from));
+            }
+            walk.members.push((head, summary));
+            Ok(ControlFlow::Continue(()))
+        }
+        Err(error) => {
+            lost.insert(head.number, (head, true));
+            Err(error)
+        }
+    }
+}
+
 /// The index, if it is there and whole; the reader stays where it is.
 fn look_up_index<R: Read + Seek>(reader: &mut Reader<R>) -> Option<Vec<Entry>> {
     let place = reader.place();
@@ -120,13 +133,7 @@ fn look_up_index<R: Read + Seek>(reader: &mut Reader<R>) -> Option<Vec<Entry>> {
 }
 
 /// What is lost: by the index where there is one, else by the numbers of members that came and that did not.
-fn losses(
-    whole: &[(Head, Summary)],
-    seen: &BTreeMap<u64, (Head, bool)>,
-    index: &[Entry],
-    members: u64,
-    ended: bool,
-) -> Vec<Loss> {
+fn losses(whole: &[(Head, Summary)], seen: &Lost, index: &[Entry], members: u64, ended: bool) -> Vec<Loss> {
     let mut known: BTreeMap<u64, (&Head, bool)> =
         index.iter().map(|entry| (entry.head.number, (&entry.head, true))).collect();
     known.extend(seen.iter().map(|(number, (head, damaged))| (*number, (head, *damaged))));

@@ -418,17 +418,10 @@ impl Rows {
                     }
                 }
                 Field::Varlena => {
-                    let mut values = ValueCoder { coder, recompressor, vectors, columns, origin };
-                    let is_chunk = match chunks.filter(|_| index == 1) {
-                        Some(column) => {
-                            let chunks = Chunks { column, ahead: &survey.toast, relation };
-                            values.chunk(chunks, content, out)?
-                        }
-                        None => false,
-                    };
-                    if !is_chunk {
-                        values.varlena(content, out)?;
-                    }
+                    let chunks = chunks.filter(|_| index == 1);
+                    let chunks = chunks.map(|column| Chunks { column, ahead: &survey.toast, relation });
+                    ValueCoder { coder, recompressor, vectors, columns, origin }
+                        .varlena_or_chunk(chunks, content, out)?;
                 }
             }
         }

@@ -193,8 +193,23 @@ struct Whole {
 }
 
 impl<S: Coder> ValueCoder<'_, S> {
+    /// Codes a value, which may be a chunk of one that was stored out of line, and appends it to `out`.
+    pub fn varlena_or_chunk(
+        &mut self,
+        chunks: Option<Chunks<'_>>,
+        source: Option<(&[u8], Span)>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        if let Some(chunks) = chunks
+            && self.chunk(chunks, source, out)?
+        {
+            return Ok(());
+        }
+        self.varlena(source, out)
+    }
+
     /// Codes a chunk of a value whose first chunk has all of it coded, and appends it to `out`; no if it is something else.
-    pub fn chunk(
+    fn chunk(
         &mut self,
         chunks: Chunks<'_>,
         source: Option<(&[u8], Span)>,
