@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use postgres::{Client, SimpleQueryMessage};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Map, Value};
 use walden_format::lsn::Lsn;
 
 /// The content of `facts.json`. LSNs are written as PostgreSQL prints them.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
     /// The workload's name.
     pub workload: String,
@@ -34,13 +34,13 @@ pub struct Facts {
     /// Size of a segment in bytes.
     pub wal_segment_bytes: u64,
     /// Where the first segment starts; its first records are those of a checkpoint.
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub start_lsn: Lsn,
     /// The insert position when the workload began, after that checkpoint.
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub workload_lsn: Lsn,
     /// The insert position when the workload had ended; what follows in the last segment is the server's shutdown.
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub end_lsn: Lsn,
     /// Bytes of WAL from `workload_lsn` to `end_lsn`.
     pub workload_bytes: u64,
@@ -62,8 +62,12 @@ fn as_text<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(lsn)
 }
 
+fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Lsn, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+}
+
 /// Version of a server.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Server {
     /// What `version()` returns.
     pub version: String,
@@ -72,19 +76,19 @@ pub struct Server {
 }
 
 /// One row of `pg_settings`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setting {
     /// The value, in `unit`.
     pub value: String,
     /// `pg_settings.unit`: `8kB`, `MB`, `s`, ...
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     /// `pg_settings.source`: `default`, `configuration file`, ...
     pub source: String,
 }
 
 /// The one row of a statistics view before and after the workload.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StatPair {
     /// The row before the workload.
     pub before: Value,

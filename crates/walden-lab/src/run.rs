@@ -130,6 +130,18 @@ pub fn run_workload(
     Ok(RunResult { output: output.clone(), wal_dir: output.join("wal"), facts })
 }
 
+/// What an earlier run left in a folder.
+///
+/// # Errors
+/// A folder without a finished run.
+pub fn earlier_run(output: &Path) -> Result<RunResult> {
+    let path = output.join("facts.json");
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}: expected a run that was kept", path.display()))?;
+    let facts = serde_json::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
+    Ok(RunResult { output: output.to_owned(), wal_dir: output.join("wal"), facts })
+}
+
 /// Writes `facts.json`.
 pub(crate) fn write_facts(output: &Path, facts: &Facts) -> Result<()> {
     let path = output.join("facts.json");

@@ -63,6 +63,8 @@ pub struct Options {
     pub oracle_dsn: Option<String>,
     /// A folder to keep each run's WAL and facts in.
     pub keep: Option<PathBuf>,
+    /// Takes the runs that an earlier experiment kept there, in place of running them: of predictions that are compared with runs.
+    pub reuse: bool,
     /// Removes the files of earlier runs in `keep`.
     pub force: bool,
     /// The display of progress.
@@ -79,6 +81,7 @@ impl Default for Options {
             dsn: None,
             oracle_dsn: None,
             keep: None,
+            reuse: false,
             force: false,
             progress: Progress::hidden(),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use super::report::{Kept, Phase, RunResult, megabytes};
 use super::stage::Stage;
 use super::{Lab, PredictedRun};
 use crate::facts::{Facts, Setting};
-use crate::run::{RunOptions, run_workload};
+use crate::run::{self, RunOptions, earlier_run, run_workload};
 use crate::workloads::{self, Workload};
 
 /// The measured result of a case.
@@ -40,8 +40,16 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             _ => folder.path().join(&case.name),
         };
         lab.options.progress.phase(&format!("{}: {}", definition.name, case.name));
-        let result = match run_workload(options_of(lab, case, workload, &output), &mut |_| Ok(())) {
+        let run = match lab.options.reuse {
+            true => earlier_run_of(&output, workload),
+            false => run_workload(options_of(lab, case, workload, &output), &mut |_| Ok(())),
+        };
+        let result = match run {
             Ok(result) => result,
+            Err(_) if lab.options.reuse && !output.join("facts.json").exists() => {
+                lab.unavailable.push(format!("{}: this run was not kept", case.name));
+                continue;
+            }
             // A server that was built without a compression method rejects its name.
             Err(error) if format!("{error:#}").contains("Available values") => {
                 lab.unavailable.push(format!("{}: this server was built without it", case.name));
@@ -74,6 +82,19 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         outcomes.push(Outcome { case: case.clone(), facts, checkpoints, log });
     }
     compare(lab, &outcomes)
+}
+
+/// A run of this workload that was kept.
+fn earlier_run_of(output: &Path, workload: &Workload) -> Result<run::RunResult> {
+    let run = earlier_run(output)?;
+    let found = &run.facts.workload;
+    ensure!(
+        found == workload.name,
+        "cannot use {}: expected a run of {}, found one of {found}",
+        output.display(),
+        workload.name
+    );
+    Ok(run)
 }
 
 /// How a case is run.

@@ -10,7 +10,7 @@ use walden_explain::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain
 use walden_explain::tally::Bucket;
 use walden_explain::{Explanation, Request};
 use walden_format::lsn::Lsn;
-use walden_lab::experiments::definition::Definition;
+use walden_lab::experiments::definition::{Definition, Kind};
 use walden_lab::experiments::report::{Check, Figure, Phase, Report};
 use walden_lab::experiments::statements::Relation;
 use walden_lab::experiments::{self, Analysis, Form, Options, PredictedRun};
@@ -61,6 +61,9 @@ pub struct ExperimentArgs {
     /// Keep each run's WAL and facts.json in this folder, in a subfolder with the case's name
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
+    /// Take the runs that --keep kept an earlier time, in place of running them (whatif-validation)
+    #[arg(long, requires = "keep", conflicts_with = "dsn")]
+    pub reuse: bool,
     /// Also write the results as JSON
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -83,6 +86,7 @@ impl ExperimentArgs {
             (self.dsn.is_some(), "--dsn"),
             (self.oracle_dsn.is_some(), "--oracle-dsn"),
             (self.keep.is_some(), "--keep"),
+            (self.reuse, "--reuse"),
             (self.out.is_some(), "--out"),
             (self.html.is_some(), "--html"),
         ];
@@ -109,6 +113,7 @@ impl ExperimentArgs {
             dsn: self.dsn.clone(),
             oracle_dsn: self.oracle_dsn.clone(),
             keep: self.keep.clone(),
+            reuse: self.reuse,
             force,
             ..Options::default()
         }
@@ -124,6 +129,9 @@ pub fn run(
     format: Format,
 ) -> Result<()> {
     output::can_write(files.html.iter().chain(&files.out))?;
+    if options.reuse && definition.kind != Kind::WhatifValidation {
+        bail!("--reuse is for whatif-validation: {} has no runs to predict from", definition.name);
+    }
     options.installation = if options.dsn.is_some() { None } else { installation()? };
     options.progress = Progress::new("starting");
     let report = experiments::run(definition, &options, &Reader)?;
