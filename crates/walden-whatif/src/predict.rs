@@ -7,6 +7,7 @@ use serde::Serialize;
 use thiserror::Error;
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
+use walden_format::page::SHORT_HEADER;
 use walden_redo::BasePages;
 use walden_redo::StoreOptions;
 use walden_redo::{PageStore, Replay};
@@ -87,7 +88,8 @@ pub struct Forecast {
     pub diagnostics: Diagnostics,
     /// By how much two runs of the same work differ: twice the standard error, as a fraction.
     pub run_noise: f64,
-    /// Seconds by which a checkpoint may begin earlier or later in another run: one requested by volume, and one by time.
+    /// Seconds by which a checkpoint may begin earlier or later in another run: one requested by volume, and one by time. None for the
+    /// former if one session waits for its commits: it writes nothing until the checkpointer is awake.
     pub delays: [f64; 2],
     /// Changes of tables and indexes, with what the trace contains of these.
     pub objects: Vec<(ObjectChange, Counts)>,
@@ -99,11 +101,14 @@ pub struct Forecast {
 
 /// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::Basis)).
 const ESTIMATE_ERROR: f64 = 0.25;
-/// Bytes that a server writes by itself, more or fewer in another run: snapshots of running transactions, every 15 seconds, and what
-/// the alignment of records to pages makes of them. Two runs of one session without a checkpoint differed by 0 to 190 bytes.
-const SERVER_NOISE: f64 = 192.0;
+/// Seconds between snapshots of running transactions (`LOG_SNAPSHOT_INTERVAL_MS`), which a server writes by itself.
+const SNAPSHOT_INTERVAL: f64 = 15.0;
+/// Bytes of a snapshot, where the trace has none.
+const SNAPSHOT: f64 = 50.0;
+/// So many snapshots more or fewer can be in another run, however short; and half of them if it takes half longer.
+const OTHER_SNAPSHOTS: f64 = 2.0;
 /// Standard error in bytes of a compressed image: the same page has other LSNs and transaction ids in another run.
-const COMPRESSED_IMAGE_NOISE: f64 = 2.0;
+const COMPRESSED_IMAGE_NOISE: f64 = 3.0;
 /// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
 const RACE_ERROR: f64 = 0.25;
 
@@ -123,17 +128,37 @@ impl Forecast {
         let bytes = prediction.bytes as f64;
         let count = prediction.checkpoints.len().max(1) as f64;
         let raced = prediction.races as f64 / count * prediction.buckets.get(Bucket::CheckpointImages) as f64;
+        // Without a checkpoint by time, the difference is of those requested by volume.
+        let is_late = self.delays[0] > 0.0 || prediction.caused_by(Cause::Time) > 0;
+        let delay_error = if is_late { prediction.delay_error } else { 0.0 };
         let delays = self.random_delays(prediction);
         let compression = 2.0 * COMPRESSED_IMAGE_NOISE * (prediction.compressed_images as f64).sqrt();
         ErrorParts {
             estimates: ESTIMATE_ERROR * prediction.shares[Basis::Estimated as usize] as f64,
-            self_check: self.self_check_error().abs() * bytes,
+            self_check: self.unexplained() * bytes,
             races: RACE_ERROR * raced,
             sampling: prediction.sampling_error,
             phase: prediction.phase_error,
-            delays: prediction.delay_error.hypot(delays),
-            run_to_run: (self.run_noise * bytes).hypot(SERVER_NOISE).hypot(compression),
+            delays: delay_error.hypot(delays),
+            run_to_run: (self.run_noise * bytes).hypot(self.snapshot_noise()).hypot(compression),
         }
+    }
+
+    /// What snapshots of running transactions do not explain of the self-check's error, as a fraction.
+    fn unexplained(&self) -> f64 {
+        let wrong = self.self_check.bytes.abs_diff(self.trace_bytes) as f64;
+        (wrong - self.snapshot_noise()).max(0.0) / self.trace_bytes.max(1) as f64
+    }
+
+    /// By how many bytes of such snapshots two runs of the same work differ.
+    fn snapshot_noise(&self) -> f64 {
+        let (bytes, count) = self.survey.checkpoint_records(checkpoint_record::RUNNING);
+        let mean = if count > 0 { bytes as f64 / count as f64 } else { SNAPSHOT };
+        let aligned = (mean / 8.0).ceil() * 8.0;
+        let seconds = self.survey.seconds(self.span.0, self.span.1).unwrap_or(0.0);
+        let count = OTHER_SNAPSHOTS.max(1.0 + seconds / SNAPSHOT_INTERVAL / 2.0);
+        // They may push a record onto the next page.
+        count * aligned + SHORT_HEADER as f64
     }
 
     /// Twice the standard error of the images, where each checkpoint begins some bytes earlier or later: as many of the pages changed in
@@ -239,6 +264,10 @@ pub fn predict(
     if learned.unthrottled_micros > 0 {
         job.average_races(&settings, &mut predictions, progress)?;
     }
+    let is_asynchronous = |(name, value): &(String, String)| {
+        name.eq_ignore_ascii_case("synchronous_commit") && value.eq_ignore_ascii_case("off")
+    };
+    let goes_on = common.overlap || question.traced.iter().any(is_asynchronous);
     let mut predictions = settings.into_iter().zip(predictions);
     let (_, self_check) = predictions.next().ok_or_else(|| PredictError::Empty(String::new()))?;
     let predictions: Vec<_> = predictions.collect();
@@ -252,7 +281,7 @@ pub fn predict(
         predictions,
         diagnostics: common.diagnostics,
         run_noise: common.run_noise,
-        delays: [WAKE_UP, uncertainty as f64 / 2.0].map(|micros| micros / 1e6),
+        delays: [if goes_on { WAKE_UP } else { 0.0 }, uncertainty as f64 / 2.0].map(|micros| micros / 1e6),
         objects: common.objects,
         replay_seconds,
         damage: damage.or(survey.damage),
@@ -303,9 +332,9 @@ enum Variant {
     OtherPhase,
 }
 
-/// Microseconds by which the checkpointer may wake up later than in the trace, once it is requested: on a machine with five busy
-/// processes for each core.
-const WAKE_UP: f64 = 50_000.0;
+/// Microseconds by which the checkpointer may wake up later than in the trace, once it is requested: a time slice of another process.
+/// With two or three busy processes for two cores, all of 24 predictions with such checkpoints were within 56 bytes.
+const WAKE_UP: f64 = 2_000.0;
 /// The log has the second in which a checkpoint began: half of it, in microseconds.
 const HALF_SECOND: i64 = 500_000;
 

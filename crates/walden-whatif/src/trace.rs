@@ -113,6 +113,8 @@ pub struct PassOutcome {
     /// By how much the bytes of the same number of transactions differ from one time to the next: twice the standard error, as a
     /// fraction. A single session writes the same each time.
     pub run_noise: f64,
+    /// Whether transactions overlap, or vacuum works beside them.
+    pub overlap: bool,
     /// Changes of tables and indexes, with the activity that they would affect.
     pub objects: Vec<(ObjectChange, Counts)>,
 }
@@ -275,6 +277,7 @@ impl Pass {
             } else {
                 0.0
             },
+            overlap: state.sessions.overlap(),
             objects: state.objects.finish(),
         };
         (outcome, self.replay)
