@@ -128,9 +128,6 @@ pub enum Content<'a> {
     Read(&'a mut dyn Input),
 }
 
-/// The level at which records are not decoded: zstd compresses the bytes, at its fastest.
-pub const AS_BYTES: u8 = 0;
-
 /// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived.
 ///
 /// # Errors
@@ -143,18 +140,17 @@ pub fn encode(
 ) -> Result<Vec<u8>, ObjectError> {
     let key = file.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
-    let (as_bytes, level) = (level == AS_BYTES, level.max(1));
     let mut options = WriteOptions::with_level(FileForm::Segment, level);
     options.needs = Needs::of_segments(FileForm::Segment, level, checked.bytes);
     let mut writer = Writer::new(Vec::new(), options);
     let meta = Meta { name: file.to_string().into_bytes(), ..Meta::default() };
     let added = match content {
         // What was checked is what is compressed, so it need not be found out again.
-        Content::Held(bytes) if checked.is_sound => writer.add_checked(meta, as_bytes, bytes, checked.hash),
-        Content::Held(bytes) => writer.add(meta, as_bytes, &mut Cursor::new(*bytes)),
+        Content::Held(bytes) if checked.is_sound => writer.add_checked(meta, bytes, checked.hash),
+        Content::Held(bytes) => writer.add(meta, false, &mut Cursor::new(*bytes)),
         Content::Read(input) => {
             let rewound = input.rewind().map_err(ContainerError::Original);
-            rewound.and_then(|()| writer.add(meta, as_bytes, input))
+            rewound.and_then(|()| writer.add(meta, false, input))
         }
     };
     added.map_err(failed)?;

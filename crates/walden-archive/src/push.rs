@@ -19,15 +19,18 @@ use crate::get;
 use crate::hash::hash_file;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, folder_of};
-use crate::object::{self, AS_BYTES, Content, ObjectError, hexadecimal};
+use crate::object::{self, Content, ObjectError, hexadecimal};
 use crate::store::{Created, FileHash, Listed};
+
+/// The level for a long queue: records are checked, and not decoded to be compressed.
+pub const FAST: u8 = 0;
 
 /// How files are archived.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
-    /// The level of compression: 1 to 9, or [`AS_BYTES`].
+    /// The level of compression, 0 to 9.
     pub level: u8,
-    /// As long as more files than this wait to be archived, they are compressed at [`AS_BYTES`].
+    /// As long as more files than this wait to be archived, they are compressed at [`FAST`].
     pub fast_queue: usize,
     /// Archive damaged records, with a warning.
     pub accept_damaged: bool,
@@ -291,7 +294,7 @@ impl Pusher {
             true => Content::Held(&buffer[..]),
             false => Content::Read(&mut content),
         };
-        let level = if waiting > self.options.fast_queue { AS_BYTES } else { self.options.level };
+        let level = if waiting > self.options.fast_queue { FAST } else { self.options.level };
         let (pushed, hash) = self.check_and_store(file, &mut content, level)?;
         Ok((Pushed { took: began.elapsed(), ..pushed }, hash))
     }

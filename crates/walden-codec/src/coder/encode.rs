@@ -70,7 +70,7 @@ impl Understood<'_> {
 }
 
 impl Encoder {
-    /// An encoder of level 1 (fast) to 9 (small).
+    /// An encoder of level 1 (fast) to 9 (small); level 0 is for bytes.
     pub fn new(level: u8, limits: Limits) -> Encoder {
         let (was_restart, has_exceeded_limits) = (false, false);
         Encoder {

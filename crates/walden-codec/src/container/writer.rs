@@ -19,7 +19,7 @@ use crate::coder::{Encoded, Encoder, Form, Original, start_of};
 pub struct WriteOptions {
     /// Whether to write one member, or a pack.
     pub form: FileForm,
-    /// Level of compression, from 1 (fast) to 9 (small).
+    /// Level of compression, from 1 (fast) to 9 (small); at 0, records are not decoded, and zstd compresses the bytes at a fast level.
     pub level: u8,
     /// Bytes of WAL from a keyframe of a pack on, after which the next segment is one.
     pub keyframe: u64,
@@ -39,7 +39,7 @@ impl WriteOptions {
         WriteOptions::with_level(form, form.default_level())
     }
 
-    /// A level from 1 to 9, for segments of up to 64 MB.
+    /// A level from 0 to 9, for segments of up to 64 MB.
     pub fn with_level(form: FileForm, level: u8) -> WriteOptions {
         let needs = Needs::of_segments(form, level, 64 << 20);
         WriteOptions { form, level, keyframe: KEYFRAME_BYTES, needs, page_memory: 64 << 20 }
@@ -179,20 +179,23 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// As [`Writer::add`].
-    pub fn add_checked(
-        &mut self,
-        meta: Meta,
-        as_bytes: bool,
-        content: &[u8],
-        hash: Hash,
-    ) -> Result<Added, Error> {
+    pub fn add_checked(&mut self, meta: Meta, content: &[u8], hash: Hash) -> Result<Added, Error> {
         check_name(&meta)?;
-        let source = &mut Source::<io::Empty>::Checked(content, hash);
-        if !as_bytes && let Some(segment) = self.segment(source)? {
+        if let Some(segment) = self.segment(&mut Source::<io::Empty>::Checked(content, hash))? {
             return self.add_segment(meta, segment);
         }
         let failure = self.encoder.take_failure();
-        Ok(Added { failure, ..self.add_hashed_bytes(meta, &mut &*content, Some(hash))? })
+        self.last = None;
+        let piece_bytes = self.piece_bytes()?;
+        let first = content.len().min(piece_bytes) as u64;
+        let needs = Needs::of_member(self.options.form, self.options.level, first, 0);
+        let begun = self.begin(meta, (Form::Bytes, true), None, &hash, needs)?;
+        for piece in content.chunks(piece_bytes) {
+            let encoded = self.encoder.encode_bytes(piece);
+            self.piece(piece.len(), &encoded)?;
+        }
+        self.encoder.restart();
+        Ok(Added { failure, ..self.end(begun, content.len() as u64, hash)? })
     }
 
     fn add_segment(&mut self, meta: Meta, segment: Segment) -> Result<Added, Error> {
@@ -207,16 +210,6 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// The file system's; what was written is worth nothing then.
     pub fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
-        self.add_hashed_bytes(meta, input, None)
-    }
-
-    /// The same, with the hash of all that `input` has, if it is known.
-    fn add_hashed_bytes(
-        &mut self,
-        meta: Meta,
-        input: &mut impl Read,
-        hash: Option<Hash>,
-    ) -> Result<Added, Error> {
         check_name(&meta)?;
         self.last = None;
         let mut buffer = Vec::new();
@@ -227,9 +220,7 @@ impl<W: Write> Writer<W> {
         let mut hasher = blake3::Hasher::new();
         let mut bytes = 0;
         while !buffer.is_empty() {
-            if hash.is_none() {
-                hasher.update(&buffer);
-            }
+            hasher.update(&buffer);
             bytes += buffer.len() as u64;
             let encoded = self.encoder.encode_bytes(&buffer);
             self.piece(buffer.len(), &encoded)?;
@@ -238,7 +229,7 @@ impl<W: Write> Writer<W> {
         }
         // The next segment is a keyframe, also if there was no piece.
         self.encoder.restart();
-        self.end(begun, bytes, hash.unwrap_or_else(|| *hasher.finalize().as_bytes()))
+        self.end(begun, bytes, *hasher.finalize().as_bytes())
     }
 
     /// Bytes of a piece of a member that is coded as bytes.
@@ -307,6 +298,9 @@ impl<W: Write> Writer<W> {
     }
 
     fn segment_once(&mut self, original: Original<'_>) -> Result<Option<Segment>, Error> {
+        if self.options.level == 0 {
+            return Ok(None);
+        }
         let Some(start) = original.start() else { return Ok(None) };
         let Ok(info) = StreamInfo::of_segment(&start) else { return Ok(None) };
         let place = Place { timeline: info.timeline, start: start_of(&start), size: info.segment_size };

@@ -17,13 +17,15 @@ pub enum Means {
 }
 
 impl Means {
-    /// The method of a level, 1 to 9.
+    /// The method of a level, 0 to 9.
     pub fn of_level(level: u8) -> Means {
-        LEVELS[usize::from(level.clamp(1, 9)) - 1]
+        LEVELS[usize::from(level.min(9))]
     }
 }
 
-const LEVELS: [Means; 9] = [
+const LEVELS: [Means; 10] = [
+    // Of bytes only: four fifths of the time of zstd's level 1, for 10 to 30 % more bytes.
+    Means::Zstd(-1),
     Means::Zstd(1),
     Means::Zstd(2),
     Means::Zstd(3),

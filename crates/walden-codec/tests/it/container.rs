@@ -52,12 +52,30 @@ fn what_a_server_compressed_gets_smaller() {
 }
 
 #[test]
+fn records_are_not_decoded_at_level_0() {
+    let [_, (name, bytes), _] = consecutive();
+    let hash = *blake3::hash(&bytes).as_bytes();
+    let (added, _) = write(options(FileForm::Segment, 0), &[(name, &bytes)]);
+    let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 0));
+    writer.add_checked(meta(name), &bytes, hash).expect("written");
+    let (records, _) = write(options(FileForm::Segment, 1), &[(name, &bytes)]);
+    for file in [added, writer.finish().expect("written")] {
+        assert!(file.len() > records.len() && file.len() < bytes.len() / 2, "{}", file.len());
+        let mut reader = Reader::open(Cursor::new(&file[..]), limits()).expect("a header");
+        let head = reader.next().expect("a head").expect("a member");
+        assert_eq!(head.form, Form::Bytes);
+        assert_eq!(reader.compare(&head, &bytes, &hash).expect("the same").end.hash, hash);
+        assert!(reader.next().expect("an end").is_none());
+    }
+}
+
+#[test]
 fn a_segment_that_was_checked_is_written_as_any_other_and_compared_with_what_comes_back() {
     let [_, (name, bytes), _] = consecutive();
     let hash = *blake3::hash(&bytes).as_bytes();
     let (expected, _) = write(options(FileForm::Segment, 3), &[(name, &bytes)]);
     let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 3));
-    writer.add_checked(meta(name), false, &bytes, hash).expect("written");
+    writer.add_checked(meta(name), &bytes, hash).expect("written");
     let file = writer.finish().expect("written");
     assert!(file == expected, "the same bytes");
     let compare = |original: &[u8], hash| {
