@@ -48,7 +48,7 @@ pub struct PushArgs {
 /// What archiving may cost.
 #[derive(Args, Clone, Debug)]
 pub struct Effort {
-    /// Level of compression, 1 (fast) to 9 (small); 0 is zstd alone, in a third of the time [default: 3]
+    /// Level of compression, 1 (fast) to 9 (small); 0 is zstd alone, in half of the time [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
     level: Option<u8>,
 
