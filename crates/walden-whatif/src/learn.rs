@@ -359,7 +359,8 @@ fn request_lag(checkpoints: &[Checkpoint], survey: &Survey) -> RequestLag {
         let from = survey.first_commits.partition_point(|commit| commit.0 <= redo.0 - offset);
         match survey.first_commits.get(from).filter(|commit| **commit <= redo) {
             Some(commit) => {
-                after_commit.push(geometry.usable_position(redo) - geometry.usable_position(*commit));
+                let [commit, begin] = [*commit, redo].map(|lsn| geometry.usable_position(lsn));
+                after_commit.push(begin.saturating_sub(commit));
                 longest = longest.max(offset);
             }
             None => after_end.push(offset),
