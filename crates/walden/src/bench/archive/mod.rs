@@ -41,7 +41,8 @@ pgBackRest synchronises.
 Restoring: the command is called for each segment as recovery does, which takes no time for itself. In the first round, which \
 is not timed, each segment is compared with the original.
 
-\"walden 0 ahead\" is level 0, which a queue of more than 64 files gets in any case. \"walden pack\" restores from packs of four segments, which is few: an archive's own have 512 MB.
+\"walden 0 ahead\" is level 0, which a queue of more than 64 files gets in any case. \"walden pack\" restores from packs of \
+four segments, which is few: an archive's own have 512 MB.
 
 Recovery: a server recovers with the command; beside it one that finds all segments in pg_wal.")]
 pub struct ArchiveArgs {
