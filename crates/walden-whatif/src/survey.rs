@@ -343,7 +343,10 @@ impl Segment {
 
     /// Notes a transaction end whose record ends at `end`.
     #[inline(always)]
-    fn note_transaction_end(&mut self, time: Timestamp, end: Lsn) {
+    fn note_transaction_end(&mut self, is_commit: bool, time: Timestamp, end: Lsn) {
+        if is_commit {
+            self.first_commit.get_or_insert(end);
+        }
         let micros = time.unix_micros();
         // The time is taken before the insert position is reserved, so it may go back a little.
         if self.times.last().is_none_or(|last| micros >= last.1 + TIME_STEP) {
@@ -490,15 +493,11 @@ impl Visitor for Segment {
         self.extend_span(record.lsn, record.end);
         match record.header.rmid {
             rmid::XLOG | rmid::XLOG2 => self.note_xlog_record(record),
-            rmid::XACT => {
-                let parsed = payload::parse(record);
-                if let Ok(Payload::Commit(end) | Payload::Abort(end)) = &parsed {
-                    self.note_transaction_end(end.time, record.end);
-                }
-                if let Ok(Payload::Commit(_)) = parsed {
-                    self.first_commit.get_or_insert(record.end);
-                }
-            }
+            rmid::XACT => match payload::parse(record) {
+                Ok(Payload::Commit(end)) => self.note_transaction_end(true, end.time, record.end),
+                Ok(Payload::Abort(end)) => self.note_transaction_end(false, end.time, record.end),
+                _ => {}
+            },
             rmid::STANDBY if record.rmgr_info() == RUNNING_XACTS => self.running.push(record.lsn),
             _ => {}
         }
@@ -514,10 +513,7 @@ impl Visitor for Segment {
             self.extend_span(record.lsn, record.end());
         } else if let Some((is_commit, time)) = plain_simple_end(&record) {
             self.extend_span(record.lsn, record.end());
-            self.note_transaction_end(time, record.end());
-            if is_commit {
-                self.first_commit.get_or_insert(record.end());
-            }
+            self.note_transaction_end(is_commit, time, record.end());
         } else {
             return record.as_record(|record| self.record(record));
         }
