@@ -19,6 +19,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
+use walden_format::payload::timestamp::EPOCH_DAYS;
 use walden_rows::value::{Numeric, NumericSign, Value};
 use walden_rows::{
     Cell, ColumnType, Entry, EventKind, Filter, Image, Outcome, RowChanges, RowsError, Summary, TypedColumn,
@@ -31,9 +32,8 @@ use crate::read::{ReadError, lsn_text};
 pub const BATCH_ROWS: usize = 8192;
 /// Bytes of values after which a batch is full: rows may have large values.
 const BATCH_BYTES: usize = 16 << 20;
-/// From 1970-01-01, with which Arrow begins, to 2000-01-01, with which PostgreSQL does.
-const EPOCH_DAYS: i32 = 10_957;
-const EPOCH_MICROS: i64 = EPOCH_DAYS as i64 * DAY_MICROS;
+/// Arrow counts from 1970-01-01.
+const EPOCH_MICROS: i64 = EPOCH_DAYS * DAY_MICROS;
 const DAY_MICROS: i64 = 86_400_000_000;
 /// Digits that a decimal of 128 bits has.
 const MAX_DIGITS: u8 = 38;
@@ -504,7 +504,7 @@ impl Values {
             (Values::Date(builder), Value::Date(days)) => {
                 builder.append_value(
                     finite(i64::from(*days), i32::MIN.into(), i32::MAX.into())
-                        .and_then(|days| i32::try_from(days + i64::from(EPOCH_DAYS)).ok())?,
+                        .and_then(|days| i32::try_from(days + EPOCH_DAYS).ok())?,
                 );
             }
             (Values::Time(builder), Value::Time(micros)) => {

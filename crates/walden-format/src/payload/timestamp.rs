@@ -6,8 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
 
-/// From 1970-01-01 to 2000-01-01.
-const EPOCH_DAYS: i64 = 10_957;
+/// Days from 1970-01-01, from which Unix and `calendar_date` count, to 2000-01-01, from which PostgreSQL does.
+pub const EPOCH_DAYS: i64 = 10_957;
 const DAY_SECONDS: i64 = 86_400;
 const SECOND_MICROS: i64 = 1_000_000;
 

@@ -2,12 +2,10 @@
 
 use std::fmt;
 
-use walden_format::payload::timestamp::calendar_date;
+use walden_format::payload::timestamp::{EPOCH_DAYS, calendar_date};
 
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
-/// Days from 1970-01-01 to 2000-01-01.
-const EPOCH_DAYS: i64 = 10_957;
 
 /// `interval`
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
