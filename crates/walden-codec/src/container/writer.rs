@@ -185,7 +185,18 @@ impl<W: Write> Writer<W> {
             return self.add_segment(meta, segment);
         }
         let failure = self.encoder.take_failure();
-        Ok(Added { failure, ..self.add_pieces(meta, Some(hash), &mut &*content)? })
+        self.last = None;
+        let piece_bytes = self.piece_bytes()?;
+        let first = content.len().min(piece_bytes) as u64;
+        let needs = Needs::of_member(self.options.form, self.options.level, first, 0);
+        let begun = self.begin(meta, (Form::Bytes, true), None, &hash, needs)?;
+        // Not as `add_bytes` does: that would copy the whole segment, at level 0 for each one of a queue.
+        for piece in content.chunks(piece_bytes) {
+            let encoded = self.encoder.encode_bytes(piece);
+            self.piece(piece.len(), &encoded)?;
+        }
+        self.encoder.restart();
+        Ok(Added { failure, ..self.end(begun, content.len() as u64, hash)? })
     }
 
     fn add_segment(&mut self, meta: Meta, segment: Segment) -> Result<Added, Error> {
@@ -201,33 +212,25 @@ impl<W: Write> Writer<W> {
     /// The file system's; what was written is worth nothing then.
     pub fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
         check_name(&meta)?;
-        self.add_pieces(meta, None, input)
-    }
-
-    /// Adds what `input` has as bytes; `known` is its hash, if the caller has it.
-    fn add_pieces(&mut self, meta: Meta, known: Option<Hash>, input: &mut impl Read) -> Result<Added, Error> {
         self.last = None;
-        let mut piece = Vec::new();
+        let mut buffer = Vec::new();
         let piece_bytes = self.piece_bytes()?;
-        take(input, piece_bytes, &mut piece)?;
-        let needs = Needs::of_member(self.options.form, self.options.level, piece.len() as u64, 0);
-        let identity = known.as_ref().map_or(&piece[..], |hash| hash);
-        let begun = self.begin(meta, (Form::Bytes, true), None, identity, needs)?;
+        take(input, piece_bytes, &mut buffer)?;
+        let needs = Needs::of_member(self.options.form, self.options.level, buffer.len() as u64, 0);
+        let begun = self.begin(meta, (Form::Bytes, true), None, &buffer, needs)?;
         let mut hasher = blake3::Hasher::new();
         let mut bytes = 0;
-        while !piece.is_empty() {
-            if known.is_none() {
-                hasher.update(&piece);
-            }
-            bytes += piece.len() as u64;
-            let encoded = self.encoder.encode_bytes(&piece);
-            self.piece(piece.len(), &encoded)?;
-            piece.clear();
-            take(input, piece_bytes, &mut piece)?;
+        while !buffer.is_empty() {
+            hasher.update(&buffer);
+            bytes += buffer.len() as u64;
+            let encoded = self.encoder.encode_bytes(&buffer);
+            self.piece(buffer.len(), &encoded)?;
+            buffer.clear();
+            take(input, piece_bytes, &mut buffer)?;
         }
         // The next segment is a keyframe, also if there was no piece.
         self.encoder.restart();
-        self.end(begun, bytes, known.unwrap_or_else(|| hasher.finalize().into()))
+        self.end(begun, bytes, *hasher.finalize().as_bytes())
     }
 
     /// Bytes of a piece of a member that is coded as bytes.
