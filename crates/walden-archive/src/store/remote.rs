@@ -9,19 +9,21 @@ use futures::TryStreamExt as _;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::path::Path;
 use object_store::{
-    ClientOptions, Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode,
-    PutOptions, PutPayload, RetryConfig,
+    ClientConfigKey, ClientOptions, Error as ClientError, GetOptions, GetRange, ObjectStore,
+    ObjectStoreExt as _, PutMode, PutOptions, PutPayload, RetryConfig,
 };
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
-/// How long a request may take, and how long it is repeated, if nothing else is said.
+/// How long a request without content may take, and how long it is repeated, if nothing else is said.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a request with content may take, repetitions included, beside what its content takes, if nothing else is said.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest pause between two attempts, where a store must answer within a time.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Bytes a second that an upload may take at least: more time is given to more bytes.
-const MIN_UPLOAD_RATE: u64 = 128 << 10;
+/// Bytes a second that content is transferred with at least: more time is given to more bytes.
+const MIN_RATE: u64 = 128 << 10;
 
 /// A bucket, or a prefix in one.
 ///
@@ -29,7 +31,10 @@ const MIN_UPLOAD_RATE: u64 = 128 << 10;
 /// has an object. For servers without it there is [`Remote::without_conditional_requests`].
 #[derive(Debug)]
 pub struct Remote {
+    /// For requests without content, each of which must be answered within [`REQUEST_TIMEOUT`].
     client: Arc<dyn ObjectStore>,
+    /// For content. The client's own timeout is the same for a kilobyte and a gigabyte, so it has none here.
+    transfers: Arc<dyn ObjectStore>,
     prefix: Path,
     location: String,
     is_conditional: bool,
@@ -45,7 +50,7 @@ impl Remote {
     /// and without `aws_` if one likes.
     ///
     /// With `answer_within`, a request fails if the store has not answered after so long, repetitions included; else it is repeated
-    /// for a minute. What an upload takes at 128 kB a second comes on top of it.
+    /// for a minute. What content takes at 128 kB a second comes on top of it.
     ///
     /// # Errors
     /// A URL or an option that cannot be used.
@@ -56,6 +61,7 @@ impl Remote {
     ) -> Result<Remote, StoreError> {
         let failed = |error: ClientError| failure("open", "", url, error);
         let mut builder = AmazonS3Builder::from_env().with_url(url);
+        let mut client_options = client_options_of_environment();
         if let Ok(endpoint) = std::env::var("AWS_ENDPOINT_URL") {
             builder = builder.with_allow_http(endpoint.starts_with("http:")).with_endpoint(endpoint);
         }
@@ -64,17 +70,26 @@ impl Remote {
             if key == AmazonS3ConfigKey::Endpoint {
                 builder = builder.with_allow_http(value.starts_with("http:"));
             }
-            builder = builder.with_config(key, value);
+            match key {
+                // Kept apart, as the builder's own are replaced below.
+                AmazonS3ConfigKey::Client(key) => client_options = client_options.with_config(key, value),
+                key => builder = builder.with_config(key, value),
+            }
         }
-        let client = builder
-            .with_conditional_put(S3ConditionalPut::ETagMatch)
-            .with_retry(retries(answer_within))
-            .with_client_options(ClientOptions::new().with_timeout(REQUEST_TIMEOUT).with_allow_http(true))
-            .build()
-            .map_err(failed)?;
+        let builder =
+            builder.with_conditional_put(S3ConditionalPut::ETagMatch).with_retry(retries(answer_within));
+        let has_timeout = client_options.get_config_value(&ClientConfigKey::Timeout).is_some();
+        let [limited, unlimited] = match has_timeout {
+            true => [client_options.clone(), client_options],
+            false => {
+                [client_options.clone().with_timeout(REQUEST_TIMEOUT), client_options.with_timeout_disabled()]
+            }
+        };
+        let build = |options| builder.clone().with_client_options(options).build().map_err(failed);
+        let (client, transfers) = (build(limited)?, build(unlimited)?);
         let after_bucket = url.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
         let remote = Remote::new(Arc::new(client), after_bucket.map_or("", |(_, prefix)| prefix), url)?;
-        Ok(Remote { answer_within, ..remote })
+        Ok(Remote { transfers: Arc::new(transfers), answer_within, ..remote })
     }
 
     /// An archive in any store that the client library knows, under a prefix; `location` is for people.
@@ -90,6 +105,7 @@ impl Remote {
             source: Some(error.into()),
         })?;
         Ok(Remote {
+            transfers: client.clone(),
             client,
             prefix: Path::from(prefix),
             location: location.to_owned(),
@@ -120,46 +136,72 @@ impl Remote {
         key: &str,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
-        self.wait_for_upload(operation, key, 0, request)
+        let request = async { Ok(request.await) };
+        let result = match self.answer_within {
+            None => self.runtime.block_on(request),
+            // Made within the runtime, which has the clock.
+            Some(limit) => self
+                .runtime
+                .block_on(async { tokio::time::timeout(limit, request).await })
+                .map_err(|_| limit)
+                .and_then(|result| result),
+        };
+        self.answered(operation, key, result)
     }
 
-    /// As [`Remote::wait`], of a request that has so many bytes.
-    fn wait_for_upload<T>(
+    /// As [`Remote::wait`], of a request whose content has so many bytes.
+    fn transfer<T>(
         &self,
         operation: &'static str,
         key: &str,
         bytes: u64,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
-        let failed = |error| failure(operation, key, &self.location, error);
-        let Some(limit) = self.answer_within else { return self.runtime.block_on(request).map_err(failed) };
-        let limit = limit + Duration::from_secs(bytes / MIN_UPLOAD_RATE);
-        // Made within the runtime, which has the clock.
-        match self.runtime.block_on(async { tokio::time::timeout(limit, request).await }) {
-            Ok(result) => result.map_err(failed),
-            Err(_) => Err(StoreError {
-                operation,
-                key: key.to_owned(),
-                location: self.location.clone(),
-                cause: Cause::Unavailable,
-                source: Some(format!("expected an answer within {} s, found none", limit.as_secs()).into()),
-            }),
-        }
+        let limit = self.transfer_limit(bytes);
+        let result = self.runtime.block_on(async { tokio::time::timeout(limit, request).await });
+        self.answered(operation, key, result.map_err(|_| limit))
+    }
+
+    fn transfer_limit(&self, bytes: u64) -> Duration {
+        self.answer_within.unwrap_or(TRANSFER_TIMEOUT) + Duration::from_secs(bytes / MIN_RATE)
+    }
+
+    fn answered<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        result: Result<Result<T, ClientError>, Duration>,
+    ) -> Result<T, StoreError> {
+        let limit = match result {
+            Ok(result) => return result.map_err(|error| failure(operation, key, &self.location, error)),
+            Err(limit) => limit,
+        };
+        Err(StoreError {
+            operation,
+            key: key.to_owned(),
+            location: self.location.clone(),
+            cause: Cause::Unavailable,
+            source: Some(format!("expected an answer within {} s, found none", limit.as_secs()).into()),
+        })
     }
 
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, StoreError> {
         let path = self.path("read", key)?;
         let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
-        let result = self.wait("read", key, async {
-            let result = self.client.get_opts(&path, options).await?;
-            if result.range.end.saturating_sub(result.range.start) > MAX_OBJECT_BYTES {
-                return Ok(None);
-            }
-            result.bytes().await.map(Some)
-        })?;
-        let (key, location) = (key.to_owned(), self.location.clone());
-        let too_large = StoreError { operation: "read", key, location, cause: Cause::TooLarge, source: None };
-        result.map(Vec::from).ok_or(too_large)
+        // How much it is, the beginning of the answer says.
+        let answer = self.transfer("read", key, 0, self.transfers.get_opts(&path, options))?;
+        let bytes = answer.range.end.saturating_sub(answer.range.start);
+        if bytes > MAX_OBJECT_BYTES {
+            let (key, location) = (key.to_owned(), self.location.clone());
+            return Err(StoreError {
+                operation: "read",
+                key,
+                location,
+                cause: Cause::TooLarge,
+                source: None,
+            });
+        }
+        self.transfer("read", key, bytes, answer.bytes()).map(Vec::from)
     }
 }
 
@@ -176,8 +218,8 @@ impl Store for Remote {
         let mode = if self.is_conditional { PutMode::Create } else { PutMode::Overwrite };
         let payload = PutPayload::from(content.to_vec());
         let bytes = content.len() as u64;
-        let stored = self.wait_for_upload("create", key, bytes, async {
-            match self.client.put_opts(&path, payload, PutOptions::from(mode)).await {
+        let stored = self.transfer("create", key, bytes, async {
+            match self.transfers.put_opts(&path, payload, PutOptions::from(mode)).await {
                 Ok(_) => Ok(Created::New),
                 Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
                     Ok(Created::Exists)
@@ -248,6 +290,18 @@ impl Store for Remote {
             "the store has no conditional requests: two servers that archive the same name at the same moment both succeed, and the second overwrites",
         )
     }
+}
+
+/// What the environment says of connections, such as `AWS_PROXY_URL`.
+fn client_options_of_environment() -> ClientOptions {
+    let named = std::env::vars().filter_map(|(name, value)| match name.to_ascii_lowercase().parse() {
+        Ok(AmazonS3ConfigKey::Client(key)) if name.starts_with("AWS_") => Some((key, value)),
+        _ => None,
+    });
+    // Whether the connection may be unencrypted is said by the endpoint's URL.
+    named.fold(ClientOptions::new().with_allow_http(true), |options, (key, value)| {
+        options.with_config(key, value)
+    })
 }
 
 /// How failed requests are repeated: if there must be an answer after some time, not for all of it, so that the error says why.
