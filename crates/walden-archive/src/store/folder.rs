@@ -1,5 +1,6 @@
 //! Objects as files of a folder.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -11,6 +12,8 @@ use crate::pending::{self, ENDING};
 
 /// The permissions of objects.
 const MODE: u32 = 0o640;
+/// More levels of folders than the keys of any archive have.
+const MAX_DEPTH: usize = 16;
 
 /// A folder of a file system with POSIX semantics; every object is a file of its own.
 ///
@@ -20,8 +23,9 @@ const MODE: u32 = 0o640;
 pub struct Folder {
     root: PathBuf,
     location: String,
-    /// Held while folders are made: who finds one that is there already may take it to be durable.
-    making: Mutex<()>,
+    /// The folders whose entries in those above them are durable. Who finds one that is there already must not take it to be:
+    /// whoever made it may have been killed before it was.
+    durable: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Folder {
@@ -29,7 +33,7 @@ impl Folder {
     pub fn new(root: impl Into<PathBuf>) -> Folder {
         let root = root.into();
         let location = root.display().to_string();
-        Folder { root, location, making: Mutex::default() }
+        Folder { root, location, durable: Mutex::default() }
     }
 
     /// Where the objects are.
@@ -60,13 +64,40 @@ impl Folder {
         move |error| self.error(operation, key, cause_of(&error), Some(error))
     }
 
+    /// Makes a folder and those above it, each durable in the one above.
     fn make_folders(&self, folder: &Path) -> io::Result<()> {
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        make_folders(folder)
+        let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        self.make_folders_below_root(folder, &mut durable)
+    }
+
+    fn make_folders_below_root(&self, folder: &Path, durable: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+        if folder == self.root || !folder.starts_with(&self.root) {
+            return make_folders(folder);
+        }
+        let is_there = folder.is_dir();
+        if is_there && durable.contains(folder) {
+            return Ok(());
+        }
+        let above = folder.parent().unwrap_or(&self.root);
+        self.make_folders_below_root(above, durable)?;
+        if !is_there {
+            make_folder(folder)?;
+        }
+        sync_folder(above)?;
+        durable.insert(folder.to_owned());
+        Ok(())
     }
 
     /// Walks a folder; `prefix` is the key of what is in it, up to and with the last `/`.
+    ///
+    /// Links are followed, as reading an object follows them: part of an archive may have been moved to another file system.
     fn walk(&self, folder: &Path, prefix: &str, visit: &mut dyn FnMut(Listed)) -> io::Result<()> {
+        if prefix.bytes().filter(|&byte| byte == b'/').count() > MAX_DEPTH {
+            return Err(io::Error::other(format!(
+                "expected at most {MAX_DEPTH} levels of folders, found more in {}: a link that leads back?",
+                folder.display()
+            )));
+        }
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -77,16 +108,25 @@ impl Folder {
             // Keys are ASCII: a file with another name is none of ours.
             let Ok(name) = entry.file_name().into_string() else { continue };
             let key = format!("{prefix}{name}");
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                self.walk(&entry.path(), &format!("{key}/"), visit)?;
-            } else if kind.is_file() && !name.ends_with(ENDING) {
-                match entry.metadata() {
-                    Ok(metadata) => visit(Listed { key, bytes: metadata.len() }),
-                    // Removed since: by pack or prune.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
+            if name.ends_with(ENDING) {
+                continue;
+            }
+            let is_link = entry.file_type()?.is_symlink();
+            match fs::metadata(entry.path()) {
+                Ok(metadata) if metadata.is_dir() => self.walk(&entry.path(), &format!("{key}/"), visit)?,
+                Ok(metadata) if metadata.is_file() => visit(Listed { key, bytes: metadata.len() }),
+                Ok(_) => {}
+                // Nobody knows what would be behind it.
+                Err(error) if is_link => {
+                    let link = entry.path();
+                    return Err(io::Error::other(format!(
+                        "cannot follow the link {}: {error}",
+                        link.display()
+                    )));
                 }
+                // Removed since: by pack or prune.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -118,8 +158,9 @@ impl Store for Folder {
     fn make_durable(&self, key: &str) -> Result<(), StoreError> {
         let path = self.path("synchronise", key)?;
         let failed = self.failed("synchronise", key);
+        let folder = path.parent().unwrap_or(&self.root);
         File::open(&path).and_then(|file| file.sync_all()).map_err(&failed)?;
-        sync_folder(path.parent().unwrap_or(&self.root)).map_err(&failed)
+        sync_folder(folder).and_then(|()| self.make_folders(folder)).map_err(&failed)
     }
 
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
@@ -186,6 +227,10 @@ impl Store for Folder {
     fn location(&self) -> &str {
         &self.location
     }
+
+    fn can_be_unmounted(&self) -> bool {
+        true
+    }
 }
 
 fn remove_leftovers_below(folder: &Path) -> io::Result<()> {
@@ -202,7 +247,7 @@ fn remove_leftovers_below(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a folder and those above it, each durable in the one above.
+/// The same down to the archive's own folder, which is made once, by whoever founds the archive: what is there is durable.
 fn make_folders(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -210,13 +255,17 @@ fn make_folders(folder: &Path) -> io::Result<()> {
     if let Some(above) = folder.parent().filter(|above| !above.as_os_str().is_empty()) {
         make_folders(above)?;
     }
-    match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
+    make_folder(folder)?;
     match folder.parent() {
         Some(above) if !above.as_os_str().is_empty() => sync_folder(above),
         _ => sync_folder(Path::new(".")),
+    }
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
     }
 }
 
