@@ -90,6 +90,18 @@ pub enum ArchiveError {
         /// The file's.
         found: String,
     },
+    /// The file's segments have another size than the archive's.
+    #[error(
+        "segments of another size are in {location}: expected {} MB, found {} MB in the file", expected >> 20, found >> 20
+    )]
+    OtherSegmentSize {
+        /// Where the archive is.
+        location: String,
+        /// Bytes of the archive's segments.
+        expected: u64,
+        /// Bytes of the file's.
+        found: u64,
+    },
     /// The name has another content already.
     #[error(
         "{name} is archived already with other content in {location}: BLAKE3 {archived} there, {offered} in the file offered now"
@@ -117,6 +129,7 @@ impl ArchiveError {
             ArchiveError::Missing(_) => "no_archive",
             ArchiveError::Identity { .. } => "damaged_identity",
             ArchiveError::OtherCluster { .. } => "other_cluster",
+            ArchiveError::OtherSegmentSize { .. } => "other_segment_size",
             ArchiveError::NoSegments { .. } => "no_segments",
             ArchiveError::Conflict { .. } => "conflict",
         }
@@ -139,12 +152,17 @@ impl ArchiveError {
                 Some(error) => error.cause.hint(),
                 None => Some("walden archive verify says what else is damaged"),
             },
-            ArchiveError::Missing(_) => Some("check the path or URL; walden archive init makes an archive"),
+            ArchiveError::Missing(_) => Some(
+                "mount the file system if it is not mounted, or check the path or URL; a new archive is made by walden archive init, once, and never by what archives",
+            ),
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some("restore the object from another copy of the archive"),
             ArchiveError::OtherCluster { .. } => {
                 Some("give each cluster an archive of its own; after pg_upgrade a cluster is a new one")
             }
+            ArchiveError::OtherSegmentSize { .. } => Some(
+                "with another segment size (pg_resetwal --wal-segsize) the same names stand for other positions: give the cluster a new archive, and take a new base backup",
+            ),
             ArchiveError::Conflict { .. } => Some(
                 "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",
             ),
@@ -199,14 +217,27 @@ impl Archive {
         self.store.clone()
     }
 
-    /// Makes the archive a cluster's, or confirms that it is.
+    /// Makes an archive of a place that has none: from then on a cluster can claim it.
+    ///
+    /// Only people do this. What archives on its own cannot tell a new archive from one whose file system is not mounted, and would
+    /// acknowledge segments that disappear under the mount point.
     ///
     /// # Errors
-    /// [`ArchiveError::OtherCluster`], and the store's.
+    /// The store's.
+    pub fn found(&self) -> Result<(), ArchiveError> {
+        Ok(documents::store(&*self.store)?)
+    }
+
+    /// Makes an archive that was founded a cluster's, or confirms that it is.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Missing`] in a place that has no archive, [`ArchiveError::OtherCluster`],
+    /// [`ArchiveError::OtherSegmentSize`], and the store's.
     pub fn claim(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
         let own = Identity::of(system_id, segment_size);
         let identity = match self.identity() {
-            Err(ArchiveError::Missing(_)) => {
+            Err(ArchiveError::Missing(location)) => {
+                self.expect_founded(location)?;
                 let encryption = self.store.recipient()?.map(|recipient| Encryption { recipient });
                 let own = Identity { encryption, ..own.clone() };
                 let json = serde_json::to_vec_pretty(&own).unwrap_or_default();
@@ -219,14 +250,31 @@ impl Archive {
             }
             other => other?.clone(),
         };
-        if identity.system_identifier == own.system_identifier {
+        self.compare_cluster(&identity, system_id)?;
+        if identity.segment_bytes != own.segment_bytes {
+            let (location, expected) = (self.store.location().to_owned(), identity.segment_bytes);
+            return Err(ArchiveError::OtherSegmentSize { location, expected, found: own.segment_bytes });
+        }
+        Ok(())
+    }
+
+    /// Confirms that the archive is a cluster's, or no cluster's yet.
+    ///
+    /// # Errors
+    /// [`ArchiveError::OtherCluster`], and the store's.
+    pub fn expect_cluster(&self, system_id: u64) -> Result<(), ArchiveError> {
+        match self.identity() {
+            Err(ArchiveError::Missing(location)) => self.expect_founded(location),
+            other => self.compare_cluster(other?, system_id),
+        }
+    }
+
+    fn compare_cluster(&self, identity: &Identity, system_id: u64) -> Result<(), ArchiveError> {
+        let (expected, found) = (identity.system_identifier.clone(), system_id.to_string());
+        if expected == found {
             return Ok(());
         }
-        Err(ArchiveError::OtherCluster {
-            location: self.store.location().to_owned(),
-            expected: identity.system_identifier,
-            found: own.system_identifier,
-        })
+        Err(ArchiveError::OtherCluster { location: self.store.location().to_owned(), expected, found })
     }
 
     /// Which cluster's archive it is.
@@ -271,11 +319,26 @@ impl Archive {
     pub fn expect_archive(&self) -> Result<(), ArchiveError> {
         match self.identity() {
             // Set up, and nothing was pushed yet.
-            Err(ArchiveError::Missing(location)) => match self.store.size(documents::README) {
-                Err(error) if error.cause == Cause::NotFound => Err(ArchiveError::Missing(location)),
-                other => Ok(other.map(drop)?),
-            },
+            Err(ArchiveError::Missing(location)) => self.expect_founded(location),
             other => other.map(drop),
+        }
+    }
+
+    /// The same for what archives on for hours, without the requests where nothing can have changed.
+    ///
+    /// # Errors
+    /// As [`Archive::expect_archive`].
+    pub(crate) fn expect_still_there(&self) -> Result<(), ArchiveError> {
+        match self.store.can_be_unmounted() {
+            true => self.expect_founded(self.store.location().to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn expect_founded(&self, location: String) -> Result<(), ArchiveError> {
+        match self.store.size(documents::README) {
+            Err(error) if error.cause == Cause::NotFound => Err(ArchiveError::Missing(location)),
+            other => Ok(other.map(drop)?),
         }
     }
 

@@ -82,7 +82,7 @@ pub struct Warning {
 /// Opens a file of another archive, decompressed.
 pub type Open<'a> = dyn Fn(&SourceFile) -> io::Result<Box<dyn Read>> + Sync + 'a;
 
-/// Imports files; `progress` is called with the files done and their number.
+/// Imports files; `progress` is called with the files done and their number. In a place that has no archive it makes one.
 ///
 /// What is wrong with a file is said in the outcome, and the others are imported.
 ///
@@ -100,6 +100,7 @@ pub fn import(
         accept_damaged: options.accept_damaged,
         ..PushOptions::default()
     };
+    archive.found()?;
     let histories = histories(archive, &source, open)?;
     let intake = Intake::new(archive, &push_options, histories)?;
     let count = source.files.len() as u64;

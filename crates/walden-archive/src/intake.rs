@@ -67,7 +67,10 @@ impl IntakeError {
 fn is_final(error: &ArchiveError) -> bool {
     matches!(
         error,
-        ArchiveError::Store(_) | ArchiveError::Object(ObjectError::Store(_)) | ArchiveError::Identity { .. }
+        ArchiveError::Store(_)
+            | ArchiveError::Object(ObjectError::Store(_))
+            | ArchiveError::Missing(_)
+            | ArchiveError::Identity { .. }
     )
 }
 

@@ -70,8 +70,9 @@ pub fn folder_of(segment: SegmentName) -> String {
 /// Stores the bytes of a part, durable when this returns.
 ///
 /// # Errors
-/// The store's, and [`ArchiveError::Conflict`] if the part is there with other bytes.
+/// The store's, [`ArchiveError::Conflict`] if the part is there with other bytes, and [`ArchiveError::Missing`].
 pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveError> {
+    archive.expect_still_there()?;
     let key = part.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
     let mut options = WriteOptions::with_level(FileForm::Segment, LEVEL);
@@ -234,7 +235,9 @@ mod tests {
     const SEGMENT: SegmentName = SegmentName { timeline: 1, log: 2, segment: 7 };
 
     fn archive(folder: &std::path::Path) -> Archive {
-        Archive::new(Box::new(Folder::new(folder)))
+        let archive = Archive::new(Box::new(Folder::new(folder)));
+        archive.found().unwrap();
+        archive
     }
 
     fn part(start: u32, end: u32) -> Part {

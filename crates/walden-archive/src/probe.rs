@@ -42,6 +42,9 @@ pub enum ProbeError {
     /// The segment of the probe itself.
     #[error("cannot unpack the probe's segment")]
     Segment(#[source] ObjectError),
+    /// The place takes no archive.
+    #[error("cannot make an archive")]
+    Found(#[source] ArchiveError),
     /// It is not archived.
     #[error("cannot archive a segment")]
     Push(#[source] PushError),
@@ -63,6 +66,7 @@ impl ProbeError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ProbeError::Io(_) | ProbeError::Segment(_) => None,
+            ProbeError::Found(error) => error.hint(),
             ProbeError::Push(error) => error.hint(),
             ProbeError::Get(error) => error.hint(),
             ProbeError::Unreliable { .. } => Some(
@@ -97,6 +101,7 @@ fn run(scratch: &Archive) -> Result<(Duration, Option<Duration>), ProbeError> {
     fs::write(&path, &content)?;
     let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
     let push = |path: &Path| push::push(scratch, path, &options).asked;
+    scratch.found().map_err(ProbeError::Found)?;
     let began = Instant::now();
     push(&path).map_err(ProbeError::Push)?;
     let push_time = began.elapsed();

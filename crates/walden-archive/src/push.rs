@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use walden_format::lsn::{Lsn, SegmentSize};
+use walden_format::stream::StreamInfo;
+use walden_source::datadir::ControlFile;
 use walden_source::workers;
 
 use crate::archive::{Archive, ArchiveError, LogListing};
@@ -289,6 +291,12 @@ impl Pusher {
         if let Some(pushed) = self.find_same(file, &content)? {
             return Ok(pushed);
         }
+        if let ArchivedFile::History(_) | ArchivedFile::Backup(..) = file
+            && let Some(system_id) = system_id_beside(path)
+        {
+            let expected = self.archive.expect_cluster(system_id);
+            expected.map_err(|source| PushError::Archive { name: file.to_string(), source })?;
+        }
         let is_held = read_whole(&mut content, buffer).map_err(|error| refused(error.into()))?;
         let mut content = match is_held {
             true => Content::Held(&buffer[..]),
@@ -556,6 +564,33 @@ pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
     ready.sort_by_cached_key(|file| (!matches!(file, ArchivedFile::History(_)), file.to_string()));
     Ok(ready)
 }
+
+/// The cluster that a file comes from which does not say so itself: that of the server in whose `pg_wal` it is, or of segments that
+/// lie beside it. Unknown where there is neither.
+///
+/// A history of another cluster would end recovery with a wrong timeline, and a backup history file of one would count as a backup
+/// when WAL is removed.
+fn system_id_beside(path: &Path) -> Option<u64> {
+    let folder = path.parent()?;
+    // `%p` is relative to the data directory, in which PostgreSQL runs the command; `pg_wal` itself may be a link.
+    let data = folder.parent().unwrap_or(Path::new(""));
+    let control = fs::read(data.join("global/pg_control")).ok();
+    if let Some(control) = control.and_then(|bytes| ControlFile::parse(&bytes).ok()) {
+        return Some(control.system_identifier);
+    }
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).find_map(|path| {
+        let name = path.file_name()?.to_str()?;
+        let ArchivedFile::Segment(_) = ArchivedFile::parse(name)? else { return None };
+        let mut first = Vec::new();
+        File::open(&path).ok()?.take(FIRST_BYTES).read_to_end(&mut first).ok()?;
+        Some(StreamInfo::of_segment(&first).ok()?.system_id)
+    })
+}
+
+/// Bytes of a segment that have its first page's header.
+const FIRST_BYTES: u64 = 64;
 
 /// The timeline histories that lie beside the segments.
 pub(crate) fn local_histories(wal: &Path) -> Vec<History> {

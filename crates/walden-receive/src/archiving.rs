@@ -85,7 +85,9 @@ impl Archiving<'_> {
         let waiting = self.spool.waiting().map_err(spool)?;
         self.status.lock().status.waiting_files = waiting.len() as u64;
         let (mut done, mut problem) = (0, None);
-        push_all(self.archive, &self.spool.folder(), &waiting, self.options, give_way, |file, result| {
+        // It may have been unmounted since the last time.
+        let archive = self.archive.afresh();
+        push_all(&archive, &self.spool.folder(), &waiting, self.options, give_way, |file, result| {
             (self.report)(&file.to_string(), &result, waiting.len() - done);
             let outcome = match result {
                 Ok(_) => {

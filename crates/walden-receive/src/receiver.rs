@@ -428,14 +428,11 @@ impl<'a> Receiver<'a> {
             Err(ArchiveError::OtherCluster { expected, found, .. }) => {
                 return other("system identifier", expected, found);
             }
+            Err(ArchiveError::OtherSegmentSize { expected, found, .. }) => {
+                return other("segments of bytes", expected.to_string(), found.to_string());
+            }
             // What is received goes into the spool meanwhile; the archive checks it once it answers.
             Err(error) => self.status.lock().status.archive_problem = Some(error_text(&error)),
-        }
-        if let Ok(identity) = self.archive.identity()
-            && identity.segment_bytes != size.bytes()
-        {
-            let (expected, found) = (identity.segment_bytes.to_string(), size.bytes().to_string());
-            return other("segments of bytes", expected, found);
         }
         if let Some(slot) = self.options.slot.as_ref().filter(|_| self.options.is_slot_created) {
             match replication.create_slot(slot) {

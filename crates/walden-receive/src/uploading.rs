@@ -359,6 +359,7 @@ mod tests {
             let own = || store::Folder::new(folder.path().join("repo"));
             let failing = Failing { folder: own(), every, calls: AtomicU32::new(0) };
             let (archive, sound) = (Archive::new(Box::new(failing)), Archive::new(Box::new(own())));
+            sound.found().unwrap();
             let disk = Folder::open(&folder.path().join("spool")).unwrap();
             let size = SegmentSize::new(MB).unwrap();
             let spool = Spool::open(&disk, size).unwrap();
@@ -419,6 +420,7 @@ mod tests {
     fn parts_of_another_log_are_not_gone_on_with() {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
+        archive.found().unwrap();
         let disk = Folder::open(&folder.path().join("spool")).unwrap();
         let size = SegmentSize::new(MB).unwrap();
         let spool = Spool::open(&disk, size).unwrap();

@@ -289,6 +289,10 @@ impl Store for Encrypted {
         self.inner.location()
     }
 
+    fn can_be_unmounted(&self) -> bool {
+        self.inner.can_be_unmounted()
+    }
+
     fn warning(&self) -> Option<&str> {
         self.inner.warning()
     }

@@ -109,6 +109,11 @@ pub trait Store: Send + Sync {
     /// Where the store is, for people: a path or a URL.
     fn location(&self) -> &str;
 
+    /// Whether the place may be another one from one call to the next: a folder's file system may be unmounted.
+    fn can_be_unmounted(&self) -> bool {
+        false
+    }
+
     /// What users should know of this store before they rely on it, if anything.
     fn warning(&self) -> Option<&str> {
         None

@@ -248,6 +248,7 @@ fn what_must_be_encrypted_is_not_written_otherwise() {
         };
         assert_eq!(error.cause, Cause::OtherRecipient);
     };
+    archive(root.path());
     refuse();
     assert!(!root.path().join("archive/wal").exists());
     push(&archive(root.path()), &path, &PushOptions { look_ahead: 0, ..PushOptions::default() })

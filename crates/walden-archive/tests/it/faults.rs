@@ -158,6 +158,7 @@ fn fail_at_every_call(is_encrypted: bool) {
                 true => encrypt(root.path(), &user(root.path(), "user")),
                 false => (KeyOptions::default(), KeyOptions::default()),
             };
+            archive(root.path());
             let (store, calls) = Faulty::store(&place, fails_at, fault);
             let options = PushOptions { threads: 1, ..PushOptions::default() };
             let faulty = Archive::with_keys(Box::new(store), server);

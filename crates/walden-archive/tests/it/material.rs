@@ -54,7 +54,9 @@ pub fn pg_wal(root: &Path, segments: &[(String, Vec<u8>)]) -> PathBuf {
 
 /// An archive in a folder.
 pub fn archive(root: &Path) -> Archive {
-    Archive::new(Box::new(Folder::new(root.join("archive"))))
+    let archive = Archive::new(Box::new(Folder::new(root.join("archive"))));
+    archive.found().expect("an archive");
+    archive
 }
 
 /// Microseconds from 1970 to 2000, from where PostgreSQL counts.
@@ -159,6 +161,7 @@ pub fn user(root: &Path, name: &str) -> User {
 /// Makes the archive of [`archive`] an encrypted one that a user can read; what a server knows of it, and what the user does.
 pub fn encrypt(root: &Path, user: &User) -> (KeyOptions, KeyOptions) {
     let store = Encrypted::new(Box::new(Folder::new(root.join("archive"))), KeyOptions::default());
+    archive(root);
     let users = [keys::User::parse(&user.recipient).expect("a recipient")];
     let statement = keys::initialise(&store, &users).expect("keys");
     let server = KeyOptions { recipient: Some(statement.recipients[0].clone()), identity: None };

@@ -70,6 +70,7 @@ fn requests_per_segment_are_what_the_cost_table_reckons_with() {
         Archive::new(Box::new(Watched::new(&root.path().join("archive"), count)))
     };
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    archive().found().expect("an archive");
     push(&archive(), &wal.join(&files[0].0), &options).asked.expect("archived");
     requests.take();
     for (name, _) in &files[1..] {

@@ -1,6 +1,7 @@
 //! Into the archive and out of it.
 
 use std::fs;
+use std::path::Path;
 
 use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
@@ -10,12 +11,16 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::object::READ_LIMITS;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushError, PushOptions, push};
-use walden_archive::store::Listed;
+use walden_archive::store::{Folder, Listed};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_codec::coder::Form;
 use walden_codec::container::Reader;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 
 use crate::material::{archive, archive_of, complete, expect_all, log, pg_wal, segments};
+use crate::writer::LogWriter;
 
 #[test]
 fn what_is_ready_is_archived_ahead_and_comes_back_byte_for_byte() {
@@ -172,12 +177,123 @@ fn another_clusters_segment_is_refused() {
     };
 }
 
+/// A history of another cluster would end recovery with the wrong timeline, and a backup history file would count as a backup.
+#[test]
+fn another_clusters_histories_are_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &complete()[..1]);
+    let segment = &segments("17.10")[0];
+    let backup = format!("{}.00000028.backup", segment.0);
+    let label = format!("START WAL LOCATION: 0/00000028 (file {})\n", segment.0);
+    let texts =
+        [("00000002.history".to_owned(), b"1\t0/3000000\tx\n".to_vec()), (backup, label.into_bytes())];
+    let by_segment = pg_wal(&root.path().join("other"), &[&texts[..], &[segment.clone()]].concat());
+    // Of a server's own files, as `%p` names them.
+    let by_server = pg_wal(&root.path().join("server"), &texts);
+    fs::create_dir(root.path().join("server/global")).expect("a folder");
+    fs::write(root.path().join("server/global/pg_control"), pg_control(7)).expect("a file");
+    // Nobody knows whose these are.
+    let unknown = pg_wal(&root.path().join("unknown"), &texts);
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    for (name, _) in &texts {
+        for folder in [&by_segment, &by_server] {
+            let asked = push(&archive, &folder.join(name), &options).asked;
+            let Err(PushError::Archive { source: ArchiveError::OtherCluster { .. }, .. }) = asked else {
+                panic!("{name} in {}: {asked:?}", folder.display());
+            };
+        }
+        push(&archive, &unknown.join(name), &options).asked.expect("archived");
+    }
+}
+
+/// A `pg_control` of PostgreSQL 18, sound, with nothing in it but the system identifier.
+fn pg_control(system_id: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 8192];
+    bytes[..8].copy_from_slice(&system_id.to_le_bytes());
+    for (at, number) in [(8, 1800_u32), (216, 8192), (220, 131_072)] {
+        bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+    let checksum = walden_format::crc::crc32c_append(0, &bytes[..292]);
+    bytes[292..296].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// The same names stand for other positions then.
+#[test]
+fn segments_of_another_size_are_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 1));
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    writer.info.segment_size = SegmentSize::new(2 << 20).expect("a size");
+    writer.start = Lsn(0x40 << 20);
+    writer.previous = Lsn((0x40 << 20) - 32);
+    writer.main_data(rmid::XLOG, 0x20, b"nothing");
+    writer.switch();
+    let name = SegmentName::new(1, 0x20, writer.info.segment_size).to_string();
+    let wal = pg_wal(&root.path().join("other"), &[(name.clone(), writer.bytes)]);
+    let asked = push(&archive, &wal.join(&name), &PushOptions::default()).asked;
+    assert!(
+        matches!(asked, Err(PushError::Archive { source: ArchiveError::OtherSegmentSize { .. }, .. })),
+        "{asked:?}"
+    );
+}
+
+/// As under the mount point of a file system that is not mounted: what would be acknowledged there is lost.
+#[test]
+fn nothing_is_archived_where_no_archive_was_made() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals);
+    let place = root.path().join("archive");
+    let archive = Archive::new(Box::new(Folder::new(&place)));
+    for is_empty in [false, true] {
+        if is_empty {
+            fs::create_dir(&place).expect("a folder");
+        }
+        for (name, _) in &originals {
+            let asked = push(&archive, &wal.join(name), &PushOptions::default()).asked;
+            assert!(
+                matches!(asked, Err(PushError::Archive { source: ArchiveError::Missing(_), .. })),
+                "{asked:?}"
+            );
+        }
+        let stored = fs::read_dir(&place).map_or(0, Iterator::count);
+        assert_eq!((stored, place.exists()), (0, is_empty));
+    }
+    archive.found().expect("an archive");
+    let batch = push(&archive, &wal.join(&originals[0].0), &PushOptions::default());
+    assert!(batch.asked.is_ok() && batch.others.iter().all(Result::is_ok), "{batch:?}");
+}
+
+/// Part of an archive was moved to another disk, and a link left in its place.
+#[test]
+fn what_is_behind_links_is_listed_as_it_is_read() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 3);
+    let archive = archive_of(root.path(), &segments);
+    let (folder, moved) = (root.path().join("archive/wal/00000001"), root.path().join("moved"));
+    fs::rename(&folder, &moved).expect("moved");
+    std::os::unix::fs::symlink(&moved, &folder).expect("a link");
+    let listing = list(&archive, ListOptions::default()).expect("listed");
+    assert_eq!(listing.timelines[0].segments, 3);
+    expect_all(&archive, &segments, "behind a link");
+    // Links that lead nowhere, and in a circle.
+    for target in [Path::new("/nowhere"), &root.path().join("archive/wal")] {
+        fs::remove_file(&folder).expect("removed");
+        std::os::unix::fs::symlink(target, &folder).expect("a link");
+        let error = list(&archive, ListOptions::default()).expect_err("an error");
+        let text = walden_source::error_text(&error);
+        assert!(text.contains("link"), "{text}");
+    }
+}
+
 #[test]
 fn names_are_exact_and_a_missing_file_is_not_trouble() {
     let root = tempfile::tempdir().expect("a folder");
     let originals = complete();
     let wal = pg_wal(root.path(), &originals[..1]);
-    let archive = archive(root.path());
+    let archive = Archive::new(Box::new(Folder::new(root.path().join("archive"))));
     let target = root.path().join("target");
     let file = ArchivedFile::parse(&originals[0].0).expect("a name");
     // A place without an archive, such as a folder whose file system is not mounted, is trouble.
@@ -186,7 +302,7 @@ fn names_are_exact_and_a_missing_file_is_not_trouble() {
         matches!(nowhere, Err(GetError::Archive { source: ArchiveError::Missing(_), .. })),
         "{nowhere:?}"
     );
-    walden_archive::documents::store(archive.store()).expect("as init stores them");
+    archive.found().expect("an archive");
     assert!(matches!(get(&archive, file, &target), Err(GetError::NotThere { .. })));
     push(&archive, &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
     for name in [

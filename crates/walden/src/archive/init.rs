@@ -1,12 +1,12 @@
 //! `walden archive init`: a configuration file, and the lines for postgresql.conf.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use walden_archive::documents;
+use walden_archive::Archive;
 use walden_archive::probe::Probe;
 
 use super::check;
@@ -18,16 +18,22 @@ Examples:
   walden archive init --repo /backup/main -o /var/lib/postgresql/18/main/walden.toml
   walden archive init --repo s3://backups/main --dsn 'host=/run/postgresql user=postgres'
       also what the server's settings lack
+  walden archive init --config /etc/walden/walden.toml
+      the archive that a configuration names which is there already
   walden archive init --repo s3://backups/main --recipient age1... --recipient alice=age1...
       an encrypted archive, which these can read; walden archive key generate makes a key pair";
 
-/// Write walden.toml, prove that the archive works, and print the lines for postgresql.conf
+/// Make an archive, write walden.toml, prove that both work, and print the lines for postgresql.conf
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
     /// The archive: a folder, or s3://BUCKET/PREFIX
-    #[arg(long, value_name = "URL")]
-    repo: String,
+    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    repo: Option<String>,
+
+    /// Make the archive that this configuration names, and write none
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repo", "output"])]
+    config: Option<PathBuf>,
 
     /// Encrypt the archive for whoever has the private key to this public key: age1..., or NAME=age1... (repeatable)
     #[cfg(feature = "encryption")]
@@ -45,38 +51,31 @@ pub struct InitArgs {
 
 /// Runs `walden archive init`.
 pub fn run(args: &InitArgs) -> Result<ExitCode> {
-    if args.output.exists() {
-        bail!(
-            "cannot write {}: it exists already; edit it, or name another file with -o",
+    let place = match (&args.repo, &args.config) {
+        (Some(_), _) if args.output.exists() => bail!(
+            "cannot write {0}: it exists already; --config {0} makes the archive that it names, -o names another file",
             args.output.display()
-        );
-    }
-    // A relative path would mean another folder to each program that reads the file.
-    let repo = match args.repo.contains("://") {
-        true => args.repo.clone(),
-        false => std::path::absolute(&args.repo)?.display().to_string(),
+        ),
+        // A relative path would mean another folder to each program that reads the file.
+        (Some(repo), _) if !repo.contains("://") => {
+            Place::of(std::path::absolute(repo)?.display().to_string())
+        }
+        (Some(repo), _) => Place::of(repo.clone()),
+        (None, config) => Place { repo: None, config: config.clone(), identity: None },
     };
-    let place = Place::of(repo.clone());
     let (archive, _) = place.open()?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
         walden_archive::encryption::keys::initialise(archive.encrypted(), &args.recipients)?;
     }
     let probe = walden_archive::probe::probe(&archive).context("cannot use the archive")?;
-    documents::store(archive.store())?;
-    let recipient = match archive.encrypted().recipient()? {
-        Some(recipient) => format!(
-            "recipient = \"{recipient}\"  # nothing is encrypted to another key\n# identity = \"restore.key\"  # where WAL is restored: the file with the private key of a user\n"
-        ),
-        None => String::new(),
-    };
-    let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
-        serde_json::Value::String(repo)
-    );
-    crate::output::write_text(&args.output, &text)?;
+    archive.found()?;
+    if let Some(repo) = &place.repo {
+        write_configuration(&args.output, repo, &archive)?;
+    }
     let program = std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string());
-    let config = std::path::absolute(&args.output)?;
+    let written = args.config.as_ref().map_or("is written", |_| "is as it was");
+    let config = std::path::absolute(args.config.as_ref().unwrap_or(&args.output))?;
     let config = config.display();
     let dsn = args.dsn.as_deref().unwrap_or("host=/run/postgresql user=postgres");
     let came_back = match probe {
@@ -86,10 +85,24 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         }
     };
     terminal::print(&format!(
-        "{config} is written, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {program} archive check --config {config} --dsn '{dsn}' --switch\n"
+        "{config} {written}, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {program} archive check --config {config} --dsn '{dsn}' --switch\n"
     ))?;
     if let Some(dsn) = &args.dsn {
         terminal::print(&format!("\nThe server as it is now:\n\n{}", check::describe_server(dsn, &archive)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()> {
+    let recipient = match archive.encrypted().recipient()? {
+        Some(recipient) => format!(
+            "recipient = \"{recipient}\"  # nothing is encrypted to another key\n# identity = \"restore.key\"  # where WAL is restored: the file with the private key of a user\n"
+        ),
+        None => String::new(),
+    };
+    let text = format!(
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
+        serde_json::Value::String(repo.to_owned())
+    );
+    crate::output::write_text(path, &text)
 }

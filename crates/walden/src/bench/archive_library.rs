@@ -154,6 +154,13 @@ impl Server {
             let settings = [("archive_library", &*library), ("walden.socket", &*socket)];
             cluster.configure(&settings.map(|(name, path)| (name, path.display().to_string())))?;
         }
+        let mut init = account::command(&program, cluster.dir())?;
+        init.args(["archive", "init", "--repo"]).arg(&repo).arg("-o").arg(repo.with_extension("toml"));
+        ensure!(
+            init.stdout(Stdio::null()).status()?.success(),
+            "cannot make an archive in {}",
+            repo.display()
+        );
         let mut server = Server { cluster, serve: None, is_library, program, repo };
         server.set_archiving(true)?;
         server.cluster.restart(StopMode::Fast)?;

@@ -298,7 +298,7 @@ fn archivers(folder: &Path, data: &Path) -> Result<Vec<Archiver>> {
     let mut archivers = vec![Archiver {
         name: WALDEN,
         title: format!("Walden {}", env!("CARGO_PKG_VERSION")),
-        prepare: String::new(),
+        prepare: format!("{program} archive init --repo $repo/archive -o $repo/walden.toml"),
         push: format!("{program} archive push --look-ahead 0 --repo $repo/archive $file"),
         later: String::new(),
         get: format!("{program} archive get --prefetch 0 --repo $repo/archive $name $target"),

@@ -192,6 +192,10 @@ fn start(cluster: &Cluster, program: &Path, receiver: Receiver) -> Result<Option
             command
         }
         Receiver::Walden => {
+            let archive = walden_archive::Archive::new(Box::new(walden_archive::store::Folder::new(
+                to.join("archive"),
+            )));
+            archive.found()?;
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["receive", "--synchronous", "--dsn", &dsn, "--repo"]).arg(to.join("archive"));
             command.arg("--spool").arg(to.join("spool"));

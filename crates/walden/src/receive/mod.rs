@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use walden_archive::archive::ArchiveError;
 use walden_receive::status::{State, Status};
 use walden_receive::{Event, Receiver};
 use walden_report::units;
@@ -190,6 +191,11 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
             server.log.write(&[Entry::of_push(name, result.as_ref(), waiting)]);
         }
     };
+    // Nobody would look for it in the status of a service that has just begun.
+    if let Err(error @ ArchiveError::Missing(_)) = server.archive.expect_archive() {
+        let hint = error.hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
+        server.log.warn(&format!("{prefix}{error}; what is received waits in the spool{hint}"));
+    }
     match receiver.run_observed(stop, &observer) {
         Ok(()) => true,
         Err(error) => {

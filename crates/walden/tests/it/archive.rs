@@ -9,7 +9,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{for_versions, golden, link_program, walden};
+use crate::material::{for_versions, golden, link_program, make_archive, walden};
 
 walden_testing::tests! {
     servers_of_14_recover_from_the_archive,
@@ -38,6 +38,7 @@ fn recover_from_the_archive(version: u32) -> Outcome {
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
     let program = program_for(&primary);
     let repo = primary.make_folder("repo").unwrap();
+    make_archive(&repo);
     primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
     primary.stop(StopMode::Fast).unwrap();
     let backup = primary.dir().join("backup");
@@ -181,6 +182,7 @@ fn restore_command_tells_a_missing_file_from_trouble() {
     let get = |repo: &Path, name: &str| {
         walden(&["archive", "get", "--prefetch", "0", "--repo", text(repo), name, text(&target)])
     };
+    make_archive(&repo);
     let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&wal.join(name))]);
     assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""));
     assert_eq!(get(&repo, name).code, 0);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{Run, golden, link_program, walden, write};
+use crate::material::{Run, golden, link_program, make_archive, walden, write};
 
 walden_testing::tests! {
     holes_that_a_failover_leaves_are_found_and_filled,
@@ -138,6 +138,7 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     let (name, content) = golden("18.6").pop_first().unwrap();
     let segment = write(&other, &name, &content);
     let other = other.join("archive");
+    make_archive(&other);
     assert_eq!(walden(&["archive", "push", "--repo", text(&other), text(&segment)]).code, 0);
     let refused = check(&other, &standby, &["--repair"]);
     assert!(refused.code == 3 && refused.stderr.contains("another cluster's archive"), "{refused:?}");
@@ -164,6 +165,7 @@ fn assert_whole(repo: &Path, server: &Cluster, code: i32) {
 fn gaps_are_acknowledged_in_writing() {
     let folder = tempfile::tempdir().unwrap();
     let repo = folder.path().join("archive");
+    make_archive(&repo);
     let mut segments = golden("18.6");
     segments.pop_last();
     let push = |name: &str, content: &[u8]| {
@@ -232,6 +234,7 @@ impl Site {
             write(&site.data(), &format!("pg_wal/{name}"), content);
             write(&site.data(), &format!("pg_wal/archive_status/{name}.ready"), b"");
         }
+        make_archive(&site.repo());
         let [repo, log] = [site.repo(), site.log()].map(|path| path.display().to_string());
         let configuration = format!("[archive]\nrepo = \"{repo}\"\nlog = \"{log}\"\n{more}\n");
         fs::write(site.configuration(), configuration).unwrap();

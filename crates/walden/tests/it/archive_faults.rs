@@ -13,7 +13,7 @@ use walden_archive::store::Folder;
 use walden_archive::{Archive, ArchiveError};
 use walden_testing::{Missing, Need, Outcome};
 
-use crate::material::{Run, golden, link_program, walden};
+use crate::material::{Run, golden, link_program, make_archive, walden};
 
 walden_testing::tests! {
     a_push_that_is_killed_at_any_step_loses_nothing,
@@ -53,6 +53,7 @@ impl Place {
     /// With two segments that are ready.
     fn new() -> Place {
         let place = Place { root: tempfile::tempdir().unwrap() };
+        make_archive(&place.repo());
         let marks = place.wal().join("archive_status");
         fs::create_dir_all(&marks).unwrap();
         let segments = golden("18.6");

@@ -13,7 +13,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
-use crate::material::{Run, golden, walden, write};
+use crate::material::{Run, golden, make_archive, walden, write};
 
 walden_testing::tests! {
     a_repository_of_pgbackrest_is_imported,
@@ -218,6 +218,7 @@ fn a_repository_of_pgbackrest_is_imported() -> Outcome {
     let foreign = folder.path().join("foreign");
     let (name, content) = golden("18.6").pop_first().unwrap();
     let segment = write(folder.path(), &name, &content);
+    make_archive(&foreign);
     assert_eq!(walden(&["archive", "push", "--repo", text(&foreign), text(&segment)]).code, 0);
     let (run, _) = import(&foreign, &repository);
     assert_eq!(run.code, 3, "{run:?}");

@@ -15,7 +15,7 @@ use walden_testing::{Missing, Outcome, server_headers};
 
 use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
 use crate::archive_serve::{kill, wait_for};
-use crate::material::walden;
+use crate::material::{make_archive, walden};
 
 walden_testing::tests! {
     a_server_archives_by_the_library_and_recovers,
@@ -57,6 +57,7 @@ impl Pair {
         let folder = cluster.make_folder("library").unwrap();
         build(pg_config, &folder);
         let (program, repo) = (program_for(&cluster), cluster.make_folder("archives").unwrap().join("repo"));
+        make_archive(&repo);
         let socket = cluster.make_folder("serve").unwrap().join("socket");
         cluster
             .configure(&[

@@ -9,7 +9,7 @@ use walden_lab::{ClusterBuilder, StopMode};
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
-use crate::material::{for_versions, walden};
+use crate::material::{for_versions, make_archive, walden};
 
 walden_testing::tests! {
     servers_of_14_recover_from_packs,
@@ -43,6 +43,7 @@ fn recover_from_packs(version: u32) -> Outcome {
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
     let program = program_for(&primary);
     let repo = primary.make_folder("repo").unwrap();
+    make_archive(&repo);
     primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
     primary.stop(StopMode::Fast).unwrap();
     let backup = primary.dir().join("backup");
@@ -136,6 +137,7 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
         .unwrap();
     let program = program_for(&primary);
     let (repo, backups) = (primary.make_folder("repo").unwrap(), primary.make_folder("backups").unwrap());
+    make_archive(&repo);
     let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
     primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
     primary.restart(StopMode::Fast).unwrap();

@@ -144,6 +144,13 @@ impl Client {
         walden(&[&["archive", arguments[0], "--config", text(&config)], &arguments[1..]].concat())
     }
 
+    /// Makes the archive.
+    fn found(self) -> Client {
+        let made = self.command(&["init"]);
+        assert_eq!(made.code, 0, "{made:?}");
+        self
+    }
+
     fn push(&self, name: &str) -> Run {
         self.command(&["push", "--look-ahead", "0", text(&self.path(&format!("pg_wal/{name}")))])
     }
@@ -163,7 +170,7 @@ impl Client {
 
 fn segments_go_into_a_bucket_and_come_back() -> Outcome {
     let server = Server::start(&[])?;
-    let client = Client::new(server.port);
+    let client = Client::new(server.port).found();
     let names = client.names();
     // One call archives the other one as well.
     let pushed = client.command(&["push", text(&client.path(&format!("pg_wal/{}", names[0])))]);
@@ -218,7 +225,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
 
 fn two_pushes_at_once_store_one_object() -> Outcome {
     let server = Server::start(&[])?;
-    let client = Client::new(server.port);
+    let client = Client::new(server.port).found();
     let (name, other) = (&client.names()[0], &client.names()[1]);
     let same: Vec<Run> = std::thread::scope(|scope| {
         let pushes: Vec<_> = (0..4).map(|_| scope.spawn(|| client.push(name))).collect();
@@ -258,7 +265,7 @@ fn two_pushes_at_once_store_one_object() -> Outcome {
 
 fn a_store_without_conditional_requests_is_asked_first_and_warned_of() -> Outcome {
     let server = Server::start(&[])?;
-    let client = Client::with(server.port, BUCKET, "without_conditional_requests = true");
+    let client = Client::with(server.port, BUCKET, "without_conditional_requests = true").found();
     let name = &client.names()[0];
     assert_eq!(client.push(name).code, 0);
     assert_eq!(client.push(name).code, 0);
@@ -440,7 +447,7 @@ fn a_network_that_cuts_and_refuses_costs_time_and_nothing_else() -> Outcome {
     let (port, connections) = proxy(server.port, &TROUBLES);
     let flaky = Client::new(port);
     let names = flaky.names();
-    let good = Client::new(server.port);
+    let good = Client::new(server.port).found();
     for name in &names {
         let done = (0..20).any(|_| {
             let pushed = flaky.push(name);
@@ -469,6 +476,7 @@ const SLOW: [Trouble; 1] = [Trouble::Delay(Duration::from_millis(60))];
 fn a_slow_network_costs_time_alone() -> Outcome {
     let server = Server::start(&[])?;
     let (port, _) = proxy(server.port, &SLOW);
+    Client::new(server.port).found();
     let client = Client::new(port);
     let name = &client.names()[0];
     assert_eq!(client.push(name).code, 0);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::archive::{json, text};
-use crate::material::{golden, walden, write};
+use crate::material::{golden, make_archive, walden, write};
 
 walden_testing::tests! {
     files_are_archived_when_they_are_asked_for_and_others_ahead,
@@ -49,6 +49,7 @@ fn prepare(folder: &Path) {
         write(&folder.join("data/pg_wal"), &name, &bytes);
         write(&folder.join("data/pg_wal/archive_status"), &format!("{name}.ready"), b"");
     }
+    make_archive(&folder.join("repo"));
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
@@ -295,7 +296,7 @@ fn requests_of_others_are_refused_and_bytes_that_are_none_do_no_harm() {
         name,
         "walden.config is /etc/other.toml",
     );
-    assert!(!serve.path("repo").exists());
+    assert!(!serve.path("repo/archive.json").exists());
 
     let good = request([data, name, "", ""]);
     for end in 0..good.len() {
@@ -333,6 +334,7 @@ fn requests_of_others_are_refused_and_bytes_that_are_none_do_no_harm() {
 fn a_store_that_takes_nothing_is_told_and_later_tried_again() {
     let serve = Serve::start(&[]);
     let names = names();
+    fs::rename(serve.path("repo"), serve.path("away")).unwrap();
     fs::write(serve.path("repo"), "a file where the archive should be").unwrap();
     for _ in 0..3 {
         let refused = serve.ask(&names[0]);
@@ -343,6 +345,7 @@ fn a_store_that_takes_nothing_is_told_and_later_tried_again() {
         assert!(!refused.texts[1].is_empty(), "{refused:?}");
     }
     fs::remove_file(serve.path("repo")).unwrap();
+    fs::rename(serve.path("away"), serve.path("repo")).unwrap();
     for name in &names {
         assert_eq!(serve.ask(name), archived());
     }
@@ -351,6 +354,11 @@ fn a_store_that_takes_nothing_is_told_and_later_tried_again() {
     fs::write(serve.path("repo"), "").unwrap();
     assert_eq!(serve.ask(&names[0]).kind, 'F');
     fs::remove_file(serve.path("repo")).unwrap();
+    // The mount point, in which nothing may be archived.
+    fs::create_dir(serve.path("repo")).unwrap();
+    let refused = serve.ask(&names[0]);
+    assert!(refused.kind == 'F' && refused.texts[1].contains("mount the file system"), "{refused:?}");
+    fs::remove_dir(serve.path("repo")).unwrap();
     fs::rename(serve.path("away"), serve.path("repo")).unwrap();
     assert_eq!(serve.ask(&names[0]), archived());
 }

@@ -5,10 +5,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use walden_archive::Archive;
+use walden_archive::store::Folder;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Record, RecordHeader};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
@@ -44,6 +47,21 @@ pub fn link_program(folder: &Path) -> PathBuf {
 /// Runs the program.
 pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
     Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments))
+}
+
+/// Makes an archive, as `walden archive init` does, which belongs to whoever its place belongs to.
+pub fn make_archive(repo: &Path) {
+    let owner = repo.ancestors().find_map(|folder| fs::metadata(folder).ok()).unwrap();
+    Archive::new(Box::new(Folder::new(repo))).found().unwrap();
+    // The tests may run as root, and servers do not.
+    if rustix::process::geteuid().is_root() {
+        let chown = Command::new("chown")
+            .arg("-R")
+            .arg(format!("{}:{}", owner.uid(), owner.gid()))
+            .arg(repo)
+            .status();
+        assert!(chown.unwrap().success());
+    }
 }
 
 impl Run {

@@ -19,7 +19,7 @@ use walden_receive::spool::complete_segments;
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{recovered, text};
-use crate::material::{for_versions, link_program, walden};
+use crate::material::{for_versions, link_program, make_archive, walden};
 
 walden_testing::tests! {
     no_commit_on_14_is_lost,
@@ -268,6 +268,7 @@ fn no_commit_is_lost(version: u32) -> Outcome {
         let mut random = Random(u64::from(version) << 32 | u64::from(round));
         let primary = Primary::start(&installation);
         let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+        make_archive(&repo);
         let options = ["--synchronous", "--slot", "walden", "--create-slot"];
         let mut receiving = Receiving::start(&primary.dsn(), &repo, &spool, &options);
         primary.wait_until_synchronous();
@@ -306,6 +307,7 @@ fn a_commit_in_the_archive_outlives_the_spool(version: u32) -> Outcome {
         let mut random = Random(u64::from(version) << 40 | u64::from(round));
         let primary = Primary::start(&installation);
         let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+        make_archive(&repo);
         let options = ["--synchronous", "--ack-after", "archive", "--slot", "walden", "--create-slot"];
         let mut receiving = Receiving::start(&primary.dsn(), &repo, &spool, &options);
         primary.wait_until_synchronous();
@@ -422,6 +424,7 @@ fn a_bad_network_loses_nothing() -> Outcome {
     let primary = Primary::listening(&installation, "127.0.0.1");
     let port = primary.cluster.config().get_ports()[0];
     let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+    make_archive(&repo);
     let proxy = Proxy::start(port);
     let user = primary.cluster.config().get_user().unwrap().to_owned();
     let dsn = format!("host=127.0.0.1 port={} user={user} sslmode=disable", proxy.port);
@@ -471,6 +474,7 @@ fn a_promoted_standby_is_followed() -> Outcome {
         .start_after(|data| Ok(fs::write(data.join("standby.signal"), "")?))
         .unwrap();
     let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+    make_archive(&repo);
     // From the standby, as cascading replication does.
     let receiving =
         Receiving::start(&standby.dsn("postgres"), &repo, &spool, &["--slot", "w", "--create-slot"]);
@@ -527,6 +531,7 @@ fn an_old_primary_is_rewound() -> Outcome {
         .start_after(|data| Ok(fs::write(data.join("standby.signal"), "")?))
         .unwrap();
     let (repo, spool) = (old.dir().join("repo"), old.dir().join("spool"));
+    make_archive(&repo);
     let receiving = Receiving::start(&standby.dsn("postgres"), &repo, &spool, &[]);
     let flush_lsn = |cluster: &Cluster| -> String {
         let mut client = cluster.client("postgres").unwrap();
@@ -620,6 +625,7 @@ fn an_old_primary_is_rewound() -> Outcome {
 fn what_is_received_is_what_the_server_archives() -> Outcome {
     let cluster = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(1).archive(true).start().unwrap();
     let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
+    make_archive(&repo);
     let receiving =
         Receiving::start(&cluster.dsn("postgres"), &repo, &spool, &["--slot", "w", "--create-slot"]);
     wait("the connection", || receiving.said().contains("receiving from"));
@@ -675,6 +681,9 @@ fn several_servers_are_received_by_one_service() -> Outcome {
             place.display()
         )
     };
+    for number in 0..servers.len() {
+        make_archive(&folder.path().join(number.to_string()).join("repo"));
+    }
     let config = folder.path().join("walden.toml");
     fs::write(&config, servers.iter().enumerate().map(section).collect::<String>()).unwrap();
     let manager = folder.path().join("notify");
@@ -728,6 +737,7 @@ fn trouble_is_named() -> Outcome {
         .start()
         .unwrap();
     let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
+    make_archive(&repo);
     let dsn = cluster.dsn("postgres");
     let says = |options: &[&str], spool: &Path, what: &str| {
         let receiving = Receiving::start(&dsn, &repo, spool, options);

@@ -12,7 +12,7 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
-use crate::material::{explain_json, for_versions, golden, walden, write};
+use crate::material::{explain_json, for_versions, golden, make_archive, walden, write};
 
 walden_testing::tests! {
     an_archive_is_explained_as_its_segments_are,
@@ -25,6 +25,7 @@ walden_testing::tests! {
 /// An archive of the golden segments of 18, and the segments as files.
 fn archived(folder: &Path) -> (PathBuf, PathBuf) {
     let (repo, wal) = (folder.join("repo"), folder.join("wal"));
+    make_archive(&repo);
     // Without the last one, which the server had not filled.
     let segments: BTreeMap<String, Vec<u8>> = golden("18.6").into_iter().take(2).collect();
     for (name, bytes) in &segments {
@@ -141,6 +142,7 @@ fn archive_work(version: u32) -> Result<Archived, walden_testing::Missing> {
     let primary = ClusterBuilder::new(installation).wal_segsize_mb(1).start().unwrap();
     let program = program_for(&primary);
     let repo = primary.make_folder("repo").unwrap();
+    make_archive(&repo);
     let mut client = primary.client("postgres").unwrap();
     // The work goes on in the page of these rows, so that the log begins with an image of it.
     let create = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT -i, 'early' FROM generate_series(1, 10) i";

@@ -101,6 +101,7 @@ impl Contender {
             Walden { .. } | WaldenPacks => {
                 let me = std::env::current_exe()?;
                 let walden = format!("\"{}\" archive", me.display());
+                run(&format!("{walden} init --repo \"{at}\" -o \"{}/walden.toml\"", folder.display()))?;
                 let (level, ahead) = match self {
                     Walden { level, ahead } => (level, ahead),
                     _ => (3, true),
