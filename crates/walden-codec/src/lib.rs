@@ -54,10 +54,13 @@
 
 mod cases;
 pub mod coder;
+mod column_kind;
 mod columns;
 pub mod container;
 mod entropy;
 mod framing;
+mod leb128;
+mod limits;
 mod meter;
 mod move_to_front;
 mod page;

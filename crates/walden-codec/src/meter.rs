@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 
-use crate::columns::{CLASSES, Class};
+use crate::column_kind::{CLASSES, Class};
 
 const CLASS_COUNT: usize = CLASSES.len();
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use walden_format::record::RelFileLocator;
 
 use super::{Class, Encoded};
-use crate::columns::CLASSES;
+use crate::column_kind::CLASSES;
 use crate::meter::{ByClass, Metered};
 
 /// Bytes before entropy coding and in the compressed file.

@@ -2,7 +2,8 @@
 
 use super::{Class, Encoded, max_column_weight};
 use crate::Corrupt;
-use crate::columns::{self, Form};
+use crate::column_kind::Form;
+use crate::columns;
 use crate::entropy::Unpacker;
 
 /// Decodes columns, without the model of records.

@@ -1,7 +1,9 @@
 //! What a segment has around its records, in the two columns that are named first: `numbers` and `bytes`.
 
-use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use crate::framing::{HeaderChange, HeaderFields};
+use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
 /// The columns of framing.

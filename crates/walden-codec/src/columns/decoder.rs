@@ -1,9 +1,11 @@
 //! Columns that are decompressed and emptied.
 
-use super::{CLASSES, COLUMN_WEIGHT, Class, Coder, Column, Form, Kind, get_leb128, narrow, repeated};
+use super::{COLUMN_WEIGHT, Coder, Column, repeated};
 use walden_format::record::RelFileLocator;
 
-use crate::entropy::Unpacker;
+use crate::column_kind::{CLASSES, Class, Form, Kind};
+use crate::entropy::{Unpacker, Wanted};
+use crate::leb128::{get_leb128, narrow};
 use crate::meter::{Meter, Metered};
 use crate::{Corrupt, corrupt};
 
@@ -20,17 +22,6 @@ pub struct Decoder {
     named: usize,
     /// Counts bytes by class and relation; beside it, how many each column has in the chunk.
     meter: Option<Box<(Meter, Vec<usize>)>>,
-}
-
-/// A column that is to be decompressed.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// By the order in which columns are named.
-    pub number: u32,
-    /// The form of its bytes.
-    pub form: Form,
-    /// Its length in bytes.
-    pub bytes: usize,
 }
 
 impl Decoder {

@@ -1,84 +1,10 @@
 //! The encoding direction: fills columns, and compresses them into chunks.
 
-use super::{CLASSES, COLUMN_WEIGHT, Class, Coder, Column, Form, Kind, MAX_LEB128_BYTES, put_leb128};
+use super::{COLUMN_WEIGHT, Coder, Column};
 use crate::Corrupt;
-use crate::entropy::Packer;
-
-/// A column being filled.
-///
-/// It grows by pieces, so that bytes are not moved and the heap is not fragmented.
-#[derive(Debug)]
-pub struct Content {
-    /// The class in which it is compressed.
-    pub class: Class,
-    /// The layout of its bytes.
-    pub form: Form,
-    /// The column's number, in the order of creation.
-    pub number: u32,
-    full: Vec<Vec<u8>>,
-    last: Vec<u8>,
-    bytes: usize,
-}
-
-/// Bytes of a piece at most, unless a single value has more.
-const PIECE: usize = 64 << 10;
-
-impl Content {
-    fn new(class: Class, form: Form, number: usize) -> Content {
-        let (full, last, bytes) = (Vec::new(), Vec::new(), 0);
-        Content { class, form, number: number as u32, full, last, bytes }
-    }
-
-    /// A buffer with capacity for `bytes` more bytes.
-    #[inline]
-    fn space(&mut self, bytes: usize) -> &mut Vec<u8> {
-        if self.last.len() + bytes > PIECE {
-            self.next_piece(bytes);
-        }
-        &mut self.last
-    }
-
-    #[cold]
-    fn next_piece(&mut self, bytes: usize) {
-        let full = std::mem::replace(&mut self.last, Vec::with_capacity(bytes.max(PIECE)));
-        self.bytes += full.len();
-        self.full.push(full);
-    }
-
-    /// Its length in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes + self.last.len()
-    }
-
-    /// Its bytes, one piece after another.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        self.full.iter().chain([&self.last]).map(Vec::as_slice)
-    }
-
-    /// All its bytes; copied to `joined` if they are in several pieces.
-    pub fn joined<'a>(&'a self, joined: &'a mut Vec<u8>) -> &'a [u8] {
-        if self.full.is_empty() {
-            return &self.last;
-        }
-        joined.clear();
-        joined.reserve(self.len());
-        self.pieces().for_each(|piece| joined.extend_from_slice(piece));
-        joined
-    }
-
-    /// Removes its bytes and frees their memory.
-    pub fn clear(&mut self) {
-        (self.full, self.last, self.bytes) = (Vec::new(), Vec::new(), 0);
-    }
-
-    /// A column with these bytes.
-    #[cfg(test)]
-    pub fn of(class: Class, form: Form, bytes: &[u8]) -> Content {
-        let mut content = Content::new(class, form, 0);
-        bytes.chunks(7).for_each(|bytes| content.space(bytes.len()).extend_from_slice(bytes));
-        content
-    }
-}
+use crate::column_kind::{CLASSES, Kind};
+use crate::entropy::{Content, Packer};
+use crate::leb128::{MAX_LEB128_BYTES, put_leb128};
 
 /// Encodes: fills columns.
 #[derive(Default)]
@@ -162,7 +88,7 @@ impl Encoder {
         self.columns.iter().map(Content::len).sum()
     }
 
-    /// The columns' weight for [`crate::coder::Limits::columns`].
+    /// The columns' weight for [`crate::limits::Limits::columns`].
     pub fn weight(&self) -> usize {
         self.bytes_held() + self.columns.len() * COLUMN_WEIGHT
     }
@@ -200,6 +126,9 @@ impl Encoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::column_kind::Class;
+
+    const PIECE: usize = Content::PIECE;
 
     #[test]
     fn a_column_holds_what_was_written_in_pieces_of_bounded_size() {

@@ -15,7 +15,7 @@
 use rustc_hash::FxHashMap;
 
 use super::headed::WithHeader;
-use crate::columns::{MAX_LEB128_BYTES, get_leb128, put_leb128};
+use crate::leb128::{MAX_LEB128_BYTES, get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
 
 /// The fewest letters of a word, its space not counted.

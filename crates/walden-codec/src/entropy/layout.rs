@@ -8,12 +8,14 @@
 //! columns     one after another: bytes as they are, or planes
 //! ```
 
+use super::content::Content;
 use super::headed::WithHeader;
 use super::plane_cost::Costs;
 use super::transpose::{Plane, Planes, find_varying, transpose};
 use super::zstd_coder::{Compressor, Effort};
 use crate::cases::{Case, Cases};
-use crate::columns::{Content, Form, MAX_LEB128_BYTES, get_leb128, put_leb128};
+use crate::column_kind::Form;
+use crate::leb128::{MAX_LEB128_BYTES, get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
 
 const LAYOUT_ROWS: u8 = 0;
@@ -265,7 +267,7 @@ fn rows_are_better(rows: &[u8], planes: &[u8], zstd: &mut Compressor) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::Class;
+    use crate::column_kind::Class;
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
         let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())), Cases::ALL);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::FORM_BYTES;
 use super::zstd_coder::Effort;
 use crate::cases::{Case, Cases};
-use crate::columns::Class;
+use crate::column_kind::Class;
 
 /// A method of compression.
 #[derive(Clone, Copy)]

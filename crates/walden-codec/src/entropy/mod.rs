@@ -7,6 +7,7 @@
 //! - [`zstd_coder`]: zstd, with or without a prefix.
 //! - [`mixing`]: context mixing and the range coder.
 
+mod content;
 mod dictionary;
 mod headed;
 mod layout;
@@ -20,9 +21,10 @@ mod transpose;
 mod unpacker;
 mod zstd_coder;
 
+pub use self::content::Content;
 pub use self::packer::{Packer, Statistics};
-pub use self::unpacker::Unpacker;
-use crate::columns::CLASSES;
+pub use self::unpacker::{Unpacker, Wanted};
+use crate::column_kind::CLASSES;
 
 /// The class of a directory of columns.
 const DIRECTORY: usize = CLASSES.len();

@@ -1,5 +1,6 @@
 //! Compresses columns.
 
+use super::content::Content;
 use super::headed::WithHeader;
 use super::layout::Layout;
 use super::level::{self, Means, SECOND_LEVEL, SMALL, SMALL_LEVEL, effort_of};
@@ -11,7 +12,8 @@ use super::part::{
 use super::state::State;
 use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
 use crate::cases::{Case, Cases};
-use crate::columns::{Class, Content, Form, put_leb128};
+use crate::column_kind::{Class, Form};
+use crate::leb128::put_leb128;
 
 /// Sizes of a class of columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,7 +13,7 @@
 use walden_format::crc::crc32c_append;
 
 use super::zstd_coder;
-use crate::columns::{get_leb128, put_leb128};
+use crate::leb128::{get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
 
 /// Coder of a part that is stored without compression.

@@ -1,7 +1,9 @@
 use super::level::{SECOND_LEVEL, effort_of};
 use super::part::{CODER_LEARNED, CODER_MIXED_COLUMNS, Part, put_part};
 use super::*;
-use crate::columns::{self, Class, Coder, Column, Decoder, Encoder, Form, Kind, Wanted, put_leb128};
+use crate::column_kind::{Class, Form, Kind};
+use crate::columns::{Coder, Column, Decoder, Encoder};
+use crate::leb128::put_leb128;
 
 /// Pseudo-random numbers.
 struct Numbers(u64);
@@ -95,7 +97,7 @@ fn columns_are_decoded_at_every_level_chunk_after_chunk() {
 fn columns_of_incomplete_rows_are_decoded() {
     let bytes: Vec<u8> = (0..1003).map(|at| (at / 3) as u8).collect();
     for level in [1, 5, 7, 8] {
-        let mut content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
+        let mut content = Content::of(Class::Fixed, Form::Rows(4), &bytes);
         let mut out = Vec::new();
         Packer::new(level, true).class(Class::Fixed, &mut [&mut content], &mut out);
         let (mut rest, mut back) = (&out[..], Vec::new());
@@ -183,7 +185,7 @@ fn no_stored_bytes_make_decoding_panic() {
     let bytes = content(Kind::Rows(Class::Fixed, 24), &mut Numbers(1)).repeat(3);
     for (coder, tries) in [(0, 20), (1, 200), (2, 200), (3, 20), (4, 5), (5, 3), (6, 1), (255, 1)] {
         let level = if coder < CODER_MIXED_COLUMNS { 5 } else { (coder - CODER_MIXED_COLUMNS).min(2) + 7 };
-        let mut column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
+        let mut column = Content::of(Class::Fixed, Form::Rows(24), &bytes);
         let mut whole = Vec::new();
         Packer::new(level, true).class(Class::Fixed, &mut [&mut column], &mut whole);
         let part = Part::read(&mut &whole[..], usize::MAX).unwrap();
@@ -207,7 +209,7 @@ fn no_stored_bytes_make_decoding_panic() {
 #[test]
 fn statistics_have_the_sizes_of_classes() {
     let bytes = vec![7; 1000];
-    let mut column = columns::Content::of(Class::Text, Form::Bytes, &bytes);
+    let mut column = Content::of(Class::Text, Form::Bytes, &bytes);
     let (mut packer, mut out) = (Packer::new(5, true), Vec::new());
     packer.class(Class::Text, &mut [&mut column], &mut out);
     let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };

@@ -9,13 +9,24 @@ use super::part::{
 use super::state::State;
 use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
 use crate::cases::Cases;
-use crate::columns::{Class, Form, Wanted};
+use crate::column_kind::{Class, Form};
 use crate::{Corrupt, corrupt};
 
 /// Decompresses what a [`Packer`](super::Packer) wrote.
 pub struct Unpacker {
     state: State,
     zstd: zstd_coder::Decompressor,
+}
+
+/// A column that is to be decompressed.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// By the order in which columns are named.
+    pub number: u32,
+    /// The form of its bytes.
+    pub form: Form,
+    /// Its length in bytes.
+    pub bytes: usize,
 }
 
 impl Unpacker {

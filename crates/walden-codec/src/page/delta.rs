@@ -4,7 +4,9 @@
 
 use walden_redo::compress::pglz::same_start;
 
-use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
+use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
 /// Where a delta is coded: how many bytes are the same, how many then differ, and how.

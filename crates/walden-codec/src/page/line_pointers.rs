@@ -3,7 +3,8 @@
 
 use walden_redo::page::{ItemState, LinePointer, PAGE_BYTES, Page};
 
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;

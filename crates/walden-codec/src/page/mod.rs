@@ -17,7 +17,8 @@ use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use self::kind::PageKind;
 use self::line_pointers::{Form, LinePointerColumns};
-use crate::columns::{Class, Coder, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::Coder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
 use crate::predict::run::PageItems;

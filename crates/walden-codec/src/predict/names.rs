@@ -8,7 +8,8 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
-use crate::columns::{Coder, Column, Kind};
+use crate::column_kind::Kind;
+use crate::columns::{Coder, Column};
 
 /// What a column holds; three numbers distinguish the columns of a topic, of which the first mostly is a relation's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

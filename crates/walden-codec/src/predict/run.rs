@@ -21,7 +21,8 @@ use super::attributes::varlena::SHORT;
 use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};
 use crate::Corrupt;
 use crate::cases::Case;
-use crate::columns::{Coder, Column, get_leb128};
+use crate::columns::{Coder, Column};
+use crate::leb128::get_leb128;
 use crate::tuple::items::{item, line_pointer, normal, put_line_pointer, right_before};
 use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
 

@@ -5,7 +5,8 @@ use walden_redo::page::PAGE_BYTES;
 use super::names::Topic;
 use super::relation::Relation;
 use super::{Predictor, TupleCoder};
-use crate::columns::{Class, Coder, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::Coder;
 use crate::{Corrupt, corrupt};
 
 /// Items of a relation's pages of which nothing is known: lengths and bytes.

@@ -7,7 +7,8 @@ use walden_format::rmgr::rmid;
 
 use super::shape::Shape;
 use super::{Current, Fields, MAX_ROW_BYTES, Model};
-use crate::columns::{Class, Coder, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::Coder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
 use crate::predict::{gin, heap, index};

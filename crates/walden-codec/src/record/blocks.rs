@@ -10,53 +10,18 @@ use walden_format::record::block_flags::{FORK_MASK, HAS_DATA, HAS_IMAGE, SAME_RE
 use walden_format::record::{BlockHeader, Record, RecordHeader, block_id, decode};
 use walden_redo::page::heap_tuple::LOGGED_FIELDS;
 use walden_redo::page::{PAGE_BYTES, Tid};
-use walden_redo::{PageBox, PageStore, reconstruct, rehearse};
+use walden_redo::{PageBox, reconstruct, rehearse};
 
+use super::block::Block;
 use super::block_data::{DataSource, inserted_tuples};
-use super::images::{ImageForm, PageImage};
 use super::shape::{Shape, ShapeBlock};
 use super::{Current, Fields, Model};
 use crate::Corrupt;
 use crate::cases::Case;
-use crate::columns::{Class, Coder, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::Coder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
-
-/// A block, as far as it is known.
-#[derive(Default)]
-pub struct Block {
-    /// Which block it is.
-    pub place: Place,
-    /// The header of its image.
-    pub image: Option<PageImage>,
-    /// The image's page, when encoding, unless it cannot be restored.
-    pub page: Option<PageBox>,
-    /// Whether its page before the record is known and helps with its image.
-    has_base: bool,
-    /// A copy of that page, until the record is replayed on it.
-    base: Option<PageBox>,
-    /// Its data, or what its image displaced.
-    data: Vec<u8>,
-    /// Whether `data` is what its image displaced.
-    has_displaced_data: bool,
-}
-
-impl Block {
-    /// Forgets everything but the allocation of its data; the store gets its pages back.
-    fn clear(&mut self, store: &mut PageStore) {
-        self.image = None;
-        for page in [self.page.take(), self.base.take()].into_iter().flatten() {
-            store.recycle(page);
-        }
-        (self.has_base, self.has_displaced_data) = (false, false);
-        self.data.clear();
-    }
-
-    /// Whether it has an image that is coded as a page.
-    fn has_page_image(&self) -> bool {
-        self.image.is_some_and(|image| image.form != ImageForm::AsIs)
-    }
-}
 
 impl Model {
     /// Codes the blocks of a record, and writes the record to `out`, all but its header.

@@ -8,35 +8,14 @@ use walden_format::record::{Compression, Image, ImageHeader, ImageInfo};
 use walden_redo::compress;
 use walden_redo::page::{PAGE_BYTES, Page};
 
-use super::blocks::Block;
+use super::block::{Block, ImageForm, PageImage};
 use super::{Current, Model};
 use crate::cases::Case;
 use crate::columns::Coder;
 use crate::page::delta::code_delta;
 use crate::page::kind::PageKind;
 use crate::predict::relation::Place;
-use crate::value::expand::Method;
 use crate::{Corrupt, corrupt};
-
-/// An image, as far as it is known before its bytes.
-#[derive(Clone, Copy)]
-pub struct PageImage {
-    /// Its header.
-    pub header: ImageHeader,
-    /// What is coded of it.
-    pub form: ImageForm,
-}
-
-/// What is coded of an image.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ImageForm {
-    /// The page.
-    Page,
-    /// The page, which is to be compressed again.
-    Compressed(Method),
-    /// The bytes of the compressed image.
-    AsIs,
-}
 
 /// A page of an image, as it is coded.
 struct ImagePage<'a> {
@@ -176,17 +155,6 @@ impl Model {
         };
         self.reconstructed = Some(predicted);
         result
-    }
-}
-
-impl ImageForm {
-    /// Of a compressed image: 0, or 1 + the number of a method that reproduces it.
-    fn from_number(number: u64) -> Result<ImageForm, Corrupt> {
-        let Some(number) = number.checked_sub(1) else { return Ok(ImageForm::AsIs) };
-        let method = Method::ALL.get(usize::try_from(number).unwrap_or(usize::MAX));
-        Ok(ImageForm::Compressed(
-            *method.ok_or_else(|| corrupt("cannot decode an image: expected a known compression method"))?,
-        ))
     }
 }
 

@@ -10,7 +10,8 @@ use walden_redo::BlockSet;
 use walden_redo::PageStore;
 use walden_redo::{BlockKey, Slot};
 
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use crate::predict::names::{Names, Topic};
 use crate::{Corrupt, corrupt};
 

@@ -2,7 +2,7 @@
 //!
 //! 1. Its *shape* (`shape.rs`): everything in its headers but numbers, predicted from the shape before.
 //! 2. Its transaction (`transactions.rs`).
-//! 3. Its main data (`main_data.rs`): transactions and times in it as distances from those before.
+//! 3. Its main data (`main_data.rs`): transactions and times in it (`near_numbers.rs`) as distances from those before.
 //! 4. Its blocks (`blocks.rs`): which they are (`block_refs.rs`), what a predictor makes of their data (`block_data.rs`),
 //!    and their full-page images (`images.rs`) as the delta against the page that the record makes without them, the page
 //!    before, or the page that its items make.
@@ -10,12 +10,14 @@
 //! Lengths, the link to the previous record and the checksum follow from the rest. Then both directions replay the record,
 //! so that the next one's pages are known, but for pages that no later record reads (`kept.rs`).
 
+mod block;
 mod block_data;
 mod block_refs;
 mod blocks;
 mod images;
 mod kept;
 mod main_data;
+mod near_numbers;
 mod shape;
 mod survey;
 mod transactions;
@@ -27,15 +29,17 @@ use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::{BlockKey, BlockSet, PageBox, PageStore, Replay, StoreFailure, StoreOptions};
 
+use self::block::Block;
 use self::block_refs::BlockRefs;
-use self::blocks::Block;
 use self::kept::Kept;
 use self::main_data::MainData;
 use self::shape::{Shape, Shapes};
 use self::transactions::Transactions;
 use crate::cases::Cases;
-use crate::coder::Limits;
-use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
+use crate::leb128::narrow;
+use crate::limits::Limits;
 use crate::page::delta::DeltaColumns;
 use crate::predict::relation::Place;
 use crate::predict::{Predictors, TupleCoder};

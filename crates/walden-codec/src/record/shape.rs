@@ -11,9 +11,11 @@ use walden_format::record::{Record, SHORT_DATA_HEADER, block_id};
 use walden_format::version::Major;
 
 use super::Current;
-use super::main_data::{NearNumber, near_numbers, starts_with_xid};
+use super::near_numbers::{NearNumber, near_numbers, starts_with_xid};
 use crate::cases::Case;
-use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
+use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
 /// What records of a shape share.

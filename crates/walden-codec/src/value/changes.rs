@@ -4,7 +4,8 @@
 //! the better of the two bases is chosen by how well both predicted the rows so far, the same in both directions.
 
 use crate::Corrupt;
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 
 /// What predicts a field of a layout's updated rows.
 #[derive(Default)]

@@ -16,7 +16,9 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 use walden_redo::page::varlena::{LONG_HEADER_BYTES, LongHeader};
 
-use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
+use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
 const COUNT: u32 = 0x0FFF_FFFF;

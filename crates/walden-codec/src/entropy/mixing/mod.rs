@@ -23,7 +23,7 @@ use self::contexts::Contexts;
 use self::nibbles::{NibbleMixer, Slot};
 use self::range_coder::BinaryCoder;
 use crate::cases::Cases;
-use crate::columns::Form;
+use crate::column_kind::Form;
 
 /// A context-mixing coder of one effort, and its statistics.
 pub enum ContextMixer {

@@ -5,7 +5,8 @@ use walden_format::payload::gin::GinInsertEntry;
 use walden_redo::page::gin::MAX_PACKED_OFFSET_NUMBER;
 
 use crate::cases::Case;
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use crate::predict::names::Topic;
 use crate::predict::relation::{Place, Relation};
 use crate::predict::{Predictor, TupleCoder};

@@ -7,7 +7,9 @@ use walden_redo::page::gin::GIN_DATA;
 use walden_redo::page::index_tuple::INDEX_SIZE_MASK;
 use walden_redo::page::{PAGE_BYTES, PAGE_CONTENTS, Page};
 
-use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
+use crate::leb128::narrow;
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
 use crate::predict::{Predictor, TupleCoder, UnknownItems};

@@ -3,7 +3,8 @@
 use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, header, t_info};
 
 use crate::cases::Case;
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
 use crate::predict::{Predictor, TupleCoder};

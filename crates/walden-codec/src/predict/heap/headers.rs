@@ -1,7 +1,8 @@
 //! Headers of heap tuples, by relation.
 
 use crate::cases::{Case, Cases};
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use walden_format::payload::heap::UpdateFlags;
 use walden_redo::page::heap_tuple::{LOGGED_FIELDS, LOGGED_FIELDS_BYTES};
 

@@ -15,7 +15,9 @@ use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
 use super::{Predictor, TupleCoder};
 use crate::cases::Case;
-use crate::columns::{Class, Coder, Kind, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::Coder;
+use crate::leb128::narrow;
 use crate::tuple::heap::{HeapHeader, HeapTuple, MultiInsert, fields, is_heap_tuple, layout, shared_lengths};
 use crate::{Corrupt, corrupt};
 

@@ -8,7 +8,9 @@ use walden_redo::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS,
 };
 
-use crate::columns::{Class, Coder, Column, Kind, count_repeated, narrow};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column, count_repeated};
+use crate::leb128::narrow;
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;

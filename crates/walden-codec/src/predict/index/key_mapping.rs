@@ -273,7 +273,8 @@ fn parts_at(samples: &[Sample], fields: &[Field], starts: &[usize]) -> Vec<(usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::{Class, Decoder, Encoder, Kind};
+    use crate::column_kind::{Class, Kind};
+    use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};
     use crate::predict::index::key_order::{KeyPart, code_parts};
 

@@ -25,7 +25,8 @@ use super::relation::Relation;
 use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
 use super::{Predictor, TupleCoder};
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use crate::tuple::index::{BITMAP_BYTES, IndexTuple, is_index_tuple, layout, posting_count};
 use crate::{Corrupt, corrupt};
 

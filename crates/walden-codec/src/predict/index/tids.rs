@@ -3,7 +3,8 @@
 use super::Context;
 use crate::Corrupt;
 use crate::cases::Case;
-use crate::columns::{Class, Coder, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::Coder;
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;

@@ -24,7 +24,8 @@ pub use self::vector::Words;
 use self::vector::{Vector, WordList, parse_vector};
 use super::json::{self, Json};
 use crate::cases::{Case, Cases};
-use crate::columns::{Class, Coder, Column, Kind};
+use crate::column_kind::{Class, Kind};
+use crate::columns::{Coder, Column};
 use crate::{Corrupt, corrupt};
 
 /// Longer vectors and texts are not coded by their words: a byte of a residual may stand for a word of 2 kB, so without a limit a

@@ -1,0 +1,80 @@
+//! The bytes of a column that is to be compressed.
+
+use crate::column_kind::{Class, Form};
+
+/// A column being filled.
+///
+/// It grows by pieces, so that bytes are not moved and the heap is not fragmented.
+#[derive(Debug)]
+pub struct Content {
+    /// The class in which it is compressed.
+    pub class: Class,
+    /// The layout of its bytes.
+    pub form: Form,
+    /// The column's number, in the order of creation.
+    pub number: u32,
+    full: Vec<Vec<u8>>,
+    last: Vec<u8>,
+    bytes: usize,
+}
+
+impl Content {
+    /// Bytes of a piece at most, unless a single value has more.
+    pub const PIECE: usize = 64 << 10;
+
+    /// An empty column.
+    pub fn new(class: Class, form: Form, number: usize) -> Content {
+        let (full, last, bytes) = (Vec::new(), Vec::new(), 0);
+        Content { class, form, number: number as u32, full, last, bytes }
+    }
+
+    /// A buffer with capacity for `bytes` more bytes.
+    #[inline]
+    pub fn space(&mut self, bytes: usize) -> &mut Vec<u8> {
+        if self.last.len() + bytes > Content::PIECE {
+            self.next_piece(bytes);
+        }
+        &mut self.last
+    }
+
+    #[cold]
+    fn next_piece(&mut self, bytes: usize) {
+        let full = std::mem::replace(&mut self.last, Vec::with_capacity(bytes.max(Content::PIECE)));
+        self.bytes += full.len();
+        self.full.push(full);
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes + self.last.len()
+    }
+
+    /// Its bytes, one piece after another.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.full.iter().chain([&self.last]).map(Vec::as_slice)
+    }
+
+    /// All its bytes; copied to `joined` if they are in several pieces.
+    pub fn joined<'a>(&'a self, joined: &'a mut Vec<u8>) -> &'a [u8] {
+        if self.full.is_empty() {
+            return &self.last;
+        }
+        joined.clear();
+        joined.reserve(self.len());
+        self.pieces().for_each(|piece| joined.extend_from_slice(piece));
+        joined
+    }
+
+    /// Removes its bytes and frees their memory.
+    pub fn clear(&mut self) {
+        (self.full, self.last, self.bytes) = (Vec::new(), Vec::new(), 0);
+    }
+
+    /// A column with these bytes.
+    #[cfg(test)]
+    pub fn of(class: Class, form: Form, bytes: &[u8]) -> Content {
+        let mut content = Content::new(class, form, 0);
+        bytes.chunks(7).for_each(|bytes| content.space(bytes.len()).extend_from_slice(bytes));
+        content
+    }
+}
