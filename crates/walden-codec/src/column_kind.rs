@@ -1,4 +1,6 @@
 //! What columns hold: the form of their values, and the class in which they are compressed.
+//!
+//! A *row* is a value of fixed width, beneath the one before as in a matrix. (The rows of tables are called tuples here.)
 
 use crate::{Corrupt, corrupt};
 
@@ -7,7 +9,7 @@ use crate::{Corrupt, corrupt};
 pub enum Kind {
     /// Numbers, most of them small, as LEB128.
     Symbols(Class),
-    /// Rows of so many bytes, 1 or more.
+    /// Values of so many bytes each, 1 or more: rows of a matrix, which are compressed as such.
     Rows(Class, u16),
     /// Bytes without a fixed width.
     Bytes(Class),
@@ -36,7 +38,7 @@ impl Kind {
 pub enum Form {
     /// Numbers as LEB128.
     Symbols,
-    /// Rows of this width in bytes.
+    /// Rows of a matrix, of this width in bytes.
     Rows(u16),
     /// Bytes without structure.
     Bytes,

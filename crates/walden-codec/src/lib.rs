@@ -44,7 +44,7 @@
 //!
 //! **Columns** (`columns/`). All of these are written once for both directions, against the trait `Coder`: the encoder
 //! appends a value to a column, the decoder reads it from there. `Option` sources (`Some` when encoding) make the direction
-//! explicit. Both directions create the same columns in the same order, so that columns need no names in the file.
+//! explicit. Both directions create the same columns in the same order, so that files do not say what a column holds.
 //!
 //! **Entropy coding** (`entropy/`). At the end of a segment, columns of one class are compressed together.
 //!
@@ -72,7 +72,7 @@ mod zigzag;
 
 pub use container::{compress, decompress};
 
-/// A compressed form that can't be what was written: what is wrong with it.
+/// What is wrong with a compressed form that no encoder writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt(pub &'static str);
 
@@ -84,8 +84,7 @@ impl std::fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// What is wrong, said where it is found. Apart from the rest, which hardly ever needs it and takes less room so in the
-/// processor's cache of instructions.
+/// Creates the error. A function that is not inlined, so that decoding takes less of the processor's instruction cache.
 #[cold]
 #[inline(never)]
 fn corrupt(what: &'static str) -> Corrupt {

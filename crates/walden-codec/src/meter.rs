@@ -1,6 +1,6 @@
 //! Counts bytes of columns by class and relation while they are decoded.
 //!
-//! A column that is named while the values of a relation's block are coded belongs to that relation. Columns that all
+//! A column that is created while the values of a relation's block are coded belongs to that relation. Columns that all
 //! relations share (those of images, of a record's shape) are metered: whenever the relation changes, what was read of them
 //! since the last change counts for the relation before.
 
@@ -32,7 +32,7 @@ pub struct Metered {
 #[derive(Default)]
 pub struct Meter {
     relation: Owner,
-    /// Of each column named so far, the relation that it belongs to.
+    /// Of each column created so far, the relation that it belongs to.
     owners: Vec<Owner>,
     /// Columns without an owner, and how far each was read at the last change.
     shared: Vec<(usize, usize)>,
@@ -49,8 +49,8 @@ impl Meter {
         }
     }
 
-    /// Notes that the next column was named; `at` is where its bytes begin.
-    pub fn name(&mut self, class: Class, is_shared: bool, at: usize) {
+    /// Notes that the next column was created; `at` is where its bytes begin.
+    pub fn add_column(&mut self, class: Class, is_shared: bool, at: usize) {
         // What precedes the blocks of a record belongs to none of them.
         let is_of_record =
             matches!(class, Class::Framing | Class::Shapes | Class::Transactions | Class::MainData);

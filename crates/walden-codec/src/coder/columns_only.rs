@@ -15,7 +15,7 @@ pub struct ColumnDecoder {
 /// One column of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ColumnContent<'c> {
-    /// The column, by the order in which columns are named from a keyframe on.
+    /// The column, in the order in which columns are created from a keyframe on.
     pub number: usize,
     /// With which others it is compressed.
     pub class: Class,

@@ -38,8 +38,8 @@ pub struct Encoder {
     state: Option<State<columns::Encoder, Packer>>,
 }
 
-/// A segment in columns, all of whose bytes were verified to come back.
-pub struct Understood<'e> {
+/// A segment in columns, verified to be decoded to the same bytes.
+pub struct SegmentColumns<'e> {
     /// The BLAKE3 hash of the segment's bytes.
     pub hash: [u8; 32],
     state: &'e mut State<columns::Encoder, Packer>,
@@ -47,7 +47,7 @@ pub struct Understood<'e> {
     is_alone: bool,
 }
 
-impl Understood<'_> {
+impl SegmentColumns<'_> {
     /// What the columns weigh, see [`Limits::columns`].
     pub fn column_weight(&self) -> usize {
         self.state.coder.weight()
@@ -109,15 +109,15 @@ impl Encoder {
     /// Encodes a file, as bytes if it cannot be coded as records; then the file after it is a restart.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
         let mut input = Cursor::new(original);
-        let understood = Original::of(&mut input).ok().and_then(|original| self.understand(original));
-        match understood {
-            Some(understood) => understood.pack(),
+        let columns = Original::of(&mut input).ok().and_then(|original| self.fill_columns(original));
+        match columns {
+            Some(columns) => columns.pack(),
             None => self.encode_bytes(original),
         }
     }
 
     /// Puts the records of a segment into columns; `None` if that is not possible. Then the next file is a restart.
-    pub fn understand(&mut self, original: Original<'_>) -> Option<Understood<'_>> {
+    pub fn fill_columns(&mut self, original: Original<'_>) -> Option<SegmentColumns<'_>> {
         if self.is_alone {
             self.restart();
         }
@@ -130,10 +130,10 @@ impl Encoder {
             self.state = None;
         }
         let is_alone = self.is_alone;
-        self.state.as_mut().zip(hash).map(|(state, hash)| Understood { hash, state, restart, is_alone })
+        self.state.as_mut().zip(hash).map(|(state, hash)| SegmentColumns { hash, state, restart, is_alone })
     }
 
-    /// Whether [`Encoder::understand`] gave nothing only because decoding would need more than [`Limits`].
+    /// Whether [`Encoder::fill_columns`] gave nothing only because decoding would need more than [`Limits`].
     pub fn has_exceeded_limits(&self) -> bool {
         self.has_exceeded_limits
     }
@@ -143,7 +143,7 @@ impl Encoder {
         self.was_restart
     }
 
-    /// Why [`Encoder::understand`] gave nothing, if not for what is in the segment: a temporary file could not be written or
+    /// Why [`Encoder::fill_columns`] gave nothing, if not for what is in the segment: a temporary file could not be written or
     /// read. A second call gives nothing.
     pub fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
@@ -271,7 +271,7 @@ struct Feed<'s, 'i> {
     abandoned: Vec<Vec<u8>>,
     /// A page header, or what fills up to the next record, is not as it would be written.
     is_odd: bool,
-    /// A record would not come back as it is.
+    /// A record would be decoded to other bytes.
     has_failed: bool,
     /// The most that the columns may weigh.
     max_weight: usize,

@@ -1,4 +1,4 @@
-//! What a segment has around its records, in the two columns that are named first: `numbers` and `bytes`.
+//! What a segment has around its records, in the two columns that are created first: `numbers` and `bytes`.
 
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
@@ -15,7 +15,7 @@ pub struct FrameColumns {
 }
 
 impl FrameColumns {
-    /// Names the columns.
+    /// Creates the columns.
     pub fn new<C: Coder>(coder: &mut C) -> Result<FrameColumns, Corrupt> {
         Ok(FrameColumns {
             numbers: coder.column(Kind::Symbols(Class::Framing))?,

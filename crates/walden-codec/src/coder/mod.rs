@@ -12,7 +12,7 @@ mod frame;
 pub use self::breakdown::{Breakdown, Bytes};
 pub use self::columns_only::{ColumnContent, ColumnDecoder};
 pub use self::decode::Decoder;
-pub use self::encode::{Encoder, Understood};
+pub use self::encode::{Encoder, SegmentColumns};
 use self::frame::FrameColumns;
 pub use crate::cases::{Case, Cases};
 pub use crate::columns::Class;

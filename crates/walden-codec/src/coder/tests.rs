@@ -10,7 +10,7 @@ use crate::framing::{FirstPage, HeaderChange, HeaderFields, PageSink, PageWriter
 const SEGMENT: usize = 4 << 20;
 const PAGE: usize = 8192;
 
-/// INSERT of a row of a table, the two parts of which have another order in other tables.
+/// INSERT of a tuple of a table, the two parts of which have another order in other tables.
 fn insert(table: u32, number: u32, prev: Lsn) -> Vec<u8> {
     const HAS_DATA: u8 = 0x20;
     // t_infomask2, t_infomask, t_hoff, and what is before the first attribute.
@@ -18,17 +18,17 @@ fn insert(table: u32, number: u32, prev: Lsn) -> Vec<u8> {
     let mixed = number.wrapping_mul(0x9E37_79B1);
     let text: Vec<u8> = (0..4 + mixed % 20).map(|at| b'a' + (mixed >> at) as u8 % 16).collect();
     let text = [&[(text.len() as u8 + 1) << 1 | 1][..], &text].concat();
-    let mut row = if table == 1 { number.to_le_bytes().to_vec() } else { text.clone() };
-    row.resize(row.len().next_multiple_of(4), 0);
-    row.extend(if table == 1 { text } else { number.to_le_bytes().to_vec() });
+    let mut tuple = if table == 1 { number.to_le_bytes().to_vec() } else { text.clone() };
+    tuple.resize(tuple.len().next_multiple_of(4), 0);
+    tuple.extend(if table == 1 { text } else { number.to_le_bytes().to_vec() });
     let mut bytes = vec![0; 24];
     bytes.extend([0, HAS_DATA]);
-    bytes.extend(((HEAD.len() + row.len()) as u16).to_le_bytes());
+    bytes.extend(((HEAD.len() + tuple.len()) as u16).to_le_bytes());
     bytes.extend([1663, 5, table, number / 100].map(u32::to_le_bytes).as_flattened());
-    // xl_heap_insert: the row's number, flags.
+    // xl_heap_insert: the tuple's number, flags.
     bytes.extend([255, 3]);
     bytes.extend(HEAD);
-    bytes.extend(row);
+    bytes.extend(tuple);
     bytes.extend([(number % 100) as u8 + 1, 0, 0]);
     let total = bytes.len() as u32;
     bytes[..4].copy_from_slice(&total.to_le_bytes());
@@ -67,8 +67,8 @@ fn segment_of(
     segment
 }
 
-/// Writes rows until an offset is reached; the LSN of the last record.
-fn put_rows(
+/// Writes tuples until an offset is reached; the LSN of the last record.
+fn put_tuples(
     pages: &mut PageWriter<StreamingSink<'_>>,
     until: usize,
     table: u32,
@@ -87,12 +87,12 @@ fn put_rows(
     prev
 }
 
-/// A segment of rows of one table, and of another from an offset on.
+/// A segment of tuples of one table, and of another from an offset on.
 fn segment(tables: [u32; 2], until: usize) -> Vec<u8> {
     segment_of(0, Vec::new(), |pages| {
         pages.record(&[], 0);
-        let prev = put_rows(pages, until, tables[0], 0, Lsn(0));
-        put_rows(pages, SEGMENT, tables[1], 100_000, prev);
+        let prev = put_tuples(pages, until, tables[0], 0, Lsn(0));
+        put_tuples(pages, SEGMENT, tables[1], 100_000, prev);
     })
 }
 
@@ -210,7 +210,7 @@ fn records_go_on_after_one_that_a_crash_cut_off() {
         vec![HeaderChange { page: 103, fields: OVERWRITES }, HeaderChange { page: 104, fields: USUAL }];
     let cut = segment_of(0, changes, |pages| {
         pages.record(&[], 0);
-        let prev = put_rows(pages, 100 * PAGE + 5000, 1, 0, Lsn(0));
+        let prev = put_tuples(pages, 100 * PAGE + 5000, 1, 0, Lsn(0));
         // To the end of page 102 of a record that would be longer.
         let at = pages.next_start();
         let record = [&50_000_u32.to_le_bytes()[..], &[0; 4], &prev.0.to_le_bytes(), &[7; 60_000]].concat();
@@ -218,7 +218,7 @@ fn records_go_on_after_one_that_a_crash_cut_off() {
         pages.record(&record[..len], 50_000);
         pages.abandon_record();
         assert!(pages.is_at_page_start());
-        put_rows(pages, SEGMENT, 1, 50_000, prev);
+        put_tuples(pages, SEGMENT, 1, 50_000, prev);
     });
     let usual = encoded_len(&segment([1, 1], SEGMENT));
     let cut = encoded_len(&cut);
@@ -233,7 +233,7 @@ fn records_go_on_after_one_from_the_segment_before_that_a_crash_cut_off() {
         let head = vec![7; 2 * PAGE - LONG_HEADER - SHORT_HEADER];
         pages.record(&head, 50_000);
         pages.abandon_record();
-        put_rows(pages, SEGMENT, 1, 0, Lsn(SEGMENT as u64 - 8192));
+        put_tuples(pages, SEGMENT, 1, 0, Lsn(SEGMENT as u64 - 8192));
     });
     let usual = encoded_len(&segment([1, 1], SEGMENT));
     let cut = encoded_len(&cut);

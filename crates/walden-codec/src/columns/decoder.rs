@@ -19,7 +19,8 @@ pub struct Decoder {
     /// What is left of each column: its start and end in `bytes`.
     left: Vec<(usize, usize)>,
     bytes: Vec<u8>,
-    named: usize,
+    /// How many columns were created so far.
+    created: usize,
     /// Counts bytes by class and relation; beside it, how many each column has in the chunk.
     meter: Option<Box<(Meter, Vec<usize>)>>,
 }
@@ -110,7 +111,7 @@ impl Decoder {
     /// Checks that all of the chunk was decoded.
     pub fn finish(&self) -> Result<(), Corrupt> {
         let empty = self.left.iter().all(|(at, end)| at == end);
-        if empty && self.named == self.columns.len() {
+        if empty && self.created == self.columns.len() {
             Ok(())
         } else {
             Err(corrupt("cannot decode the segment: expected all columns to be used up"))
@@ -129,19 +130,19 @@ impl Decoder {
         Some(meter.finish(sizes, left, |column| columns[column].0))
     }
 
-    fn name(&mut self, kind: Kind, is_shared: bool) -> Result<Column, Corrupt> {
+    fn create(&mut self, kind: Kind, is_shared: bool) -> Result<Column, Corrupt> {
         let column = self
             .columns
-            .get(self.named)
+            .get(self.created)
             .ok_or_else(|| corrupt("cannot decode the segment: expected another column"))?;
         if *column != (kind.class(), kind.form()) {
             return Err(corrupt("cannot decode the segment: expected a column of another class or form"));
         }
         if let Some((meter, _)) = self.meter.as_deref_mut() {
-            meter.name(kind.class(), is_shared, self.left[self.named].0);
+            meter.add_column(kind.class(), is_shared, self.left[self.created].0);
         }
-        self.named += 1;
-        Ok(Column(self.named as u32 - 1))
+        self.created += 1;
+        Ok(Column(self.created as u32 - 1))
     }
 
     /// A number of more than one byte, or of none.
@@ -169,11 +170,11 @@ impl Decoder {
 
 impl Coder for Decoder {
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
-        self.name(kind, false)
+        self.create(kind, false)
     }
 
     fn shared_column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
-        self.name(kind, true)
+        self.create(kind, true)
     }
 
     #[inline]

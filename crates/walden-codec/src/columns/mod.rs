@@ -1,7 +1,7 @@
 //! Columns: streams of values of one kind.
 //!
 //! Models create columns when they first need them. Encoder and decoder run the same model and create the same columns in the
-//! same order, so that a column needs no name in the compressed form. (Comments call creating a column "naming" it.)
+//! same order, so that the compressed form does not say what a column holds.
 //!
 //! At the end of each segment the columns are compressed into a *chunk* and emptied. A column exists from one keyframe to the
 //! next.

@@ -313,12 +313,11 @@ impl<W: Write> Writer<W> {
         if self.last.as_ref() != Some(&here) || self.since_keyframe >= self.options.keyframe {
             self.encoder.restart();
         }
-        let Some(understood) = self.encoder.understand(original) else { return Ok(None) };
-        let hash = understood.hash;
+        let Some(columns) = self.encoder.fill_columns(original) else { return Ok(None) };
+        let hash = columns.hash;
         let WriteOptions { form, level, .. } = self.options;
-        let needs =
-            Needs::of_member(form, level, understood.column_weight() as u64, understood.blocks() as u64);
-        let encoded = understood.pack();
+        let needs = Needs::of_member(form, level, columns.column_weight() as u64, columns.blocks() as u64);
+        let encoded = columns.pack();
         self.since_keyframe = if encoded.restart { bytes } else { self.since_keyframe + bytes };
         self.last = Some(Continuation { info, start: place.end() });
         Ok(Some(Segment { encoded, place, bytes, hash, needs }))

@@ -21,7 +21,7 @@ pub struct Unpacker {
 /// A column that is to be decompressed.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// By the order in which columns are named.
+    /// In the order in which columns are created.
     pub number: u32,
     /// The form of its bytes.
     pub form: Form,

@@ -9,10 +9,13 @@ use super::kind::PageKind;
 use super::line_pointers::{Form, LinePointerColumns};
 use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
-use crate::columns::Coder;
+use crate::columns::{Coder, Column};
 use crate::predict::TupleCoder;
-use crate::predict::names::Topic;
-use crate::predict::relation::{Place, Relation};
+use crate::predict::keyed_columns::Topic;
+use crate::predict::keyed_columns::changed_item::{
+    CHANGED_BYTES, CHANGED_ITEM_HEADERS, CHANGED_LENGTHS, COMMON_BYTES,
+};
+use crate::predict::relation::{BlockAddress, Relation};
 use crate::tuple::items::{item, line_pointer, put_line_pointer};
 use crate::{Corrupt, corrupt};
 
@@ -28,24 +31,23 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// the page is not coded so.
     pub fn page_against_base(
         &mut self,
-        place: Place,
+        address: BlockAddress,
         source: Option<&Page>,
         target: &mut Page,
     ) -> Result<bool, Corrupt> {
-        let Place { relation, fork, .. } = place;
-        let like = |what: u32| [relation.number, fork.into(), what];
-        let kind = Kind::Symbols(Class::PageHeaders);
-        let column = self.names.column(self.coder, Topic::PageDelta, like(0), kind)?;
+        let BlockAddress { relation, fork, .. } = address;
+        let (key, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
+        let column = self.keyed_columns.column(self.coder, Topic::PageDeltas, key, kind)?;
         let source_by_item = source.filter(|_| self.cases.has(Case::ChangedItems));
         let by_item = source_by_item.is_some_and(|page| is_better_by_item(page, target, fork));
         if self.coder.symbol(column, by_item.into())? == 0 {
             return Ok(false);
         }
         let base = target.clone();
-        let special = self.page_header(like(1), source, target)?;
+        let special = self.page_header(Topic::ChangedHeaders, address, source, target)?;
         let free = target.lower().clamp(PAGE_HEADER_BYTES, special);
         target.0[free..special].fill(0);
-        let columns = LinePointerColumns::of_known_page(self, place)?;
+        let columns = LinePointerColumns::of_known_page(self, address)?;
         let mut last = special;
         let mut bytes = Vec::new();
         for number in 1..=target.items() {
@@ -77,10 +79,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let like = |what: u32| [relation.number, what, 0];
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let lengths = self.names.column(self.coder, Topic::PageDelta, like(1), symbols)?;
-        let common = self.names.column(self.coder, Topic::PageDelta, like(2), symbols)?;
+        let lengths = self.changed_item_column(relation, CHANGED_LENGTHS, symbols)?;
+        let common = self.changed_item_column(relation, COMMON_BYTES, symbols)?;
         // 0: the same; else 1 + the length.
         let is_same = source == Some(old);
         let len = source.map_or(0, |item| if is_same { 0 } else { 1 + item.len() as u64 });
@@ -109,15 +110,23 @@ impl<S: Coder> TupleCoder<'_, S> {
         let first = usize::try_from(first).ok().filter(|&first| first <= most).ok_or(wrong)?;
         let end = usize::try_from(end).ok().filter(|&end| end <= most - first).ok_or(wrong)?;
         out.extend_from_slice(&old[..first]);
-        let kind = Kind::Bytes(Class::IndexTuples);
-        let column = self.names.column(self.coder, Topic::PageDelta, like(4), kind)?;
+        let column = self.changed_item_column(relation, CHANGED_BYTES, Kind::Bytes(Class::IndexTuples))?;
         let middle = body.get(first..rest - end).unwrap_or_default();
         self.coder.bytes(column, middle, rest - first - end, out)?;
         out.extend_from_slice(&old[old.len() - end..]);
         Ok(())
     }
 
-    /// Codes an item's header, mixed with the old one's: lengths in it change with the rest.
+    fn changed_item_column(
+        &mut self,
+        relation: Relation,
+        number: u32,
+        kind: Kind,
+    ) -> Result<Column, Corrupt> {
+        self.keyed_columns.column(self.coder, Topic::PageDeltas, [relation.number, number, 0], kind)
+    }
+
+    /// Codes an item's header, XORed with the old one's: lengths in it change with the rest.
     fn changed_header(
         &mut self,
         relation: Relation,
@@ -126,7 +135,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let kind = Kind::Rows(Class::IndexTuples, ITEM_HEADER as u16);
-        let column = self.names.column(self.coder, Topic::PageDelta, [relation.number, 3, 0], kind)?;
+        let column = self.changed_item_column(relation, CHANGED_ITEM_HEADERS, kind)?;
         let mut header = source.and_then(|item| item.first_chunk()).copied().unwrap_or([0; ITEM_HEADER]);
         header.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
         let mut header = self.coder.array(column, &header)?;

@@ -18,7 +18,7 @@ pub struct DeltaColumns {
 }
 
 impl DeltaColumns {
-    /// Names them.
+    /// Creates them.
     pub fn new<S: Coder>(coder: &mut S) -> Result<DeltaColumns, Corrupt> {
         Ok(DeltaColumns {
             gap: coder.column(Kind::Symbols(Class::ImageDeltas))?,
@@ -28,8 +28,8 @@ impl DeltaColumns {
     }
 }
 
-/// Codes bytes as their delta against `page`, which has them afterwards: runs that differ, each with the bytes to mix in
-/// (exclusive or).
+/// Codes bytes as their delta against `page`, which has them afterwards: runs that differ, each XORed with the
+/// bytes of the page.
 pub fn code_delta<S: Coder>(
     coder: &mut S,
     columns: DeltaColumns,
@@ -40,7 +40,7 @@ pub fn code_delta<S: Coder>(
     if source.is_some_and(|source| source.len() != page.len()) {
         return Err(corrupt("cannot encode a delta: expected a base as long as the page"));
     }
-    let (mut at, mut mixed, mut bytes) = (0_usize, Vec::new(), Vec::new());
+    let (mut at, mut xored, mut bytes) = (0_usize, Vec::new(), Vec::new());
     loop {
         let gap = source.map_or(0, |source| same_start(&source[at..], &page[at..]));
         let gap = narrow(coder.symbol(columns.gap, gap as u64)?)?;
@@ -48,16 +48,16 @@ pub fn code_delta<S: Coder>(
         if at == page.len() {
             return Ok(());
         }
-        mixed.clear();
+        xored.clear();
         if let Some(source) = source {
             let end = end_of_run(source, page, at);
-            mixed.extend(source[at..end].iter().zip(&page[at..end]).map(|(new, old)| new ^ old));
+            xored.extend(source[at..end].iter().zip(&page[at..end]).map(|(new, old)| new ^ old));
         }
-        let run: usize = narrow(coder.symbol(columns.run, mixed.len() as u64)?)?;
+        let run: usize = narrow(coder.symbol(columns.run, xored.len() as u64)?)?;
         let end = at.checked_add(run).filter(|&end| end <= page.len() && run > 0).ok_or(wrong)?;
         bytes.clear();
-        coder.bytes(columns.bytes, &mixed, run, &mut bytes)?;
-        page[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
+        coder.bytes(columns.bytes, &xored, run, &mut bytes)?;
+        page[at..end].iter_mut().zip(&bytes).for_each(|(byte, xored)| *byte ^= xored);
         at = end;
         if at == page.len() {
             return Ok(());
@@ -67,7 +67,7 @@ pub fn code_delta<S: Coder>(
 
 /// Where a run of bytes that differ ends that begins at `at`.
 fn end_of_run(source: &[u8], page: &[u8], at: usize) -> usize {
-    /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
+    /// Equal bytes that end a run: fewer are cheaper to code in the run than to skip.
     const GAP: usize = 4;
     let mut end = at + 1;
     while end < source.len() {

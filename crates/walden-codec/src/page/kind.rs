@@ -47,20 +47,20 @@ impl PageKind {
         if !sound || lower == PAGE_HEADER_BYTES {
             return PageKind::Bytes;
         }
-        let (mut rows, mut tuples, mut others) = (0, 0, 0);
+        let (mut heap_tuples, mut index_tuples, mut others) = (0, 0, 0);
         // A sample of the items decides. An item that is not of the page's kind has its line pointer say so.
         let each = page.items() / MAX_SAMPLES + 1;
         for number in (1..=page.items()).step_by(each.into()) {
             if let Some(item) = item(page, number) {
-                rows += usize::from(special == PAGE_BYTES && is_heap_tuple(item));
-                tuples += usize::from(special < PAGE_BYTES && is_index_tuple(item));
+                heap_tuples += usize::from(special == PAGE_BYTES && is_heap_tuple(item));
+                index_tuples += usize::from(special < PAGE_BYTES && is_index_tuple(item));
                 others += 1;
             }
         }
         match others {
             0 => PageKind::Bytes,
-            _ if rows * 8 > others * 7 => PageKind::Heap,
-            _ if tuples * 8 > others * 7 => PageKind::Index,
+            _ if heap_tuples * 8 > others * 7 => PageKind::Heap,
+            _ if index_tuples * 8 > others * 7 => PageKind::Index,
             _ => PageKind::Items,
         }
     }

@@ -6,8 +6,8 @@ use walden_redo::page::{ItemState, LinePointer, PAGE_BYTES, Page};
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::predict::TupleCoder;
-use crate::predict::names::Topic;
-use crate::predict::relation::Place;
+use crate::predict::keyed_columns::Topic;
+use crate::predict::relation::BlockAddress;
 use crate::tuple::items::{normal, right_before};
 use crate::{Corrupt, corrupt};
 
@@ -62,42 +62,53 @@ impl Form {
 /// Where line pointers of a relation's fork are coded.
 #[derive(Clone, Copy)]
 pub struct LinePointerColumns {
-    forms: Column,
+    /// Their forms.
+    pointers: Column,
     offsets: Column,
-    any: Column,
+    /// Those of [`Form::Any`].
+    any_pointers: Column,
 }
 
 impl LinePointerColumns {
     /// Of pages that are seen first.
-    pub fn of_new_page<S: Coder>(coder: &mut TupleCoder<'_, S>, place: Place) -> Result<Self, Corrupt> {
-        LinePointerColumns::new(coder, place, 0)
+    pub fn of_new_page<S: Coder>(
+        coder: &mut TupleCoder<'_, S>,
+        address: BlockAddress,
+    ) -> Result<Self, Corrupt> {
+        LinePointerColumns::new(coder, address, [Topic::Pointers, Topic::Offsets, Topic::AnyPointers])
     }
 
     /// Of pages of which an older one is known.
-    pub fn of_known_page<S: Coder>(coder: &mut TupleCoder<'_, S>, place: Place) -> Result<Self, Corrupt> {
-        LinePointerColumns::new(coder, place, 4)
+    pub fn of_known_page<S: Coder>(
+        coder: &mut TupleCoder<'_, S>,
+        address: BlockAddress,
+    ) -> Result<Self, Corrupt> {
+        let topics = [Topic::ChangedPointers, Topic::ChangedOffsets, Topic::AnyChangedPointers];
+        LinePointerColumns::new(coder, address, topics)
     }
 
-    fn new<S: Coder>(coder: &mut TupleCoder<'_, S>, place: Place, first: u32) -> Result<Self, Corrupt> {
-        let mut column = |what: u32, kind: Kind| {
-            let like = [place.relation.number, place.fork.into(), first + what];
-            coder.names.column(coder.coder, Topic::LinePointers, like, kind)
-        };
+    fn new<S: Coder>(
+        coder: &mut TupleCoder<'_, S>,
+        address: BlockAddress,
+        [pointers, offsets, any_pointers]: [Topic; 3],
+    ) -> Result<Self, Corrupt> {
+        let key = [address.relation.number, address.fork.into(), 0];
+        let mut column = |topic: Topic, kind: Kind| coder.keyed_columns.column(coder.coder, topic, key, kind);
         Ok(LinePointerColumns {
-            forms: column(0, Kind::Symbols(Class::PageHeaders))?,
-            offsets: column(1, Kind::Symbols(Class::PageHeaders))?,
-            any: column(2, Kind::Rows(Class::PageHeaders, 4))?,
+            pointers: column(pointers, Kind::Symbols(Class::PageHeaders))?,
+            offsets: column(offsets, Kind::Symbols(Class::PageHeaders))?,
+            any_pointers: column(any_pointers, Kind::Rows(Class::PageHeaders, 4))?,
         })
     }
 
     /// The column of forms, and the symbol of an item right before the last one.
     pub fn next(self) -> (Column, u8) {
-        (self.forms, Form::Next as u8)
+        (self.pointers, Form::Next as u8)
     }
 
     /// Codes a form.
     pub fn form<S: Coder>(self, coder: &mut S, form: Form) -> Result<Form, Corrupt> {
-        Form::from_code(coder.symbol(self.forms, form as u64)?)
+        Form::from_code(coder.symbol(self.pointers, form as u64)?)
     }
 
     /// Codes a line pointer of a form that has no item.
@@ -118,7 +129,7 @@ impl LinePointerColumns {
                 })?))
             }
             Form::Any | Form::Next | Form::Elsewhere => {
-                Ok(LinePointer(u32::from_le_bytes(coder.array(self.any, &pointer.0.to_le_bytes())?)))
+                Ok(LinePointer(u32::from_le_bytes(coder.array(self.any_pointers, &pointer.0.to_le_bytes())?)))
             }
         }
     }

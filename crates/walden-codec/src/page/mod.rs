@@ -19,8 +19,8 @@ use self::kind::PageKind;
 use self::line_pointers::{Form, LinePointerColumns};
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
-use crate::predict::names::Topic;
-use crate::predict::relation::Place;
+use crate::predict::keyed_columns::Topic;
+use crate::predict::relation::BlockAddress;
 use crate::predict::run::PageItems;
 use crate::predict::survey::Survey;
 use crate::predict::{Predictor, TupleCoder, UnknownItems, gin, heap, index};
@@ -35,42 +35,42 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// For a page of [`PageKind::Bytes`], nothing is made.
     pub fn page(
         &mut self,
-        place: Place,
+        address: BlockAddress,
         source: Option<&Page>,
         target: &mut Page,
     ) -> Result<PageKind, Corrupt> {
-        let kind = self.page_kind(place, source)?;
+        let kind = self.page_kind(address, source)?;
         target.0.fill(0);
         if kind == PageKind::Bytes {
             return Ok(kind);
         }
-        let special = self.page_frame(place, source, target)?;
-        let relation = place.relation;
+        let special = self.page_frame(address, source, target)?;
+        let relation = address.relation;
         match kind {
             PageKind::Bytes => {}
             PageKind::Heap => {
-                self.items(place, &mut heap::PageTuples::new(place), source, (target, special))?
+                self.items(address, &mut heap::PageTuples::new(address), source, (target, special))?
             }
             PageKind::Index => {
                 let mut tuples = index::PageTuples::new(self, relation, source)?;
-                self.items(place, &mut tuples, source, (target, special))?;
+                self.items(address, &mut tuples, source, (target, special))?;
             }
             PageKind::Items => {
-                self.items(place, &mut UnknownItems { relation }, source, (target, special))?;
+                self.items(address, &mut UnknownItems { relation }, source, (target, special))?;
             }
             PageKind::PostingTids => self.posting_leaf(relation, source, target)?,
             PageKind::GinEntries => {
-                self.items(place, &mut gin::PageEntries::new(relation), source, (target, special))?;
+                self.items(address, &mut gin::PageEntries::new(relation), source, (target, special))?;
             }
         }
         Ok(kind)
     }
 
     /// Codes how a page's items are coded.
-    fn page_kind(&mut self, place: Place, source: Option<&Page>) -> Result<PageKind, Corrupt> {
-        let Place { relation, fork, .. } = place;
-        let (like, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
-        let column = self.names.column(self.coder, Topic::PageKind, like, kind)?;
+    fn page_kind(&mut self, address: BlockAddress, source: Option<&Page>) -> Result<PageKind, Corrupt> {
+        let BlockAddress { relation, fork, .. } = address;
+        let (key, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
+        let column = self.keyed_columns.column(self.coder, Topic::PageKinds, key, kind)?;
         let kind =
             source.map_or(PageKind::Bytes, |page| PageKind::of(page, fork).among(self.cases, page, fork));
         PageKind::from_code(self.coder.symbol(column, kind as u64)?)
@@ -79,16 +79,16 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a page's header and special area; where that begins.
     fn page_frame(
         &mut self,
-        place: Place,
+        address: BlockAddress,
         source: Option<&Page>,
         target: &mut Page,
     ) -> Result<usize, Corrupt> {
-        let like = |what: u32| [place.relation.number, place.fork.into(), what];
-        let special = self.page_header(like(0), source, target)?;
+        let special = self.page_header(Topic::PageHeaders, address, source, target)?;
         if special < PAGE_BYTES {
             let width = PAGE_BYTES - special;
             let kind = Kind::Rows(Class::PageHeaders, width as u16);
-            let column = self.names.column(self.coder, Topic::PageSpecial, like(width as u32), kind)?;
+            let key = [address.relation.number, address.fork.into(), width as u32];
+            let column = self.keyed_columns.column(self.coder, Topic::SpecialAreas, key, kind)?;
             let mut bytes = Vec::with_capacity(width);
             self.coder.bytes(column, source.map_or(&[], |page| &page.0[special..]), width, &mut bytes)?;
             target.0[special..].copy_from_slice(&bytes);
@@ -99,12 +99,14 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a page's header; where its special area begins.
     fn page_header(
         &mut self,
-        like: [u32; 3],
+        topic: Topic,
+        address: BlockAddress,
         source: Option<&Page>,
         target: &mut Page,
     ) -> Result<usize, Corrupt> {
         let kind = Kind::Rows(Class::PageHeaders, PAGE_HEADER_BYTES as u16);
-        let column = self.names.column(self.coder, Topic::PageHeader, like, kind)?;
+        let key = [address.relation.number, address.fork.into(), 0];
+        let column = self.keyed_columns.column(self.coder, topic, key, kind)?;
         let mut header = Vec::with_capacity(PAGE_HEADER_BYTES);
         let bytes = source.map_or(&[][..], |page| &page.0[..PAGE_HEADER_BYTES]);
         self.coder.bytes(column, bytes, PAGE_HEADER_BYTES, &mut header)?;
@@ -119,12 +121,12 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes line pointers and the items that they point to by a predictor.
     fn items(
         &mut self,
-        place: Place,
+        address: BlockAddress,
         predictor: &mut impl Predictor<S>,
         source: Option<&Page>,
         (target, special): (&mut Page, usize),
     ) -> Result<(), Corrupt> {
-        let columns = LinePointerColumns::of_new_page(self, place)?;
+        let columns = LinePointerColumns::of_new_page(self, address)?;
         let mut items = PageItems { target, source, number: 1, last: special, next: columns.next() };
         let mut bytes = Vec::new();
         while items.number <= items.target.items() {

@@ -3,29 +3,27 @@
 //! There is a folder per access method: `heap/`, `index/` (B-tree, hash, and whatever else has index tuples), `gin/`. Each
 //! implements [`Predictor`] for the data of its records' blocks, and for the items of its pages. What they share is here:
 //! attributes of tuples (`attributes/`), runs of similar items (`run.rs`), what encoding learns by looking ahead
-//! (`survey.rs`), and the columns by what they are of (`names.rs`).
+//! (`survey.rs`), and the columns by what they are of (`keyed_columns.rs`).
 
 pub mod attributes;
 pub mod gin;
 pub mod heap;
 pub mod index;
-pub mod names;
+pub mod keyed_columns;
 pub mod relation;
 pub mod run;
 pub mod survey;
 mod unknown;
 
-use walden_format::record::Fork;
-use walden_redo::BlockKey;
 use walden_redo::PageStore;
 use walden_redo::page::Page;
 
-use self::attributes::Rows;
+use self::attributes::Layouts;
 use self::gin::pending_keys::Pending;
 use self::heap::headers::HeapHeaders;
 use self::index::keys::Keys;
-use self::names::Names;
-use self::relation::Place;
+use self::keyed_columns::KeyedColumns;
+use self::relation::BlockAddress;
 use self::run::{PageItems, Run};
 pub use self::unknown::UnknownItems;
 use crate::Corrupt;
@@ -68,11 +66,11 @@ pub struct Predictors {
     /// The cases that are not left out, see [`Predictors::set_cases`].
     pub cases: Cases,
     /// The columns, by what they are of.
-    pub names: Names,
+    pub keyed_columns: KeyedColumns,
     /// Headers of heap tuples.
     pub heap_headers: HeapHeaders,
-    /// Attributes of tuples.
-    pub rows: Rows,
+    /// Layouts and attributes of tuples.
+    pub layouts: Layouts,
     /// Keys of indexes.
     pub keys: Keys,
     /// Keys of GIN indexes that have no entries yet.
@@ -86,7 +84,7 @@ impl Predictors {
     pub fn set_cases(&mut self, cases: Cases) {
         self.cases = cases;
         self.heap_headers.cases = cases;
-        self.rows.set_cases(cases);
+        self.layouts.set_cases(cases);
     }
 
     /// Codes tuples with what is known, and with pages as they are before the record.
@@ -95,8 +93,8 @@ impl Predictors {
         coder: &'m mut S,
         store: &'m mut PageStore,
     ) -> TupleCoder<'m, S> {
-        let Predictors { cases, names, heap_headers, rows, keys, pending, run } = self;
-        TupleCoder { coder, cases: *cases, names, heap_headers, rows, keys, pending, run, store }
+        let Predictors { cases, keyed_columns, heap_headers, layouts, keys, pending, run } = self;
+        TupleCoder { coder, cases: *cases, keyed_columns, heap_headers, layouts, keys, pending, run, store }
     }
 
     /// The items of the last run that was looked for, and whether they repeated the values of the tuple before.
@@ -113,11 +111,11 @@ pub struct TupleCoder<'m, S> {
     /// As in [`Predictors`].
     pub cases: Cases,
     /// As in [`Predictors`].
-    pub names: &'m mut Names,
+    pub keyed_columns: &'m mut KeyedColumns,
     /// As in [`Predictors`].
     pub heap_headers: &'m mut HeapHeaders,
     /// As in [`Predictors`].
-    pub rows: &'m mut Rows,
+    pub layouts: &'m mut Layouts,
     /// As in [`Predictors`].
     pub keys: &'m mut Keys,
     /// As in [`Predictors`].
@@ -148,9 +146,8 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 
     /// A page as it is before the record, if it is known.
-    pub fn known_page(&mut self, place: Place) -> Option<&Page> {
-        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
-        let slot = self.store.find(key)?;
+    pub fn known_page(&mut self, address: BlockAddress) -> Option<&Page> {
+        let slot = self.store.find(address.key())?;
         self.store.page(slot)
     }
 }

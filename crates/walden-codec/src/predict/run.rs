@@ -18,7 +18,7 @@ use walden_redo::page::varlena::{MAX_SHORT_CONTENT, ShortHeader};
 use walden_redo::page::{PAGE_BYTES, Page, max_align};
 
 use super::attributes::varlena::SHORT;
-use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};
+use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, Layouts, MAX_VALUES, RepeatCounter, Schema};
 use crate::Corrupt;
 use crate::cases::Case;
 use crate::columns::{Coder, Column};
@@ -95,14 +95,14 @@ impl Run {
     /// precedes an item's attributes.
     pub fn find_on_page(
         &mut self,
-        rows: &Rows,
+        layouts: &Layouts,
         (items, page): (&PageItems<'_>, &Page),
         layout: &RunLayout,
         mut is_similar: impl FnMut(&[u8]) -> bool,
     ) {
-        let schema = rows.schema(layout.layout);
+        let schema = layouts.schema(layout.layout);
         let (mut kept, mut repeats) =
-            (rows.last(layout.layout).attributes(), rows.last(layout.layout).repeats);
+            (layouts.last(layout.layout).attributes(), layouts.last(layout.layout).repeats);
         let mut last = items.last;
         for number in (items.number..).take(items.left()) {
             let offset = usize::from(line_pointer(page, number).offset());
@@ -117,7 +117,7 @@ impl Run {
             }
             let mut counted = repeats;
             let is_repeated =
-                rows.cases.has(Case::KeptTuples) && schema.repeats_values(&self.spans, kept, attributes);
+                layouts.cases.has(Case::KeptTuples) && schema.repeats_values(&self.spans, kept, attributes);
             let is_repeated = counted.observe(is_repeated);
             if !self.items.is_empty() && self.is_repeated != is_repeated {
                 break;
@@ -125,7 +125,7 @@ impl Run {
             let is_plain = |span: &Span| {
                 let value = &attributes[span.start..span.end];
                 span.kind == Varlena::Short
-                    && (is_repeated || rows.vectors.parse_short(&value[1..]).is_none())
+                    && (is_repeated || layouts.vectors.parse_short(&value[1..]).is_none())
             };
             if !schema.values(&self.spans).all(is_plain) {
                 break;
@@ -142,15 +142,15 @@ impl Run {
     /// items fit between the last one and `pd_lower`. Nothing is taken from the columns.
     pub fn find_in_columns<S: Coder>(
         &mut self,
-        (coder, rows): (&S, &Rows),
+        (coder, layouts): (&S, &Layouts),
         items: &PageItems<'_>,
         layout: &RunLayout,
         most: usize,
     ) {
-        let schema = rows.schema(layout.layout);
+        let schema = layouts.schema(layout.layout);
         let lower = items.target.lower();
         if self.is_repeated {
-            let attributes = rows.last(layout.layout).attributes();
+            let attributes = layouts.last(layout.layout).attributes();
             if read(&schema.fields, attributes, layout.end_align, &mut self.spans)
                 && schema.values(&self.spans).all(|span| span.kind == Varlena::Short)
             {
@@ -215,7 +215,7 @@ impl Run {
     /// Codes the line pointers and the attributes of the items. `constant` are columns in which all have the same symbol.
     pub fn code<S: Coder>(
         &mut self,
-        (coder, rows): (&mut S, &mut Rows),
+        (coder, layouts): (&mut S, &mut Layouts),
         items: &mut PageItems<'_>,
         layout: &RunLayout,
         constant: &[(Column, u8)],
@@ -229,10 +229,11 @@ impl Run {
             }
             put_line_pointer(items.target, number, normal(offset, len)?);
         }
-        self.attributes((coder, rows), items.target, layout)?;
-        let keeps =
-            !self.is_repeated && rows.schema(layout.layout).has_values() && rows.cases.has(Case::KeptTuples);
-        let last = rows.last_mut(layout.layout);
+        self.attributes((coder, layouts), items.target, layout)?;
+        let keeps = !self.is_repeated
+            && layouts.schema(layout.layout).has_values()
+            && layouts.cases.has(Case::KeptTuples);
+        let last = layouts.last_mut(layout.layout);
         last.repeats = self.repeats;
         if let Some(&(offset, len)) = self.items.last() {
             if keeps {
@@ -247,7 +248,7 @@ impl Run {
     /// Codes the attributes of the items in place: one field of all of them after the other.
     fn attributes<S: Coder>(
         &mut self,
-        (coder, rows): (&mut S, &Rows),
+        (coder, layouts): (&mut S, &Layouts),
         page: &mut Page,
         layout: &RunLayout,
     ) -> Result<(), Corrupt> {
@@ -255,8 +256,8 @@ impl Run {
         let page = &mut page.0;
         places.clear();
         places.extend(items.iter().map(|(offset, _)| (offset + layout.origin, 0)));
-        let schema = rows.schema(layout.layout);
-        let last = Some(rows.last(layout.layout).attributes());
+        let schema = layouts.schema(layout.layout);
+        let last = Some(layouts.last(layout.layout).attributes());
         let last = last.filter(|last| *is_repeated && read(&schema.fields, last, layout.end_align, spans));
         let (mut value, all) = (0, schema.lengths().count());
         for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {

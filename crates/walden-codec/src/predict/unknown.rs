@@ -2,7 +2,7 @@
 
 use walden_redo::page::PAGE_BYTES;
 
-use super::names::Topic;
+use super::keyed_columns::Topic;
 use super::relation::Relation;
 use super::{Predictor, TupleCoder};
 use crate::column_kind::{Class, Kind};
@@ -26,14 +26,14 @@ impl<S: Coder> Predictor<S> for UnknownItems {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let TupleCoder { coder, names, .. } = coder;
-        let column = |what: u32| [self.relation.number, what, 3];
-        let lengths =
-            names.column(*coder, Topic::LinePointers, column(0), Kind::Symbols(Class::PageHeaders))?;
+        let TupleCoder { coder, keyed_columns, .. } = coder;
+        let key = [self.relation.number, 0, 0];
+        let kind = Kind::Symbols(Class::PageHeaders);
+        let lengths = keyed_columns.column(*coder, Topic::ItemLengths, key, kind)?;
         let len = coder.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
         let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES);
         let len = len.ok_or_else(|| corrupt("cannot decode an item: expected at most 8192 bytes"))?;
-        let bytes = names.column(*coder, Topic::LinePointers, column(1), Kind::Bytes(Class::Text))?;
+        let bytes = keyed_columns.column(*coder, Topic::Items, key, Kind::Bytes(Class::Text))?;
         coder.bytes(bytes, source.unwrap_or_default(), len, out)
     }
 }

@@ -3,7 +3,7 @@
 use walden_format::record::ImageHeader;
 use walden_redo::{PageBox, PageStore};
 
-use crate::predict::relation::Place;
+use crate::predict::relation::BlockAddress;
 use crate::value::expand::Method;
 use crate::{Corrupt, corrupt};
 
@@ -11,7 +11,7 @@ use crate::{Corrupt, corrupt};
 #[derive(Default)]
 pub struct Block {
     /// Which block it is.
-    pub place: Place,
+    pub address: BlockAddress,
     /// The header of its image.
     pub image: Option<PageImage>,
     /// The image's page, when encoding, unless it cannot be restored.

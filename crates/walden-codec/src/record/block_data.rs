@@ -9,8 +9,8 @@ use super::shape::Shape;
 use super::{Current, Fields, MAX_ROW_BYTES, Model};
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
-use crate::predict::names::Topic;
-use crate::predict::relation::Place;
+use crate::predict::keyed_columns::Topic;
+use crate::predict::relation::BlockAddress;
 use crate::predict::{gin, heap, index};
 use crate::tuple::heap::HeapTuple;
 use crate::{Corrupt, corrupt};
@@ -22,9 +22,9 @@ pub struct DataSource<'a> {
     /// The block's number in the record.
     pub id: u8,
     /// Which block it is.
-    pub place: Place,
+    pub address: BlockAddress,
     /// The page of the tuple that an update replaces.
-    pub old_place: Place,
+    pub old_address: BlockAddress,
     /// The data, when encoding.
     pub bytes: Option<&'a [u8]>,
 }
@@ -43,7 +43,7 @@ impl Model {
         if form != DataForm::Bytes {
             let mut old = std::mem::take(&mut self.old_tuple);
             old.clear();
-            let item = form.replaces().and_then(|number| self.known_page(source.old_place)?.item(number));
+            let item = form.replaces().and_then(|number| self.known_page(source.old_address)?.item(number));
             old.extend_from_slice(item.unwrap_or_default());
             let is_predicted = self.predicted_data(current, fields, source, (form, &old), out)?;
             self.old_tuple = old;
@@ -63,10 +63,10 @@ impl Model {
         (form, old): (DataForm, &[u8]),
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
-        let relation = source.place.relation;
-        let like = [relation.number, fields.shape as u32, source.index as u32];
+        let relation = source.address.relation;
+        let key = [relation.number, fields.shape as u32, source.index as u32];
         let kind = Kind::Symbols(Class::BlockData);
-        let column = self.predictors.names.column(current.coder, Topic::DataForm, like, kind)?;
+        let column = self.predictors.keyed_columns.column(current.coder, Topic::DataForms, key, kind)?;
         let old = HeapTuple::of(old);
         let mut coder = self.tuple_coder(current.coder);
         let bytes = source.bytes;
@@ -80,7 +80,9 @@ impl Model {
                 coder.data(column, &mut heap::NewTuples { relation, count }, bytes, out)
             }
             DataForm::IndexTuple => coder.data(column, &mut index::NewTuple { relation }, bytes, out),
-            DataForm::GinEntry => coder.data(column, &mut gin::NewEntry { place: source.place }, bytes, out),
+            DataForm::GinEntry => {
+                coder.data(column, &mut gin::NewEntry { address: source.address }, bytes, out)
+            }
             DataForm::GinPending => coder.data(column, &mut gin::PendingTuples { relation }, bytes, out),
         }
     }
@@ -93,10 +95,10 @@ impl Model {
         source: &DataSource<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let (names, coder) = (&mut self.predictors.names, &mut *current.coder);
-        let (relation, shape) = (source.place.relation.number, fields.shape as u32);
-        let like = [relation, shape, source.index as u32];
-        let column = names.column(coder, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
+        let (keyed_columns, coder) = (&mut self.predictors.keyed_columns, &mut *current.coder);
+        let (relation, shape) = (source.address.relation.number, fields.shape as u32);
+        let key = [relation, shape, source.index as u32];
+        let column = keyed_columns.column(coder, Topic::DataLengths, key, Kind::Symbols(Class::BlockData))?;
         let bytes = source.bytes.unwrap_or_default();
         let len = u16::try_from(coder.symbol(column, bytes.len() as u64)?);
         let len = len.map_err(|_| corrupt("cannot decode block data: expected less than 64 kB"))?;
@@ -105,10 +107,10 @@ impl Model {
         }
         // Data of one length beneath each other only where there is much of it.
         let column = if len <= MAX_ROW_BYTES {
-            let like = [relation, shape << 8 | source.index as u32, len.into()];
-            names.column(coder, Topic::Data, like, Kind::Rows(Class::Payload, len))?
+            let key = [relation, shape << 8 | source.index as u32, len.into()];
+            keyed_columns.column(coder, Topic::Data, key, Kind::Rows(Class::Payload, len))?
         } else {
-            names.column(coder, Topic::LongData, like, Kind::Bytes(Class::Payload))?
+            keyed_columns.column(coder, Topic::LongData, key, Kind::Bytes(Class::Payload))?
         };
         coder.bytes(column, bytes, len.into(), out)
     }

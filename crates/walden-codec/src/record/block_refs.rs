@@ -14,8 +14,8 @@ use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::leb128::narrow;
 use crate::move_to_front::MoveToFrontList;
-use crate::predict::names::{Names, Topic};
-use crate::predict::relation::{Place, Relation};
+use crate::predict::keyed_columns::{KeyedColumns, Topic};
+use crate::predict::relation::{BlockAddress, Relation};
 use crate::{Corrupt, corrupt};
 
 /// Ranks in move-to-front lists.
@@ -32,7 +32,7 @@ pub struct BlockRefs {
 }
 
 impl BlockRefs {
-    /// Codes the number of a relation, or its name if it is met first.
+    /// Codes the number of a relation, or its locator if it is met first.
     pub fn relation<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -45,7 +45,7 @@ impl BlockRefs {
             None => NEW,
             Some(number) => 1 + u64::from(number),
         };
-        let number = match current.coder.symbol_with(shape.relation, symbol)? {
+        let number = match current.coder.symbol_with(shape.relations, symbol)? {
             NEW => self.new_relation(current, relation.unwrap_or_default())?,
             symbol => narrow(symbol - 1)?,
         };
@@ -72,11 +72,11 @@ impl BlockRefs {
     pub fn block<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
-        names: &mut Names,
+        keyed_columns: &mut KeyedColumns,
         shape: &Shape,
         (relation, fork): (u32, u8),
         block: u32,
-    ) -> Result<Place, Corrupt> {
+    ) -> Result<BlockAddress, Corrupt> {
         const NEW: u64 = 0;
         const AFTER_LAST: u64 = 1 + RANKS;
         let locator = self.relations.get(relation as usize);
@@ -92,16 +92,16 @@ impl BlockRefs {
             0 => NEW,
             rank => rank,
         };
-        let block = match current.coder.symbol_with(shape.block, symbol)? {
+        let block = match current.coder.symbol_with(shape.block_ranks, symbol)? {
             rank @ 1..=RANKS => recent
                 .promote(rank)
                 .ok_or_else(|| corrupt("cannot decode a block number: expected the rank of a recent one"))?,
             symbol => {
                 let block = match symbol {
                     NEW => {
-                        let like = [relation, fork.into(), 0];
+                        let key = [relation, fork.into(), 0];
                         let kind = Kind::Rows(Class::Blocks, 4);
-                        let column = names.column(current.coder, Topic::NewBlock, like, kind)?;
+                        let column = keyed_columns.column(current.coder, Topic::NewBlocks, key, kind)?;
                         u32::from_le_bytes(current.coder.array(column, &block.to_le_bytes())?)
                     }
                     _ => last
@@ -112,7 +112,7 @@ impl BlockRefs {
                 block
             }
         };
-        Ok(Place { relation: Relation { number: relation, locator }, fork, block })
+        Ok(BlockAddress { relation: Relation { number: relation, locator }, fork, block })
     }
 
     fn recent_blocks(&mut self, relation: u32, fork: u8) -> &mut MoveToFrontList {

@@ -20,8 +20,8 @@ use crate::Corrupt;
 use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
-use crate::predict::names::Topic;
-use crate::predict::relation::Place;
+use crate::predict::keyed_columns::Topic;
+use crate::predict::relation::BlockAddress;
 
 impl Model {
     /// Codes the blocks of a record, and writes the record to `out`, all but its header.
@@ -49,7 +49,7 @@ impl Model {
         for (index, block) in blocks.iter_mut().enumerate() {
             let source = current.source.and_then(|record| record.blocks.get(index)?.image.as_ref());
             let replayed = replayed.get(index).and_then(Option::as_deref);
-            current.coder.set_relation(Some(block.place.relation.locator));
+            current.coder.set_relation(Some(block.address.relation.locator));
             self.image(current, block, replayed, source, out)?;
             if self.shapes.get(fields.shape).blocks[index].flags & HAS_DATA != 0 {
                 out.extend_from_slice(&block.data);
@@ -58,7 +58,7 @@ impl Model {
         current.coder.set_relation(None);
         out.extend_from_slice(fields.main);
         if let Some(block) = blocks.first() {
-            self.note_inserted(fields, block.place);
+            self.note_inserted(fields, block.address);
         }
         let store = &mut self.replay.store;
         blocks.iter_mut().for_each(|block| block.clear(store));
@@ -83,9 +83,10 @@ impl Model {
                 relation = self.block_refs.relation(current, self.shapes.get(shape), locator)?;
             }
             let number = source.map_or(0, |block| block.block);
-            let names = &mut self.predictors.names;
+            let keyed_columns = &mut self.predictors.keyed_columns;
             let fork = (relation, flags & FORK_MASK);
-            block.place = self.block_refs.block(current, names, self.shapes.get(shape), fork, number)?;
+            block.address =
+                self.block_refs.block(current, keyed_columns, self.shapes.get(shape), fork, number)?;
             if flags & HAS_IMAGE != 0 {
                 let image = source.and_then(|block| block.image.as_ref());
                 self.image_header(current, image_info, image, block)?;
@@ -101,7 +102,7 @@ impl Model {
             return Vec::new();
         }
         for block in blocks.iter_mut() {
-            block.base = self.copy_of_known_page(block.place);
+            block.base = self.copy_of_known_page(block.address);
             block.has_base = block.base.is_some();
         }
         match source {
@@ -124,9 +125,10 @@ impl Model {
                 current.source.and_then(|record| Some(record.block_data(record.blocks.get(index)?)))
             } else if blocks[index].has_page_image() && blocks[index].has_base {
                 let data = displaced.get(index).and_then(Option::as_deref);
-                let like = [fields.shape as u32, index as u32, 0];
+                let key = [fields.shape as u32, index as u32, 0];
                 let kind = Kind::Symbols(Class::ImageHeaders);
-                let column = self.predictors.names.column(current.coder, Topic::DisplacedData, like, kind)?;
+                let column =
+                    self.predictors.keyed_columns.column(current.coder, Topic::Displaced, key, kind)?;
                 if current.coder.symbol(column, data.is_some().into())? == 0 {
                     continue;
                 }
@@ -136,9 +138,9 @@ impl Model {
                 continue;
             };
             // An update's old tuple is on the second page, if there is one.
-            let old_place = blocks.get(1).map_or(blocks[0].place, |block| block.place);
-            current.coder.set_relation(Some(blocks[index].place.relation.locator));
-            let source = DataSource { index, id, place: blocks[index].place, old_place, bytes };
+            let old_address = blocks.get(1).map_or(blocks[0].address, |block| block.address);
+            current.coder.set_relation(Some(blocks[index].address.relation.locator));
+            let source = DataSource { index, id, address: blocks[index].address, old_address, bytes };
             self.block_data(current, fields, &source, &mut blocks[index].data)?;
         }
         Ok(())
@@ -168,8 +170,8 @@ impl Model {
                 flags,
                 data_len: if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 },
                 image: image.map(|image| image.header),
-                relation: block.place.relation.locator,
-                block: block.place.block,
+                relation: block.address.relation.locator,
+                block: block.address.block,
             };
             header.write(out);
         }
@@ -202,18 +204,18 @@ impl Model {
         let images: usize = headers.map(|image| image.header.width() + usize::from(image.header.len)).sum();
         let displaced = blocks.iter().filter(|block| block.has_displaced_data);
         let displaced: usize = displaced.map(|block| block.data.len()).sum();
-        let place = (current.lsn, (current.end)(bytes.len() + images - displaced));
+        let range = (current.lsn, (current.end)(bytes.len() + images - displaced));
         let mut refs = Vec::new();
-        let Ok(record) = decode(&bytes, header, place, self.version, PAGE_BYTES as u32, &mut refs) else {
+        let Ok(record) = decode(&bytes, header, range, self.version, PAGE_BYTES as u32, &mut refs) else {
             return Vec::new();
         };
         rehearse(&record, blocks.iter_mut().map(|block| block.base.take())).unwrap_or_default()
     }
 
     /// Notes which heap tuples the record put on its first page: index tuples for them probably follow.
-    fn note_inserted(&mut self, fields: Fields<'_>, place: Place) {
+    fn note_inserted(&mut self, fields: Fields<'_>, address: BlockAddress) {
         let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);
-        let Place { relation, block, .. } = place;
+        let BlockAddress { relation, block, .. } = address;
         let keys = &mut self.predictors.keys;
         inserted_tuples(rmid, info, fields.main, |number| {
             keys.inserted(relation.number, Tid { block, offset_number: number });

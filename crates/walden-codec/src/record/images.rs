@@ -14,12 +14,12 @@ use crate::cases::Case;
 use crate::columns::Coder;
 use crate::page::delta::code_delta;
 use crate::page::kind::PageKind;
-use crate::predict::relation::Place;
+use crate::predict::relation::BlockAddress;
 use crate::{Corrupt, corrupt};
 
 /// A page of an image, as it is coded.
 struct ImagePage<'a> {
-    place: Place,
+    address: BlockAddress,
     /// Where the hole begins.
     offset: u16,
     /// Bytes without the hole.
@@ -46,7 +46,7 @@ impl Model {
             self.replay.store.restore_image(image, record.image_data(image)).ok()
         });
         let image = source.map(|(image, _)| image);
-        let column = current.columns.image_header;
+        let column = current.columns.image_headers;
         let mut code = |value: Option<u16>| {
             let value = current.coder.symbol(column, value.unwrap_or(0).into())?;
             u16::try_from(value)
@@ -65,7 +65,7 @@ impl Model {
             None => ImageForm::AsIs,
             Some(None) => ImageForm::Page,
             Some(Some(compression)) => {
-                let recompressor = &mut self.predictors.rows.recompressor;
+                let recompressor = &mut self.predictors.layouts.recompressor;
                 let source = source.filter(|_| current.cases.has(Case::CompressedImages));
                 let method = source.zip(block.page.as_deref()).and_then(|((image, record), page)| {
                     let mut raw = Vec::new();
@@ -92,8 +92,8 @@ impl Model {
         let Some(PageImage { header, form }) = block.image else { return Ok(()) };
         let bytes = source.zip(current.source).map(|(image, record)| record.image_data(image));
         let page = block.page.as_deref();
-        let (place, offset) = (block.place, header.hole_offset);
-        let image = ImagePage { place, offset, len: header.len, replayed, page, bytes };
+        let (address, offset) = (block.address, header.hole_offset);
+        let image = ImagePage { address, offset, len: header.len, replayed, page, bytes };
         let method = match form {
             ImageForm::AsIs => {
                 let (column, bytes) = (current.columns.image_bytes, bytes.unwrap_or_default());
@@ -115,7 +115,7 @@ impl Model {
             out.extend_from_slice(bytes);
             return Ok(());
         }
-        self.predictors.rows.recompressor.recompress_page(&decoded, method, out)
+        self.predictors.layouts.recompressor.recompress_page(&decoded, method, out)
     }
 
     /// Codes the page of an image as a delta against the best page that is known, and appends it to `out` without its hole.
@@ -126,7 +126,7 @@ impl Model {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let columns = current.columns;
-        let &ImagePage { place, offset, len, replayed, page, bytes } = image;
+        let &ImagePage { address, offset, len, replayed, page, bytes } = image;
         let start = out.len();
         if let Some(page) = replayed {
             put_without_hole(page, offset, len, out);
@@ -134,14 +134,14 @@ impl Model {
         }
         let mut predicted = self.reconstructed.take().unwrap_or_default();
         let has_base = current.cases.has(Case::KnownPages);
-        let delta = match if has_base { self.known_page(place) } else { None } {
+        let delta = match if has_base { self.known_page(address) } else { None } {
             Some(base) => {
                 predicted.0.copy_from_slice(&base.0);
                 let by_item =
-                    self.tuple_coder(current.coder).page_against_base(place, page, &mut predicted)?;
+                    self.tuple_coder(current.coder).page_against_base(address, page, &mut predicted)?;
                 Some(if by_item { columns.delta_to_items } else { columns.delta_to_base })
             }
-            None => match self.tuple_coder(current.coder).page(place, page, &mut predicted)? {
+            None => match self.tuple_coder(current.coder).page(address, page, &mut predicted)? {
                 PageKind::Bytes => None,
                 _ => Some(columns.delta_to_items),
             },
@@ -158,7 +158,7 @@ impl Model {
     }
 }
 
-/// How the codec names a compression method of images.
+/// The compression method of images.
 fn method_of(compression: Compression) -> Option<compress::Method> {
     match compression {
         Compression::None => None,

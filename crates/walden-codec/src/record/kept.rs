@@ -12,7 +12,7 @@ use walden_redo::{BlockKey, Slot};
 
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
-use crate::predict::names::{Names, Topic};
+use crate::predict::keyed_columns::{KeyedColumns, Topic};
 use crate::{Corrupt, corrupt};
 
 const KEPT: u64 = 0;
@@ -34,12 +34,12 @@ impl Kept {
     pub fn note<S: Coder>(
         &mut self,
         coder: &mut S,
-        names: &mut Names,
+        keyed_columns: &mut KeyedColumns,
         record: &Record<'_>,
         store: &mut PageStore,
     ) -> Result<(), Corrupt> {
         for block in record.blocks.iter().filter(|block| is_initialized(block)) {
-            let column = column(coder, names, block)?;
+            let column = column(coder, keyed_columns, block)?;
             if !self.drops_pages {
                 coder.symbol(column, KEPT)?;
                 continue;
@@ -73,13 +73,13 @@ impl Kept {
 /// Decodes, before a record is replayed, which of its blocks' pages are dropped.
 pub fn dropped_blocks<S: Coder>(
     coder: &mut S,
-    names: &mut Names,
+    keyed_columns: &mut KeyedColumns,
     record: &Record<'_>,
 ) -> Result<BlockSet, Corrupt> {
     let mut dropped = BlockSet::default();
     for (index, block) in record.blocks.iter().enumerate().filter(|(_, block)| is_initialized(block)) {
         coder.set_relation(Some(block.relation));
-        let column = column(coder, names, block)?;
+        let column = column(coder, keyed_columns, block)?;
         match coder.symbol(column, KEPT)? {
             KEPT => {}
             DROPPED => dropped.add(index),
@@ -104,9 +104,13 @@ fn is_initialized(block: &BlockRef) -> bool {
     block.will_init || block.image.is_some_and(|image| image.apply)
 }
 
-fn column<S: Coder>(coder: &mut S, names: &mut Names, block: &BlockRef) -> Result<Column, Corrupt> {
-    let like = [block.relation.relation, block.fork.0.into(), 0];
-    names.column(coder, Topic::PageIsRead, like, Kind::Symbols(Class::ImageHeaders))
+fn column<S: Coder>(
+    coder: &mut S,
+    keyed_columns: &mut KeyedColumns,
+    block: &BlockRef,
+) -> Result<Column, Corrupt> {
+    let key = [block.relation.relation, block.fork.0.into(), 0];
+    keyed_columns.column(coder, Topic::Kept, key, Kind::Symbols(Class::ImageHeaders))
 }
 
 #[cfg(test)]
@@ -125,18 +129,18 @@ mod tests {
 
     const LSN: Lsn = Lsn(0x100_0000);
 
-    /// A record that initializes blocks with one row each, or inserts another row into each.
+    /// A record that initializes blocks with one tuple each, or inserts another tuple into each.
     fn insert(blocks: &[u32], is_first: bool) -> Vec<u8> {
         // t_infomask2, t_infomask, t_hoff; a null bitmap's padding; an attribute of 4 bytes.
-        const ROW: [u8; 10] = [1, 0, 0, 8, 24, 0, 7, 7, 7, 7];
+        const TUPLE: [u8; 10] = [1, 0, 0, 8, 24, 0, 7, 7, 7, 7];
         let mut bytes = vec![0; RECORD_HEADER];
         for (id, block) in blocks.iter().enumerate() {
-            bytes.extend([id as u8, HAS_DATA | if is_first { WILL_INIT } else { 0 }, ROW.len() as u8, 0]);
+            bytes.extend([id as u8, HAS_DATA | if is_first { WILL_INIT } else { 0 }, TUPLE.len() as u8, 0]);
             bytes.extend([1663_u32, 5, 16384, *block].map(u32::to_le_bytes).as_flattened());
         }
-        // xl_heap_insert: the row's number, flags.
+        // xl_heap_insert: the tuple's number, flags.
         bytes.extend([255, 3]);
-        blocks.iter().for_each(|_| bytes.extend(ROW));
+        blocks.iter().for_each(|_| bytes.extend(TUPLE));
         bytes.extend([if is_first { 1 } else { 2 }, 0, 0]);
         let total = bytes.len() as u32;
         bytes[..4].copy_from_slice(&total.to_le_bytes());
@@ -168,8 +172,8 @@ mod tests {
         });
     }
 
-    /// Block 1 is read after it was initialized for the second time, block 2 never, though it gets another row in the end,
-    /// block 3 after another row.
+    /// Block 1 is read after it was initialized for the second time, block 2 never, though it gets another tuple in the end,
+    /// block 3 after another tuple.
     fn coded(drops_pages: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
         let records = vec![
             insert(&[1], true),
@@ -179,11 +183,12 @@ mod tests {
             insert(&[3], false),
             insert(&[2], false),
         ];
-        let (mut coder, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
+        let (mut coder, mut keyed_columns, mut replay) =
+            (Encoder::default(), KeyedColumns::default(), Replay::default());
         let mut kept = Kept { drops_pages, ..Kept::default() };
         for (step, bytes) in records.iter().enumerate() {
             with(bytes, step, |record| {
-                kept.note(&mut coder, &mut names, record, &mut replay.store).expect("it is noted");
+                kept.note(&mut coder, &mut keyed_columns, record, &mut replay.store).expect("it is noted");
                 assert!(replay.apply_but(record, BlockSet::default(), &mut ()), "record {step}");
             });
             match step {
@@ -198,12 +203,14 @@ mod tests {
 
     fn decoded(drops_pages: bool) -> Vec<[bool; 3]> {
         let (chunk, records) = coded(drops_pages);
-        let (mut coder, mut names, mut replay) = (Decoder::default(), Names::default(), Replay::default());
+        let (mut coder, mut keyed_columns, mut replay) =
+            (Decoder::default(), KeyedColumns::default(), Replay::default());
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         let mut known = Vec::new();
         for (step, bytes) in records.iter().enumerate() {
             with(bytes, step, |record| {
-                let dropped = dropped_blocks(&mut coder, &mut names, record).expect("as many as were said");
+                let dropped =
+                    dropped_blocks(&mut coder, &mut keyed_columns, record).expect("as many as were said");
                 replay.apply_but(record, dropped, &mut ());
             });
             known.push([1, 2, 3].map(|block| is_known(&mut replay.store, block)));
@@ -232,19 +239,21 @@ mod tests {
 
     #[test]
     fn pages_of_a_record_that_does_not_fit_count_as_read() {
-        let (mut coder, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
+        let (mut coder, mut keyed_columns, mut replay) =
+            (Encoder::default(), KeyedColumns::default(), Replay::default());
         let mut kept = Kept { drops_pages: true, ..Kept::default() };
         let both = insert(&[1, 2], true);
         with(&both, 0, |record| {
-            kept.note(&mut coder, &mut names, record, &mut replay.store).expect("it is noted");
+            kept.note(&mut coder, &mut keyed_columns, record, &mut replay.store).expect("it is noted");
             mark_all_read(record, &mut replay.store);
         });
         assert_eq!(kept.initialized.len(), 2);
         kept.finish(&mut coder, &mut replay.store).expect("it is said");
         let chunk = coder.chunk(&mut Packer::new(1, true));
-        let (mut coder, mut names) = (Decoder::default(), Names::default());
+        let (mut coder, mut keyed_columns) = (Decoder::default(), KeyedColumns::default());
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
-        let dropped = with(&both, 0, |record| dropped_blocks(&mut coder, &mut names, record)).expect("two");
+        let dropped =
+            with(&both, 0, |record| dropped_blocks(&mut coder, &mut keyed_columns, record)).expect("two");
         assert_eq!(dropped, BlockSet::default());
     }
 }

@@ -14,7 +14,7 @@ use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::leb128::narrow;
-use crate::predict::names::Topic;
+use crate::predict::keyed_columns::Topic;
 use crate::zigzag::{zigzag_delta, zigzag_delta_u64, zigzag_value, zigzag_value_u64};
 
 /// What is known of main data before.
@@ -82,8 +82,8 @@ impl Prediction<'_> {
         }
     }
 
-    /// Mixes the transaction into the first field, where that is probably it.
-    fn mix_xid(&self, main: &mut [u8]) {
+    /// XORs the first field with the transaction, where that is probably it.
+    fn xor_xid(&self, main: &mut [u8]) {
         if self.shape.main_data_starts_with_xid {
             replace(main, |first| (u32::from_le_bytes(first) ^ self.xid).to_le_bytes());
         }
@@ -100,7 +100,7 @@ impl Prediction<'_> {
     /// Replaces the main data by what is to be coded.
     fn make_residual(&self, main: &mut [u8]) {
         let list = self.subtransactions(main);
-        self.mix_xid(main);
+        self.xor_xid(main);
         let len = main.len();
         for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
             self.base(what).subtract_from(&mut main[at..]);
@@ -120,7 +120,7 @@ impl Prediction<'_> {
         for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
             self.base(what).add_to(&mut main[at..]);
         }
-        self.mix_xid(main);
+        self.xor_xid(main);
         let list = self.subtransactions(main);
         let mut before = self.xid;
         for bytes in main[list].as_chunks_mut::<4>().0 {
@@ -148,7 +148,8 @@ impl Model {
             Ok(width) if width <= MAX_ROW_BYTES => Kind::Rows(Class::MainData, width),
             _ => Kind::Bytes(Class::MainData),
         };
-        let column = self.predictors.names.column(coder, Topic::Main, [shape as u32, len as u32, 0], kind)?;
+        let column =
+            self.predictors.keyed_columns.column(coder, Topic::Main, [shape as u32, len as u32, 0], kind)?;
         let shape = self.shapes.get(shape);
         // Only records of transactions may list subtransactions.
         if shape.near.is_empty() && !shape.main_data_starts_with_xid && shape.rmid != rmid::XACT {
@@ -183,7 +184,7 @@ impl Model {
         let mut bytes = Vec::new();
         if has_origin {
             let kind = Kind::Symbols(Class::Transactions);
-            let column = self.predictors.names.column(current.coder, Topic::Origin, [0; 3], kind)?;
+            let column = self.predictors.keyed_columns.column(current.coder, Topic::Origins, [0; 3], kind)?;
             let origin = current.source.and_then(|record| record.origin).unwrap_or(0);
             let origin = current.coder.symbol(column, origin.into())?;
             push_origin(&mut bytes, narrow(origin)?);

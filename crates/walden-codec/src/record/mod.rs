@@ -24,10 +24,10 @@ mod transactions;
 
 use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
-use walden_format::record::{BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, decode};
+use walden_format::record::{BlockRef, RECORD_HEADER, Record, RecordHeader, decode};
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::{BlockKey, BlockSet, PageBox, PageStore, Replay, StoreFailure, StoreOptions};
+use walden_redo::{BlockSet, PageBox, PageStore, Replay, StoreFailure, StoreOptions};
 
 use self::block::Block;
 use self::block_refs::BlockRefs;
@@ -41,7 +41,7 @@ use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
 use crate::limits::Limits;
 use crate::page::delta::DeltaColumns;
-use crate::predict::relation::Place;
+use crate::predict::relation::BlockAddress;
 use crate::predict::{Predictors, TupleCoder};
 use crate::{Corrupt, corrupt};
 
@@ -75,11 +75,11 @@ pub struct Model {
 #[derive(Clone, Copy)]
 pub struct RecordColumns {
     shape_bytes: Column,
-    xid: Column,
+    transactions: Column,
     relation_bytes: Column,
     raw: Column,
     image_bytes: Column,
-    image_header: Column,
+    image_headers: Column,
     /// Against the page as it was before the record.
     delta_to_base: DeltaColumns,
     /// Against the page that the record makes without its image.
@@ -92,11 +92,11 @@ impl RecordColumns {
     fn new<S: Coder>(coder: &mut S) -> Result<RecordColumns, Corrupt> {
         Ok(RecordColumns {
             shape_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
-            xid: coder.column(Kind::Symbols(Class::Transactions))?,
+            transactions: coder.column(Kind::Symbols(Class::Transactions))?,
             relation_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
             raw: coder.column(Kind::Bytes(Class::Raw))?,
             image_bytes: coder.column(Kind::Bytes(Class::ImageBytes))?,
-            image_header: coder.column(Kind::Symbols(Class::ImageHeaders))?,
+            image_headers: coder.column(Kind::Symbols(Class::ImageHeaders))?,
             delta_to_base: DeltaColumns::new(coder)?,
             delta_to_replayed: DeltaColumns::new(coder)?,
             delta_to_items: DeltaColumns::new(coder)?,
@@ -159,7 +159,7 @@ impl Model {
     /// Has encoding leave out what takes decoding long for what it saves: values that the server compressed stay as they are,
     /// and index tuples are not predicted from heap tuples where others predict them.
     pub fn set_fast_mode(&mut self) {
-        self.predictors.rows.recompressor.keep_values_compressed();
+        self.predictors.layouts.recompressor.keep_values_compressed();
         self.predictors.keys.is_fast = true;
     }
 
@@ -176,13 +176,13 @@ impl Model {
     /// Before a segment of so many bytes.
     pub fn start(&mut self, version: Major, bytes: usize) {
         self.version = version;
-        self.predictors.rows.survey.clear();
+        self.predictors.layouts.survey.clear();
         self.predictors.keys.start(bytes);
     }
 
     /// When encoding: how many bytes values and images may grow by when they are decompressed, until this is called again.
     pub fn set_growth_left(&mut self, bytes: usize) {
-        self.predictors.rows.recompressor.set_growth_left(bytes);
+        self.predictors.layouts.recompressor.set_growth_left(bytes);
     }
 
     /// After a segment: codes which of its pages were read.
@@ -245,7 +245,7 @@ impl Model {
     ) -> Result<(), Corrupt> {
         let xid = self.transactions.xid(current, current.source.map_or(0, |record| record.header.xid))?;
         let main_len = current.source.map_or(0, |record| record.main_len.into());
-        let main_len = current.coder.symbol(self.shapes.get(shape).main_len, main_len)?;
+        let main_len = current.coder.symbol(self.shapes.get(shape).main_lengths, main_len)?;
         let main_len = usize::try_from(main_len)
             .map_err(|_| corrupt("cannot decode a record: expected main data that fits in memory"))?;
         let mut main = std::mem::take(&mut self.main);
@@ -275,7 +275,7 @@ impl Model {
     fn replay_record<S: Coder>(&mut self, current: &mut Current<'_, S>) -> Result<(), Corrupt> {
         let Model { predictors, replay, kept, .. } = self;
         if let Some(record) = current.source {
-            kept.note(current.coder, &mut predictors.names, record, &mut replay.store)?;
+            kept.note(current.coder, &mut predictors.keyed_columns, record, &mut replay.store)?;
             if !replay.apply_but(record, BlockSet::default(), &mut ()) {
                 kept::mark_all_read(record, &mut replay.store);
             }
@@ -283,11 +283,11 @@ impl Model {
         }
         let header = RecordHeader::parse(&self.out)
             .ok_or_else(|| corrupt("cannot decode a record: expected at least its header"))?;
-        let place = (current.lsn, (current.end)(self.out.len()));
+        let range = (current.lsn, (current.end)(self.out.len()));
         let mut refs = std::mem::take(&mut self.refs);
-        let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
+        let record = decode(&self.out, header, range, self.version, PAGE_BYTES as u32, &mut refs);
         if let Ok(record) = &record {
-            let left = kept::dropped_blocks(current.coder, &mut predictors.names, record)?;
+            let left = kept::dropped_blocks(current.coder, &mut predictors.keyed_columns, record)?;
             replay.apply_but(record, left, &mut ());
         }
         self.refs = refs;
@@ -295,16 +295,15 @@ impl Model {
     }
 
     /// A page as it is before the record, if it is known.
-    fn known_page(&mut self, place: Place) -> Option<&Page> {
-        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
-        let slot = self.replay.store.find(key)?;
+    fn known_page(&mut self, address: BlockAddress) -> Option<&Page> {
+        let slot = self.replay.store.find(address.key())?;
         self.replay.store.page(slot)
     }
 
     /// The same as a copy, in a buffer of the store.
-    fn copy_of_known_page(&mut self, place: Place) -> Option<PageBox> {
+    fn copy_of_known_page(&mut self, address: BlockAddress) -> Option<PageBox> {
         let mut copy = self.replay.store.spare();
-        let page = self.known_page(place);
+        let page = self.known_page(address);
         match (page, &mut copy) {
             (Some(page), Some(copy)) => copy.0.copy_from_slice(&page.0),
             (Some(page), None) => return Some(PageBox::from(page)),
@@ -322,10 +321,10 @@ impl Model {
 }
 
 impl<S: Coder> Current<'_, S> {
-    /// Codes a record that does not come back from its fields.
+    /// Codes a record that cannot be reconstructed from its fields.
     fn raw_record(&mut self, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let bytes = self.source.map_or(&[][..], |record| record.bytes());
-        let len = narrow(self.coder.symbol(self.columns.xid, bytes.len() as u64)?)?;
+        let len = narrow(self.coder.symbol(self.columns.transactions, bytes.len() as u64)?)?;
         self.coder.bytes(self.columns.raw, bytes, len, out)
     }
 }

@@ -37,11 +37,11 @@ pub struct Shape {
     /// Whether the main data probably begins with the transaction.
     pub main_data_starts_with_xid: bool,
     /// The column of the main data's length.
-    pub main_len: Column,
+    pub main_lengths: Column,
     /// The column of relations.
-    pub relation: Column,
-    /// The column of blocks.
-    pub block: Column,
+    pub relations: Column,
+    /// The column of blocks' ranks in move-to-front lists.
+    pub block_ranks: Column,
 }
 
 /// What a shape says of a block.
@@ -64,7 +64,7 @@ pub struct Shapes {
     /// The shape of the record before; 0 if it has none.
     last: u32,
     /// For no shape and then for each, the column of the shapes that come after it.
-    followers: Vec<Column>,
+    shapes_after: Vec<Column>,
     key: Vec<u8>,
 }
 
@@ -74,14 +74,14 @@ impl Shapes {
         &self.shapes[index]
     }
 
-    /// Names the column of the shapes after the next shape; first of those after a record that has none.
+    /// Creates the column of the shapes after the next shape; first of those after a record that has none.
     pub fn add_context<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         let column = coder.column(Kind::Symbols(Class::Shapes))?;
-        self.followers.push(column);
+        self.shapes_after.push(column);
         Ok(())
     }
 
-    /// Codes the record's shape, and gives its index; none for a record that does not come back from its fields.
+    /// Codes the record's shape, and gives its index; none for a record that cannot be reconstructed from its fields.
     ///
     /// `prev` is where the record before starts.
     pub fn shape<S: Coder>(
@@ -102,7 +102,7 @@ impl Shapes {
         let known = current.source.and_then(|_| self.numbers.get(&key).copied());
         let cases = current.cases;
         let context = if cases.has(Case::ShapeContext) { self.last as usize } else { 0 };
-        let column = self.followers[context];
+        let column = self.shapes_after[context];
         let symbol = || match known {
             _ if key.is_empty() => NONE,
             None => NEW,
@@ -147,9 +147,9 @@ impl Shapes {
             blocks: blocks.as_chunks().0.iter().map(block).collect(),
             near: near_numbers(rmid, info, version, *cases),
             main_data_starts_with_xid: starts_with_xid(rmid, info) && cases.has(Case::XmaxIsXid),
-            main_len: coder.column(Kind::Symbols(Class::MainData))?,
-            relation: coder.column(Kind::Symbols(Class::Blocks))?,
-            block: coder.column(Kind::Symbols(Class::Blocks))?,
+            main_lengths: coder.column(Kind::Symbols(Class::MainData))?,
+            relations: coder.column(Kind::Symbols(Class::Blocks))?,
+            block_ranks: coder.column(Kind::Symbols(Class::Blocks))?,
         });
         self.add_context(*coder)?;
         let number = self.shapes.len() as u32;
@@ -163,7 +163,7 @@ const HAS_ORIGIN: u8 = 1;
 /// A toplevel transaction is named.
 const HAS_TOPLEVEL: u8 = 2;
 
-/// Appends the bytes that are a record's shape; no if the record does not come back from its fields.
+/// Appends the bytes that are a record's shape; no if the record cannot be reconstructed from its fields.
 fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     if record.header.prev != prev || record.blocks.len() > 64 || !is_in_order(record) {
         return false;

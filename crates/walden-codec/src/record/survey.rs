@@ -10,12 +10,12 @@ use crate::predict::{heap, index};
 impl Model {
     /// Whether a schema was added since this was asked last.
     pub fn found_new_schema(&mut self) -> bool {
-        self.predictors.rows.survey.found_new_schema()
+        self.predictors.layouts.survey.found_new_schema()
     }
 
     /// Looks at a record that encoding will meet.
     pub fn survey(&mut self, record: &Record<'_>) {
-        let (survey, store) = (&mut self.predictors.rows.survey, &mut self.replay.store);
+        let (survey, store) = (&mut self.predictors.layouts.survey, &mut self.replay.store);
         for block in record.blocks {
             if let Some(image) = &block.image {
                 if survey.wants_page(block.relation)

@@ -27,7 +27,7 @@ impl Transactions {
             0 => 1 + RANKS + zigzag_delta_u64(xid.into(), self.highest.into()),
             rank => rank,
         };
-        let symbol = current.coder.symbol_with(current.columns.xid, symbol)?;
+        let symbol = current.coder.symbol_with(current.columns.transactions, symbol)?;
         if symbol <= RANKS {
             return self
                 .recent

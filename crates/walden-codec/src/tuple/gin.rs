@@ -250,7 +250,7 @@ const POSTING_LEAF: u16 = flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRES
 /// (`createPostingTree` in `gindatapage.c`), and `GinPostingListSegmentTargetSize` when a leaf is packed again (`leafRepackItems`).
 pub const FILLS: [usize; 2] = [376, 248];
 
-/// Whether a page is a leaf of a posting tree that comes back from its TIDs.
+/// Whether a page is a leaf of a posting tree that can be reconstructed from its TIDs.
 pub fn is_posting_leaf(page: &Page) -> bool {
     has_flags(page, POSTING_LEAF) && segments(page).is_some()
 }
@@ -264,7 +264,7 @@ fn has_flags(page: &Page, flags: u16) -> bool {
     page.special() == GinPageOpaqueData::AT && GinPageOpaqueData::read(page).flags == flags
 }
 
-/// The TIDs of a leaf of a posting tree, and how many are in each segment; nothing if it would not come back from them.
+/// The TIDs of a leaf of a posting tree, and how many are in each segment; nothing if it cannot be reconstructed from them.
 pub fn segments(page: &Page) -> Option<(Vec<Tid>, Vec<usize>)> {
     let list = page.0.get(GIN_DATA..page.lower())?;
     let (mut tids, mut counts, mut at) = (Vec::new(), Vec::new(), 0);

@@ -1,8 +1,8 @@
-//! Schemas of rows, inferred from the rows.
+//! Schemas of tuples, inferred from the tuples.
 //!
-//! The log does not say where a row's attributes begin. But a row can be read in few ways: an attribute of variable length
+//! The log does not say where a tuple's attributes begin. But a tuple can be read in few ways: an attribute of variable length
 //! has its length in its header, numbers are aligned and the gaps before them are zeros, and the last attribute ends where
-//! the row does. A schema that reads some dozens of rows of different lengths is right, or as good as right: it need not be
+//! the tuple does. A schema that reads some dozens of tuples of different lengths is right, or as good as right: it need not be
 //! the table's definition, only put similar values into one column.
 //!
 //! Only encoding infers schemas; they are stored, so decoding does not depend on how they were found.
@@ -17,7 +17,7 @@ use walden_redo::page::varlena::{
     TOAST_POINTER_HEADER,
 };
 
-/// A field of a row: an attribute, or neighbouring attributes of fixed width.
+/// A field of a tuple: an attribute, or neighbouring attributes of fixed width.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
     /// `width` bytes, from the next multiple of `align` on.
@@ -31,7 +31,7 @@ pub enum Field {
     Varlena,
 }
 
-/// The bytes of a field in a row.
+/// The bytes of a field in a tuple.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// Its first byte after alignment, a varlena's header included.
@@ -55,18 +55,18 @@ pub enum Varlena {
     Compressed,
 }
 
-/// Reads a row by a schema into `spans`; false if the row does not fit the schema to its end.
+/// Reads a tuple by a schema into `spans`; false if the tuple does not fit the schema to its end.
 ///
-/// `end_align` is what a row's length is rounded up to, with zeros.
-pub fn read(fields: &[Field], row: &[u8], end_align: usize, spans: &mut Vec<Span>) -> bool {
+/// `end_align` is what a tuple's length is rounded up to, with zeros.
+pub fn read(fields: &[Field], tuple: &[u8], end_align: usize, spans: &mut Vec<Span>) -> bool {
     spans.clear();
     let mut at = 0;
     for field in fields {
-        let Some(span) = next(*field, row, at) else { return false };
+        let Some(span) = next(*field, tuple, at) else { return false };
         at = span.end;
         spans.push(span);
     }
-    ends(row, at, end_align)
+    ends(tuple, at, end_align)
 }
 
 /// The next offset with an alignment. That is a power of two, which the compiler would not know: it would divide.
@@ -76,96 +76,96 @@ pub fn aligned(at: usize, align: usize) -> usize {
     (at + align - 1) & !(align - 1)
 }
 
-fn ends(row: &[u8], at: usize, end_align: usize) -> bool {
-    row.len() == aligned(at, end_align) && row[at..].iter().all(|&byte| byte == 0)
+fn ends(tuple: &[u8], at: usize, end_align: usize) -> bool {
+    tuple.len() == aligned(at, end_align) && tuple[at..].iter().all(|&byte| byte == 0)
 }
 
-/// The span of a field that begins at or after `at`, if the row can have one there.
+/// The span of a field that begins at or after `at`, if the tuple can have one there.
 #[inline]
-fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
+fn next(field: Field, tuple: &[u8], at: usize) -> Option<Span> {
     match field {
         Field::Fixed { width, align } => {
             let start = aligned(at, align.into());
             let end = start + usize::from(width);
-            let fits = end <= row.len() && row[at..start].iter().all(|&byte| byte == 0);
+            let fits = end <= tuple.len() && tuple[at..start].iter().all(|&byte| byte == 0);
             fits.then_some(Span { start, end, kind: Varlena::Short })
         }
         Field::Varlena => {
-            let &first = row.get(at)?;
+            let &first = tuple.get(at)?;
             match ShortHeader::of(first) {
                 Some(ShortHeader::External) => {
                     let end = at + TOAST_POINTER_BYTES;
-                    let fits = row.get(at..end)?.starts_with(&TOAST_POINTER_HEADER);
+                    let fits = tuple.get(at..end)?.starts_with(&TOAST_POINTER_HEADER);
                     return fits.then_some(Span { start: at, end, kind: Varlena::External });
                 }
                 Some(ShortHeader::Value { size }) => {
                     let end = at + size;
-                    return (end <= row.len()).then_some(Span { start: at, end, kind: Varlena::Short });
+                    return (end <= tuple.len()).then_some(Span { start: at, end, kind: Varlena::Short });
                 }
                 None => {}
             }
             let start = at.next_multiple_of(LONG_HEADER_BYTES);
-            if row.get(at..start)?.iter().any(|&byte| byte != 0) {
+            if tuple.get(at..start)?.iter().any(|&byte| byte != 0) {
                 return None;
             }
-            let header = LongHeader::read(row.get(start..)?)?;
+            let header = LongHeader::read(tuple.get(start..)?)?;
             let (kind, least) = match header.is_compressed {
                 false => (Varlena::Long, LONG_HEADER_BYTES),
                 true => (Varlena::Compressed, COMPRESSED_HEADER_BYTES),
             };
             let len = header.size as usize;
-            let end = start.checked_add(len).filter(|&end| len >= least && end <= row.len())?;
+            let end = start.checked_add(len).filter(|&end| len >= least && end <= tuple.len())?;
             Some(Span { start, end, kind })
         }
     }
 }
 
-/// From fewer rows, nothing is inferred.
+/// From fewer tuples, nothing is inferred.
 const MIN_SAMPLES: usize = 4;
-/// Rows that are kept; more do not improve the schema.
+/// Tuples that are kept; more do not improve the schema.
 const MAX_SAMPLES: usize = 32;
-/// Steps of the search before it gives up, with or without odd rows. Schemas that were found took up to two thousand.
+/// Steps of the search before it gives up, with or without odd tuples. Schemas that were found took up to two thousand.
 const MAX_STEPS: usize = 4000;
 
-/// A sample of the rows of one layout.
+/// A sample of the tuples of one layout.
 #[derive(Default, Debug)]
 pub struct Samples {
-    rows: Vec<Vec<u8>>,
+    tuples: Vec<Vec<u8>>,
     seen: usize,
 }
 
 impl Samples {
-    /// Adds a row, if there are too few or it is its turn to replace one. Whether there were too few.
-    pub fn add(&mut self, row: &[u8]) -> bool {
+    /// Adds a tuple, if there are too few or it is its turn to replace one. Whether there were too few.
+    pub fn add(&mut self, tuple: &[u8]) -> bool {
         self.seen += 1;
-        let too_few = self.rows.len() < MAX_SAMPLES;
+        let too_few = self.tuples.len() < MAX_SAMPLES;
         if too_few {
-            self.rows.push(row.to_vec());
+            self.tuples.push(tuple.to_vec());
         } else if self.seen.is_power_of_two() || self.seen.is_multiple_of(97) {
-            // Later rows may be longer than the first ones.
+            // Later tuples may be longer than the first ones.
             let at = self.seen / 97 % MAX_SAMPLES;
-            self.rows[at].clear();
-            self.rows[at].extend_from_slice(row);
+            self.tuples[at].clear();
+            self.tuples[at].extend_from_slice(tuple);
         }
         too_few
     }
 
-    /// A schema that reads the rows, if there is one.
+    /// A schema that reads the tuples, if there is one.
     pub fn schema(&self, end_align: usize) -> Option<Vec<Field>> {
-        let longest = self.rows.iter().map(Vec::len).max()?;
-        let same = self.rows.iter().all(|row| row.len() == longest);
+        let longest = self.tuples.iter().map(Vec::len).max()?;
+        let same = self.tuples.iter().all(|tuple| tuple.len() == longest);
         if self.seen < MIN_SAMPLES || longest == 0 {
             return None;
         }
         let (mut odd, mut steps) = (0, MAX_STEPS);
-        let mut rows: Vec<&[u8]> = self.rows.iter().map(Vec::as_slice).collect();
+        let mut tuples: Vec<&[u8]> = self.tuples.iter().map(Vec::as_slice).collect();
         loop {
-            match search(&rows, end_align, &mut steps) {
+            match search(&tuples, end_align, &mut steps) {
                 Ok(fields) => return Some(merged(fields)),
-                Err(Some(worst)) if odd * 8 < self.rows.len() && rows.len() > MIN_SAMPLES => {
-                    // To leave out a row that no schema reads together with the others costs less than to have no schema.
+                Err(Some(worst)) if odd * 8 < self.tuples.len() && tuples.len() > MIN_SAMPLES => {
+                    // To leave out a tuple that no schema reads together with the others costs less than to have no schema.
                     odd += 1;
-                    rows.swap_remove(worst);
+                    tuples.swap_remove(worst);
                 }
                 Err(_) => break,
             }
@@ -189,20 +189,20 @@ struct Node {
     step: u8,
 }
 
-/// The cheapest sequence of fields that reads all rows (Dijkstra's algorithm), in as many steps as are left; on failure, the
-/// row at which most sequences ended, or `None` if no steps are left.
-fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Field>, Option<usize>> {
+/// The cheapest sequence of fields that reads all tuples (Dijkstra's algorithm), in as many steps as are left; on failure, the
+/// tuple at which most sequences ended, or `None` if no steps are left.
+fn search(tuples: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Field>, Option<usize>> {
     let mut nodes = vec![Node { parent: u32::MAX, step: 0 }];
-    // The offset of each node in each row.
-    let (mut offsets, mut here) = (vec![0_u32; rows.len()], vec![0; rows.len()]);
+    // The offset of each node in each tuple.
+    let (mut offsets, mut here) = (vec![0_u32; tuples.len()], vec![0; tuples.len()]);
     let mut best: FxHashMap<u64, u64> = FxHashMap::default();
     let mut open = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
-    let mut blame = vec![0_u32; rows.len()];
+    let mut blame = vec![0_u32; tuples.len()];
     let mut ahead = Vec::new();
     while let Some(Reverse((cost, number))) = open.pop() {
-        here.copy_from_slice(&offsets[number as usize * rows.len()..][..rows.len()]);
-        let whole = rows.iter().zip(&here);
-        if whole.clone().all(|(row, &at)| ends(row, at as usize, end_align)) {
+        here.copy_from_slice(&offsets[number as usize * tuples.len()..][..tuples.len()]);
+        let whole = tuples.iter().zip(&here);
+        if whole.clone().all(|(tuple, &at)| ends(tuple, at as usize, end_align)) {
             return Ok(path_to(&nodes, number));
         }
         *left = left.checked_sub(1).ok_or(None)?;
@@ -220,22 +220,22 @@ fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Fiel
             }
         }
     }
-    Err(blame.iter().enumerate().max_by_key(|(_, times)| **times).map(|(row, _)| row))
+    Err(blame.iter().enumerate().max_by_key(|(_, times)| **times).map(|(tuple, _)| tuple))
 }
 
-/// Reads the next field of each row at its offset, and gives what that costs, in sixteenths of a byte; `ahead` has the offsets after
-/// the field then. `None`, and blame for the row, if one cannot have the field there that rows before it have.
+/// Reads the next field of each tuple at its offset, and gives what that costs, in sixteenths of a byte; `ahead` has the offsets after
+/// the field then. `None`, and blame for the tuple, if one cannot have the field there that tuples before it have.
 fn try_step<'r>(
     step: Field,
-    rows: impl ExactSizeIterator<Item = (&'r &'r [u8], &'r u32)>,
+    tuples: impl ExactSizeIterator<Item = (&'r &'r [u8], &'r u32)>,
     ahead: &mut Vec<u32>,
     blame: &mut [u32],
 ) -> Option<u64> {
-    let count = rows.len();
+    let count = tuples.len();
     ahead.clear();
     let (mut shortest, mut longest, mut most_empty, mut gaps) = (usize::MAX, 0, 0, 0);
-    for (number, (row, &at)) in rows.enumerate() {
-        let Some(span) = next(step, row, at as usize) else {
+    for (number, (tuple, &at)) in tuples.enumerate() {
+        let Some(span) = next(step, tuple, at as usize) else {
             blame[number] += u32::from(!ahead.is_empty());
             return None;
         };
@@ -273,7 +273,7 @@ fn path_to(nodes: &[Node], last: u32) -> Vec<Field> {
 /// Merges neighbouring fields of fixed width that always have the same distance.
 fn merged(fields: Vec<Field>) -> Vec<Field> {
     let mut out: Vec<Field> = Vec::new();
-    // At a row's start, everything is aligned.
+    // At a tuple's start, everything is aligned.
     let mut base = 8;
     for field in fields {
         match (out.last_mut(), field) {
@@ -297,40 +297,40 @@ fn merged(fields: Vec<Field>) -> Vec<Field> {
 mod tests {
     use super::*;
 
-    /// A row of bigint, text, integer, text, double precision.
-    fn row(number: u64, text: &str, other: &str) -> Vec<u8> {
-        let mut row = number.to_le_bytes().to_vec();
-        let varlena = |row: &mut Vec<u8>, text: &str| {
+    /// A tuple of bigint, text, integer, text, double precision.
+    fn tuple(number: u64, text: &str, other: &str) -> Vec<u8> {
+        let mut tuple = number.to_le_bytes().to_vec();
+        let varlena = |tuple: &mut Vec<u8>, text: &str| {
             if text.len() < 126 {
-                row.push(((text.len() + 1) << 1) as u8 | 1);
+                tuple.push(((text.len() + 1) << 1) as u8 | 1);
             } else {
-                row.resize(row.len().next_multiple_of(4), 0);
-                row.extend(((text.len() as u32 + 4) << 2).to_le_bytes());
+                tuple.resize(tuple.len().next_multiple_of(4), 0);
+                tuple.extend(((text.len() as u32 + 4) << 2).to_le_bytes());
             }
-            row.extend(text.bytes());
+            tuple.extend(text.bytes());
         };
-        varlena(&mut row, text);
-        row.resize(row.len().next_multiple_of(4), 0);
-        row.extend((number as u32 * 7919).to_le_bytes());
-        varlena(&mut row, other);
-        row.resize(row.len().next_multiple_of(8), 0);
-        row.extend((number as f64 * 1.7).to_le_bytes());
-        row
+        varlena(&mut tuple, text);
+        tuple.resize(tuple.len().next_multiple_of(4), 0);
+        tuple.extend((number as u32 * 7919).to_le_bytes());
+        varlena(&mut tuple, other);
+        tuple.resize(tuple.len().next_multiple_of(8), 0);
+        tuple.extend((number as f64 * 1.7).to_le_bytes());
+        tuple
     }
 
-    fn rows() -> Vec<Vec<u8>> {
+    fn tuples() -> Vec<Vec<u8>> {
         (0..200)
-            .map(|n: u64| row(n * n, &"word ".repeat(n as usize * 7 % 40), &format!("{n}{}", n * 31)))
+            .map(|n: u64| tuple(n * n, &"word ".repeat(n as usize * 7 % 40), &format!("{n}{}", n * 31)))
             .collect()
     }
 
     #[test]
     fn attributes_are_found_without_a_catalog() {
         let mut samples = Samples::default();
-        for (number, row) in rows().iter().enumerate() {
-            assert_eq!(samples.add(row), number < MAX_SAMPLES);
+        for (number, tuple) in tuples().iter().enumerate() {
+            assert_eq!(samples.add(tuple), number < MAX_SAMPLES);
         }
-        let schema = samples.schema(1).expect("rows of one table");
+        let schema = samples.schema(1).expect("tuples of one table");
         let expected = [
             Field::Fixed { width: 8, align: 1 },
             Field::Varlena,
@@ -340,12 +340,12 @@ mod tests {
         ];
         assert_eq!(schema, expected);
         let mut spans = Vec::new();
-        assert!(rows().iter().all(|row| read(&schema, row, 1, &mut spans)));
+        assert!(tuples().iter().all(|tuple| read(&schema, tuple, 1, &mut spans)));
         assert_eq!(spans.len(), 5);
     }
 
     #[test]
-    fn a_row_is_read_to_its_end_or_not_at_all() {
+    fn a_tuple_is_read_to_its_end_or_not_at_all() {
         let schema = [Field::Fixed { width: 4, align: 4 }, Field::Varlena];
         let mut spans = Vec::new();
         assert!(read(&schema, &[1, 2, 3, 4, 5, b'x'], 1, &mut spans));

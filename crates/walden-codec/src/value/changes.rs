@@ -1,33 +1,33 @@
-//! Fields of fixed width of updated rows.
+//! Fields of fixed width of updated tuples.
 //!
-//! A counter differs little from its old value, a timestamp little from that of the row that was updated before. For each number,
-//! the better of the two bases is chosen by how well both predicted the rows so far, the same in both directions.
+//! A counter differs little from its old value, a timestamp little from that of the tuple that was updated before. For each number,
+//! the better of the two bases is chosen by how well both predicted the tuples so far, the same in both directions.
 
 use crate::Corrupt;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 
-/// What predicts a field of a layout's updated rows.
+/// What predicts a field of a layout's updated tuples.
 #[derive(Default)]
 pub struct Changes {
     column: Option<Column>,
     numbers: Vec<NumberState>,
-    /// Residuals of a row.
+    /// Residuals of a tuple.
     residuals: Vec<u8>,
 }
 
 /// A number in the field.
 #[derive(Clone, Copy, Default)]
 struct NumberState {
-    /// Its value in the last row that was updated.
+    /// Its value in the last tuple that was updated.
     last: u64,
-    /// Averages of the bits that differed from the row's old value, and from the last row's; the newest count most.
+    /// Averages of the bits that differed from the tuple's old value, and from the last tuple's; the newest count most.
     from_old: u32,
     from_last: u32,
 }
 
 impl NumberState {
-    /// Whether the old value predicts it at least as well as the last row.
+    /// Whether the old value predicts it at least as well as the last tuple.
     fn is_near_old(&self) -> bool {
         self.from_old <= self.from_last
     }
@@ -54,7 +54,7 @@ fn apply_zigzag_delta(delta: u64, base: u64, width: usize) -> u64 {
 }
 
 impl Changes {
-    /// Codes a field of a width and an alignment, and appends it to `out`; the row that is replaced has `old`.
+    /// Codes a field of a width and an alignment, and appends it to `out`; the tuple that is replaced has `old`.
     pub fn code<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn the_better_base_is_found() {
         let (mut counter, mut time) = (NumberState::default(), NumberState::default());
-        for row in 0..50_u64 {
-            let balance = row * 7919 % 10_007;
+        for tuple in 0..50_u64 {
+            let balance = tuple * 7919 % 10_007;
             counter.update(balance, balance + 3, 4);
-            time.update(row * 7919 % 10_007 * 1000, (1 << 31) + row, 4);
+            time.update(tuple * 7919 % 10_007 * 1000, (1 << 31) + tuple, 4);
         }
         assert!(counter.from_old < counter.from_last);
         assert!(time.from_old > time.from_last);

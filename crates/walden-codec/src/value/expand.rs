@@ -2,7 +2,7 @@
 //! that gives the same bytes.
 //!
 //! A compressed value begins with its length before compression and the method (`va_tcinfo` in `varatt.h`). A value in a TOAST
-//! table is cut into chunks, a row each: number of the value, number of the chunk, the chunk. With the first chunk of a
+//! table is cut into chunks, a tuple each: number of the value, number of the chunk, the chunk. With the first chunk of a
 //! compressed value, all of it is coded; the others are predicted from it.
 
 use std::collections::VecDeque;
@@ -238,27 +238,27 @@ impl Recompressor {
         }
     }
 
-    /// The content that a chunk's row has, if its value is remembered.
-    pub fn chunk(&self, relation: u32, row: &[u8]) -> Option<&[u8]> {
-        let (number, chunk) = numbers(row)?;
+    /// The content that a chunk's tuple has, if its value is remembered.
+    pub fn chunk(&self, relation: u32, tuple: &[u8]) -> Option<&[u8]> {
+        let (number, chunk) = numbers(tuple)?;
         let value = self.values.by_number.get(&(relation, number))?;
         let at = (chunk as usize).checked_mul(TOAST_CHUNK_BYTES).filter(|&at| at < value.len())?;
         value.get(at..value.len().min(at + TOAST_CHUNK_BYTES))
     }
 }
 
-/// Bytes of the numbers that precede a chunk in its row.
+/// Bytes of the numbers that precede a chunk in its tuple.
 const CHUNK_NUMBERS: usize = 8;
 
-/// The numbers of a chunk's value and of the chunk: the first two attributes of its row (`chunk_id`, `chunk_seq`).
-fn numbers(row: &[u8]) -> Option<(u32, u32)> {
-    let word = |at: usize| Some(u32::from_le_bytes(*row.get(at..)?.first_chunk()?));
+/// The numbers of a chunk's value and of the chunk: the first two attributes of its tuple (`chunk_id`, `chunk_seq`).
+fn numbers(tuple: &[u8]) -> Option<(u32, u32)> {
+    let word = |at: usize| Some(u32::from_le_bytes(*tuple.get(at..)?.first_chunk()?));
     Some((word(0)?, word(4)?))
 }
 
-/// The number of the value whose first chunk a row has, if it has one.
-pub fn value_of_first_chunk(row: &[u8]) -> Option<u32> {
-    numbers(row).filter(|&(_, chunk)| chunk == 0).map(|(number, _)| number)
+/// The number of the value whose first chunk a tuple has, if it has one.
+pub fn value_of_first_chunk(tuple: &[u8]) -> Option<u32> {
+    numbers(tuple).filter(|&(_, chunk)| chunk == 0).map(|(number, _)| number)
 }
 
 /// TOAST values of a segment that encoding has read ahead: the first chunk codes the whole value.
@@ -278,10 +278,10 @@ impl UpcomingValues {
     /// Bytes of values that are read ahead in one segment.
     const MAX_BYTES: usize = 64 << 20;
 
-    /// Adds a row that may be a chunk; false if it does not look like one.
-    pub fn add(&mut self, relation: RelFileLocator, row: &[u8]) -> bool {
-        let Some((number, chunk)) = numbers(row) else { return false };
-        let Some(value) = row.get(CHUNK_NUMBERS..) else { return false };
+    /// Adds a tuple that may be a chunk; false if it does not look like one.
+    pub fn add(&mut self, relation: RelFileLocator, tuple: &[u8]) -> bool {
+        let Some((number, chunk)) = numbers(tuple) else { return false };
+        let Some(value) = tuple.get(CHUNK_NUMBERS..) else { return false };
         let Some(content) = value.get(LONG_HEADER_BYTES..) else { return false };
         let is_whole = LongHeader::read(value)
             .is_some_and(|header| !header.is_compressed && header.size as usize == value.len());

@@ -4,7 +4,7 @@ use crate::columns::{Decoder, Encoder};
 use crate::entropy::{Packer, Unpacker};
 use crate::page::kind::PageKind;
 use crate::predict::Predictors;
-use crate::predict::relation::{Place, Relation};
+use crate::predict::relation::{BlockAddress, Relation};
 use crate::tuple::gin::*;
 use walden_format::record::RelFileLocator;
 use walden_redo::PageStore;
@@ -27,15 +27,15 @@ fn empty_page(lower: usize, upper: usize, flags: u16) -> Box<Page> {
     page
 }
 
-fn rows(count: u32) -> Vec<Tid> {
+fn tids(count: u32) -> Vec<Tid> {
     let block = |at: u32| at / 3 + (at / 50) * 5 + (at / 400) * 70_000;
     (0..count).map(|at| Tid { block: block(at), offset_number: (at % 3 * 20 + at / 90 + 1) as u16 }).collect()
 }
 
-fn page_of_rows(count: u32, segments: impl Fn(&[Tid]) -> Vec<usize>) -> Box<Page> {
-    let rows = rows(count);
+fn page_of_tids(count: u32, segments: impl Fn(&[Tid]) -> Vec<usize>) -> Box<Page> {
+    let tids = tids(count);
     let mut list = Vec::new();
-    assert!(put_segments(&rows, &segments(&rows), &mut list));
+    assert!(put_segments(&tids, &segments(&tids), &mut list));
     let mut page = empty_page(GIN_DATA + list.len(), GinPageOpaqueData::AT, POSTING_LEAF);
     page.0[GIN_DATA..GIN_DATA + list.len()].copy_from_slice(&list);
     page
@@ -49,10 +49,10 @@ fn page_of_entries() -> Box<Page> {
         Key { flags: 0x4000, bytes }
     };
     let mut items: Vec<Vec<u8>> = (1..60)
-        .map(|at| new_entry(&key(&format!("word {}", at + 1000)), &rows(at)).expect("an entry"))
+        .map(|at| new_entry(&key(&format!("word {}", at + 1000)), &tids(at)).expect("an entry"))
         .collect();
     items.insert(7, tree_entry(&key("word 1007 and more"), 77).expect("an entry"));
-    items.push(new_entry(&Key { flags: 0, bytes: vec![1, 2, 3, 4, 0, 0, 0, 0] }, &rows(2)).unwrap());
+    items.push(new_entry(&Key { flags: 0, bytes: vec![1, 2, 3, 4, 0, 0, 0, 0] }, &tids(2)).unwrap());
     // None that could be one.
     items.push(vec![0x80, 0, 0, 1, 9, 9, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let mut page = empty_page(24 + 4 * items.len(), 0, ENTRY_LEAF);
@@ -69,9 +69,9 @@ fn page_of_entries() -> Box<Page> {
 
 fn pages() -> Vec<Box<Page>> {
     vec![
-        page_of_rows(900, |rows| filled(rows, FILLS[0])),
-        page_of_rows(1200, |rows| filled(rows, FILLS[1])),
-        page_of_rows(30, |_| vec![20, 1, 9]),
+        page_of_tids(900, |tids| filled(tids, FILLS[0])),
+        page_of_tids(1200, |tids| filled(tids, FILLS[1])),
+        page_of_tids(30, |_| vec![20, 1, 9]),
         page_of_entries(),
     ]
 }
@@ -84,8 +84,8 @@ fn code<S: Coder>(coder: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Pa
     let mut tuple_coder = predictors.tuple_coder(coder, &mut store);
     let page = |(block, source): (usize, &Option<&Page>)| {
         let mut made = Box::<Page>::default();
-        let place = Place { relation, fork: 0, block: block as u32 };
-        tuple_coder.page(place, *source, &mut made).map(|_| made)
+        let address = BlockAddress { relation, fork: 0, block: block as u32 };
+        tuple_coder.page(address, *source, &mut made).map(|_| made)
     };
     sources.iter().enumerate().map(page).collect()
 }
@@ -94,8 +94,8 @@ fn code<S: Coder>(coder: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Pa
 fn pages_come_back() {
     let pages = pages();
     let kinds: Vec<_> = pages.iter().map(|page| PageKind::of(page, 0)).collect();
-    let (rows, entries) = (PageKind::PostingTids, PageKind::GinEntries);
-    assert_eq!(kinds, [rows, rows, rows, entries]);
+    let (tids, entries) = (PageKind::PostingTids, PageKind::GinEntries);
+    assert_eq!(kinds, [tids, tids, tids, entries]);
     let mut coder = Encoder::default();
     let sources: Vec<Option<&Page>> = pages.iter().map(|page| Some(&**page)).collect();
     code(&mut coder, &sources).unwrap();
@@ -111,13 +111,13 @@ fn pages_come_back() {
 
 #[test]
 fn what_would_not_come_back_is_of_no_kind_of_gins() {
-    let page = page_of_rows(900, |rows| filled(rows, FILLS[0]));
+    let page = page_of_tids(900, |tids| filled(tids, FILLS[0]));
     for at in (GIN_DATA..page.lower()).step_by(11) {
         let mut other = page.clone();
         other.0[at] ^= 0x90;
-        if let Some((rows, counts)) = segments(&other) {
+        if let Some((tids, counts)) = segments(&other) {
             let mut list = Vec::new();
-            assert!(put_segments(&rows, &counts, &mut list));
+            assert!(put_segments(&tids, &counts, &mut list));
             assert_eq!(list, other.0[GIN_DATA..other.lower()]);
         }
     }

@@ -13,7 +13,7 @@ use walden_redo::PageStore;
 
 const ITEMS: u16 = 180;
 
-/// Whether the page has no row there: only where nobody looks to tell what the page has.
+/// Whether the page has no tuple there: only where nobody looks to tell what the page has.
 fn is_odd(number: u16) -> bool {
     number % (ITEMS / MAX_SAMPLES + 1) == 2
 }
@@ -22,12 +22,12 @@ fn page() -> Page {
     let mut page = Page::default();
     page.init(0);
     for number in 1..=ITEMS {
-        let mut row = [0; HEAP_TUPLE_HEADER_BYTES + 9];
-        row[0..2].copy_from_slice(&number.to_le_bytes());
-        row[18] = 1;
-        row[22] = HEAP_TUPLE_HEADER_BYTES as u8 + 1;
-        row[HEAP_TUPLE_HEADER_BYTES + 1..][..2].copy_from_slice(&(number * 31).to_le_bytes());
-        let item = if is_odd(number) { &row[..5] } else { &row[..] };
+        let mut tuple = [0; HEAP_TUPLE_HEADER_BYTES + 9];
+        tuple[0..2].copy_from_slice(&number.to_le_bytes());
+        tuple[18] = 1;
+        tuple[22] = HEAP_TUPLE_HEADER_BYTES as u8 + 1;
+        tuple[HEAP_TUPLE_HEADER_BYTES + 1..][..2].copy_from_slice(&(number * 31).to_le_bytes());
+        let item = if is_odd(number) { &tuple[..5] } else { &tuple[..] };
         page.insert_item(item, number).expect("there is room");
     }
     page
@@ -38,8 +38,8 @@ fn coded<S: Coder>(coder: &mut S, source: Option<&Page>) -> (PageKind, Page) {
     let (mut predictors, mut store) = (Predictors::default(), PageStore::default());
     let mut tuple_coder = predictors.tuple_coder(coder, &mut store);
     let mut made = Page::default();
-    let place = Place { relation, fork: 0, block: 7 };
-    let kind = tuple_coder.page(place, source, &mut made).expect("a page");
+    let address = BlockAddress { relation, fork: 0, block: 7 };
+    let kind = tuple_coder.page(address, source, &mut made).expect("a page");
     (kind, made)
 }
 

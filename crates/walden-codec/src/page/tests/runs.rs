@@ -11,7 +11,7 @@ use crate::columns::Coder;
 use crate::columns::{Decoder, Encoder};
 use crate::entropy::{Packer, Unpacker};
 use crate::predict::Predictors;
-use crate::predict::relation::{Place, Relation};
+use crate::predict::relation::{BlockAddress, Relation};
 use crate::tuple::items::{item, line_pointer};
 use walden_format::record::Fork;
 use walden_redo::BlockKey;
@@ -81,23 +81,23 @@ impl<S: Coder, P: Predictor<S>> Predictor<S> for OneByOne<P> {
 /// Codes a page as [`TupleCoder::page`] does, but its items one after another.
 fn page_one_by_one<S: Coder>(
     coder: &mut TupleCoder<'_, S>,
-    place: Place,
+    address: BlockAddress,
     source: Option<&Page>,
     target: &mut Page,
 ) -> Result<(), Corrupt> {
-    let kind = coder.page_kind(place, source)?;
+    let kind = coder.page_kind(address, source)?;
     if kind == PageKind::Bytes {
         return Ok(());
     }
-    let special = coder.page_frame(place, source, target)?;
+    let special = coder.page_frame(address, source, target)?;
     match kind {
         PageKind::Heap => {
-            let mut tuples = OneByOne(heap::PageTuples::new(place));
-            coder.items(place, &mut tuples, source, (target, special))
+            let mut tuples = OneByOne(heap::PageTuples::new(address));
+            coder.items(address, &mut tuples, source, (target, special))
         }
         PageKind::Index => {
-            let mut tuples = OneByOne(index::PageTuples::new(coder, place.relation, source)?);
-            coder.items(place, &mut tuples, source, (target, special))
+            let mut tuples = OneByOne(index::PageTuples::new(coder, address.relation, source)?);
+            coder.items(address, &mut tuples, source, (target, special))
         }
         _ => panic!("a page of heap or index tuples"),
     }
@@ -108,8 +108,8 @@ impl Known {
         let mut store = PageStore::default();
         let slot = store.slot(BlockKey { relation: TABLE.locator, fork: Fork::MAIN, block: KNOWN });
         let kind = rmgr::kind(Major::V18, 0, 0);
-        let rows: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
-        store.put(slot, PageBox::from(&page_of(&rows, 0, row)), LastRecord { lsn: Lsn(1), kind });
+        let tuples: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
+        store.put(slot, PageBox::from(&page_of(&tuples, 0, heap_tuple)), LastRecord { lsn: Lsn(1), kind });
         let mut predictors = Predictors::default();
         predictors.keys.is_fast = is_fast;
         if has_table {
@@ -121,12 +121,12 @@ impl Known {
     fn page<S: Coder>(&mut self, coder: &mut S, relation: Relation, source: Option<&Page>) -> Page {
         let Known { predictors, store, one_by_one } = self;
         let mut made = Page::default();
-        let place = Place { relation, fork: 0, block: 9 };
+        let address = BlockAddress { relation, fork: 0, block: 9 };
         let mut tuple_coder = predictors.tuple_coder(coder, store);
         if *one_by_one {
-            page_one_by_one(&mut tuple_coder, place, source, &mut made).expect("a page");
+            page_one_by_one(&mut tuple_coder, address, source, &mut made).expect("a page");
         } else {
-            tuple_coder.page(place, source, &mut made).expect("a page");
+            tuple_coder.page(address, source, &mut made).expect("a page");
         }
         made
     }
@@ -150,29 +150,29 @@ fn value(bytes: &mut Vec<u8>, len: usize) {
     bytes.extend((0..len).map(|at| b'a' + (at * 7 % 23) as u8));
 }
 
-/// A row of three numbers and a text: with two it could be a chunk in a TOAST table.
-fn row((form, number, len, _): Given) -> Vec<u8> {
-    let mut row = vec![0; 36];
-    // Who sees it: often the same as of the row before, sometimes not.
+/// A heap tuple of three numbers and a text: with two it could be a chunk in a TOAST table.
+fn heap_tuple((form, number, len, _): Given) -> Vec<u8> {
+    let mut heap_tuple = vec![0; 36];
+    // Who sees it: often the same as of the tuple before, sometimes not.
     let one_of = |bits: u32, values: [u8; 4]| values[(number >> bits & 3) as usize];
-    row[0..2].copy_from_slice(&[one_of(24, [7, 7, 7, 9]), 1]);
-    row[4] = one_of(26, [0, 0, 5, 5]);
-    row[8] = one_of(28, [0, 0, 114, 200]);
-    row[18..23].copy_from_slice(&[3, 0, 2, 8 + form % 3, 24]);
+    heap_tuple[0..2].copy_from_slice(&[one_of(24, [7, 7, 7, 9]), 1]);
+    heap_tuple[4] = one_of(26, [0, 0, 5, 5]);
+    heap_tuple[8] = one_of(28, [0, 0, 114, 200]);
+    heap_tuple[18..23].copy_from_slice(&[3, 0, 2, 8 + form % 3, 24]);
     if form == 11 {
-        (row[20], row[22], row[23]) = (3, 32, 5);
-        row.resize(44, 0);
+        (heap_tuple[20], heap_tuple[22], heap_tuple[23]) = (3, 32, 5);
+        heap_tuple.resize(44, 0);
     }
-    let at = row.len() - 12;
-    row[at..][..4].copy_from_slice(&number.to_le_bytes());
-    row[at + 4..][..4].copy_from_slice(&(number % 7).to_le_bytes());
+    let at = heap_tuple.len() - 12;
+    heap_tuple[at..][..4].copy_from_slice(&number.to_le_bytes());
+    heap_tuple[at + 4..][..4].copy_from_slice(&(number % 7).to_le_bytes());
     let len = if form == 10 { 130 + 20 * usize::from(len) } else { len.into() };
-    value(&mut row, len);
-    row
+    value(&mut heap_tuple, len);
+    heap_tuple
 }
 
 /// A tuple with a number as its key, or a number and a text.
-fn tuple((form, number, len, _): Given) -> Vec<u8> {
+fn index_tuple((form, number, len, _): Given) -> Vec<u8> {
     let mut tuple = vec![0; 8];
     tuple[2..4].copy_from_slice(&(number as u16 % 5).to_le_bytes());
     tuple[4..6].copy_from_slice(&(number as u16 % 200 + 1).to_le_bytes());
@@ -199,7 +199,7 @@ fn page_of(items: &[Given], special: usize, item: fn(Given) -> Vec<u8>) -> Page 
         }
         let mut item = item(given);
         if special == 0 && given.1 >> 30 < 3 {
-            // A row that nobody moved.
+            // A tuple that nobody moved.
             item[12..18].copy_from_slice(&Tid { block: 9, offset_number: page.items() + 1 }.to_bytes());
         }
         if page.insert_item(&item, page.items() + 1).is_err() {
@@ -214,7 +214,7 @@ fn check(pages: &[(Relation, Page)], index: Index) {
     let chunks = [false, true].map(|one_by_one| {
         let mut known = Known::new(one_by_one, index);
         for (relation, page) in pages {
-            survey(&mut known.predictors.rows.survey, relation.locator, 0, page);
+            survey(&mut known.predictors.layouts.survey, relation.locator, 0, page);
         }
         let mut coder = Encoder::default();
         for (relation, page) in pages {
@@ -248,16 +248,16 @@ proptest! {
             let items = if *are_in_turn { in_turn(items) } else { items.clone() };
             let items = if *have_same { with_same(&items) } else { items };
             if *of_index {
-                (INDEX, page_of(&items, 16, tuple))
+                (INDEX, page_of(&items, 16, index_tuple))
             } else {
-                (TABLE, page_of(&items, 0, row))
+                (TABLE, page_of(&items, 0, heap_tuple))
             }
         });
         check(&pages.collect::<Vec<_>>(), Index { has_table, is_fast });
     }
 }
 
-/// With numbers one after another, but for some: keys that are near each other, rows that are seen alike.
+/// With numbers one after another, but for some: keys that are near each other, tuples that are seen alike.
 fn in_turn(items: &[Given]) -> Vec<Given> {
     let number = |at: usize, number: u32| if number < u32::MAX / 50 { number } else { at as u32 };
     items.iter().enumerate().map(|(at, item)| (0, number(at, item.1), item.2, item.3)).collect()
@@ -273,7 +273,7 @@ fn rows_with_the_same_text_do_not_say_it_again() {
     let index = Index { has_table: false, is_fast: false };
     let page = |len: &dyn Fn(u32) -> u8| {
         let items: Vec<Given> = (0..40).map(|number| (0, number * 31, len(number), false)).collect();
-        page_of(&items, 0, row)
+        page_of(&items, 0, heap_tuple)
     };
     let same = page(&|_| 20);
     let pages = [
@@ -283,7 +283,7 @@ fn rows_with_the_same_text_do_not_say_it_again() {
         page(&|number| if number == 20 { 9 } else { 20 }),
     ];
     let mut known = Known::new(false, index);
-    pages.iter().for_each(|page| survey(&mut known.predictors.rows.survey, TABLE.locator, 0, page));
+    pages.iter().for_each(|page| survey(&mut known.predictors.layouts.survey, TABLE.locator, 0, page));
     // All but the first; those after ten, nine of which are like the one before; all but the first, which is told so, too;
     // those after the tenth from the second one on that is not.
     let at_once = [(false, 39), (true, 30), (true, 39), (true, 9)];
@@ -298,7 +298,7 @@ fn rows_with_the_same_text_do_not_say_it_again() {
 #[test]
 fn rows_are_not_asked_for_keys_that_tell_each_other() {
     let items: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
-    let mut page = page_of(&items, 16, tuple);
+    let mut page = page_of(&items, 16, index_tuple);
     for number in 1..=page.items() {
         // All of the page that is known.
         let place = Tid { block: KNOWN, offset_number: number }.to_bytes();
@@ -308,7 +308,7 @@ fn rows_are_not_asked_for_keys_that_tell_each_other() {
     for is_fast in [false, true] {
         let index = Index { has_table: true, is_fast };
         let mut known = Known::new(false, index);
-        survey(&mut known.predictors.rows.survey, INDEX.locator, 0, &page);
+        survey(&mut known.predictors.layouts.survey, INDEX.locator, 0, &page);
         known.page(&mut Encoder::default(), INDEX, Some(&page));
         assert_eq!(known.predictors.last_run().1 == 99, is_fast, "all but the first at once");
         check(&[(INDEX, page.clone()), (INDEX, page.clone())], index);
@@ -318,9 +318,11 @@ fn rows_are_not_asked_for_keys_that_tell_each_other() {
 #[test]
 fn most_items_of_a_page_are_coded_at_once() {
     let items: Vec<Given> = (0..100).map(|number| (0, number * 31, (number % 20) as u8, false)).collect();
-    for (relation, page) in [(TABLE, page_of(&items, 0, row)), (INDEX, page_of(&items, 16, tuple))] {
+    for (relation, page) in
+        [(TABLE, page_of(&items, 0, heap_tuple)), (INDEX, page_of(&items, 16, index_tuple))]
+    {
         let mut known = Known::new(false, Index { has_table: false, is_fast: false });
-        survey(&mut known.predictors.rows.survey, relation.locator, 0, &page);
+        survey(&mut known.predictors.layouts.survey, relation.locator, 0, &page);
         known.page(&mut Encoder::default(), relation, Some(&page));
         assert_eq!(known.predictors.last_run().1, usize::from(page.items()) - 1, "all but the first");
     }

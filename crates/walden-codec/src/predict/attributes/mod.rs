@@ -9,7 +9,7 @@ use walden_format::record::RelFileLocator;
 use walden_redo::page::varlena::TOAST_POINTER_CONTENT;
 
 use self::varlena::{Chunks, ValueCoder};
-use super::names::CachedMap;
+use super::keyed_columns::CachedMap;
 use super::survey::{Survey, TupleKind};
 use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Kind};
@@ -25,14 +25,14 @@ use crate::{Corrupt, corrupt};
 pub struct LayoutKey(pub u32, pub u64);
 
 impl LayoutKey {
-    fn mixed(self) -> u32 {
+    fn hash(self) -> u32 {
         self.0 << 8 ^ (self.1 >> 32) as u32 ^ (self.1 as u32).rotate_left(16)
     }
 }
 
-/// What is known of attributes: the same in both directions, but for the survey.
+/// The layouts of tuples, and what is known of their attributes: the same in both directions, but for the survey.
 #[derive(Default)]
-pub struct Rows {
+pub struct Layouts {
     /// As in [`super::Predictors`].
     pub cases: Cases,
     numbers: CachedMap<LayoutKey, u32>,
@@ -50,11 +50,11 @@ pub struct Rows {
 }
 
 struct Layout {
-    form: Column,
+    tuple_forms: Column,
     /// Which fields differ from those of the tuple that is replaced.
     changed: Column,
-    lengths: Column,
-    bytes: Column,
+    tuple_lengths: Column,
+    tuple_bytes: Column,
     schema: Option<Schema>,
     last: LastTuple,
 }
@@ -233,7 +233,7 @@ const FORM_NEW_SCHEMA: u8 = 2;
 /// With the values of any length of the layout's last tuple.
 pub const FORM_REPEATED: u8 = 3;
 
-impl Rows {
+impl Layouts {
     /// Leaves out the cases that are not in the set.
     pub fn set_cases(&mut self, cases: Cases) {
         self.cases = cases;
@@ -246,7 +246,7 @@ impl Rows {
 
     /// The fields of a layout; none if it has no schema.
     pub fn fields(&mut self, key: LayoutKey) -> &[Field] {
-        let number = self.numbers.existing(key, key.mixed());
+        let number = self.numbers.existing(key, key.hash());
         let schema = number.and_then(|number| self.layouts[number as usize].schema.as_ref());
         schema.map_or(&[], |schema| &schema.fields)
     }
@@ -254,10 +254,10 @@ impl Rows {
     /// A layout's number, by which [`Self::schema`] finds it, and the column of its tuples' forms, if tuples of it can be
     /// coded as runs.
     pub fn layout_of_run(&mut self, key: LayoutKey) -> Option<(usize, Column)> {
-        let number = self.numbers.existing(key, key.mixed())? as usize;
-        let Layout { form, schema, .. } = &self.layouts[number];
+        let number = self.numbers.existing(key, key.hash())? as usize;
+        let Layout { tuple_forms, schema, .. } = &self.layouts[number];
         let schema = schema.as_ref().filter(|schema| schema.chunks.is_none())?;
-        (schema.lengths().count() <= MAX_VALUES).then_some((number, *form))
+        (schema.lengths().count() <= MAX_VALUES).then_some((number, *tuple_forms))
     }
 
     /// The last tuple of a layout.
@@ -301,11 +301,11 @@ impl Rows {
         let locator = source.map(|(_, kind)| kind.relation);
         let source = source.map(|(attributes, _)| attributes);
         let layout = &mut self.layouts[number];
-        let form = match u8::try_from(coder.symbol(layout.form, form.into())?) {
+        let form = match u8::try_from(coder.symbol(layout.tuple_forms, form.into())?) {
             Ok(FORM_BYTES) => {
-                let len = coder.symbol(layout.lengths, source.map_or(0, |bytes| bytes.len() as u64))?;
+                let len = coder.symbol(layout.tuple_lengths, source.map_or(0, |bytes| bytes.len() as u64))?;
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
-                return coder.bytes(layout.bytes, source.unwrap_or_default(), len, out);
+                return coder.bytes(layout.tuple_bytes, source.unwrap_or_default(), len, out);
             }
             Ok(form @ (FORM_SCHEMA | FORM_REPEATED)) => form,
             Ok(form @ FORM_NEW_SCHEMA) => {
@@ -325,12 +325,12 @@ impl Rows {
     /// The number of a layout.
     fn layout<S: Coder>(&mut self, coder: &mut S, key: LayoutKey) -> Result<usize, Corrupt> {
         let layouts = &mut self.layouts;
-        let number = self.numbers.get(key, key.mixed(), || {
+        let number = self.numbers.get(key, key.hash(), || {
             layouts.push(Layout {
-                form: coder.column(Kind::Symbols(Class::TupleHeaders))?,
+                tuple_forms: coder.column(Kind::Symbols(Class::TupleHeaders))?,
                 changed: coder.column(Kind::Symbols(Class::TupleHeaders))?,
-                lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
-                bytes: coder.column(Kind::Bytes(Class::Text))?,
+                tuple_lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
+                tuple_bytes: coder.column(Kind::Bytes(Class::Text))?,
                 schema: None,
                 last: LastTuple::default(),
             });
@@ -367,7 +367,7 @@ impl Rows {
     }
 
     /// Codes the attributes of a tuple field by field, and appends them to `out`. The relation is given by its number and,
-    /// when encoding, by its name.
+    /// when encoding, by its locator.
     fn code_fields<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -375,7 +375,8 @@ impl Rows {
         relation: (u32, Option<RelFileLocator>),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let Rows { cases, layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } = self;
+        let Layouts { cases, layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } =
+            self;
         let Tuple { number, end_align, is_repeated, old, source } = tuple;
         let Layout { changed, schema, last, .. } = &mut layouts[number];
         let schema = schema
@@ -483,40 +484,42 @@ mod tests {
 
     #[test]
     fn a_row_with_the_kept_values_may_replace_one_of_another_length() {
-        // Two numbers around a text: the second is elsewhere in each row.
-        let row = |number: u32, len: u8| {
+        // Two numbers around a text: the second is elsewhere in each tuple.
+        let tuple = |number: u32, len: u8| {
             let text = [(len + 1) << 1 | 1].into_iter().chain((0..len).map(|at| b'a' + at % 7));
-            let mut row: Vec<u8> = number.to_le_bytes().into_iter().chain(text).collect();
-            row.resize(row.len().next_multiple_of(4), 0);
-            row.extend((number * 7919).to_le_bytes());
-            row
+            let mut tuple: Vec<u8> = number.to_le_bytes().into_iter().chain(text).collect();
+            tuple.resize(tuple.len().next_multiple_of(4), 0);
+            tuple.extend((number * 7919).to_le_bytes());
+            tuple
         };
         let mut given: Vec<(Vec<u8>, Option<Vec<u8>>)> =
-            (0..20).map(|number| (row(number, number as u8), None)).collect();
-        given.extend((0..20).map(|number| (row(number, 30), None)));
+            (0..20).map(|number| (tuple(number, number as u8), None)).collect();
+        given.extend((0..20).map(|number| (tuple(number, 30), None)));
         // Shorter, longer, as long as it.
-        given.extend([2, 90, 30].map(|len| (row(77, 30), Some(row(77, len)))));
-        given.extend([2, 90, 30].map(|len| (row(78, 30), Some(row(77, len)))));
+        given.extend([2, 90, 30].map(|len| (tuple(77, 30), Some(tuple(77, len)))));
+        given.extend([2, 90, 30].map(|len| (tuple(78, 30), Some(tuple(77, len)))));
         let kind = TupleKind { relation: RelFileLocator::default(), layout: 0, bitmap: &[] };
         let key = LayoutKey(0, 0);
-        let mut rows = Rows::default();
-        given.iter().for_each(|(row, _)| rows.survey.add(kind, row));
+        let mut layouts = Layouts::default();
+        given.iter().for_each(|(tuple, _)| layouts.survey.add(kind, tuple));
         let mut coder = Encoder::default();
-        for (row, old) in &given {
+        for (tuple, old) in &given {
             let mut out = Vec::new();
-            rows.tuple(&mut coder, (key, 1), old.as_deref(), Some((row, kind)), &mut out).expect("a row");
-            assert_eq!(out, *row);
+            layouts
+                .tuple(&mut coder, (key, 1), old.as_deref(), Some((tuple, kind)), &mut out)
+                .expect("a tuple");
+            assert_eq!(out, *tuple);
         }
-        let layout = &rows.layouts[0];
+        let layout = &layouts.layouts[0];
         assert!(layout.schema.as_ref().is_some_and(Schema::has_values));
         assert!(layout.last.repeats.0 >= 25, "all of the last ones had the kept text");
         let chunk = coder.chunk(&mut Packer::new(1, true));
-        let (mut rows, mut coder) = (Rows::default(), Decoder::default());
+        let (mut layouts, mut coder) = (Layouts::default(), Decoder::default());
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
-        for (row, old) in &given {
+        for (tuple, old) in &given {
             let mut out = Vec::new();
-            rows.tuple(&mut coder, (key, 1), old.as_deref(), None, &mut out).expect("a row");
-            assert_eq!(out, *row);
+            layouts.tuple(&mut coder, (key, 1), old.as_deref(), None, &mut out).expect("a tuple");
+            assert_eq!(out, *tuple);
         }
         coder.finish().expect("nothing is left");
     }

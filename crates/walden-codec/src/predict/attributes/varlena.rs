@@ -46,7 +46,7 @@ pub struct Chunks<'c> {
     pub column: Column,
     /// Values that encoding has seen ahead.
     pub ahead: &'c UpcomingValues,
-    /// The table's number, and its name when encoding.
+    /// The table's number, and its locator when encoding.
     pub relation: (u32, Option<RelFileLocator>),
 }
 

@@ -7,8 +7,8 @@ use walden_redo::page::gin::MAX_PACKED_OFFSET_NUMBER;
 use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
-use crate::predict::names::Topic;
-use crate::predict::relation::{Place, Relation};
+use crate::predict::keyed_columns::Topic;
+use crate::predict::relation::{BlockAddress, Relation};
 use crate::predict::{Predictor, TupleCoder};
 use crate::tuple::gin::{Entry, EntryHead, HEADER, Key, are_apart, entry_with, is_entry, replaced};
 use crate::zigzag::{zigzag_delta_u64, zigzag_value_u64};
@@ -18,7 +18,7 @@ use walden_redo::page::Tid;
 /// The data of a record that inserts an entry, or replaces one.
 pub struct NewEntry {
     /// The page.
-    pub place: Place,
+    pub address: BlockAddress,
 }
 
 impl<S: Coder> Predictor<S> for NewEntry {
@@ -32,12 +32,13 @@ impl<S: Coder> Predictor<S> for NewEntry {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let relation = self.place.relation;
+        let relation = self.address.relation;
         let kind = Kind::Rows(Class::IndexTuples, GinInsertEntry::WIDTH as u16);
-        let column = coder.names.column(coder.coder, Topic::GinEntry, [relation.number, 0, 0], kind)?;
+        let column =
+            coder.keyed_columns.column(coder.coder, Topic::EntryHeads, [relation.number, 0, 0], kind)?;
         let head = source.and_then(|data| data.first_chunk()).unwrap_or(&[0; GinInsertEntry::WIDTH]);
         let head = coder.coder.array(column, head)?;
-        let old = replaced(&head).and_then(|number| coder.known_page(self.place)?.item(number));
+        let old = replaced(&head).and_then(|number| coder.known_page(self.address)?.item(number));
         let old = old.unwrap_or_default().to_vec();
         coder.pending.settle(relation.number);
         out.extend_from_slice(&head);
@@ -57,7 +58,7 @@ impl<S: Coder> Predictor<S> for NewEntry {
 /// `ginInsertCleanup` takes the pending list's keys in their order, so an entry's key is mostly the next one. It stops where its
 /// memory is full, so an entry may lack the last TIDs of its key.
 #[derive(Default)]
-struct Way {
+struct PendingPrediction {
     /// Keys that are skipped before it.
     skip: usize,
     /// TIDs that stay pending.
@@ -71,19 +72,19 @@ const MAX_SKIP: usize = 64;
 /// TIDs that may stay pending.
 const MAX_LEFT: usize = 16;
 
-impl Way {
+impl PendingPrediction {
     /// Finds out, when encoding, how an entry follows from the pending list; `before` is the entry that it replaces.
     fn find<'k>(
         pending: impl Iterator<Item = (&'k Key, &'k [Tid])>,
         before: Option<&Entry<'_>>,
         body: &[u8],
-    ) -> Way {
-        let mut ways = pending.take(MAX_SKIP).enumerate();
+    ) -> PendingPrediction {
+        let mut keys = pending.take(MAX_SKIP).enumerate();
         // Most entries have a key that is predicted, or else are not worth another look.
         let new = if before.is_none() { Entry::of(body) } else { None };
-        let way =
-            ways.find(|(_, (key, _))| before.is_some() || new.as_ref().is_some_and(|new| new.key == **key));
-        let Some((skip, (key, tids))) = way else { return Way::default() };
+        let of_entry =
+            keys.find(|(_, (key, _))| before.is_some() || new.as_ref().is_some_and(|new| new.key == **key));
+        let Some((skip, (key, tids))) = of_entry else { return PendingPrediction::default() };
         // TIDs that are known twice count once; without such, their number says how many are left.
         let count = Tid::read(body).map_or(0, |tid| tid.offset_number.into());
         let known = before.and_then(|entry| entry.tids.as_deref()).unwrap_or_default();
@@ -96,10 +97,10 @@ impl Way {
         for left in lefts.filter(|&left| left < MAX_LEFT.min(tids.len())) {
             let entry = entry_with(before, key, &tids[..tids.len() - left]);
             if entry.as_ref().is_some_and(|(entry, _)| entry == body) {
-                return Way { skip, left, entry };
+                return PendingPrediction { skip, left, entry };
             }
         }
-        Way { skip, ..Way::default() }
+        PendingPrediction { skip, ..PendingPrediction::default() }
     }
 }
 
@@ -119,12 +120,12 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
         let before = Entry::of(old).filter(|_| replaces);
         let before = before.as_ref();
-        let Way { skip, left, entry } = body.map_or(Way::default(), |body| {
-            Way::find(self.pending.next(relation.number, before), before, body)
+        let PendingPrediction { skip, left, entry } = body.map_or(PendingPrediction::default(), |body| {
+            PendingPrediction::find(self.pending.next(relation.number, before), before, body)
         });
         // 0: not predicted; else 1 + the TIDs that are left for later.
         let left = if entry.is_some() { 1 + left as u64 } else { 0 };
-        let column = self.entry_column(relation, 5, replaces)?;
+        let column = self.entry_column(relation, Topic::EntryFormsInRecords, replaces)?;
         let left = self.coder.symbol(column, left)?;
         if left == 0 {
             return Ok(false);
@@ -132,13 +133,13 @@ impl<S: Coder> TupleCoder<'_, S> {
         let skip = if replaces {
             0
         } else {
-            let column = self.entry_column(relation, 6, replaces)?;
+            let column = self.entry_column(relation, Topic::SkippedKeys, replaces)?;
             usize::try_from(self.coder.symbol(column, skip as u64)?).unwrap_or(usize::MAX)
         };
         let wrong = Corrupt("cannot decode a GIN entry: expected one that the pending list predicts");
         let ((tuple, tids), sort_key) = {
-            let mut ways = self.pending.next(relation.number, before);
-            let (key, tids) = ways.nth(skip.min(MAX_SKIP)).ok_or(wrong)?;
+            let mut keys = self.pending.next(relation.number, before);
+            let (key, tids) = keys.nth(skip.min(MAX_SKIP)).ok_or(wrong)?;
             let left = usize::try_from(left - 1).ok().and_then(|left| tids.len().checked_sub(left));
             let tids = &tids[..left.ok_or(wrong)?];
             let sort_key = SortKey::of(before.map_or(&key.bytes, |entry| &entry.key.bytes));
@@ -155,9 +156,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(true)
     }
 
-    fn entry_column(&mut self, relation: Relation, what: u32, replaces: bool) -> Result<Column, Corrupt> {
-        let like = [relation.number, what, replaces.into()];
-        self.names.column(self.coder, Topic::GinEntry, like, Kind::Symbols(Class::IndexTuples))
+    fn entry_column(&mut self, relation: Relation, topic: Topic, has_old: bool) -> Result<Column, Corrupt> {
+        let key = [relation.number, has_old.into(), 0];
+        self.keyed_columns.column(self.coder, topic, key, Kind::Symbols(Class::IndexTuples))
     }
 
     /// Removes an entry's TIDs from the pending list.
@@ -177,10 +178,10 @@ impl<S: Coder> TupleCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let is_known = old.len() >= HEADER;
-        let like = |what: u32| [relation.number, what, u32::from(is_known)];
-        // The header: mixed with the old one's.
+        let key = [relation.number, is_known.into(), 0];
+        // The header: XORed with the old one's.
         let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
-        let column = self.names.column(self.coder, Topic::GinEntry, like(1), kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::EntryHeaders, key, kind)?;
         let mut header = body.and_then(|body| body.first_chunk()).copied().unwrap_or([0; HEADER]);
         header.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
         let mut header = self.coder.array(column, &header)?;
@@ -188,8 +189,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         out.extend_from_slice(&header);
         let old = old.get(HEADER..).unwrap_or_default();
         let body = body.map_or(&[][..], |body| &body[HEADER..]);
-        let lengths = self.entry_column(relation, 2, is_known)?;
-        let common = self.entry_column(relation, 3, is_known)?;
+        let lengths = self.entry_column(relation, Topic::EntryGrowth, is_known)?;
+        let common = self.entry_column(relation, Topic::EntryApart, is_known)?;
         // Growth, as entries seldom become shorter; then how far from the old one's end they part.
         let growth = zigzag_delta_u64(body.len() as u64, old.len() as u64);
         let growth = self.coder.symbol(lengths, growth)?;
@@ -206,7 +207,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             same.ok_or_else(|| corrupt("cannot decode a GIN entry: expected a shared prefix within both"))?;
         out.extend_from_slice(&old[..same]);
         let kind = Kind::Bytes(if is_known { Class::Payload } else { Class::Text });
-        let column = self.names.column(self.coder, Topic::GinEntry, like(4), kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::EntryRemainder, key, kind)?;
         self.coder.bytes(column, body.get(same..).unwrap_or_default(), len - same, out)
     }
 }

@@ -10,7 +10,7 @@ use walden_redo::page::{PAGE_BYTES, PAGE_CONTENTS, Page};
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
-use crate::predict::names::Topic;
+use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::Relation;
 use crate::predict::{Predictor, TupleCoder, UnknownItems};
 use crate::tuple::gin::{
@@ -56,7 +56,7 @@ impl<S: Coder> Predictor<S> for PageEntries {
         let relation = self.relation;
         let entry = source.and_then(as_entry);
         let (entry, block) = (entry.as_ref().map(|entry| &entry.0), entry.as_ref().map(|entry| entry.1));
-        let forms = coder.gin_column([relation.number, 2, 0])?;
+        let forms = coder.gin_column(Topic::EntryForms, relation.number)?;
         let form = entry.map_or(OTHER, |entry| match &entry.tids {
             None => TREE,
             Some(tids) => LISTED + tids.len() as u64,
@@ -67,7 +67,7 @@ impl<S: Coder> Predictor<S> for PageEntries {
         }
         let key = self.key(coder, entry.map(|entry| &entry.key))?;
         let made = if form == TREE {
-            let blocks = coder.gin_column([relation.number, 2, 1])?;
+            let blocks = coder.gin_column(Topic::Trees, relation.number)?;
             let block = block.map_or(0, |block| zigzag_delta(block, self.block));
             self.block = zigzag_value(narrow(coder.coder.symbol(blocks, block.into())?)?, self.block);
             tree_entry(&key, self.block)
@@ -95,7 +95,7 @@ impl PageEntries {
         const IS_TEXT: u64 = 1;
         const NEW_FLAGS: u64 = 2;
         let relation = self.relation.number;
-        let forms = coder.gin_column([relation, 4, 0])?;
+        let forms = coder.gin_column(Topic::KeyForms, relation)?;
         let as_text = source.and_then(|key| text(&key.bytes));
         let form = source.map_or(0, |key| {
             let text = if as_text.is_some() { IS_TEXT } else { 0 };
@@ -123,24 +123,24 @@ impl PageEntries {
         let wrong = Corrupt("cannot decode a GIN key: expected fewer bytes");
         let relation = self.relation.number;
         let same = source.iter().zip(&self.key).take_while(|(new, last)| new == last).count();
-        let common = coder.gin_column([relation, 4, 1])?;
+        let common = coder.gin_column(Topic::KeyCommon, relation)?;
         let same = usize::try_from(coder.coder.symbol(common, same as u64)?).unwrap_or(usize::MAX);
         if same > self.key.len() {
             return Err(wrong);
         }
         self.key.truncate(same);
-        let lengths = coder.gin_column([relation, 4, 2])?;
+        let lengths = coder.gin_column(Topic::KeyLengths, relation)?;
         let len = coder.coder.symbol(lengths, source.len().saturating_sub(same) as u64)?;
         let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES).ok_or(wrong)?;
-        let (like, kind) = ([relation, 4, 3], Kind::Bytes(Class::Text));
-        let texts = coder.names.column(coder.coder, Topic::GinPage, like, kind)?;
+        let (key, kind) = ([relation, 0, 0], Kind::Bytes(Class::Text));
+        let texts = coder.keyed_columns.column(coder.coder, Topic::KeyRemainder, key, kind)?;
         coder.coder.bytes(texts, source.get(same..).unwrap_or_default(), len, &mut self.key)
     }
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    fn gin_column(&mut self, like: [u32; 3]) -> Result<Column, Corrupt> {
-        self.names.column(self.coder, Topic::GinPage, like, Kind::Symbols(Class::IndexTuples))
+    fn gin_column(&mut self, topic: Topic, relation: u32) -> Result<Column, Corrupt> {
+        self.keyed_columns.column(self.coder, topic, [relation, 0, 0], Kind::Symbols(Class::IndexTuples))
     }
 
     /// Codes a leaf of a posting tree; its header and special area are known.
@@ -152,12 +152,12 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let list = source.and_then(segments);
         let (tids, counts) = (list.as_ref().map(|list| &list.0[..]), list.as_ref().map(|list| &list.1[..]));
-        let (like, kind) = ([relation.number, 0, 0], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
-        let bounds = self.names.column(self.coder, Topic::GinPage, like, kind)?;
+        let (key, kind) = ([relation.number, 0, 0], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
+        let bounds = self.keyed_columns.column(self.coder, Topic::Bounds, key, kind)?;
         let bound = source.and_then(|page| page.0[PAGE_CONTENTS..].first_chunk()).copied();
         let bound: [u8; TID_BYTES] = self.coder.array(bounds, &bound.unwrap_or_default())?;
         target.0[PAGE_CONTENTS..PAGE_CONTENTS + TID_BYTES].copy_from_slice(&bound);
-        let column = self.gin_column([relation.number, 0, 1])?;
+        let column = self.gin_column(Topic::PostingCounts, relation.number)?;
         let count = self.coder.symbol(column, tids.map_or(0, |tids| tids.len() as u64))?;
         let tids = self.tids_in_order([relation.number, 1], tids, count)?;
         let counts = self.segment_counts(column, &tids, counts)?;
@@ -212,8 +212,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         const FAR: u64 = 2;
         let wrong = Corrupt("cannot decode a posting list: expected TIDs that fit their types");
         let count = usize::try_from(count).ok().filter(|&count| count <= PAGE_BYTES).ok_or(wrong)?;
-        let steps = self.gin_column([relation, what, 10])?;
-        let far = self.gin_column([relation, what, 11])?;
+        let (key, kind) = ([relation, what, 0], Kind::Symbols(Class::IndexTuples));
+        let steps = self.keyed_columns.column(self.coder, Topic::TidSteps, key, kind)?;
+        let far = self.keyed_columns.column(self.coder, Topic::FarBlocks, key, kind)?;
         let mut tids = Vec::with_capacity(count);
         let mut last = Tid { block: 0, offset_number: 0 };
         for at in 0..count {

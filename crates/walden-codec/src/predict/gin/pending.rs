@@ -5,7 +5,7 @@ use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, header, t_info};
 use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
-use crate::predict::names::Topic;
+use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::Relation;
 use crate::predict::{Predictor, TupleCoder};
 use crate::tuple::gin::{HEADER, Tuples, is_pending, put_word, word_of};
@@ -57,17 +57,21 @@ impl<S: Coder> Predictor<S> for PendingTuples {
     ) -> Result<(), Corrupt> {
         let relation = self.relation;
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let counts = coder.pending_column(relation, 0, symbols)?;
+        let counts = coder.pending_column(relation, Topic::PendingCount, symbols)?;
         let count = source.map_or(0, |data| Tuples { data }.count() as u64);
         let count = coder.coder.symbol(counts, count)?;
-        let tids = coder.pending_column(relation, 1, Kind::Rows(Class::IndexTuples, TID_BYTES as u16))?;
+        let tids = coder.pending_column(
+            relation,
+            Topic::PendingTids,
+            Kind::Rows(Class::IndexTuples, TID_BYTES as u16),
+        )?;
         let first = source.and_then(|data| Tuples { data }.next());
         let mut expected = coder.expected_word(relation, tids, first)?;
         let columns = PendingColumns {
             tids,
-            forms: coder.pending_column(relation, 5, symbols)?,
-            sizes: coder.pending_column(relation, 6, symbols)?,
-            keys: coder.pending_column(relation, 7, Kind::Bytes(Class::Text))?,
+            forms: coder.pending_column(relation, Topic::PendingForms, symbols)?,
+            sizes: coder.pending_column(relation, Topic::PendingSizes, symbols)?,
+            keys: coder.pending_column(relation, Topic::PendingKeys, Kind::Bytes(Class::Text))?,
         };
         let mut tuples = source.map(|data| Tuples { data });
         for _ in 0..count {
@@ -83,8 +87,8 @@ impl<S: Coder> Predictor<S> for PendingTuples {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    fn pending_column(&mut self, relation: Relation, what: u32, kind: Kind) -> Result<Column, Corrupt> {
-        self.names.column(self.coder, Topic::Pending, [relation.number, what, 0], kind)
+    fn pending_column(&mut self, relation: Relation, topic: Topic, kind: Kind) -> Result<Column, Corrupt> {
+        self.keyed_columns.column(self.coder, topic, [relation.number, 0, 0], kind)
     }
 
     /// Codes what predicts the first tuple: the heap tuple that was inserted last, and a word of a text.
@@ -95,7 +99,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         first: Option<&[u8]>,
     ) -> Result<Expected, Corrupt> {
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let column = self.pending_column(relation, 2, symbols)?;
+        let column = self.pending_column(relation, Topic::PendingLatest, symbols)?;
         let tid = first.and_then(Tid::read);
         let latest = self.keys.latest.filter(|latest| first.is_none() || tid == Some(*latest));
         let tid = match self.coder.symbol(column, latest.is_some().into())? {
@@ -108,14 +112,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         // 0 for none; else 1 + which text; then how many words are left out.
         let first = first.filter(|_| self.cases.has(Case::PendingWords));
         let known = first.and_then(word_of).and_then(|word| {
-            let mut texts = self.rows.vectors.words().enumerate();
+            let mut texts = self.layouts.vectors.words().enumerate();
             texts.find_map(|(rank, words)| Some((rank, words.search(word).ok()?)))
         });
-        let column = self.pending_column(relation, 3, symbols)?;
+        let column = self.pending_column(relation, Topic::PendingVectors, symbols)?;
         let text = self.coder.symbol(column, known.map_or(0, |(rank, _)| rank as u64 + 1))?;
         let mut word = 0;
         if text > 0 {
-            let column = self.pending_column(relation, 4, symbols)?;
+            let column = self.pending_column(relation, Topic::PendingWords, symbols)?;
             word = self.coder.symbol(column, known.map_or(0, |(_, word)| word as u64))?;
         }
         let text = usize::try_from(text).unwrap_or(usize::MAX).checked_sub(1);
@@ -131,7 +135,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let start = out.len();
-        let words = expected.text.and_then(|rank| self.rows.vectors.words().nth(rank));
+        let words = expected.text.and_then(|rank| self.layouts.vectors.words().nth(rank));
         let word = words.and_then(|words| words.get(expected.word));
         let is_predicted = word.is_some_and(|word| put_word(expected.tid, word, out));
         let form = match source {
@@ -161,7 +165,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         out.extend_from_slice(&header(expected.tid, info));
         self.coder.bytes(columns.keys, source.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
         // The words that follow may be those after it.
-        let words = expected.text.and_then(|rank| self.rows.vectors.words().nth(rank));
+        let words = expected.text.and_then(|rank| self.layouts.vectors.words().nth(rank));
         if let Some((words, word)) = words.zip(word_of(&out[start..])) {
             expected.word = match words.search(word) {
                 Ok(found) => found + 1,

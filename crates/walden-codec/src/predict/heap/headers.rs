@@ -7,7 +7,7 @@ use walden_format::payload::heap::UpdateFlags;
 use walden_redo::page::heap_tuple::{LOGGED_FIELDS, LOGGED_FIELDS_BYTES};
 
 use crate::predict::attributes::LayoutKey;
-use crate::predict::names::{Names, Topic};
+use crate::predict::keyed_columns::{KeyedColumns, Topic};
 use crate::tuple::heap::{HeapHeader, HeapTuple, completed_update, fields, has_nulls, layout};
 use crate::{Corrupt, corrupt};
 
@@ -98,19 +98,19 @@ impl HeapHeaders {
     pub fn header<S: Coder>(
         &mut self,
         coder: &mut S,
-        names: &mut Names,
+        keyed_columns: &mut KeyedColumns,
         relation: u32,
         source: Option<&HeapHeader>,
     ) -> Result<HeapHeader, Corrupt> {
-        let column =
-            names.column(coder, Topic::TupleHeader, [relation, 0, 0], Kind::Symbols(Class::TupleHeaders))?;
+        let kind = Kind::Symbols(Class::TupleHeaders);
+        let column = keyed_columns.column(coder, Topic::TupleHeaders, [relation, 0, 0], kind)?;
         let source_in_numbers = source.filter(|_| self.cases.has(Case::TupleHeads));
         let known_headers = self.relation(relation);
         let known = source_in_numbers.and_then(|header| known_headers.headers.find(header));
         match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
                 let kind = Kind::Rows(Class::TupleHeaders, LOGGED_FIELDS_BYTES as u16);
-                let column = names.column(coder, Topic::TupleHeader, [relation, 1, 0], kind)?;
+                let column = keyed_columns.column(coder, Topic::NewTupleHeaders, [relation, 0, 0], kind)?;
                 let header = coder.array(column, source.unwrap_or(&HeapHeader::default()))?;
                 if known_headers.headers.0.len() < MAX_HEADERS {
                     known_headers.headers.add(header);
@@ -130,14 +130,15 @@ impl HeapHeaders {
     pub fn bitmap<S: Coder>(
         &mut self,
         coder: &mut S,
-        names: &mut Names,
+        keyed_columns: &mut KeyedColumns,
         relation: u32,
         header: &HeapHeader,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, Corrupt> {
         let symbols = Kind::Symbols(Class::TupleHeaders);
-        let column = names.column(coder, Topic::NullBitmap, bitmap_column(relation, header), symbols)?;
+        let column =
+            keyed_columns.column(coder, Topic::NullBitmaps, bitmap_column(relation, header), symbols)?;
         let has_numbers = self.cases.has(Case::NullBitmaps);
         let known_headers = self.relation(relation);
         let known = known_headers.bitmaps(fields(header).header_len);
@@ -156,10 +157,10 @@ impl HeapHeaders {
                     corrupt("cannot decode a tuple header: expected t_hoff after the null bitmap")
                 })?;
                 let kind = Kind::Bytes(Class::TupleHeaders);
-                let column = names.column(
+                let column = keyed_columns.column(
                     coder,
-                    Topic::NullBitmap,
-                    [relation, fields(header).header_len.into(), 1],
+                    Topic::NewNullBitmaps,
+                    [relation, fields(header).header_len.into(), 0],
                     kind,
                 )?;
                 let start = out.len();
@@ -190,7 +191,7 @@ impl HeapHeaders {
     /// What heap tuples like this one, an item on its page, have in common: none if there are no columns for it yet.
     pub fn similar<'i>(
         &mut self,
-        names: &mut Names,
+        keyed_columns: &mut KeyedColumns,
         relation: u32,
         item: &'i [u8],
     ) -> Option<SimilarHeaders<'i>> {
@@ -202,8 +203,8 @@ impl HeapHeaders {
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;
         Some(SimilarHeaders {
             relation,
-            column: names.existing(Topic::TupleHeader, [relation, 0, 0])?,
-            bitmap: (names.existing(Topic::NullBitmap, bitmap_column(relation, header))?, symbol),
+            column: keyed_columns.existing(Topic::TupleHeaders, [relation, 0, 0])?,
+            bitmap: (keyed_columns.existing(Topic::NullBitmaps, bitmap_column(relation, header))?, symbol),
             layout: layout_key(relation, header, Some(number)),
             template: item.get(..fields(header).header_len.into())?,
         })
@@ -260,10 +261,10 @@ impl SimilarHeaders<'_> {
 /// Which null bitmaps' numbers are in one column. Without nulls, there is only the gap.
 fn bitmap_column(relation: u32, header: &HeapHeader) -> [u32; 3] {
     let has_nulls = u32::from(has_nulls(header));
-    [relation, fields(header).header_len.into(), 2 * has_nulls]
+    [relation, fields(header).header_len.into(), has_nulls]
 }
 
-/// The layout of rows with such a header and a null bitmap of this number.
+/// The layout of heap tuples with such a header and a null bitmap of this number.
 pub fn layout_key(relation: u32, header: &HeapHeader, bitmap: Option<u64>) -> LayoutKey {
     LayoutKey(relation, layout(header) | bitmap.map_or(u64::MAX << 32, |number| number << 32))
 }
@@ -280,8 +281,8 @@ mod tests {
     use crate::predict::relation::Relation;
     use crate::predict::{Predictor, Predictors};
 
-    /// A row of 40 attributes with this null bitmap, as in INSERT.
-    fn row(number: u32) -> Vec<u8> {
+    /// A tuple of 40 attributes with this null bitmap, as in INSERT.
+    fn tuple_data(number: u32) -> Vec<u8> {
         let mut data = vec![40, 0, 1, 0, 32];
         data.extend([number.to_le_bytes(), 1_u32.to_le_bytes()].as_flattened());
         data.push(0);
@@ -291,14 +292,14 @@ mod tests {
 
     #[test]
     fn more_null_bitmaps_than_are_kept_come_back() {
-        const ROWS: u32 = MAX_BITMAPS as u32 + 1000;
+        const TUPLES: u32 = MAX_BITMAPS as u32 + 1000;
         let relation = Relation { number: 0, locator: RelFileLocator::default() };
         let mut coder = Encoder::default();
         let (mut predictors, mut store) = (Predictors::default(), PageStore::default());
-        for number in 0..ROWS {
+        for number in 0..TUPLES {
             let mut tuple_coder = predictors.tuple_coder(&mut coder, &mut store);
             let mut tuple = NewTuple { relation, old: None };
-            tuple.code(&mut tuple_coder, Some(&row(number)), &mut Vec::new()).expect("any row");
+            tuple.code(&mut tuple_coder, Some(&tuple_data(number)), &mut Vec::new()).expect("any tuple");
         }
         assert_eq!(
             predictors.heap_headers.relation(0).bitmaps(32).map(|known| known.0.len()),
@@ -308,11 +309,11 @@ mod tests {
         let mut coder = Decoder::default();
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         let (mut predictors, mut store) = (Predictors::default(), PageStore::default());
-        for number in 0..ROWS {
+        for number in 0..TUPLES {
             let mut tuple_coder = predictors.tuple_coder(&mut coder, &mut store);
             let mut out = Vec::new();
-            NewTuple { relation, old: None }.code(&mut tuple_coder, None, &mut out).expect("a row");
-            assert_eq!(out, row(number));
+            NewTuple { relation, old: None }.code(&mut tuple_coder, None, &mut out).expect("a tuple");
+            assert_eq!(out, tuple_data(number));
         }
         coder.finish().expect("nothing is left");
     }

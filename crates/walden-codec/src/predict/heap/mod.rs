@@ -9,8 +9,8 @@ use walden_format::record::RelFileLocator;
 
 use self::headers::layout_key;
 use self::visibility::Visibility;
-use super::names::Topic;
-use super::relation::{Place, Relation};
+use super::keyed_columns::Topic;
+use super::relation::{BlockAddress, Relation};
 use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
 use super::{Predictor, TupleCoder};
@@ -49,7 +49,7 @@ pub struct NewTuples {
 
 /// Tuples on a page, in the order of their line pointers.
 pub struct PageTuples {
-    place: Place,
+    address: BlockAddress,
     line_pointer: u16,
     visibility: Visibility,
 }
@@ -121,9 +121,9 @@ impl<S: Coder> Predictor<S> for NewTuples {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let mut source = source.map(MultiInsert::new);
-        let like = [self.relation.number, 0, 0];
+        let key = [self.relation.number, 0, 0];
         let kind = Kind::Symbols(Class::TupleHeaders);
-        let gaps = coder.names.column(coder.coder, Topic::MultiInsert, like, kind)?;
+        let gaps = coder.keyed_columns.column(coder.coder, Topic::TupleGaps, key, kind)?;
         let start = out.len();
         for _ in 0..self.count {
             let next = source.as_mut().and_then(Iterator::next);
@@ -146,8 +146,8 @@ impl<S: Coder> Predictor<S> for NewTuples {
 
 impl PageTuples {
     /// Those of a page.
-    pub fn new(place: Place) -> PageTuples {
-        PageTuples { place, line_pointer: 0, visibility: Visibility::default() }
+    pub fn new(address: BlockAddress) -> PageTuples {
+        PageTuples { address, line_pointer: 0, visibility: Visibility::default() }
     }
 }
 
@@ -166,10 +166,10 @@ impl<S: Coder> Predictor<S> for PageTuples {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let visibility = self.visibility.code(coder, self.place, self.line_pointer, source)?;
+        let visibility = self.visibility.code(coder, self.address, self.line_pointer, source)?;
         out.extend_from_slice(&visibility);
         let source = source.and_then(|item| item.get(visibility.len()..)?.split_first_chunk());
-        coder.heap_tuple(self.place.relation, None, source, out)
+        coder.heap_tuple(self.address.relation, None, source, out)
     }
 
     fn code_run(
@@ -178,7 +178,7 @@ impl<S: Coder> Predictor<S> for PageTuples {
         last: &[u8],
         items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
-        coder.heap_tuple_run(self.place, &mut self.visibility, last, items)
+        coder.heap_tuple_run(self.address, &mut self.visibility, last, items)
     }
 }
 
@@ -209,9 +209,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         let Relation { number, locator } = relation;
         self.keys.table(relation);
         let header = source.map(|(header, _)| header);
-        let header = self.heap_headers.header(self.coder, self.names, number, header)?;
+        let header = self.heap_headers.header(self.coder, self.keyed_columns, number, header)?;
         let body = source.map(|(_, body)| body);
-        let bitmap = self.heap_headers.bitmap(self.coder, self.names, number, &header, body, out)?;
+        let bitmap = self.heap_headers.bitmap(self.coder, self.keyed_columns, number, &header, body, out)?;
         let skipped = bitmap.and(fields(&header).null_bitmap_len()).unwrap_or(0);
         let key = layout_key(number, &header, bitmap);
         let source = body.map(|body| {
@@ -221,7 +221,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let bitmap = &out[out.len() - skipped..];
         let old = old.filter(|_| self.cases.has(Case::UpdatedFields));
         let old = old.filter(|old| layout(old.header) == layout(&header) && old.bitmap == bitmap);
-        self.rows.tuple(self.coder, (key, 1), old.map(|old| old.attributes), source, out)?;
+        self.layouts.tuple(self.coder, (key, 1), old.map(|old| old.attributes), source, out)?;
         Ok(header)
     }
 }

@@ -6,7 +6,7 @@ use crate::cases::Case;
 use crate::columns::{Coder, count_repeated};
 use crate::predict::TupleCoder;
 use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
-use crate::predict::relation::Place;
+use crate::predict::relation::BlockAddress;
 use crate::predict::run::{PageItems, RunLayout};
 use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
@@ -17,7 +17,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the tuples after the last one that are coded like it, as far as there are any.
     pub(super) fn heap_tuple_run(
         &mut self,
-        place: Place,
+        address: BlockAddress,
         visibility: &mut Visibility,
         last: &[u8],
         items: &mut PageItems<'_>,
@@ -25,17 +25,18 @@ impl<S: Coder> TupleCoder<'_, S> {
         if !self.cases.has(Case::TupleRuns) {
             return Ok(());
         }
-        let Some(headers) = self.heap_headers.similar(self.names, place.relation.number, last) else {
+        let Some(headers) = self.heap_headers.similar(self.keyed_columns, address.relation.number, last)
+        else {
             return Ok(());
         };
-        let Some((layout, form)) = self.rows.layout_of_run(headers.layout) else { return Ok(()) };
+        let Some((layout, form)) = self.layouts.layout_of_run(headers.layout) else { return Ok(()) };
         let layout = RunLayout { layout, origin: headers.template.len(), end_align: 1 };
         let mut run = std::mem::take(self.run);
         run.clear();
         let mut symbols = std::mem::take(&mut run.headers);
         let mut constant = [(form, FORM_SCHEMA), items.next, headers.bitmap];
         match items.source {
-            Some(page) => run.find_on_page(self.rows, (items, page), &layout, |tuple| {
+            Some(page) => run.find_on_page(self.layouts, (items, page), &layout, |tuple| {
                 let symbol = headers.symbol(self.heap_headers, tuple);
                 symbols.extend(symbol);
                 symbol.is_some()
@@ -53,14 +54,14 @@ impl<S: Coder> TupleCoder<'_, S> {
                     is_similar
                 };
                 symbols.extend(ahead.iter().take(most).take_while(is_similar));
-                run.find_in_columns((self.coder, self.rows), items, &layout, symbols.len());
+                run.find_in_columns((self.coder, self.layouts), items, &layout, symbols.len());
             }
         }
         symbols.truncate(run.items.len());
         constant[0].1 = run.form();
-        self.headers_of_run((place, visibility), &headers, (&run.items, &mut symbols), items)?;
+        self.headers_of_run((address, visibility), &headers, (&run.items, &mut symbols), items)?;
         run.headers = symbols;
-        run.code((self.coder, self.rows), items, &layout, &constant)?;
+        run.code((self.coder, self.layouts), items, &layout, &constant)?;
         *self.run = run;
         Ok(())
     }
@@ -68,7 +69,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes what these tuples have before their attributes, and writes it to the page.
     fn headers_of_run(
         &mut self,
-        (place, visibility): (Place, &mut Visibility),
+        (address, visibility): (BlockAddress, &mut Visibility),
         headers: &SimilarHeaders<'_>,
         (tuples, symbols): (&[(usize, usize)], &mut [u8]),
         items: &mut PageItems<'_>,
@@ -80,14 +81,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         // How many of the next ones are known to be visible to the same as the one before.
         let mut same = 0;
         for (at, &(offset, _)) in tuples.iter().enumerate() {
-            let tid = Tid { block: place.block, offset_number: items.number + at as u16 };
+            let tid = Tid { block: address.block, offset_number: items.number + at as u16 };
             if same == 0 {
                 same = visibility.code_run(self.coder, tid, &tuples[at..], items.source)?;
                 let bytes = if same > 0 {
                     visibility.of_run(tid)
                 } else {
                     let source = items.source.map(|page| &page.0[offset..]);
-                    visibility.code(self, place, tid.offset_number, source)?
+                    visibility.code(self, address, tid.offset_number, source)?
                 };
                 header[..VISIBILITY_BYTES].copy_from_slice(&bytes);
             }

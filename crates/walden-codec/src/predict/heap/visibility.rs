@@ -12,8 +12,8 @@ use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column, count_repeated};
 use crate::leb128::narrow;
 use crate::predict::TupleCoder;
-use crate::predict::names::Topic;
-use crate::predict::relation::Place;
+use crate::predict::keyed_columns::Topic;
+use crate::predict::relation::BlockAddress;
 use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
@@ -32,6 +32,7 @@ pub struct Visibility {
 pub const VISIBILITY_BYTES: usize = LOGGED_FIELDS.start;
 
 /// Columns: what they are of.
+const TOPICS: [Topic; 5] = [Topic::Xmins, Topic::Xmaxs, Topic::Cids, Topic::CtidBlocks, Topic::CtidNumbers];
 const XMIN: usize = 0;
 const XMAX: usize = 1;
 const CID: usize = 2;
@@ -53,12 +54,12 @@ impl Visibility {
     pub fn code<S: Coder>(
         &mut self,
         coder: &mut TupleCoder<'_, S>,
-        place: Place,
+        address: BlockAddress,
         number: u16,
         source: Option<&[u8]>,
     ) -> Result<[u8; VISIBILITY_BYTES], Corrupt> {
         let source = source.and_then(HeapTupleHeader::of);
-        let relation = place.relation.number;
+        let relation = address.relation.number;
         let last_xmin = self.xmin;
         let xmin = zigzag_delta(source.map_or(0, |header| header.xmin()), last_xmin);
         let xmin = zigzag_value(narrow(self.symbol(coder, relation, XMIN, xmin.into())?)?, last_xmin);
@@ -74,7 +75,7 @@ impl Visibility {
         };
         let cid = source.map_or(0, |header| header.cid());
         let cid: u32 = narrow(self.symbol(coder, relation, CID, cid.into())?)?;
-        let own = Tid { block: place.block, offset_number: number };
+        let own = Tid { block: address.block, offset_number: number };
         let ctid = self.ctid(coder, relation, own, source.map(|header| header.ctid()))?;
         (self.xmin, self.xmax) = (xmin, xmax);
         Ok(header(xmin, xmax, cid, ctid))
@@ -110,8 +111,8 @@ impl Visibility {
         let column = match self.columns[what] {
             Some(column) => column,
             None => {
-                let (like, kind) = ([relation, what as u32, 0], Kind::Symbols(Class::TupleHeaders));
-                let column = coder.names.column(coder.coder, Topic::Visibility, like, kind)?;
+                let (key, kind) = ([relation, 0, 0], Kind::Symbols(Class::TupleHeaders));
+                let column = coder.keyed_columns.column(coder.coder, TOPICS[what], key, kind)?;
                 *self.columns[what].insert(column)
             }
         };
@@ -219,9 +220,9 @@ mod tests {
             page.insert_item(&given(number), number).expect("there is room");
         }
         let pointers = (1..=40).map(|number| line_pointer(&page, number));
-        let rows: Vec<(usize, usize)> =
+        let tuples: Vec<(usize, usize)> =
             pointers.map(|pointer| (pointer.offset().into(), pointer.len().into())).collect();
-        let place = Place { relation, fork: 0, block: BLOCK };
+        let address = BlockAddress { relation, fork: 0, block: BLOCK };
         let (mut predictors, mut store) = (Predictors::default(), PageStore::default());
         let mut coder = Encoder::default();
         let mut visibility = Visibility::default();
@@ -233,12 +234,12 @@ mod tests {
             tuple[..VISIBILITY_BYTES].copy_from_slice(&given(number));
             let source = Some(&tuple[..]);
             assert_eq!(
-                visibility.code(&mut tuple_coder, place, number, source).expect("a row"),
+                visibility.code(&mut tuple_coder, address, number, source).expect("a tuple"),
                 given(number)
             );
-            let rest = &rows[number.into()..];
+            let rest = &tuples[number.into()..];
             let next = Tid { block: BLOCK, offset_number: number + 1 };
-            let of_run = visibility.code_run(&mut coder, next, rest, Some(&page)).expect("rows");
+            let of_run = visibility.code_run(&mut coder, next, rest, Some(&page)).expect("tuples");
             for number in (number + 1..).take(of_run) {
                 assert_eq!(visibility.of_run(Tid { block: BLOCK, offset_number: number }), given(number));
             }

@@ -11,7 +11,7 @@ pub struct Sample {
     /// The key.
     pub key: Vec<u8>,
     /// The heap tuple's attributes.
-    pub row: Vec<u8>,
+    pub tuple: Vec<u8>,
     /// Where they are.
     pub spans: Vec<Span>,
 }
@@ -34,7 +34,7 @@ impl KeyMapping {
     const MAX_PIECES: usize = 64;
 
     /// Makes the key of a heap tuple; no if the tuple lacks a field, or has it in a TOAST table.
-    pub fn key(&self, row: &[u8], spans: &[Span], out: &mut Vec<u8>) -> bool {
+    pub fn key(&self, tuple: &[u8], spans: &[Span], out: &mut Vec<u8>) -> bool {
         out.clear();
         for piece in &self.0 {
             match *piece {
@@ -45,13 +45,13 @@ impl KeyMapping {
                         Varlena::Long | Varlena::Compressed => pad(out, 4),
                         Varlena::External => return false,
                     }
-                    out.extend_from_slice(&row[span.start..span.end]);
+                    out.extend_from_slice(&tuple[span.start..span.end]);
                 }
                 Piece::Part { field, offset, width, align } => {
                     pad(out, usize::from(align));
                     let bytes = spans.get(usize::from(field)).and_then(|span| {
                         let from = span.start + usize::from(offset);
-                        row[..span.end].get(from..from + usize::from(width))
+                        tuple[..span.end].get(from..from + usize::from(width))
                     });
                     let Some(bytes) = bytes else { return false };
                     out.extend_from_slice(bytes);
@@ -77,9 +77,9 @@ impl KeyMapping {
         samples: impl Iterator<Item = (&'a [u8], &'a [u8], &'a [Span])>,
         fields: &[Field],
     ) -> Option<KeyMapping> {
-        let sample = |(key, row, spans): (&[u8], &[u8], &[Span])| Sample {
+        let sample = |(key, tuple, spans): (&[u8], &[u8], &[Span])| Sample {
             key: key.to_vec(),
-            row: row.to_vec(),
+            tuple: tuple.to_vec(),
             spans: spans.to_vec(),
         };
         let samples: Vec<Sample> = samples.map(sample).collect();
@@ -230,7 +230,7 @@ fn after_varlena(samples: &[Sample], field: usize, at: &[usize]) -> Option<Vec<u
             Varlena::Long | Varlena::Compressed => at.next_multiple_of(4),
             Varlena::External => return None,
         };
-        let value = &sample.row[span.start..span.end];
+        let value = &sample.tuple[span.start..span.end];
         let fits = sample.key.get(start..)?.starts_with(value) && is_zero(&sample.key[at..start]);
         fits.then_some(start + value.len())
     };
@@ -255,8 +255,9 @@ fn parts_at(samples: &[Sample], fields: &[Field], starts: &[usize]) -> Vec<(usiz
             let mut longest = usize::from(*width) - offset;
             for (sample, &start) in samples.iter().zip(starts) {
                 let Some(span) = sample.spans.get(number) else { return parts };
-                let bytes = &sample.row[span.start + offset..span.end];
-                let same = bytes.iter().zip(&sample.key[start..]).take_while(|(row, key)| row == key).count();
+                let bytes = &sample.tuple[span.start + offset..span.end];
+                let same =
+                    bytes.iter().zip(&sample.key[start..]).take_while(|(tuple, key)| tuple == key).count();
                 longest = longest.min(same);
                 if longest == 0 {
                     break;
@@ -285,24 +286,24 @@ mod tests {
         Field::Varlena,
     ];
 
-    /// A row of bigint, integer, text, bigint, text; and where its fields are.
-    fn row(number: u64) -> (Vec<u8>, Vec<Span>) {
-        let mut row = number.wrapping_mul(0x1234_5678_9ABC_DEF1).to_le_bytes().to_vec();
-        row.extend((number as u32 % 3).to_le_bytes());
+    /// A tuple of bigint, integer, text, bigint, text; and where its fields are.
+    fn tuple(number: u64) -> (Vec<u8>, Vec<Span>) {
+        let mut tuple = number.wrapping_mul(0x1234_5678_9ABC_DEF1).to_le_bytes().to_vec();
+        tuple.extend((number as u32 % 3).to_le_bytes());
         let mut spans = vec![Span { start: 0, end: 12, kind: Varlena::Short }];
-        let mut varlena = |row: &mut Vec<u8>, text: &str| {
-            let start = row.len();
-            row.push(((text.len() + 1) << 1) as u8 | 1);
-            row.extend(text.bytes());
-            spans.push(Span { start, end: row.len(), kind: Varlena::Short });
+        let mut varlena = |tuple: &mut Vec<u8>, text: &str| {
+            let start = tuple.len();
+            tuple.push(((text.len() + 1) << 1) as u8 | 1);
+            tuple.extend(text.bytes());
+            spans.push(Span { start, end: tuple.len(), kind: Varlena::Short });
         };
-        varlena(&mut row, &"ab".repeat(number as usize % 7));
-        pad(&mut row, 8);
-        let at = row.len();
-        row.extend((number << 20 | 77).to_le_bytes());
-        varlena(&mut row, &format!("name {number}"));
+        varlena(&mut tuple, &"ab".repeat(number as usize % 7));
+        pad(&mut tuple, 8);
+        let at = tuple.len();
+        tuple.extend((number << 20 | 77).to_le_bytes());
+        varlena(&mut tuple, &format!("name {number}"));
         spans.insert(2, Span { start: at, end: at + 8, kind: Varlena::Short });
-        (row, spans)
+        (tuple, spans)
     }
 
     /// The key (text, integer, bigint).
@@ -319,13 +320,13 @@ mod tests {
 
     #[test]
     fn a_mapping_is_found_and_makes_other_keys() {
-        let known: Vec<_> = [7, 123_456, 99].map(|number| (key(number), row(number))).into();
-        let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
+        let known: Vec<_> = [7, 123_456, 99].map(|number| (key(number), tuple(number))).into();
+        let samples = known.iter().map(|(key, (tuple, spans))| (&key[..], &tuple[..], &spans[..]));
         let mapping = KeyMapping::of(samples, &FIELDS).expect("a mapping");
         let mut made = Vec::new();
         for number in 0..500 {
-            let (row, spans) = row(number * 31);
-            assert!(mapping.key(&row, &spans, &mut made));
+            let (tuple, spans) = tuple(number * 31);
+            assert!(mapping.key(&tuple, &spans, &mut made));
             assert_eq!(made, key(number * 31));
         }
         assert!(!mapping.key(&[], &[], &mut made));
@@ -333,15 +334,15 @@ mod tests {
 
     #[test]
     fn keys_that_are_not_of_the_row_have_no_mapping() {
-        let known: Vec<_> = [7, 8, 9].map(|number| (key(number + 1000), row(number))).into();
-        let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
+        let known: Vec<_> = [7, 8, 9].map(|number| (key(number + 1000), tuple(number))).into();
+        let samples = known.iter().map(|(key, (tuple, spans))| (&key[..], &tuple[..], &spans[..]));
         assert_eq!(KeyMapping::of(samples, &FIELDS), None);
     }
 
     #[test]
     fn mappings_and_parts_come_back() {
-        let known = [(key(5), row(5)), (key(60), row(60))];
-        let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
+        let known = [(key(5), tuple(5)), (key(60), tuple(60))];
+        let samples = known.iter().map(|(key, (tuple, spans))| (&key[..], &tuple[..], &spans[..]));
         let mapping = KeyMapping::of(samples, &FIELDS).expect("a mapping");
         let parts = [KeyPart::Text, KeyPart::Integer, KeyPart::Long];
         let mut coder = Encoder::default();

@@ -8,7 +8,7 @@ use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
 use crate::predict::attributes::LayoutKey;
-use crate::predict::names::Topic;
+use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::Relation;
 use crate::tuple::heap::HeapTuple;
 use crate::tuple::schema::Span;
@@ -30,14 +30,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         &mut self,
         table: Relation,
         tid: Tid,
-        row: &mut Vec<u8>,
+        tuple: &mut Vec<u8>,
         spans: &mut Vec<Span>,
     ) -> Option<LayoutKey> {
         let parts = HeapTuple::of(keys::heap_tuple(self.store, table, tid)?)?;
         let (layout, attributes) = self.heap_headers.layout_of(table.number, parts);
-        row.clear();
-        row.extend_from_slice(attributes);
-        self.rows.read(layout, row, spans).then_some(layout)
+        tuple.clear();
+        tuple.extend_from_slice(attributes);
+        self.layouts.read(layout, tuple, spans).then_some(layout)
     }
 
     /// Codes a key as predicted from its heap tuple, and appends it to `out`; no if it is not predicted. `layouts` are the
@@ -52,8 +52,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         let table = self.keys.index(relation.number).table.filter(|_| self.cases.has(Case::IndexKeys));
         let Some(table) = table else { return Ok(false) };
         let mut scratch = std::mem::take(&mut self.keys.scratch);
-        let is_predicted = match self.heap_tuple_at(table, tid, &mut scratch.row, &mut scratch.spans) {
-            Some(row_layout) => self.mapped_key(relation, layouts, row_layout, source, &mut scratch)?,
+        let is_predicted = match self.heap_tuple_at(table, tid, &mut scratch.tuple, &mut scratch.spans) {
+            Some(tuple_layout) => self.mapped_key(relation, layouts, tuple_layout, source, &mut scratch)?,
             None => false,
         };
         if is_predicted {
@@ -68,44 +68,39 @@ impl<S: Coder> TupleCoder<'_, S> {
         &mut self,
         relation: Relation,
         (layout, bitmap): (u32, u64),
-        row_layout: LayoutKey,
+        tuple_layout: LayoutKey,
         source: Option<&[u8]>,
-        Scratch { row, spans, key }: &mut Scratch,
+        Scratch { tuple, spans, key }: &mut Scratch,
     ) -> Result<bool, Corrupt> {
         // Layouts of whole keys differ by the attributes that are left out alone.
         let layout = if layout & 0xFFFF == 0 { bitmap as u32 } else { return Ok(false) };
-        let like = [relation.number, 0, 5];
-        let column =
-            self.names.column(self.coder, Topic::HeapTids, like, Kind::Symbols(Class::IndexTuples))?;
+        let (column_key, kind) = ([relation.number, 0, 0], Kind::Symbols(Class::IndexTuples));
+        let column = self.keyed_columns.column(self.coder, Topic::IndexKeys, column_key, kind)?;
         let index = self.keys.index(relation.number);
-        let known = index.mapping(layout, row_layout);
-        let is_made = known.is_some_and(|mapping| mapping.key(row, spans, key));
+        let known = index.mapping(layout, tuple_layout);
+        let is_made = known.is_some_and(|mapping| mapping.key(tuple, spans, key));
         let mut new = None;
         let symbol = source.map_or(KEY_OTHER, |source| {
             if is_made && key == source {
                 return KEY_PREDICTED;
             }
-            let fields = self.rows.fields(row_layout);
-            new = index.look_for_mapping((layout, row_layout), source, (row, spans), fields);
+            let fields = self.layouts.fields(tuple_layout);
+            new = index.look_for_mapping((layout, tuple_layout), source, (tuple, spans), fields);
             if new.is_some() { KEY_NEW_MAPPING } else { KEY_OTHER }
         });
         match self.coder.symbol(column, symbol)? {
             KEY_PREDICTED if is_made => Ok(true),
             KEY_OTHER => Ok(false),
             KEY_NEW_MAPPING => {
-                let column = self.names.column(
-                    self.coder,
-                    Topic::HeapTids,
-                    [0, 0, 6],
-                    Kind::Symbols(Class::Shapes),
-                )?;
+                let kind = Kind::Symbols(Class::Shapes);
+                let column = self.keyed_columns.column(self.coder, Topic::Mappings, [0; 3], kind)?;
                 let mapping = KeyMapping::code(self.coder, column, new.as_ref())?;
-                if !mapping.key(row, spans, key) {
+                if !mapping.key(tuple, spans, key) {
                     return Err(corrupt(
                         "cannot decode a key mapping: expected fields that the heap tuple has",
                     ));
                 }
-                self.keys.index(relation.number).set_mapping(layout, row_layout, mapping);
+                self.keys.index(relation.number).set_mapping(layout, tuple_layout, mapping);
                 Ok(true)
             }
             _ => Err(corrupt("cannot decode an index key: expected a known form")),
@@ -140,7 +135,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes which table an index belongs to, if that is known.
     pub(super) fn table(&mut self, relation: Relation, found: Option<Relation>) -> Result<(), Corrupt> {
         let column =
-            self.names.column(self.coder, Topic::HeapTids, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
+            self.keyed_columns.column(self.coder, Topic::Tables, [0; 3], Kind::Symbols(Class::Shapes))?;
         let symbol = self.coder.symbol(column, found.map_or(0, |table| 1 + u64::from(table.number)))?;
         if symbol > 0 {
             let table = self.keys.table_by_number(symbol - 1).ok_or_else(|| {
@@ -158,21 +153,21 @@ impl<S: Coder> TupleCoder<'_, S> {
             return None;
         }
         'tables: for table in self.keys.candidates(relation) {
-            let mut rows = Vec::new();
+            let mut tuples = Vec::new();
             for (tid, key) in samples {
-                let (mut row, mut spans) = (Vec::new(), Vec::new());
-                if let Some(layout) = self.heap_tuple_at(table, *tid, &mut row, &mut spans) {
-                    rows.push((layout, &key[..], row, spans));
+                let (mut tuple, mut spans) = (Vec::new(), Vec::new());
+                if let Some(layout) = self.heap_tuple_at(table, *tid, &mut tuple, &mut spans) {
+                    tuples.push((layout, &key[..], tuple, spans));
                 }
             }
-            if rows.len() < MIN_SAMPLES || rows.len() * 2 < samples.len() {
+            if tuples.len() < MIN_SAMPLES || tuples.len() * 2 < samples.len() {
                 continue;
             }
-            let layouts: Vec<LayoutKey> = rows.iter().map(|row| row.0).collect();
+            let layouts: Vec<LayoutKey> = tuples.iter().map(|tuple| tuple.0).collect();
             for layout in layouts {
-                let same = rows.iter().filter(|row| row.0 == layout);
-                let same = same.map(|(_, key, row, spans)| (*key, &row[..], &spans[..]));
-                if KeyMapping::of(same, self.rows.fields(layout)).is_none() {
+                let same = tuples.iter().filter(|tuple| tuple.0 == layout);
+                let same = same.map(|(_, key, tuple, spans)| (*key, &tuple[..], &spans[..]));
+                if KeyMapping::of(same, self.layouts.fields(layout)).is_none() {
                     continue 'tables;
                 }
             }

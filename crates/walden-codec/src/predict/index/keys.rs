@@ -45,7 +45,7 @@ pub struct Keys {
 #[derive(Default)]
 pub struct Scratch {
     /// The heap tuple's attributes.
-    pub row: Vec<u8>,
+    pub tuple: Vec<u8>,
     /// Where they are.
     pub spans: Vec<Span>,
     /// The key.
@@ -215,28 +215,28 @@ impl Index {
     }
 
     /// How keys of a layout are made of heap tuples of a layout.
-    pub fn mapping(&self, layout: u32, row: LayoutKey) -> Option<&KeyMapping> {
-        self.mappings.get(&(layout, row))
+    pub fn mapping(&self, layout: u32, tuple_layout: LayoutKey) -> Option<&KeyMapping> {
+        self.mappings.get(&(layout, tuple_layout))
     }
 
     /// Sets how they are made.
-    pub fn set_mapping(&mut self, layout: u32, row: LayoutKey, mapping: KeyMapping) {
+    pub fn set_mapping(&mut self, layout: u32, tuple_layout: LayoutKey, mapping: KeyMapping) {
         /// A file that states more of them makes no sense: an index has as many as its table has layouts.
         const MAX_MAPPINGS: usize = 4096;
         if self.mappings.len() < MAX_MAPPINGS {
-            self.mappings.insert((layout, row), mapping);
+            self.mappings.insert((layout, tuple_layout), mapping);
         }
     }
 
     /// A mapping that predicts the keys of a tuple that no mapping predicts, and of the last such ones.
     pub fn look_for_mapping(
         &mut self,
-        (layout, row_layout): (u32, LayoutKey),
+        (layout, tuple_layout): (u32, LayoutKey),
         key: &[u8],
-        (row, spans): (&[u8], &[Span]),
+        (tuple, spans): (&[u8], &[Span]),
         fields: &[Field],
     ) -> Option<KeyMapping> {
-        let unpredicted = self.unpredicted.entry((layout, row_layout)).or_default();
+        let unpredicted = self.unpredicted.entry((layout, tuple_layout)).or_default();
         unpredicted.count += 1;
         if unpredicted.count > PATIENCE && !unpredicted.count.is_power_of_two() {
             return None;
@@ -244,7 +244,11 @@ impl Index {
         if unpredicted.samples.len() == SAMPLES {
             unpredicted.samples.pop_front();
         }
-        unpredicted.samples.push_back(Sample { key: key.to_vec(), row: row.to_vec(), spans: spans.to_vec() });
+        unpredicted.samples.push_back(Sample {
+            key: key.to_vec(),
+            tuple: tuple.to_vec(),
+            spans: spans.to_vec(),
+        });
         KeyMapping::from_samples(unpredicted.samples.make_contiguous(), fields)
     }
 

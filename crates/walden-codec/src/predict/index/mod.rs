@@ -20,7 +20,7 @@ use walden_redo::page::{Page, Tid};
 
 use self::tids::TID_OTHER;
 use super::attributes::LayoutKey;
-use super::names::Topic;
+use super::keyed_columns::Topic;
 use super::relation::Relation;
 use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
@@ -56,7 +56,7 @@ pub enum Context {
 }
 
 impl Context {
-    /// By what columns are named.
+    /// In the keys of columns.
     fn number(self) -> u32 {
         u32::from(self != Context::Record)
     }
@@ -211,9 +211,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         (relation, context): (Relation, Context),
         source: Option<&IndexTuple<'_>>,
     ) -> Result<u16, Corrupt> {
-        let like = [relation.number, context.number(), 0];
+        let key = [relation.number, context.number(), 0];
         let kind = Kind::Symbols(Class::IndexTuples);
-        let column = self.names.column(self.coder, Topic::IndexForms, like, kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::IndexForms, key, kind)?;
         let flags = source.map_or(0, |tuple| tuple.info >> 13);
         let flags = u16::try_from(self.coder.symbol(column, flags.into())?);
         let flags = flags
@@ -232,9 +232,9 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<Tid, Corrupt> {
         let tid = source.map(|tuple| tuple.tid);
         if has_alt_tid {
-            let (like, kind) =
-                ([at.0.number, at.1.number(), 1], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
-            let column = self.names.column(self.coder, Topic::HeapTids, like, kind)?;
+            let (key, kind) =
+                ([at.0.number, at.1.number(), 0], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
+            let column = self.keyed_columns.column(self.coder, Topic::OtherTids, key, kind)?;
             Ok(Tid::from_bytes(&self.coder.array(column, &tid.unwrap_or_default())?))
         } else {
             self.tid(at, tid.as_ref().map(Tid::from_bytes))
@@ -248,9 +248,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&IndexTuple<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<u64, Corrupt> {
-        let like = [relation.number, context.number(), 1];
+        let key = [relation.number, context.number(), 0];
         let kind = Kind::Rows(Class::IndexTuples, BITMAP_BYTES as u16);
-        let column = self.names.column(self.coder, Topic::IndexForms, like, kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::IndexBitmaps, key, kind)?;
         let bitmap =
             source.and_then(|tuple| tuple.bitmap.first_chunk()).copied().unwrap_or([0; BITMAP_BYTES]);
         let bitmap = self.coder.array(column, &bitmap)?;
@@ -277,17 +277,17 @@ impl<S: Coder> TupleCoder<'_, S> {
         let key = layout_key(at, layout, bitmap);
         let source = source
             .map(|tuple| (tuple.key, TupleKind { relation: relation.locator, layout, bitmap: tuple.bitmap }));
-        self.rows.tuple(self.coder, (key, 8), None, source, out)?;
+        self.layouts.tuple(self.coder, (key, 8), None, source, out)?;
         Ok(false)
     }
 
-    /// The columns of tuples on pages, if all are named that are needed.
+    /// The columns of tuples on pages, if all that are needed were created.
     fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
-        let like = |what: u32| [relation.number, Context::Page.number(), what];
-        let expected = self.names.existing(Topic::HeapTids, like(3));
+        let key = [relation.number, Context::Page.number(), 0];
+        let expected = self.keyed_columns.existing(Topic::TidForms, key);
         Some(TupleColumns {
-            flags: self.names.existing(Topic::IndexForms, like(0))?,
-            tids: self.names.existing(Topic::HeapTids, like(0))?,
+            flags: self.keyed_columns.existing(Topic::IndexForms, key)?,
+            tids: self.keyed_columns.existing(Topic::Tids, key)?,
             expected: if has_table { Some(expected?) } else { None },
         })
     }

@@ -10,7 +10,7 @@ use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
-use crate::predict::names::Topic;
+use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::Relation;
 use crate::tuple::heap::HeapTuple;
 use crate::tuple::index::whole_keys;
@@ -47,9 +47,8 @@ impl<S: Coder> TupleCoder<'_, S> {
             let samples: Vec<_> = spread.map(|(tid, key)| (*tid, key.to_vec())).collect();
             table = self.table_of(relation, &samples);
         }
-        let like = [relation.number, 1, 8];
-        let column =
-            self.names.column(self.coder, Topic::HeapTids, like, Kind::Symbols(Class::IndexTuples))?;
+        let (key, kind) = ([relation.number, 0, 0], Kind::Symbols(Class::IndexTuples));
+        let column = self.keyed_columns.column(self.coder, Topic::IndexPages, key, kind)?;
         let predicts = has_table || table.is_some();
         let may_be_near = self.keys.is_fast && self.cases.has(Case::NearKeys);
         let near = may_be_near && predicts && parts.is_none() && are_near(&tuples);
@@ -61,7 +60,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
         if symbol & ORDER != 0 {
             let column =
-                self.names.column(self.coder, Topic::HeapTids, [0, 0, 9], Kind::Symbols(Class::Shapes))?;
+                self.keyed_columns.column(self.coder, Topic::Orders, [0; 3], Kind::Symbols(Class::Shapes))?;
             let parts = key_order::code_parts(self.coder, column, parts.as_deref())?;
             self.sort_heap_tuples(relation, &parts);
             let order = self.keys.order.as_mut();
@@ -96,7 +95,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         index.set_ordered();
         let Some(table) = index.table else { return };
         let mut order = KeyOrder::new(relation.number);
-        let (mut row, mut spans, mut key, mut scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut tuple, mut spans, mut key, mut scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (block, slot) in self.store.blocks_of(table.locator, Fork::MAIN) {
             let Some(page) = self.store.page(slot) else { continue };
             if !self.keys.allows(page.items().into()) {
@@ -104,12 +103,13 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
             let index = self.keys.index(relation.number);
             for number in 1..=page.items() {
-                let Some(tuple) = keys::item(page, number).and_then(HeapTuple::of) else { continue };
-                let (layout, attributes) = self.heap_headers.layout_of(table.number, tuple);
+                let Some(heap_tuple) = keys::item(page, number).and_then(HeapTuple::of) else { continue };
+                let (layout, attributes) = self.heap_headers.layout_of(table.number, heap_tuple);
                 let Some(mapping) = index.mapping(0, layout) else { continue };
-                row.clear();
-                row.extend_from_slice(attributes);
-                let known = self.rows.read(layout, &row, &mut spans) && mapping.key(&row, &spans, &mut key);
+                tuple.clear();
+                tuple.extend_from_slice(attributes);
+                let known =
+                    self.layouts.read(layout, &tuple, &mut spans) && mapping.key(&tuple, &spans, &mut key);
                 if known && !order.add(parts, &key, Tid { block, offset_number: number }, &mut scratch) {
                     return;
                 }

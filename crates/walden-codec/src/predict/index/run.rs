@@ -30,7 +30,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let Some(flags) = TupleFlags::of(last) else { return Ok(()) };
         let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
         let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };
-        let Some((layout, form)) = self.rows.layout_of_run(flags.layout(relation)) else { return Ok(()) };
+        let Some((layout, form)) = self.layouts.layout_of_run(flags.layout(relation)) else { return Ok(()) };
         let layout = RunLayout { layout, origin: INDEX_TUPLE_HEADER_BYTES, end_align: 8 };
         let mut constant = vec![(form, FORM_SCHEMA), items.next, (columns.flags, flags.symbol())];
         constant.extend(columns.expected.map(|column| (column, TID_OTHER as u8)));
@@ -49,7 +49,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             flags.put(&mut items.target.0[offset..offset + len]);
         }
         constant[0].1 = run.form();
-        run.code((self.coder, self.rows), items, &layout, &constant)?;
+        run.code((self.coder, self.layouts), items, &layout, &constant)?;
         run.places.clear();
         run.places.extend(run.items.iter().map(|(offset, _)| (*offset, TID_BYTES)));
         code_fixed(self.coder, columns.tids, &run.places, TID_BYTES, &mut items.target.0)?;
@@ -74,7 +74,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let order = self.keys.order.as_ref();
         let order = order.filter(|order| order.index == relation.number && context != Context::Near);
         let is_next = |tid| order.zip(tid).is_some_and(|(order, tid)| order.distance(tid).is_some());
-        run.find_on_page(self.rows, (items, page), layout, |tuple| {
+        run.find_on_page(self.layouts, (items, page), layout, |tuple| {
             let tid = Tid::read(tuple);
             flags.is_of(tuple) && !known.may_have(self.store, tid) && !is_next(tid)
         });
@@ -91,7 +91,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let mut known = KnownTuples { table, unknown: None };
         let tids = self.coder.remaining(columns.tids).chunks_exact(TID_BYTES).take(most);
         let most = tids.take_while(|tid| !known.may_have(self.store, Tid::read(tid))).count();
-        run.find_in_columns((self.coder, self.rows), items, layout, most);
+        run.find_in_columns((self.coder, self.layouts), items, layout, most);
     }
 }
 

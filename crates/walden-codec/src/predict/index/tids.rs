@@ -6,7 +6,7 @@ use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
-use crate::predict::names::Topic;
+use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::Relation;
 use walden_redo::page::Tid;
 use walden_redo::page::tid::TID_BYTES;
@@ -27,7 +27,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         (relation, context): (Relation, Context),
         source: Option<Tid>,
     ) -> Result<Tid, Corrupt> {
-        let like = |what: u32| [relation.number, context.number(), what];
+        let key = [relation.number, context.number(), 0];
         if context != Context::Near && self.keys.index(relation.number).table.is_some() {
             let expected = match context {
                 Context::Record if self.cases.has(Case::ExpectedTids) => self.keys.expected(relation.number),
@@ -41,7 +41,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 which.or_else(|| skip().map(|skip| TID_ORDERED + skip)).unwrap_or(TID_OTHER)
             });
             let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.coder, Topic::HeapTids, like(3), kind)?;
+            let column = self.keyed_columns.column(self.coder, Topic::TidForms, key, kind)?;
             match self.coder.symbol(column, symbol)? {
                 TID_OTHER => self.keys.index(relation.number).missed(1),
                 symbol @ TID_EXPECTED..TID_ORDERED => {
@@ -57,7 +57,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
         }
         let kind = Kind::Rows(Class::IndexTuples, TID_BYTES as u16);
-        let column = self.names.column(self.coder, Topic::HeapTids, like(0), kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::Tids, key, kind)?;
         let bytes = source.map_or([0; TID_BYTES], Tid::to_bytes);
         Ok(Tid::from_bytes(&self.coder.array(column, &bytes)?))
     }
@@ -70,7 +70,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&[u8]>,
         list: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let like = |what: u32| [relation.number, context.number(), what];
+        let key = [relation.number, context.number(), 0];
         let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
         if let Some(order) = order.filter(|_| context == Context::Page) {
             // 0: not predicted; else 1 + how many are left out before the first.
@@ -80,7 +80,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 source.is_some_and(|list| next.flatten().eq(list.iter().copied()))
             });
             let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.coder, Topic::HeapTids, like(4), kind)?;
+            let column = self.keyed_columns.column(self.coder, Topic::ListForms, key, kind)?;
             let symbol = self.coder.symbol(column, symbol.map_or(0, |skip| skip + 1))?;
             if symbol > 0 {
                 for at in 0..count {
@@ -91,7 +91,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
         }
         let kind = Kind::Rows(Class::IndexTuples, TID_BYTES as u16);
-        let column = self.names.column(self.coder, Topic::HeapTids, like(2), kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::Lists, key, kind)?;
         self.coder.bytes(column, source.unwrap_or_default(), count * TID_BYTES, list)
     }
 }
