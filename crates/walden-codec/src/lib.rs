@@ -9,19 +9,23 @@
 //!      |      coder/      a segment's records in their order, and bytes that are no records
 //!      v
 //!   records   record/     headers, transaction, main data, blocks, full-page images
-//!      |      move_to_front.rs, zigzag.rs
+//!      |      move_to_front.rs, zigzag.rs, leb128.rs
 //!      v
 //! predictors  predict/    heap/, index/, gin/: predict block data and page items, code the residuals
 //!      |      page/       pages without a base, item by item; the delta of an image against its base page
 //!      |      value/      attributes of a known type: jsonb, tsvector, values that the server compressed
 //!      |      tuple/      the layout of PostgreSQL's tuples (without coder)
 //!      v
-//!   columns   columns/    streams of values of one kind
+//!   columns   columns/    streams of values of one kind, which column_kind.rs lists
+//!      |      meter.rs    counts their bytes by class and relation
 //!      v
 //!   entropy   entropy/    compression of columns: zstd, or context mixing at the higher levels
 //!      v
 //!  container  container/  files (`.wlz`) and packs (`.wpk`): frames, checksums, index
 //! ```
+//!
+//! All of them obey the limits of decoding (`limits.rs`). Each special case in them (`cases.rs`) can be left out, to measure what it gains
+//! (`measure/`).
 //!
 //! **Framing** (`framing/`, `coder/`). [`coder::Encoder`] reads a segment's records. Page headers, links between records and
 //! alignment are derived when decoding: encoding writes them anew and compares. What cannot be coded as records is
@@ -61,6 +65,7 @@ mod entropy;
 mod framing;
 mod leb128;
 mod limits;
+pub mod measure;
 mod meter;
 mod move_to_front;
 mod page;

@@ -5,7 +5,8 @@ use walden_format::page::LONG_HEADER;
 use walden_format::version::Major;
 
 use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Cases, Encoded, Form, Limits, State, max_column_weight};
+use super::{Encoded, Form, Limits, State, max_column_weight};
+use crate::cases::Cases;
 use crate::columns::{self, Coder};
 use crate::entropy::Unpacker;
 use crate::framing::{FLUSH_BYTES, FirstPage, PageSink, PageWriter, StreamingSink};
@@ -43,7 +44,7 @@ impl Decoder {
         Decoder { is_alone: true, ..self }
     }
 
-    /// Decodes what [`Encoder::with_cases`](super::Encoder::with_cases) encoded with the same set.
+    /// Decodes what [`Encoder::with_cases`](super::Encoder::with_cases) encoded with the same set, for measurements ([`crate::measure`]).
     pub fn with_cases(self, cases: Cases) -> Decoder {
         Decoder { cases, ..self }
     }

@@ -10,9 +10,10 @@ use walden_format::stream::{Decoder as StreamDecoder, Progress, Visitor};
 use walden_format::version::Major;
 
 use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Case, Cases, Encoded, Form, Limits, Original, State, Statistics, max_column_weight};
+use super::{Encoded, Form, Limits, Original, State, max_column_weight};
+use crate::cases::{Case, Cases};
 use crate::columns::{self, Coder};
-use crate::entropy::Packer;
+use crate::entropy::{Packer, Statistics};
 use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
 use crate::record::Model;
 
@@ -39,7 +40,7 @@ pub struct Encoder {
 }
 
 /// A segment in columns, verified to be decoded to the same bytes.
-pub struct SegmentColumns<'e> {
+pub(crate) struct SegmentColumns<'e> {
     /// The BLAKE3 hash of the segment's bytes.
     pub hash: [u8; 32],
     state: &'e mut State<columns::Encoder, Packer>,
@@ -90,8 +91,8 @@ impl Encoder {
         Encoder { is_alone: true, ..self }
     }
 
-    /// Leaves out the cases that are not in the set, to measure what they gain. Only a decoder with the same set decodes what
-    /// is encoded so.
+    /// Leaves out the cases that are not in the set, to measure what they gain ([`crate::measure`]). Only a decoder with the same set
+    /// decodes what is encoded so.
     pub fn with_cases(self, cases: Cases) -> Encoder {
         Encoder { cases, ..self }
     }
@@ -101,7 +102,7 @@ impl Encoder {
         self.state = None;
     }
 
-    /// Sizes of each class of columns since the last restart.
+    /// Sizes of each class of columns since the last restart, for measurements.
     pub fn statistics(&self) -> &[Statistics] {
         self.state.as_ref().map_or(&[], |state| state.entropy.statistics())
     }
@@ -117,7 +118,7 @@ impl Encoder {
     }
 
     /// Puts the records of a segment into columns; `None` if that is not possible. Then the next file is a restart.
-    pub fn fill_columns(&mut self, original: Original<'_>) -> Option<SegmentColumns<'_>> {
+    pub(crate) fn fill_columns(&mut self, original: Original<'_>) -> Option<SegmentColumns<'_>> {
         if self.is_alone {
             self.restart();
         }
@@ -134,18 +135,18 @@ impl Encoder {
     }
 
     /// Whether [`Encoder::fill_columns`] gave nothing only because decoding would need more than [`Limits`].
-    pub fn has_exceeded_limits(&self) -> bool {
+    pub(crate) fn has_exceeded_limits(&self) -> bool {
         self.has_exceeded_limits
     }
 
     /// Whether the last segment was to be decoded without those before it.
-    pub fn was_restart(&self) -> bool {
+    pub(crate) fn was_restart(&self) -> bool {
         self.was_restart
     }
 
     /// Why [`Encoder::fill_columns`] gave nothing, if not for what is in the segment: a temporary file could not be written or
     /// read. A second call gives nothing.
-    pub fn take_failure(&mut self) -> Option<String> {
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 

@@ -4,19 +4,15 @@
 //! the order in which they were encoded, from a *restart* on: a file that starts with no state.
 
 mod breakdown;
-mod columns_only;
 mod decode;
 mod encode;
 mod frame;
 
 pub use self::breakdown::{Breakdown, Bytes};
-pub use self::columns_only::{ColumnContent, ColumnDecoder};
 pub use self::decode::Decoder;
-pub use self::encode::{Encoder, SegmentColumns};
+pub use self::encode::Encoder;
 use self::frame::FrameColumns;
-pub use crate::cases::{Case, Cases};
-pub use crate::columns::Class;
-pub use crate::entropy::Statistics;
+pub use crate::column_kind::Class;
 pub use crate::framing::{Input, Original, start_of};
 pub use crate::limits::{BLOCK_NOTES, Limits};
 use crate::record::Model;
@@ -58,7 +54,7 @@ impl<C, E> State<C, E> {
 }
 
 /// The most that the columns of a file of so many bytes may weigh together: modelling may add some bytes, but not this many.
-fn max_column_weight(bytes: usize) -> usize {
+pub(crate) fn max_column_weight(bytes: usize) -> usize {
     4 * bytes + (1 << 16)
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use walden_codec::coder::{Case, Cases, Decoder, Encoded, Encoder, Form, Limits};
+use walden_codec::coder::{Decoder, Encoded, Encoder, Form, Limits};
+use walden_codec::measure::{Case, Cases};
 
 use crate::material::{consecutive, first_pages, segment};
 

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use walden_codec::coder::{Case, Cases, Decoder, Encoder, Limits};
+use walden_codec::coder::{Decoder, Encoder, Limits};
+use walden_codec::measure::{Case, Cases};
 use walden_lab::Progress;
 use walden_source::inventory::SegmentFile;
 use walden_source::open;

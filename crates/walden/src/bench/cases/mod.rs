@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use walden_codec::coder::Case;
+use walden_codec::measure::Case;
 use walden_lab::{Progress, Wanted};
 
 use self::measure::{Options, Spent, measure};

@@ -1,6 +1,6 @@
 //! The cases and their gains as tables.
 
-use walden_codec::coder::Case;
+use walden_codec::measure::Case;
 use walden_report::table::{Row, table, wrap};
 use walden_report::units;
 

@@ -1,8 +1,8 @@
 //! Decodes the columns of segments and nothing more: what an independent decoder of `docs/format.md` is compared with.
 
-use super::{Class, Encoded, max_column_weight};
 use crate::Corrupt;
-use crate::column_kind::Form;
+use crate::coder::{Encoded, max_column_weight};
+use crate::column_kind::{Class, Form};
 use crate::columns;
 use crate::entropy::Unpacker;
 
