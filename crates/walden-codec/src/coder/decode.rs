@@ -236,7 +236,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
             }
             let lsn = start.plus(at as u64);
             // The end depends on the record's length, and that on the record.
-            let end = |len: usize| Lsn(geometry.record_end(lsn, len as u64).0.saturating_add(7) & !7);
+            let end = |len: usize| geometry.record_end(lsn, len as u64).aligned();
             self.model.record(self.coder, None, lsn, end)?;
             if self.model.out.len() > self.pages.space_left() {
                 return Err(corrupt("cannot decode a record: expected it to end in the segment"));

@@ -173,7 +173,7 @@ impl Encoder {
         if !original.piece(0)?.starts_with(&first.bytes) {
             return None;
         }
-        let head = head_of(&mut original, first.header.remaining, first.page_bytes())?;
+        let head = head_of(&mut original, &first)?;
         let pages = PageWriter::new(first, Vec::new(), ComparingSink::new(original));
         let max_weight = max_column_weight(first.segment_bytes()).min(self.limits.columns);
         let mut feed = Feed::new(first, model, coder, pages, max_weight);
@@ -391,9 +391,8 @@ impl Visitor for Feed<'_, '_> {
         let from = self.pages.out.len();
         let at = self.pages.next_start();
         let is_here = self.first.start().plus(at as u64) == lsn;
-        let page_bytes = self.first.page_bytes();
         let original = &mut self.pages.out.original;
-        match content_of(original, at, bytes as usize, page_bytes).filter(|_| is_here && !self.is_odd) {
+        match content_of(original, &self.first, at, bytes as usize).filter(|_| is_here && !self.is_odd) {
             Some(content) => {
                 self.pages.record(&content, total_len_of(&content));
                 self.pages.abandon_record();
@@ -418,7 +417,7 @@ fn tail_of(
 ) -> Option<(End, Vec<u8>)> {
     let from = pages.out.len();
     if let Some(at) = unfinished {
-        let tail = pages.out.original.content(at, first.segment_bytes(), first.page_bytes())?;
+        let tail = pages.out.original.content(at, first.segment_bytes(), first)?;
         if pages.next_start() == at {
             pages.record(&tail, total_len_of(&tail));
             if pages.out.len() == first.segment_bytes() && pages.out.is_same() {
@@ -436,29 +435,27 @@ fn tail_of(
 }
 
 /// The remainder of a record that began before the segment, as far as it is there.
-fn head_of(original: &mut Original<'_>, total: u32, page_bytes: usize) -> Option<Vec<u8>> {
-    let head = content_of(original, 0, total as usize, page_bytes)?;
+fn head_of(original: &mut Original<'_>, first: &FirstPage) -> Option<Vec<u8>> {
+    let mut head = content_of(original, first, 0, first.header.remaining as usize)?;
     // A crash may have cut it off: the page after it says that it starts with another record.
-    let mut len = page_bytes - LONG_HEADER;
-    for page in 1.. {
+    let (geometry, start) = (first.info.geometry(), first.start());
+    for (page, _) in geometry.pages_between(start, start.plus(first.segment_bytes() as u64)) {
+        let len = (geometry.usable_position(page) - geometry.usable_position(start)) as usize;
         if len >= head.len() {
             break;
         }
-        let start = page * page_bytes;
-        let header = PageHeader::parse(original.get(start..start + SHORT_HEADER)?).ok();
+        let at = page.bytes_since(start) as usize;
+        let header = PageHeader::parse(original.get(at..at + SHORT_HEADER)?).ok();
         if header.is_some_and(|header| header.overwrites_record()) {
-            return Some(head[..len].to_vec());
+            head.truncate(len);
+            break;
         }
-        len += page_bytes - SHORT_HEADER;
     }
     Some(head)
 }
 
 /// So many bytes of a record from an offset on, or as many as there are in the segment.
-fn content_of(original: &mut Original<'_>, from: usize, bytes: usize, page_bytes: usize) -> Option<Vec<u8>> {
-    // Headers take less than a 32nd of any page.
-    let end = original.bytes().min(from + bytes + bytes / 32 + page_bytes);
-    let mut content = original.content(from, end, page_bytes)?;
-    content.truncate(bytes);
-    Some(content)
+fn content_of(original: &mut Original<'_>, first: &FirstPage, from: usize, bytes: usize) -> Option<Vec<u8>> {
+    let end = original.bytes().min(first.record_end(from, bytes));
+    original.content(from, end, first)
 }

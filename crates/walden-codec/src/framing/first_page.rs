@@ -51,4 +51,16 @@ impl FirstPage {
     pub fn pages(&self) -> u32 {
         (self.segment_bytes() / self.page_bytes()) as u32
     }
+
+    /// Bytes of the header of the page that begins at an offset in the segment.
+    pub fn header_bytes(&self, page: usize) -> usize {
+        self.info.geometry().header_bytes(self.start().plus(page as u64))
+    }
+
+    /// The offset behind so many bytes of a record that goes on at an offset in the segment.
+    pub fn record_end(&self, from: usize, bytes: usize) -> usize {
+        let geometry = self.info.geometry();
+        let position = geometry.usable_position(self.start().plus(from as u64)).saturating_add(bytes as u64);
+        geometry.end_at(position).bytes_since(self.start()) as usize
+    }
 }

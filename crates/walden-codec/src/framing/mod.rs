@@ -216,13 +216,16 @@ mod tests {
         assert_eq!((original.bytes(), original.pieces()), (end, 3));
         assert_eq!(original.start(), Some([0; LONG_HEADER]));
         assert_eq!(original.all_from(piece - 7).as_deref(), Some(&bytes[piece - 7..]));
-        let content = original.content(piece - 30, piece + PAGE + 50, PAGE);
+        let content = original.content(piece - 30, piece + PAGE + 50, &first_page());
         let expected =
             [&bytes[piece - 30..piece], &bytes[piece + 24..piece + PAGE], &bytes[piece + PAGE + 24..][..26]];
         assert_eq!(content, Some(expected.concat()));
         original.release_before(2 * piece - 1);
         assert!(original.piece(0).is_none() && original.get(piece - 8..piece).is_none());
-        assert_eq!((original.all_from(piece - 1), original.content(piece - 30, piece, PAGE)), (None, None));
+        assert_eq!(
+            (original.all_from(piece - 1), original.content(piece - 30, piece, &first_page())),
+            (None, None)
+        );
         assert_eq!(original.all_from(piece).as_deref(), Some(&bytes[piece..]));
         original.release_before(piece);
         original.release_before(usize::MAX);

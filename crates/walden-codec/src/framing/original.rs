@@ -5,7 +5,9 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
-use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+use walden_format::page::LONG_HEADER;
+
+use super::first_page::FirstPage;
 
 /// An input that can be read more than once.
 pub trait Input: Read + Seek {}
@@ -157,17 +159,17 @@ impl<'i> Original<'i> {
         Some(all)
     }
 
-    /// The content of pages between two offsets, without page headers.
-    pub fn content(&mut self, from: usize, to: usize, page_bytes: usize) -> Option<Vec<u8>> {
+    /// The content of a segment's pages between two offsets, without page headers.
+    pub fn content(&mut self, from: usize, to: usize, first: &FirstPage) -> Option<Vec<u8>> {
         let mut content = Vec::new();
         let mut at = from;
         while at < to {
-            let within = at % page_bytes;
+            let within = at % first.page_bytes();
             if within == 0 {
-                at += if at == 0 { LONG_HEADER } else { SHORT_HEADER };
+                at += first.header_bytes(at);
                 continue;
             }
-            let end = (at - within + page_bytes).min(to);
+            let end = (at - within + first.page_bytes()).min(to);
             self.piece(at / Self::PIECE)?;
             content.extend_from_slice(self.get(at..end)?);
             at = end;
