@@ -60,7 +60,8 @@ impl Compressed {
 }
 
 impl Packer {
-    /// A packer of a level from 1 to 9; `goes_on` if another chunk may follow, or another part in a class.
+    /// A packer of a level from 1 to 9, or 0 for bytes without columns; `goes_on` if another chunk may follow, or another part in a
+    /// class.
     pub fn new(level: u8, goes_on: bool) -> Packer {
         Packer {
             means: Means::of_level(level),

@@ -3,6 +3,7 @@
 //! It is for pages whose record does not have what changed (VACUUM and splits of GIN, mostly): items that change their lengths move
 //! all that were added after them, so that a delta byte by byte would be nearly the whole page.
 
+use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
 use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use super::kind::PageKind;
@@ -146,4 +147,4 @@ impl<S: Coder> TupleCoder<'_, S> {
 }
 
 /// Bytes at an item's beginning that are coded beneath each other: an index tuple's header, or what a heap tuple begins with.
-const ITEM_HEADER: usize = 8;
+const ITEM_HEADER: usize = INDEX_TUPLE_HEADER_BYTES;

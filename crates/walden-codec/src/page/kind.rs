@@ -1,6 +1,6 @@
 //! The kind of a page: by which predictor its items are coded.
 
-use walden_redo::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page};
+use walden_redo::page::{LINE_POINTER_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use crate::cases::{Case, Cases};
 use crate::tuple::gin::{is_entry_leaf, is_posting_leaf};
@@ -43,7 +43,7 @@ impl PageKind {
         let sound = fork == 0
             && (PAGE_HEADER_BYTES..=PAGE_BYTES).contains(&lower)
             && (lower..=PAGE_BYTES).contains(&special)
-            && lower.is_multiple_of(4);
+            && lower.is_multiple_of(LINE_POINTER_BYTES);
         if !sound || lower == PAGE_HEADER_BYTES {
             return PageKind::Bytes;
         }

@@ -1,7 +1,7 @@
 //! Line pointers, by what has to be coded of them: mostly that an item is right before the last one, where `PageAddItemExtended` and
 //! `compactify_tuples` in `bufpage.c` put it.
 
-use walden_redo::page::{ItemState, LinePointer, PAGE_BYTES, Page};
+use walden_redo::page::{ItemState, LINE_POINTER_BYTES, LinePointer, PAGE_BYTES, Page};
 
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
@@ -97,7 +97,7 @@ impl LinePointerColumns {
         Ok(LinePointerColumns {
             pointers: column(pointers, Kind::Symbols(Class::PageHeaders))?,
             offsets: column(offsets, Kind::Symbols(Class::PageHeaders))?,
-            any_pointers: column(any_pointers, Kind::Rows(Class::PageHeaders, 4))?,
+            any_pointers: column(any_pointers, Kind::Rows(Class::PageHeaders, LINE_POINTER_BYTES as u16))?,
         })
     }
 

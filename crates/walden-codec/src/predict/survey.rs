@@ -4,13 +4,11 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
 
 use walden_format::record::RelFileLocator;
+use walden_redo::page::PAGE_BYTES;
 
 use crate::cases::{Case, Cases};
 use crate::tuple::schema::{Field, Samples};
 use crate::value::expand::UpcomingValues;
-
-/// Longest tuple that is looked at: no page has a longer one.
-const MAX_TUPLE_BYTES: usize = 8192;
 
 /// Tuples that encoding has seen ahead: by layout, and values in TOAST tables.
 #[derive(Default)]
@@ -74,7 +72,7 @@ impl Survey {
 
     /// Adds a tuple.
     pub fn add(&mut self, kind: TupleKind<'_>, attributes: &[u8]) {
-        if attributes.len() <= MAX_TUPLE_BYTES && self.cases.has(Case::Schemas) {
+        if attributes.len() <= PAGE_BYTES && self.cases.has(Case::Schemas) {
             self.has_new |= self.layouts.entry(kind.hashed()).or_default().samples.add(attributes);
         }
         if self.cases.has(Case::ToastChunks) && self.toast.add(kind.relation, attributes) {

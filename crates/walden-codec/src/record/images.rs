@@ -4,7 +4,7 @@
 //! else against the page that is reconstructed item by item ([`crate::page`]). The delta itself is coded in
 //! [`crate::page::delta`]. An image that the server compressed is coded as its page, if that compresses to the same bytes.
 
-use walden_format::record::{Compression, Image, ImageHeader, ImageInfo};
+use walden_format::record::{Image, ImageHeader, ImageInfo};
 use walden_redo::compress;
 use walden_redo::page::{PAGE_BYTES, Page};
 
@@ -60,7 +60,7 @@ impl Model {
             true => Some(code(image.map(|image| image.hole_len))?),
             false => None,
         };
-        let form = match compression.map(method_of) {
+        let form = match compression.map(compress::Method::of) {
             // By several methods, which no server writes.
             None => ImageForm::AsIs,
             Some(None) => ImageForm::Page,
@@ -155,16 +155,6 @@ impl Model {
         };
         self.reconstructed = Some(predicted);
         result
-    }
-}
-
-/// The compression method of images.
-fn method_of(compression: Compression) -> Option<compress::Method> {
-    match compression {
-        Compression::None => None,
-        Compression::Pglz => Some(compress::Method::Pglz),
-        Compression::Lz4 => Some(compress::Method::Lz4),
-        Compression::Zstd => Some(compress::Method::Zstd),
     }
 }
 

@@ -46,9 +46,9 @@ impl HeapTuple<'_> {
 }
 
 /// Bytes that the attributes of two tuples have in common at their beginning and at their end, as `log_heap_update` counts
-/// them: fewer than three are not worth it. Nothing if they are more than a record can say.
+/// them: fewer than [`SharedLengths::MIN_BYTES`] are not worth it. Nothing if they are more than a record can say.
 pub fn shared_lengths(old: &[u8], new: &[u8]) -> Option<SharedLengths> {
-    let worth = |len: usize| if len < 3 { 0 } else { len };
+    let worth = |len: usize| if len < SharedLengths::MIN_BYTES { 0 } else { len };
     let prefix = worth(same_start(old, new));
     let most = old.len().min(new.len()) - prefix;
     let suffix = worth(same_end(&old[old.len() - most..], &new[new.len() - most..]));

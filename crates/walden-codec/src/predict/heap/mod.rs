@@ -133,12 +133,15 @@ impl<S: Coder> Predictor<S> for NewTuples {
                 out.push(narrow(gap)?);
             }
             let at = out.len();
-            out.extend_from_slice(&[0; 2]);
+            // The length, until it is known.
+            out.resize(at + XlMultiInsertTuple::WIDTH - XlHeapHeader::WIDTH, 0);
             coder.heap_tuple(self.relation, None, next.map(|tuple| (tuple.header, tuple.body)), out)?;
-            let len = out.len() - at - XlMultiInsertTuple::WIDTH;
-            let len = u16::try_from(len)
+            let (header, rest) = out[at..]
+                .split_first_chunk_mut()
+                .ok_or_else(|| corrupt("cannot decode a tuple: expected at least its header"))?;
+            let data_len = u16::try_from(rest.len())
                 .map_err(|_| corrupt("cannot decode a tuple: expected at most 65535 bytes"))?;
-            out[at..at + 2].copy_from_slice(&len.to_le_bytes());
+            *header = XlMultiInsertTuple { data_len, ..XlMultiInsertTuple::from_bytes(header) }.to_bytes();
         }
         Ok(())
     }

@@ -105,12 +105,12 @@ impl KeyPart {
 }
 
 fn next_part(keys: &[&[u8]], at: &[usize], equal: &[bool], parts: &mut Vec<KeyPart>) -> bool {
-    const MOST: usize = 8;
+    const MAX_PARTS: usize = 8;
     let ends = |(key, &at): (&&[u8], &usize)| at.next_multiple_of(8) == key.len() && is_zero(&key[at..]);
     if !parts.is_empty() && keys.iter().zip(at).all(ends) {
         return true;
     }
-    if parts.len() == MOST {
+    if parts.len() == MAX_PARTS {
         return false;
     }
     for part in PARTS {

@@ -125,6 +125,9 @@ pub struct SharedLengths {
 }
 
 impl SharedLengths {
+    /// A shorter prefix or suffix is not worth its length (`log_heap_update`).
+    pub const MIN_BYTES: usize = 3;
+
     /// Reads the lengths that block 0's data begins with, and what follows them: an [`XlHeapHeader`] and the tuple. `None` if the
     /// data ends within them.
     #[inline]

@@ -18,9 +18,6 @@ use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_VALID_BITS};
 use crate::page::{Misfit, Page, Tid, flags as page_flags};
 use crate::step::Step;
 
-/// A shorter prefix or suffix is not worth its length (`log_heap_update`).
-const MIN_SHARED_BYTES: usize = 3;
-
 /// The header of a heap tuple that must be there.
 #[inline]
 fn header(page: &mut Page, number: u16) -> Result<HeapTupleHeaderMut<'_>, Misfit> {
@@ -243,7 +240,7 @@ impl<'p> Shared<'p> {
 }
 
 fn worth(len: usize) -> usize {
-    if len < MIN_SHARED_BYTES { 0 } else { len }
+    if len < SharedLengths::MIN_BYTES { 0 } else { len }
 }
 
 /// See [`crate::reconstruct::shared_with_old`].
