@@ -78,17 +78,17 @@ pub struct Json {
 
 /// The columns of a field's values.
 pub struct Columns {
-    forms: Column,
-    keys: Column,
-    strings: Column,
-    lengths: Column,
-    numbers: Column,
+    json_forms: Column,
+    json_keys: Column,
+    json_strings: Column,
+    json_lengths: Column,
+    json_numbers: Column,
     /// Heads of numbers (sign, scale and weight); by head and length, the columns of their digits.
-    heads: Column,
-    by_head: FxHashMap<(u8, [u8; NUMBER_HEAD]), Column>,
+    json_heads: Column,
+    json_by_head: FxHashMap<(u8, [u8; NUMBER_HEAD]), Column>,
     /// Strings of digits: their lengths, and by length the columns of the strings.
-    digit_lengths: Column,
-    digits: FxHashMap<u16, Column>,
+    json_digit_lengths: Column,
+    json_digits: FxHashMap<u16, Column>,
     /// Buffer of [`JsonCoder::entries`].
     entries: Vec<u32>,
 }
@@ -110,18 +110,18 @@ const MAX_NUMBER_BYTES: usize = 24;
 const MAX_HEADS: usize = 64;
 
 impl Columns {
-    /// Names the columns of a field.
+    /// Creates the columns of a field.
     pub fn new<S: Coder>(coder: &mut S) -> Result<Columns, Corrupt> {
         Ok(Columns {
-            forms: coder.column(Kind::Symbols(Class::TupleHeaders))?,
-            keys: coder.column(Kind::Bytes(Class::Text))?,
-            strings: coder.column(Kind::Bytes(Class::Text))?,
-            lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
-            numbers: coder.column(Kind::Bytes(Class::Fixed))?,
-            heads: coder.column(Kind::Rows(Class::Fixed, NUMBER_HEAD as u16))?,
-            by_head: FxHashMap::default(),
-            digit_lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
-            digits: FxHashMap::default(),
+            json_forms: coder.column(Kind::Symbols(Class::TupleHeaders))?,
+            json_keys: coder.column(Kind::Bytes(Class::Text))?,
+            json_strings: coder.column(Kind::Bytes(Class::Text))?,
+            json_lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
+            json_numbers: coder.column(Kind::Bytes(Class::Fixed))?,
+            json_heads: coder.column(Kind::Rows(Class::Fixed, NUMBER_HEAD as u16))?,
+            json_by_head: FxHashMap::default(),
+            json_digit_lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
+            json_digits: FxHashMap::default(),
             entries: Vec::new(),
         })
     }
@@ -298,7 +298,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
             for _ in 0..count {
                 let (part, from) = (self.parts.next().copied(), self.value.len());
                 let key = self.bytes_of(part);
-                self.coder.text(self.columns.keys, key, &mut self.value)?;
+                self.coder.text(self.columns.json_keys, key, &mut self.value)?;
                 self.entry(STRING, (start, from), first)?;
             }
         }
@@ -323,7 +323,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
             Some(Part::Container(kind, count)) => u64::from(count) << 3 | u64::from(kind),
             _ => 0,
         };
-        let code = self.coder.symbol(self.columns.forms, code)?;
+        let code = self.coder.symbol(self.columns.json_forms, code)?;
         let (container, count) = ((code & 7) as u32, code >> 3);
         let count = u32::try_from(count).ok().filter(|&count| count <= COUNT >> 4).ok_or(WRONG_TYPE)?;
         if !matches!(container, OBJECT | ARRAY | SCALAR) || depth > MAX_DEPTH {
@@ -343,10 +343,10 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
             Some(Part::Literal(literal)) => literal,
             _ => CONTAINER,
         };
-        match narrow(self.coder.symbol(self.columns.forms, code.into())?)? {
+        match narrow(self.coder.symbol(self.columns.json_forms, code.into())?)? {
             STRING => {
                 let text = self.bytes_of(part);
-                self.coder.text(self.columns.strings, text, &mut self.value)?;
+                self.coder.text(self.columns.json_strings, text, &mut self.value)?;
                 Ok(STRING)
             }
             DIGITS => self.digits(part).map(|()| STRING),
@@ -380,10 +380,10 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
     /// Codes a string of digits.
     fn digits(&mut self, part: Option<Part>) -> Result<(), Corrupt> {
         let source = self.bytes_of(part);
-        let len = self.coder.symbol(self.columns.digit_lengths, source.len() as u64)?;
+        let len = self.coder.symbol(self.columns.json_digit_lengths, source.len() as u64)?;
         let len = u16::try_from(len).ok().filter(|len| (1..=MAX_DIGITS).contains(len));
         let len = len.ok_or_else(|| corrupt("cannot decode a string of digits: expected 1 to 64 bytes"))?;
-        let column = match self.columns.digits.entry(len) {
+        let column = match self.columns.json_digits.entry(len) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => *new.insert(self.coder.column(Kind::Rows(Class::Fixed, len))?),
         };
@@ -394,21 +394,21 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
     fn number(&mut self, part: Option<Part>) -> Result<(), Corrupt> {
         pad(&mut self.value);
         let source = self.bytes_of(part);
-        let len = self.coder.symbol(self.columns.lengths, source.len() as u64)?;
+        let len = self.coder.symbol(self.columns.json_lengths, source.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let header = LongHeader::new(len.saturating_add(LONG_HEADER_BYTES), false);
         let header =
             header.ok_or_else(|| corrupt("cannot decode a value of jsonb: expected less than 1 GB"))?;
         self.value.extend_from_slice(&header.to_bytes());
-        let (mut column, mut digits) = (self.columns.numbers, source);
+        let (mut column, mut digits) = (self.columns.json_numbers, source);
         let mut left = len;
         if (MIN_NUMBER_BYTES..=MAX_NUMBER_BYTES).contains(&len) {
             let (head, after) = source.split_first_chunk().unwrap_or((&[0; NUMBER_HEAD], &[]));
-            let head = self.coder.array(self.columns.heads, head)?;
+            let head = self.coder.array(self.columns.json_heads, head)?;
             self.value.extend_from_slice(&head);
             (digits, left) = (after, len - NUMBER_HEAD);
-            let may_add = self.columns.by_head.len() < MAX_HEADS;
-            column = match self.columns.by_head.entry((len as u8, head)) {
+            let may_add = self.columns.json_by_head.len() < MAX_HEADS;
+            column = match self.columns.json_by_head.entry((len as u8, head)) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) if may_add => {
                     *new.insert(self.coder.column(Kind::Rows(Class::Fixed, left as u16))?)
@@ -500,15 +500,15 @@ mod tests {
             // Some as deep as they get, some with more than there is.
             for _ in 0..containers / 4 {
                 let code = [1 << 3 | 4, 2 << 3 | 2, 1 << 40 | 4, 5][below(4).min(containers / 100) as usize];
-                coder.symbol(columns.forms, code).unwrap();
-                coder.symbol(columns.forms, [5, 5, below(8)][below(3) as usize]).unwrap();
-                coder.symbol(columns.lengths, [3, u64::MAX][usize::from(below(9) == 0)]).unwrap();
-                coder.symbol(columns.digit_lengths, [9, 0, u64::MAX, 9][below(4) as usize]).unwrap();
+                coder.symbol(columns.json_forms, code).unwrap();
+                coder.symbol(columns.json_forms, [5, 5, below(8)][below(3) as usize]).unwrap();
+                coder.symbol(columns.json_lengths, [3, u64::MAX][usize::from(below(9) == 0)]).unwrap();
+                coder.symbol(columns.json_digit_lengths, [9, 0, u64::MAX, 9][below(4) as usize]).unwrap();
                 coder.bytes(digits, b"123456789", 9, &mut Vec::new()).unwrap();
-                coder.bytes(columns.keys, b"k\0", 2, &mut Vec::new()).unwrap();
-                coder.bytes(columns.strings, b"st\0", 3, &mut Vec::new()).unwrap();
-                coder.bytes(columns.heads, b"12", 2, &mut Vec::new()).unwrap();
-                coder.bytes(columns.numbers, b"123", 3, &mut Vec::new()).unwrap();
+                coder.bytes(columns.json_keys, b"k\0", 2, &mut Vec::new()).unwrap();
+                coder.bytes(columns.json_strings, b"st\0", 3, &mut Vec::new()).unwrap();
+                coder.bytes(columns.json_heads, b"12", 2, &mut Vec::new()).unwrap();
+                coder.bytes(columns.json_numbers, b"123", 3, &mut Vec::new()).unwrap();
             }
             let chunk = coder.chunk(&mut Packer::new(1, true));
             let mut coder = Decoder::default();
@@ -528,8 +528,8 @@ mod tests {
         for (kind, is_one) in [(u64::from(NULL), true), (256 + u64::from(NULL), false), (7, false)] {
             let mut coder = Encoder::default();
             let columns = Columns::new(&mut coder).unwrap();
-            coder.symbol(columns.forms, 1 << 3 | u64::from(ARRAY)).unwrap();
-            coder.symbol(columns.forms, kind).unwrap();
+            coder.symbol(columns.json_forms, 1 << 3 | u64::from(ARRAY)).unwrap();
+            coder.symbol(columns.json_forms, kind).unwrap();
             let chunk = coder.chunk(&mut Packer::new(1, true));
             let mut coder = Decoder::default();
             coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();

@@ -45,10 +45,10 @@ pub struct Vectors {
 
 #[derive(Clone, Copy)]
 struct Columns {
-    forms: Column,
-    lengths: Column,
-    words: Column,
-    residuals: Column,
+    value_forms: Column,
+    value_lengths: Column,
+    value_words: Column,
+    value_residuals: Column,
 }
 
 /// A value that is coded by its structure.
@@ -130,10 +130,10 @@ impl Vectors {
         let columns = match self.columns {
             Some(columns) => columns,
             None => *self.columns.insert(Columns {
-                forms: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
-                lengths: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
-                words: coder.shared_column(Kind::Bytes(Class::Text))?,
-                residuals: coder.shared_column(Kind::Bytes(Class::Text))?,
+                value_forms: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
+                value_lengths: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
+                value_words: coder.shared_column(Kind::Bytes(Class::Text))?,
+                value_residuals: coder.shared_column(Kind::Bytes(Class::Text))?,
             }),
         };
         let (form, bytes) = match &source {
@@ -142,7 +142,7 @@ impl Vectors {
             Some(StructuredValue::Json(_)) => (FORM_JSON, &[][..]),
             Some(StructuredValue::Text(rank, residual)) => (FORM_TEXT + *rank as u64, &residual[..]),
         };
-        let form = coder.symbol(columns.forms, form)?;
+        let form = coder.symbol(columns.value_forms, form)?;
         if form == FORM_OTHER {
             return Ok(None);
         }
@@ -157,13 +157,13 @@ impl Vectors {
             };
             return Json::code(coder, columns, json).map(Some);
         }
-        let len = coder.symbol(columns.lengths, bytes.len() as u64)?;
+        let len = coder.symbol(columns.value_lengths, bytes.len() as u64)?;
         let len = usize::try_from(len).ok().filter(|&len| len <= MAX_BYTES);
         let len = len.ok_or_else(|| corrupt("cannot decode a text: expected at most 16 MB"))?;
         let mut coded = Vec::new();
         let wrong = Corrupt("cannot decode a text: expected the words of one of the latest vectors");
         if form == FORM_VECTOR {
-            coder.bytes(columns.words, bytes, len, &mut coded)?;
+            coder.bytes(columns.value_words, bytes, len, &mut coded)?;
             let vector = match source {
                 Some(StructuredValue::Vector(vector)) => *vector,
                 _ => Vector::from_words(coded).ok_or(wrong)?,
@@ -174,7 +174,7 @@ impl Vectors {
             self.recent.push_back(vector.words);
             return Ok(Some(vector.value));
         }
-        coder.bytes(columns.residuals, bytes, len, &mut coded)?;
+        coder.bytes(columns.value_residuals, bytes, len, &mut coded)?;
         let rank = usize::try_from(form - FORM_TEXT).map_err(|_| wrong)?;
         let words = self.texts().nth(rank).ok_or(wrong)?;
         Ok(Some(text_from_residual(words, &coded).ok_or(wrong)?))
