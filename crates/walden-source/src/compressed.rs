@@ -9,7 +9,7 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::inventory::SegmentFile;
+use crate::segment_file::SegmentFile;
 use crate::store::{SegmentContents, SharedStore};
 use walden_codec::container::{Entry, Error, FileForm, Head, Place, ReadLimits, Reader};
 

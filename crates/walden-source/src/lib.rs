@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod compressed;
+mod compression;
 pub mod connection;
 pub mod datadir;
 mod error_text;
+mod file_kind;
 pub mod follow;
 pub mod history;
 pub mod inventory;
@@ -13,6 +15,7 @@ pub mod open;
 pub mod replay;
 pub mod replication;
 pub mod scan;
+mod segment_file;
 pub mod server_log;
 pub mod store;
 mod tar_file;

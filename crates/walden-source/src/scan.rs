@@ -16,7 +16,8 @@ use walden_format::page::PageHeader;
 use walden_format::record::{RECORD_HEADER, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
-use crate::inventory::{Run, SegmentFile};
+use crate::inventory::Run;
+use crate::segment_file::SegmentFile;
 use crate::windows::{Ahead, Direct, SharedMembers, Windows};
 use crate::workers::run_in_order;
 

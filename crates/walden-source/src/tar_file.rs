@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use tar::{Archive, Entry, EntryType};
 
-use crate::inventory::FileKind;
-use crate::open::{self, Compression, fill};
+use crate::compression::Compression;
+use crate::file_kind::FileKind;
+use crate::open::{self, fill};
 use crate::store::{FileRange, SegmentContents, SegmentStore, SharedStore};
 
 /// A tar file that was searched.

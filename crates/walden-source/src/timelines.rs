@@ -11,8 +11,9 @@ use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 
-use crate::inventory::{Ignored, IgnoredReason, Inventory, Run, SegmentFile};
+use crate::inventory::{Ignored, IgnoredReason, Inventory, Run};
 use crate::scan::{ScanOptions, scan_in_order};
+use crate::segment_file::SegmentFile;
 
 /// A timeline as far as a log follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,7 +193,7 @@ mod tests {
     use walden_format::version::Major;
 
     use super::*;
-    use crate::open::Compression;
+    use crate::compression::Compression;
 
     const SIZE: u64 = 1 << 20;
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 
 use crate::compressed::Members;
-use crate::inventory::SegmentFile;
 use crate::open::{SegmentReader, fill, open, open_with};
+use crate::segment_file::SegmentFile;
 
 /// Bytes read at a time: large enough to make system calls cheap, small enough for a core's cache.
 const WINDOW: usize = 128 << 10;

@@ -10,9 +10,12 @@ use walden_format::stream::StreamInfo;
 use walden_format::version::{Major, UnreadableMagic};
 
 use super::search::Candidate;
-use super::{FileKind, SegmentFile, Spare, SpareKind, Unreadable, UnreadableReason};
+use super::{Spare, SpareKind, Unreadable, UnreadableReason};
 use crate::compressed::{self, Member};
-use crate::open::{self, Compression, Foreign};
+use crate::compression::Compression;
+use crate::file_kind::FileKind;
+use crate::open::{self, Foreign};
+use crate::segment_file::SegmentFile;
 use crate::tar_file::{self, TarMember};
 
 /// What a file is.

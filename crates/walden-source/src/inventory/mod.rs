@@ -6,7 +6,6 @@
 //! content says everything else.
 
 mod content;
-mod file_kind;
 mod search;
 mod skipped;
 
@@ -18,12 +17,13 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::version::Major;
 
 use self::content::{Look, TarContent, look_into, look_into_member};
-pub use self::file_kind::FileKind;
 use self::search::{Candidate, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
 use crate::compressed::Member;
-use crate::open::{self, Compression, fill};
-use crate::store::SharedStore;
+pub use crate::file_kind::FileKind;
+use crate::open::{self, fill};
+use crate::segment_file::Key;
+pub use crate::segment_file::SegmentFile;
 use crate::workers::map_in_order;
 
 /// The segments and other files found in a set of paths.
@@ -58,37 +58,6 @@ pub struct Run {
     pub version: Major,
     /// The segments in WAL order; never empty.
     pub segments: Vec<SegmentFile>,
-}
-
-/// A file that holds a segment.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SegmentFile {
-    /// Path of the file.
-    pub path: PathBuf,
-    /// The segment's name: that of the file, or else determined from the content.
-    pub name: SegmentName,
-    /// Whether the file is named `.partial`: the segment was not complete when it was written.
-    pub partial: bool,
-    /// Compression of the file, found by its content.
-    pub compression: Compression,
-    /// The number of the member that holds the segment, in a file of `walden compress` or in `store`.
-    pub member: Option<u64>,
-    /// Where the segment is read from, if `path` is not a file but its place in a store, for messages.
-    pub store: Option<SharedStore>,
-    /// Whether the segment is decoded as a difference from the one before it in the same pack.
-    pub needs_previous: bool,
-    /// Bytes that the segment takes on disk.
-    pub size_on_disk: u64,
-    /// LSN of the segment's start.
-    pub start: Lsn,
-    /// PostgreSQL major version that wrote it.
-    pub version: Major,
-    /// The cluster's system identifier.
-    pub system_id: u64,
-    /// Size of the cluster's segments.
-    pub segment_size: SegmentSize,
-    /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes.
-    pub page_bytes: u32,
 }
 
 /// A file that is recycled or preallocated for a future segment.
@@ -310,9 +279,6 @@ impl Inventory {
     }
 }
 
-/// What all segments of a run have in common; runs are sorted by it.
-type Key = (u64, Timeline, Major, SegmentSize, u32);
-
 impl Run {
     /// Where the first segment starts.
     pub fn start(&self) -> Lsn {
@@ -331,12 +297,6 @@ impl Run {
 
     fn key(&self) -> Option<Key> {
         self.segments.first().and_then(SegmentFile::key)
-    }
-}
-
-impl SegmentFile {
-    fn key(&self) -> Option<Key> {
-        Some((self.system_id, self.name.timeline, self.version, self.segment_size, self.page_bytes))
     }
 }
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use walden_format::lsn::SegmentName;
 
-use super::{FileKind, Ignored, IgnoredReason, Inventory, InventoryError, Unreadable, UnreadableReason};
+use super::{Ignored, IgnoredReason, Inventory, InventoryError, Unreadable, UnreadableReason};
+use crate::file_kind::FileKind;
 
 /// A file that may be a segment.
 pub struct Candidate {

@@ -1,0 +1,49 @@
+//! A file that holds a segment: where it is and what its first page says.
+
+use std::path::PathBuf;
+
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::version::Major;
+
+use crate::compression::Compression;
+use crate::store::SharedStore;
+
+/// A file that holds a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// The segment's name: that of the file, or else determined from the content.
+    pub name: SegmentName,
+    /// Whether the file is named `.partial`: the segment was not complete when it was written.
+    pub partial: bool,
+    /// Compression of the file, found by its content.
+    pub compression: Compression,
+    /// The number of the member that holds the segment, in a file of `walden compress` or in `store`.
+    pub member: Option<u64>,
+    /// Where the segment is read from, if `path` is not a file but its place in a store, for messages.
+    pub store: Option<SharedStore>,
+    /// Whether the segment is decoded as a difference from the one before it in the same pack.
+    pub needs_previous: bool,
+    /// Bytes that the segment takes on disk.
+    pub size_on_disk: u64,
+    /// LSN of the segment's start.
+    pub start: Lsn,
+    /// PostgreSQL major version that wrote it.
+    pub version: Major,
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// Size of the cluster's segments.
+    pub segment_size: SegmentSize,
+    /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes.
+    pub page_bytes: u32,
+}
+
+/// What all segments of a run have in common; runs are sorted by it.
+pub(crate) type Key = (u64, Timeline, Major, SegmentSize, u32);
+
+impl SegmentFile {
+    pub(crate) fn key(&self) -> Option<Key> {
+        Some((self.system_id, self.name.timeline, self.version, self.segment_size, self.page_bytes))
+    }
+}
