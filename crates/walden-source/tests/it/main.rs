@@ -1,6 +1,5 @@
-//! Tests of the crate through its public face.
+//! Tests of the crate through its public face, without a server.
 
-mod datadir;
 mod inventory;
 mod material;
 mod names;

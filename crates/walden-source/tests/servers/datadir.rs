@@ -1,15 +1,20 @@
 //! Data directories that a server made.
 
 use walden_format::record::{Fork, RelFileLocator};
-use walden_lab::{ClusterBuilder, StopMode, Wanted, find_or_install};
+use walden_lab::{ClusterBuilder, StopMode};
 use walden_redo::Page;
 use walden_source::datadir::{DataDir, DatabaseState};
+use walden_testing::Outcome;
+
+use crate::any_postgres;
+
+walden_testing::tests! {
+    a_servers_pages_have_their_checksums,
+}
 
 /// Every page that a server wrote is found, and has the checksum that is computed here.
-#[test]
-fn a_servers_pages_have_their_checksums() {
-    let installation = find_or_install(Wanted::Any).unwrap();
-    let cluster = ClusterBuilder::new(installation).checksums(true).start().unwrap();
+fn a_servers_pages_have_their_checksums() -> Outcome {
+    let cluster = ClusterBuilder::new(any_postgres()?).checksums(true).start().unwrap();
     let folder = cluster.make_folder("elsewhere").unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute(&format!("CREATE TABLESPACE elsewhere LOCATION '{}'", folder.display())).unwrap();
@@ -53,4 +58,5 @@ fn a_servers_pages_have_their_checksums() {
         elsewhere += u32::from(tablespace > 10_000) * blocks;
     }
     assert!(pages > 500 && elsewhere > 20, "{pages} pages, {elsewhere} in another tablespace");
+    Ok(())
 }
