@@ -1,7 +1,7 @@
 //! Which bytes a finding is about, so that no byte counts twice in a list.
 
 use super::FindingKind;
-use super::facts::Facts;
+use crate::explanation::Explanation;
 use crate::tally::Tally;
 
 /// Bytes of cells, and bytes that are spread over cells.
@@ -52,13 +52,13 @@ pub(super) struct Ledger {
 impl Ledger {
     /// A ledger of all bytes. In the list of settings the first touch of a page and its lack of compression are two findings about
     /// the same images, so that its ledger has each image for both.
-    pub fn new(facts: &Facts<'_>, kind: FindingKind) -> Ledger {
+    pub fn new(explanation: &Explanation, kind: FindingKind) -> Ledger {
         let factor = if kind == FindingKind::Setting { 2 } else { 1 };
-        let cells = facts.explanation.cells.iter().map(|(_, tally)| {
+        let cells = explanation.cells.iter().map(|(_, tally)| {
             let images = tally.buckets.images();
             (tally.bytes() - images, images * factor)
         });
-        Ledger { cells: cells.collect(), total: facts.explanation.file_bytes * factor }
+        Ledger { cells: cells.collect(), total: explanation.file_bytes * factor }
     }
 
     /// How much of a claim is left.

@@ -199,7 +199,7 @@ pub(crate) fn find(
             let saves = candidate.saves.map_or(0, |(saves, _)| saves);
             (rule.name == FALLBACK, std::cmp::Reverse((saves, candidate.claim.bytes())))
         });
-        let mut ledger = Ledger::new(&facts, kind);
+        let mut ledger = Ledger::new(explanation, kind);
         let mut found: Vec<Finding> = Vec::new();
         for (rule, candidate) in candidates {
             if rule.name == FALLBACK && !found.is_empty() {
