@@ -4,7 +4,7 @@ use serde::Serialize;
 use thiserror::Error;
 use walden_format::version::Major;
 
-use crate::document::Predicted;
+use crate::predicted::Predicted;
 
 /// An aim. All limits that are set have to be met.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -290,11 +290,11 @@ pub struct Advice {
     pub aim: String,
     /// Whether all limits are met.
     pub reached: bool,
-    /// If not, why this is the best candidate.
+    /// If not, why this is the best candidate, in words; else empty.
     pub why: String,
     /// The changes, largest saving first.
     pub steps: Vec<Step>,
-    /// Why the trace may be too short for it, in words.
+    /// Why the trace may be too short for it, in words; absent if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -304,19 +304,19 @@ pub struct Advice {
 pub struct Step {
     /// The SQL statement.
     pub statement: String,
-    /// This change and those before it.
+    /// This change and those before it, as [`Predicted::name`] has them.
     pub name: String,
     /// WAL in bytes with these changes.
     pub bytes: u64,
-    /// The same relative to the trace: -0.4 is 40 % less.
+    /// The same relative to the prediction for the trace's own settings: -0.4 is 40 % less.
     pub change: f64,
-    /// Maximum recovery time with these changes.
+    /// Maximum recovery time with these changes, in seconds.
     pub recovery_seconds: f64,
     /// Size of `pg_wal` with these changes, in bytes.
     pub pg_wal_bytes: u64,
     /// Processor time for compressing images during the trace, in seconds.
     pub compression_seconds: f64,
-    /// Costs and risks, in words.
+    /// Costs and risks, in words; empty if none are known.
     pub risk: String,
 }
 
@@ -520,7 +520,7 @@ fn risk(name: &str, value: &str, one: &Predicted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Causes;
+    use crate::predicted::Causes;
 
     fn predicted(changed: &[(&str, &str)], bytes: u64, recovery_seconds: f64) -> Predicted {
         let changed: Vec<(String, String)> =

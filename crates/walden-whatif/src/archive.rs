@@ -4,7 +4,8 @@
 use serde::Serialize;
 use walden_redo::compress::Method;
 
-use crate::outcome::{Bucket, Buckets, Prediction};
+use crate::buckets::{Bucket, Buckets};
+use crate::outcome::Prediction;
 use crate::settings::Settings;
 
 /// A segment of the trace, compressed.

@@ -7,109 +7,64 @@ use walden_format::lsn::Lsn;
 use crate::advise::{self, Advice, Aim};
 use crate::archive::{ArchiveSize, Compressor};
 use crate::learn::Traced;
-use crate::objects::{self, ObjectEffect};
-use crate::outcome::{Bucket, Buckets, Prediction};
-use crate::predict::{ErrorParts, Forecast, relative};
-use crate::recovery::{RecoveryModel, RecoveryRates};
-use crate::settings::{ROWS, Settings};
+use crate::objects;
+use crate::outcome::Prediction;
+use crate::predict::Forecast;
+pub use crate::predicted::{BucketBytes, Causes, Predicted, Recovery};
+use crate::predicted::{buckets, causes};
+use crate::settings::Settings;
 use crate::trace::Diagnostics;
-use walden_redo::compress::Method;
-
-/// Processor time for compressing a page of 8 kB, in seconds.
-const PGLZ_SECONDS: f64 = 60e-6;
-const LZ4_SECONDS: f64 = 5.5e-6;
-const ZSTD_SECONDS: f64 = 19e-6;
-
-/// How the time of recovery is computed.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Recovery {
-    /// A rate in bytes per second, whatever they are.
-    Rate(u64),
-    /// By kinds of work, with the default figures.
-    Default,
-    /// By kinds of work, with figures measured by `walden bench redo --calibrate`.
-    Measured(Box<RecoveryRates>),
-}
-
-impl Recovery {
-    fn model(&self) -> RecoveryModel {
-        match self {
-            Recovery::Measured(rates) => rates.nanoseconds,
-            Recovery::Rate(_) | Recovery::Default => RecoveryModel::default(),
-        }
-    }
-}
 
 /// A forecast in full.
+///
+/// Sizes are in bytes. LSNs are text, as `16/B374D848`. `None` is `null`. The fields are described in `docs/whatif.md`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     /// Bytes of the trace, as a distance of LSNs.
     pub trace_bytes: u64,
-    /// Bytes under the first set of settings.
+    /// Bytes under the first set of settings; with advice, under the last one.
     pub predicted_bytes: u64,
-    /// Relative error of the prediction for the trace's own settings, as a fraction.
+    /// Relative error of the prediction for the trace's own settings, as a fraction: 0.01 is 1 % too much.
     pub self_check_error: f64,
-    /// Checkpoints under the first set of settings.
+    /// Number of checkpoints under the first set of settings; with advice, under the last one.
     pub checkpoints: u64,
-    /// The trace.
+    /// What was read.
     pub trace: Trace,
     /// The settings that it was taken under.
     pub traced_settings: Vec<Traced>,
     /// The prediction for the trace's own settings, compared with the trace.
     pub self_check: SelfCheck,
-    /// One per set of settings.
+    /// One per set of settings; with advice, one per step.
     pub predictions: Vec<Predicted>,
-    /// Settings that reach the aim, if one was given.
+    /// Settings that reach the aim; absent if none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
     /// Assumptions and limitations, in words.
     pub notes: Vec<String>,
 }
 
-/// The trace.
+/// The trace, as it was read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace {
     /// PostgreSQL major version that wrote it.
     pub version: String,
-    /// Start LSN.
+    /// LSN of its start.
     pub from: String,
-    /// End LSN.
+    /// LSN of its end.
     pub to: String,
-    /// Seconds between its first and its last transaction end.
+    /// Seconds between its first and its last transaction end, in fractions; `None` if none ends in it.
     pub seconds: Option<f64>,
     /// Number of records.
     pub records: u64,
     /// Number of full-page images after checkpoints.
     pub images: u64,
-    /// Its checkpoints.
+    /// Number of checkpoints that began in it, by cause.
     pub checkpoints: Causes,
-    /// Bytes by bucket.
+    /// Bytes by bucket, in the order of reports.
     pub buckets: Vec<BucketBytes>,
-    /// Size of an archive of it, by compressor.
+    /// Size of an archive of it, by compressor; absent without any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub archive: Vec<ArchiveSize>,
-}
-
-/// Checkpoints by cause.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Causes {
-    /// All of them.
-    pub total: u64,
-    /// Because of `max_wal_size`.
-    pub volume: u64,
-    /// Because of `checkpoint_timeout`.
-    pub time: u64,
-    /// On request, or at shutdown.
-    pub requested: u64,
-}
-
-/// Bytes of a bucket.
-#[derive(Clone, Debug, Serialize)]
-pub struct BucketBytes {
-    /// Name of the bucket.
-    pub name: &'static str,
-    /// Its size in bytes.
-    pub bytes: u64,
 }
 
 /// The prediction for the trace's own settings.
@@ -117,64 +72,13 @@ pub struct BucketBytes {
 pub struct SelfCheck {
     /// Bytes predicted.
     pub predicted_bytes: u64,
-    /// Its relative error, as a fraction.
+    /// Its relative error, as a fraction: the same as [`Document::self_check_error`].
     pub error: f64,
-    /// Checkpoints predicted.
+    /// Number of checkpoints predicted, by cause.
     pub checkpoints: Causes,
-    /// Counts of the rule for full-page images, applied to the trace itself, and of unknown pages.
+    /// Counts of the rule for full-page images, applied to the trace itself, and of unknown pages; its fields are the object's own.
     #[serde(flatten)]
     pub diagnostics: Diagnostics,
-}
-
-/// The prediction for some settings.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Predicted {
-    /// The changes as a text, such as `max_wal_size=8GB`.
-    pub name: String,
-    /// Name and value of each setting that differs from the trace's.
-    pub changed: Vec<(String, String)>,
-    /// Bytes, as a distance of LSNs.
-    pub bytes: u64,
-    /// Relative to the prediction for the trace's own settings, so that what changes nothing is 0: -0.4 is 40 % less.
-    pub change: f64,
-    /// Error of `bytes` in either direction.
-    pub error_bytes: u64,
-    /// The same by cause.
-    pub error_parts: ErrorParts,
-    /// Fractions of bytes that are exact, reconstructed, sampled and estimated.
-    pub shares: [f64; 4],
-    /// Bytes by bucket.
-    pub buckets: Vec<BucketBytes>,
-    /// Images after checkpoints.
-    pub images: u64,
-    /// Images of all kinds that `wal_compression` is tried on.
-    pub compressed_images: u64,
-    /// Processor time for compressing these, in seconds.
-    pub compression_seconds: f64,
-    /// Checkpoints.
-    pub checkpoints: Causes,
-    /// Segments filled or switched.
-    pub segments: u64,
-    /// The same per hour.
-    pub segments_per_hour: Option<f64>,
-    /// The longest distance that recovery could have to replay, in bytes.
-    pub longest_redo_bytes: u64,
-    /// The time that this takes, in seconds.
-    pub recovery_seconds: f64,
-    /// The size that `pg_wal` grows to, in bytes, without what an archiver, slots and `wal_keep_size` hold.
-    pub pg_wal_bytes: u64,
-    /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
-    pub hints_at_most_bytes: u64,
-    /// Effects of changes of tables and indexes, in addition to `bytes`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub objects: Vec<ObjectEffect>,
-    /// Size of an archive, by compressor.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub archive: Vec<ArchiveSize>,
-    /// Checkpoints: begin in seconds since 1970-01-01 UTC, redo pointer, cause.
-    pub checkpoint_list: Vec<(f64, String, &'static str)>,
-    /// Growth over time: seconds since 1970-01-01 UTC, bytes since the start.
-    pub growth: Vec<(f64, u64)>,
 }
 
 impl Document {
@@ -262,113 +166,6 @@ impl Document {
             (self.predicted_bytes, self.checkpoints) = (last.bytes, last.checkpoints.total);
         }
         self.advice = Some(advice);
-    }
-}
-
-impl Predicted {
-    fn new(
-        traced: &Settings,
-        settings: &Settings,
-        prediction: &Prediction,
-        self_check_bytes: u64,
-        seconds: Option<f64>,
-        recovery: &Recovery,
-        error_parts: ErrorParts,
-    ) -> Predicted {
-        let changed: Vec<(String, String)> = ROWS
-            .iter()
-            .filter(|row| row.name != "data_checksums")
-            .filter_map(|row| row.show.map(|show| (row.name, show(settings), show(traced))))
-            .filter(|(_, now, before)| now != before)
-            .map(|(name, now, _)| (name.into(), now))
-            .collect();
-        let dropped = settings.dropped.iter().map(|index| ("drop_index".to_string(), index.to_string()));
-        let changed: Vec<(String, String)> = changed.into_iter().chain(dropped).collect();
-        let name =
-            changed.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
-        let known: u64 = prediction.shares.iter().sum();
-        let longest_redo = longest_redo(settings, prediction, seconds);
-        let hour = |seconds: f64| prediction.segments as f64 / seconds * 3600.0;
-        Predicted {
-            name: if name.is_empty() { "as traced".into() } else { name },
-            changed,
-            bytes: prediction.bytes,
-            change: relative(prediction.bytes, self_check_bytes),
-            error_bytes: error_parts.total() as u64,
-            error_parts,
-            shares: prediction.shares.map(|bytes| bytes as f64 / known.max(1) as f64),
-            buckets: buckets(&prediction.buckets),
-            images: prediction.images,
-            compressed_images: prediction.compressed_images,
-            compression_seconds: settings
-                .wal_compression
-                .map_or(0.0, |method| prediction.compressed_images as f64 * seconds_per_image(method)),
-            checkpoints: causes(prediction),
-            segments: prediction.segments,
-            segments_per_hour: seconds.filter(|seconds| *seconds > 0.0).map(hour),
-            longest_redo_bytes: longest_redo,
-            recovery_seconds: recovery_seconds(recovery, prediction, longest_redo),
-            pg_wal_bytes: (longest_redo + settings.segment_size.bytes()).max(settings.min_wal_size),
-            hints_at_most_bytes: prediction.hints_at_most,
-            objects: Vec::new(),
-            archive: Vec::new(),
-            checkpoint_list: prediction
-                .checkpoints
-                .iter()
-                .map(|one| (one.time as f64 / 1e6, one.redo.to_string(), one.cause.name()))
-                .collect(),
-            growth: prediction.growth.iter().map(|(time, bytes)| (*time as f64 / 1e6, *bytes)).collect(),
-        }
-    }
-}
-
-/// The longest distance that recovery could have to replay: from the redo pointer of one checkpoint to the end of the next. If
-/// the prediction has fewer than two, it is computed from the settings and the mean rate.
-fn longest_redo(settings: &Settings, prediction: &Prediction, seconds: Option<f64>) -> u64 {
-    let by_itself = prediction.caused_by(Cause::Volume) + prediction.caused_by(Cause::Time);
-    if by_itself >= 2 {
-        return prediction.longest_redo;
-    }
-    let spread = 1.0 + settings.completion_target_milli as f64 / 1000.0;
-    let by_volume = (settings.checkpoint_segments() * settings.segment_size.bytes()) as f64 * spread;
-    let rate = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| prediction.bytes as f64 / seconds);
-    let by_time = rate.map_or(f64::INFINITY, |rate| rate * settings.checkpoint_timeout as f64 * spread);
-    prediction.longest_redo.max(by_volume.min(by_time) as u64)
-}
-
-/// Seconds to replay the longest distance.
-fn recovery_seconds(recovery: &Recovery, prediction: &Prediction, longest_redo: u64) -> f64 {
-    let model = match recovery {
-        Recovery::Rate(rate) => return longest_redo as f64 / (*rate).max(1) as f64,
-        modelled => modelled.model(),
-    };
-    // The distance may be longer than any that the trace shows.
-    if longest_redo > prediction.longest_redo {
-        return model.seconds(&prediction.work.scaled(longest_redo as f64 / prediction.bytes.max(1) as f64));
-    }
-    model.seconds(&prediction.longest_redo_work)
-}
-
-/// Processor time for compressing a page, in seconds: measured on pages of pgbench (docs/whatif.md).
-fn seconds_per_image(method: Method) -> f64 {
-    match method {
-        Method::Pglz => PGLZ_SECONDS,
-        Method::Lz4 => LZ4_SECONDS,
-        Method::Zstd => ZSTD_SECONDS,
-    }
-}
-
-fn buckets(buckets: &Buckets) -> Vec<BucketBytes> {
-    Bucket::ALL.iter().map(|one| BucketBytes { name: one.name(), bytes: buckets.get(*one) }).collect()
-}
-
-fn causes(prediction: &Prediction) -> Causes {
-    let of = |cause| prediction.caused_by(cause);
-    Causes {
-        total: prediction.checkpoints.len() as u64,
-        volume: of(Cause::Volume),
-        time: of(Cause::Time),
-        requested: of(Cause::Requested) + of(Cause::Shutdown),
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub mod advise;
 pub mod archive;
+mod buckets;
 pub mod document;
 pub mod images;
 pub mod learn;
@@ -19,12 +20,14 @@ mod means;
 pub mod objects;
 pub mod outcome;
 pub mod predict;
+mod predicted;
 pub mod recovery;
 pub mod settings;
 pub mod simulate;
 pub mod survey;
 pub mod trace;
 
-pub use outcome::{Basis, Bucket, Buckets, Prediction};
+pub use buckets::{Bucket, Buckets};
+pub use outcome::{Basis, Prediction};
 pub use predict::{ErrorParts, Forecast, OpenBase, PredictError, Question, ReadProgress, predict};
 pub use settings::{Effect, SettingError, Settings};

@@ -14,10 +14,11 @@ use walden_redo::{PageStore, Replay};
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again};
 
+use crate::buckets::{Bucket, Buckets};
 use crate::learn::{Learned, learn};
 use crate::level::Level;
 use crate::objects::{Change, Counts, ObjectChange};
-use crate::outcome::{Basis, Bucket, Buckets, Prediction};
+use crate::outcome::{Basis, Prediction};
 use crate::settings::{SettingError, Settings};
 use crate::simulate::{CheckpointRecords, Simulation};
 use crate::survey::{Survey, checkpoint_record};

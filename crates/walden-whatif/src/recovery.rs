@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use walden_redo::compress::Method;
 
-use crate::outcome::{Bucket, Buckets};
+use crate::buckets::{Bucket, Buckets};
 
 /// What a part of the WAL asks of replay.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

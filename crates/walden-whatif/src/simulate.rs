@@ -8,7 +8,8 @@ use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::record::RECORD_HEADER;
 
-use crate::outcome::{Basis, Bucket, Buckets, Prediction, SimulatedCheckpoint};
+use crate::buckets::{Bucket, Buckets};
+use crate::outcome::{Basis, Prediction, SimulatedCheckpoint};
 use crate::recovery::Work;
 use crate::settings::Settings;
 

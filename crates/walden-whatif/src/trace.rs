@@ -25,11 +25,12 @@ use walden_format::version::Major;
 use walden_redo::Touched;
 use walden_redo::{Observer, Replay};
 
+use crate::buckets::{Bucket, Buckets};
 use crate::images::Compressor;
 use crate::level::{Level, Unlogged, Variant, variant};
 use crate::means::{Mean, Means};
 use crate::objects::{Counter, Counts, ObjectChange};
-use crate::outcome::{Bucket, Buckets, Prediction};
+use crate::outcome::Prediction;
 use crate::settings::Settings;
 use crate::simulate::Simulation;
 
