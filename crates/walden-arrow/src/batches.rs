@@ -11,7 +11,8 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use walden_source::inventory::Inventory;
 
-use crate::read::{ReadError, ReadOptions, read, read_part};
+use crate::options::{ReadError, ReadOptions};
+use crate::read::{read, read_part};
 use crate::row_changes::RowTable;
 use crate::schema::Table;
 use crate::segments::Part;

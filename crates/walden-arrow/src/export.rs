@@ -11,6 +11,7 @@ use arrow::ipc::CompressionType;
 use arrow::ipc::reader::FileReader;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
 use crate::parquet_file::ParquetFile;
@@ -63,7 +64,8 @@ impl<W: Write + Send> TableWriter<W> {
     ) -> Result<TableWriter<W>, ArrowError> {
         let writer = match format {
             FileFormat::Parquet => {
-                let file = ParquetFile::new(out, schema, content).map_err(from_parquet)?;
+                let metadata = KeyValue::new(CONTENT_KEY.to_owned(), content.to_owned());
+                let file = ParquetFile::new(out, schema, metadata).map_err(from_parquet)?;
                 Writer::Parquet(Box::new(file))
             }
             FileFormat::Arrow => {

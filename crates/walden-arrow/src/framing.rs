@@ -7,9 +7,16 @@ use walden_explain::tally::Bucket;
 use walden_source::inventory::{Run, SegmentFile};
 
 use crate::columns::{label_rows, numbers, times};
-use crate::read::SumRows;
 use crate::segments::ReadSegment;
 use crate::visitor::SegmentSums;
+
+/// Rows that are sums over segments.
+pub(crate) trait SumRows {
+    /// Adds the rows of a segment.
+    fn add(&mut self, run: &Run, index: usize, read: &ReadSegment<()>);
+    fn len(&self) -> usize;
+    fn column(&self, name: &str) -> ArrayRef;
+}
 
 /// Rows of `framing`.
 #[derive(Default)]

@@ -6,6 +6,7 @@ mod blocks;
 mod columns;
 pub mod export;
 mod framing;
+mod options;
 mod parquet_file;
 mod read;
 mod records;
@@ -19,7 +20,8 @@ mod transactions;
 mod visitor;
 
 pub use batches::Batches;
-pub use read::{BATCH_ROWS, ReadError, ReadOptions, is_divisible, read, read_part};
+pub use options::{BATCH_ROWS, ReadError, ReadOptions};
+pub use read::{is_divisible, read, read_part};
 pub use schema::{Column, ColumnType, Table};
 pub use segments::Part;
 pub use times::segments_between;

@@ -3,167 +3,27 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt64Array};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow::error::ArrowError;
-use walden_explain::{Bound, ExplainError, Timeline};
-use walden_format::lsn::Lsn;
+use arrow::array::RecordBatch;
 use walden_format::record::Record;
 use walden_format::rmgr::{Kind, KindTable};
 use walden_format::simple::SimpleRecord;
 use walden_source::inventory::Run;
-use walden_source::names::Names;
 use walden_source::scan::Damage;
 
 use crate::blocks::BlockRows;
 use crate::columns::NO_TIME;
-use crate::framing::{FramingRows, SegmentRows};
+use crate::framing::{FramingRows, SegmentRows, SumRows};
+use crate::options::{Emit, ReadError, ReadOptions};
 use crate::records::RecordRows;
 use crate::rows::{Place, Rows, Wanted};
-use crate::schema::{ColumnType, Table};
+use crate::schema::Table;
 use crate::segments::{Bounds, Part, read_segments};
 use crate::visitor::Observer;
 use crate::{summary, transactions};
 
-/// Rows of a batch, unless options say otherwise.
-pub const BATCH_ROWS: usize = 1 << 16;
-
 /// Bytes of segments that may be read at a time. Their rows, which take up to twice as much, are kept until it is their turn; a
 /// single thread delivers rows as it reads them.
 const BYTES_AT_A_TIME: u64 = 256 << 20;
-
-/// What to read of a table, and how.
-#[derive(Clone, Debug)]
-pub struct ReadOptions {
-    /// Names of relations and databases.
-    pub names: Arc<Names>,
-    /// Indexes of the wanted columns in [`Table::columns`], in the order of the batches; `None` for all.
-    pub columns: Option<Vec<usize>>,
-    /// Only records that start here or behind.
-    pub from: Option<Lsn>,
-    /// Only records that start before this.
-    pub to: Option<Lsn>,
-    /// Number of decoding threads, at least 1. All have ended when a function that takes these options returns.
-    pub threads: usize,
-    /// Number of rows of a full batch, at least 1; the blocks of one record are in one batch, which may so have up to 32 more.
-    pub batch_rows: usize,
-    /// Whether each position has a second column, `NAME_text`, with its text form `16/B374D848`.
-    pub lsn_text: bool,
-}
-
-impl ReadOptions {
-    /// All columns of all records, with `threads` threads.
-    pub fn new(names: Arc<Names>, threads: usize) -> ReadOptions {
-        ReadOptions {
-            names,
-            columns: None,
-            from: None,
-            to: None,
-            threads,
-            batch_rows: BATCH_ROWS,
-            lsn_text: false,
-        }
-    }
-
-    /// Sets the range to that between two bounds. A bound by time needs a pass over the runs, which `progress` gets the bytes of.
-    ///
-    /// # Errors
-    /// No transaction ends at or after the start.
-    pub fn set_range(
-        &mut self,
-        runs: &[Run],
-        from: Option<Bound>,
-        to: Option<Bound>,
-        progress: impl FnMut(u64),
-    ) -> Result<(), ExplainError> {
-        let by_time = |bound| matches!(bound, Some(Bound::Time(_)));
-        let timeline = match by_time(from) || by_time(to) {
-            true => Timeline::read(runs, self.threads, progress),
-            false => Timeline::default(),
-        };
-        (self.from, self.to) = timeline.range(from, to)?;
-        Ok(())
-    }
-
-    /// The schema of the batches of a table.
-    pub fn schema(&self, table: Table) -> SchemaRef {
-        let all = table.schema();
-        let mut fields: Vec<Arc<Field>> =
-            self.columns_of(table).into_iter().map(|index| all.fields()[index].clone()).collect();
-        if self.lsn_text {
-            for index in self.columns_of(table) {
-                let column = &table.columns()[index];
-                if column.column_type == ColumnType::Lsn {
-                    let name = format!("{}_text", column.name);
-                    fields.push(Arc::new(Field::new(name, DataType::Utf8, column.nullable)));
-                }
-            }
-        }
-        Arc::new(Schema::new(fields))
-    }
-
-    pub(crate) fn columns_of(&self, table: Table) -> Vec<usize> {
-        let count = table.columns().len();
-        match &self.columns {
-            Some(columns) => columns.iter().copied().filter(|index| *index < count).collect(),
-            None => (0..count).collect(),
-        }
-    }
-
-    pub(crate) fn wanted(&self, table: Table) -> Wanted {
-        Wanted { table, columns: self.columns_of(table) }
-    }
-
-    pub(crate) fn bounds(&self, wanted: &Wanted) -> Bounds {
-        let known_time = if wanted.any(&["time"]) { None } else { Some(NO_TIME) };
-        Bounds { from: self.from, to: self.to, threads: self.threads, in_turn: false, known_time }
-    }
-
-    /// A batch of a table's columns, which `column` makes by their names.
-    pub(crate) fn batch(
-        &self,
-        table: Table,
-        rows: usize,
-        column: impl Fn(&str) -> ArrayRef,
-    ) -> Result<RecordBatch, ArrowError> {
-        let columns = self.columns_of(table);
-        let mut arrays: Vec<ArrayRef> =
-            columns.iter().map(|index| column(table.columns()[*index].name)).collect();
-        if self.lsn_text {
-            for (place, index) in columns.iter().enumerate() {
-                if table.columns()[*index].column_type == ColumnType::Lsn {
-                    arrays.push(lsn_text(&arrays[place]));
-                }
-            }
-        }
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(self.schema(table), arrays, &options)
-    }
-}
-
-/// The text form of positions.
-pub(crate) fn lsn_text(array: &ArrayRef) -> ArrayRef {
-    let numbers = array.as_any().downcast_ref::<UInt64Array>();
-    let texts = numbers.into_iter().flatten().map(|lsn| lsn.map(|lsn| Lsn(lsn).to_string()));
-    Arc::new(StringArray::from_iter(texts))
-}
-
-/// Why a table cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The log is damaged; what comes before was delivered.
-    #[error("{0}; {hint}", hint = .0.hint())]
-    Damaged(Arc<Damage>),
-    /// The log cannot be summed up.
-    #[error(transparent)]
-    Explain(#[from] ExplainError),
-    /// The changes of a table's rows cannot be read.
-    #[error(transparent)]
-    Rows(#[from] walden_rows::RowsError),
-    /// A batch cannot be made or used.
-    #[error("cannot make a record batch")]
-    Arrow(#[from] ArrowError),
-}
 
 /// Reads a table of runs, in the order of the log, and calls `emit` with each batch until it breaks.
 ///
@@ -217,9 +77,6 @@ pub fn read_part(
         Table::Transactions | Table::Checkpoints | Table::Relations => Ok(ControlFlow::Continue(())),
     }
 }
-
-/// What takes the batches.
-pub(crate) type Emit<'a> = dyn FnMut(RecordBatch) -> ControlFlow<()> + Send + 'a;
 
 /// Takes full rows while their segment is still being read.
 type Deliver<'a, R> = Mutex<&'a mut (dyn FnMut(R) -> ControlFlow<()> + Send)>;
@@ -409,25 +266,6 @@ fn emit_rows<R: Rows>(
 ) -> Result<ControlFlow<()>, ReadError> {
     let batch = options.batch(table, rows.len(), |name| rows.column(name, place))?;
     Ok(emit(batch))
-}
-
-/// Rows that are sums over segments.
-pub(crate) trait SumRows {
-    /// Adds the rows of a segment.
-    fn add(&mut self, run: &Run, index: usize, read: &crate::segments::ReadSegment<()>);
-    fn len(&self) -> usize;
-    fn column(&self, name: &str) -> ArrayRef;
-}
-
-impl Observer for () {
-    fn record(&mut self, _: &Record<'_>, _: Kind, _: i64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    #[inline(always)]
-    fn simple(&mut self, _: &SimpleRecord<'_>, _: Kind, _: i64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }
 
 fn read_sums<S: SumRows + Default>(

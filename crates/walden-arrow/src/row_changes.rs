@@ -26,7 +26,7 @@ use walden_rows::{
     oid,
 };
 
-use crate::read::{ReadError, lsn_text};
+use crate::options::{ReadError, lsn_text};
 
 /// Rows of a batch, unless the caller says otherwise.
 pub const BATCH_ROWS: usize = 8192;

@@ -13,7 +13,7 @@ use walden_format::version::Major;
 use walden_source::inventory::Run;
 
 use crate::columns::{bools, label_rows, numbers, times};
-use crate::read::{ReadError, ReadOptions};
+use crate::options::{ReadError, ReadOptions};
 use crate::rows::Named;
 use crate::schema::Table;
 

@@ -14,7 +14,7 @@ use walden_format::simple::SimpleRecord;
 use walden_source::inventory::Run;
 
 use crate::columns::{NO_TIME, label_rows, numbers, times};
-use crate::read::{Emit, ReadError, ReadOptions};
+use crate::options::{Emit, ReadError, ReadOptions};
 use crate::schema::Table;
 use crate::segments::{Bounds, Part, read_segments};
 use crate::visitor::Observer;

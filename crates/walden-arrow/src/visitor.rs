@@ -26,6 +26,18 @@ pub(crate) trait Observer: Send {
     fn simple(&mut self, record: &SimpleRecord<'_>, kind: Kind, time: i64) -> ControlFlow<()>;
 }
 
+/// Tables of sums have no rows that records are made of.
+impl Observer for () {
+    fn record(&mut self, _: &Record<'_>, _: Kind, _: i64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    #[inline(always)]
+    fn simple(&mut self, _: &SimpleRecord<'_>, _: Kind, _: i64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
 /// Sums over the records that start in a segment, and the bytes around them.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentSums {

@@ -7,24 +7,20 @@
 use std::cmp::Ordering;
 
 use arrow::array::{Array, ArrayRef};
-use parquet::basic::{BoundaryOrder, Compression, Encoding, PageType, Type, ZstdLevel};
+use parquet::basic::{BoundaryOrder, Compression, Encoding, PageType, ZstdLevel};
 use parquet::column::page::{CompressedPage, Page, PageWriter};
 use parquet::column::writer::ColumnCloseResult;
-use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{
     ColumnChunkMetaData, ColumnIndexBuilder, OffsetIndexBuilder, PageEncodingStats,
 };
-use parquet::file::statistics::{Statistics, ValueStatistics};
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::deltas::Deltas;
 use super::dictionary::Dictionary;
+use super::encoder::{Encoder, PAGE, Range, Values};
 use super::numbers::NumberType;
-
-/// Rows of a data page: what a reader can skip by the column index.
-pub(super) const PAGE: usize = 20_000;
 
 /// The rows of one column in a row group.
 pub(super) struct ColumnChunk {
@@ -33,27 +29,6 @@ pub(super) struct ColumnChunk {
     encoder: Box<dyn Encoder>,
     pages: Vec<DataPage>,
     compressor: zstd::bulk::Compressor<'static>,
-}
-
-/// What encodes rows, page by page.
-pub(super) trait Encoder: Send {
-    /// Number of rows in the page that is being filled.
-    fn rows(&self) -> usize;
-
-    /// Adds rows to it.
-    fn add(&mut self, rows: &ArrayRef);
-
-    /// Ends the page: appends its bytes before compression, and says the range of its values. The next one is empty.
-    fn end_page(&mut self, nullable: bool, out: &mut Vec<u8>) -> Range;
-
-    /// The dictionary page's bytes before compression and its number of values, if there is one.
-    fn dictionary(&self) -> Option<(Vec<u8>, usize)>;
-
-    /// The encoding of values in data pages.
-    fn encoding(&self) -> Encoding;
-
-    /// What the values of ranges are.
-    fn values(&self) -> Values<'_>;
 }
 
 /// A data page, compressed.
@@ -175,83 +150,6 @@ impl ColumnChunk {
             offset_index: Some(out.offsets.build()),
         };
         Ok((bytes, close))
-    }
-}
-
-/// What the values of a chunk are, each under a number.
-pub(super) enum Values<'a> {
-    /// Under its place here.
-    Texts(&'a [Box<str>]),
-    /// Under itself, with its sign extended.
-    Numbers(NumberType),
-}
-
-impl Values<'_> {
-    fn physical_type(&self) -> Type {
-        match self {
-            Values::Texts(_) => Type::BYTE_ARRAY,
-            Values::Numbers(numbers) if numbers.width == 4 => Type::INT32,
-            Values::Numbers(_) => Type::INT64,
-        }
-    }
-
-    fn compare(&self, one: u64, other: u64) -> Ordering {
-        match self {
-            Values::Texts(texts) => texts[one as usize].as_bytes().cmp(texts[other as usize].as_bytes()),
-            Values::Numbers(numbers) => numbers.order(one).cmp(&numbers.order(other)),
-        }
-    }
-
-    /// A value as it is in the column index.
-    fn bytes(&self, value: u64) -> Vec<u8> {
-        match self {
-            Values::Texts(texts) => texts[value as usize].as_bytes().to_vec(),
-            Values::Numbers(numbers) => value.to_le_bytes()[..numbers.width].to_vec(),
-        }
-    }
-
-    fn statistics(&self, Range { bounds, nulls }: Range) -> Statistics {
-        let (min, max) = bounds.unzip();
-        let nulls = Some(nulls);
-        match self {
-            Values::Texts(texts) => {
-                let text = |place: u64| ByteArray::from(&*texts[place as usize]);
-                ValueStatistics::new(min.map(text), max.map(text), None, nulls, false).into()
-            }
-            Values::Numbers(NumberType { width: 4, is_signed }) => {
-                let number = |number: u64| number as i32;
-                ValueStatistics::new(min.map(number), max.map(number), None, nulls, false)
-                    .with_backwards_compatible_min_max(*is_signed)
-                    .into()
-            }
-            Values::Numbers(NumberType { is_signed, .. }) => {
-                let number = u64::cast_signed;
-                ValueStatistics::new(min.map(number), max.map(number), None, nulls, false)
-                    .with_backwards_compatible_min_max(*is_signed)
-                    .into()
-            }
-        }
-    }
-}
-
-/// The smallest and the largest value, if there are any, and the number of NULLs.
-#[derive(Default)]
-pub(super) struct Range {
-    pub bounds: Option<(u64, u64)>,
-    pub nulls: u64,
-}
-
-impl Range {
-    pub fn add(&mut self, other: &Range, values: &Values<'_>) {
-        self.bounds = match (self.bounds, other.bounds) {
-            (Some((min, max)), Some((other_min, other_max))) => {
-                let is_less = values.compare(other_min, min) == Ordering::Less;
-                let is_greater = values.compare(other_max, max) == Ordering::Greater;
-                Some((if is_less { other_min } else { min }, if is_greater { other_max } else { max }))
-            }
-            (mine, other) => mine.or(other),
-        };
-        self.nulls += other.nulls;
     }
 }
 

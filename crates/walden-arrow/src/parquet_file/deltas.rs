@@ -3,7 +3,7 @@
 use arrow::array::{Array, ArrayRef};
 use parquet::basic::Encoding;
 
-use super::chunk::{Encoder, PAGE, Range, Values};
+use super::encoder::{Encoder, PAGE, Range, Values};
 use super::numbers::{self, NumberType};
 use super::packing::{bit_pack, definition_levels, leb128, zigzag};
 

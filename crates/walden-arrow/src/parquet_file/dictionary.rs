@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Int32Type};
 use parquet::basic::Encoding;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::chunk::{Encoder, PAGE, Range, Values};
+use super::encoder::{Encoder, PAGE, Range, Values};
 use super::numbers::{self, Number as _, NumberType, each_type};
 use super::packing::{bit_width, definition_levels, hybrid, run_length};
 

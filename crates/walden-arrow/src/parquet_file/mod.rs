@@ -4,6 +4,7 @@
 mod chunk;
 mod deltas;
 mod dictionary;
+mod encoder;
 mod numbers;
 mod packing;
 #[cfg(test)]
@@ -23,7 +24,6 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 
 use self::chunk::ColumnChunk;
-use crate::export::CONTENT_KEY;
 
 /// Rows of a row group: what a reader can skip by its statistics, and what a writer keeps in memory.
 pub(crate) const ROW_GROUP: usize = 1 << 19;
@@ -46,11 +46,11 @@ enum Chunk {
 }
 
 impl<W: Write + Send> ParquetFile<W> {
-    /// Begins a file; `content` is put under [`CONTENT_KEY`].
-    pub(crate) fn new(out: W, schema: &SchemaRef, content: &str) -> Result<ParquetFile<W>> {
+    /// Begins a file, with a pair of its metadata.
+    pub(crate) fn new(out: W, schema: &SchemaRef, metadata: KeyValue) -> Result<ParquetFile<W>> {
         let level = ZstdLevel::default();
         // With Arrow's schema in the file's metadata.
-        let writer = ArrowWriter::try_new(out, schema.clone(), Some(properties(schema, content, level)))?;
+        let writer = ArrowWriter::try_new(out, schema.clone(), Some(properties(schema, metadata, level)))?;
         let (file, factory) = writer.into_serialized_writer()?;
         Ok(ParquetFile { file, schema: schema.clone(), factory, level, rows: 0, chunks: Vec::new() })
     }
@@ -132,9 +132,7 @@ impl<W: Write + Send> ParquetFile<W> {
     }
 }
 
-fn properties(schema: &SchemaRef, content: &str, level: ZstdLevel) -> WriterProperties {
-    // What was written without metadata is not of Walden's making.
-    let metadata = vec![KeyValue::new(CONTENT_KEY.to_owned(), content.to_owned())];
+fn properties(schema: &SchemaRef, metadata: KeyValue, level: ZstdLevel) -> WriterProperties {
     let sorting = schema
         .index_of("start_lsn")
         .ok()
@@ -143,6 +141,6 @@ fn properties(schema: &SchemaRef, content: &str, level: ZstdLevel) -> WriterProp
         .set_compression(Compression::ZSTD(level))
         .set_statistics_enabled(EnabledStatistics::Page)
         .set_sorting_columns(sorting)
-        .set_key_value_metadata(Some(metadata))
+        .set_key_value_metadata(Some(vec![metadata]))
         .build()
 }

@@ -7,7 +7,7 @@ use arrow::compute::{cast, concat};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{KeyValue, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
@@ -36,6 +36,10 @@ fn batches(schema: &SchemaRef, rows: usize, text: &dyn Fn(u64) -> Option<String>
             RecordBatch::try_new(schema.clone(), vec![labels, numbers]).unwrap()
         })
         .collect()
+}
+
+fn content() -> KeyValue {
+    KeyValue::new("content".to_owned(), String::new())
 }
 
 fn metadata(file: &[u8]) -> ParquetMetaData {
@@ -79,7 +83,7 @@ const CASES: [Case; 9] = [
 /// Both writers' files of the same batches.
 fn written(schema: &SchemaRef, batches: &[RecordBatch]) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = Vec::new();
-    let mut ours = ParquetFile::new(&mut bytes, schema, "").unwrap();
+    let mut ours = ParquetFile::new(&mut bytes, schema, content()).unwrap();
     let properties = WriterProperties::builder()
         .set_statistics_enabled(EnabledStatistics::Page)
         .set_max_row_group_row_count(Some(ROW_GROUP))
@@ -178,7 +182,7 @@ fn unused_texts_do_not_count() {
     let schema = schema(false);
     let batch = &batches(&schema, 26, &|row| Some(((b'a' + row as u8) as char).to_string()))[0];
     let mut bytes = Vec::new();
-    let mut file = ParquetFile::new(&mut bytes, &schema, "").unwrap();
+    let mut file = ParquetFile::new(&mut bytes, &schema, content()).unwrap();
     file.write(&batch.slice(3, 4)).unwrap();
     file.finish().unwrap();
     let metadata = metadata(&bytes);
