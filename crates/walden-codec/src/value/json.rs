@@ -2,18 +2,17 @@
 //!
 //! A container has a header, an entry for each key and value (its type, and its length or end offset), and then the keys
 //! and values themselves. All lengths and offsets follow from the content, so only that is coded: the kind and size of
-//! containers, and strings and numbers, each kind in columns of its own.
-//!
-//! ```text
-//! offset  width
-//!      0      4  number of keys or elements 28 bits, kind 4 bits (`JsonbContainer` in `jsonb.h`)
-//!      4    4 n  for each key, then each value: length or end 28 bits, type 3 bits, 1 bit: it is the end (`JEntry`)
-//!                keys, then values; numbers and containers from the next multiple of 4 on
-//! ```
+//! containers, and strings and numbers, each kind in columns of its own. The layout is in [`walden_redo::page::jsonb`].
 
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
+use walden_redo::page::jsonb::container::{ARRAY, OBJECT};
+use walden_redo::page::jsonb::entry::{CONTAINER, FALSE, NULL, NUMERIC, STRING};
+use walden_redo::page::jsonb::{
+    ALIGNMENT, COUNT_MASK, END_STRIDE, ENTRY_HAS_END, KIND_SHIFT, LENGTH_MASK, WORD_BYTES, container,
+    entry_type,
+};
 use walden_redo::page::varlena::{LONG_HEADER_BYTES, LongHeader};
 
 use crate::column_kind::{Class, Kind};
@@ -21,21 +20,8 @@ use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
-const COUNT: u32 = 0x0FFF_FFFF;
-const OBJECT: u32 = 2;
-const ARRAY: u32 = 4;
 /// An array around a single value.
-const SCALAR: u32 = 5;
-
-const IS_END: u32 = 0x8000_0000;
-/// Every so many entries have their end in place of their length (`JB_OFFSET_STRIDE`).
-const STRIDE: usize = 32;
-
-const STRING: u8 = 0;
-const NUMERIC: u8 = 1;
-const FALSE: u8 = 2;
-const NULL: u8 = 4;
-const CONTAINER: u8 = 5;
+const SCALAR: u32 = container::SCALAR | ARRAY;
 /// A string that is mostly digits, such as a time or a number. Not a type of PostgreSQL: it is coded differently.
 const DIGITS: u8 = 6;
 
@@ -131,7 +117,9 @@ impl Json {
     /// Parses a value; `None` if it could not be restored from its parts.
     pub fn parse(value: &[u8]) -> Option<Json> {
         let header = u32::from_le_bytes(*value.first_chunk()?);
-        if !matches!(header >> 28, OBJECT | ARRAY | SCALAR) || (header & COUNT) as usize > value.len() / 4 {
+        if !matches!(header >> KIND_SHIFT, OBJECT | ARRAY | SCALAR)
+            || (header & COUNT_MASK) as usize > value.len() / WORD_BYTES
+        {
             return None;
         }
         let mut parts = Vec::with_capacity(USUAL_PARTS);
@@ -186,35 +174,37 @@ fn word_at(value: &[u8], at: usize) -> Option<u32> {
 /// Appends the parts of the container that begins at `from` and ends at `to`; `None` if there is none that PostgreSQL would
 /// write.
 fn parse_container(value: &[u8], from: usize, to: usize, parts: &mut Vec<Part>, depth: usize) -> Option<()> {
-    let from = from.next_multiple_of(4);
+    let from = from.next_multiple_of(ALIGNMENT);
     let header = word_at(value, from)?;
-    let (kind, count) = (header >> 28, header & COUNT);
+    let (kind, count) = (header >> KIND_SHIFT, header & COUNT_MASK);
     let entries = match kind {
         OBJECT => 2 * count as usize,
         ARRAY | SCALAR => count as usize,
         _ => return None,
     };
-    let start = (from + 4).checked_add(entries.checked_mul(4)?)?;
+    let start = (from + WORD_BYTES).checked_add(entries.checked_mul(WORD_BYTES)?)?;
     if start > to || depth == MAX_DEPTH {
         return None;
     }
     parts.push(Part::Container(kind, count));
     let mut at = start;
     for number in 0..entries {
-        let entry = word_at(value, from + 4 + 4 * number)?;
-        let len_or_end = (entry & COUNT) as usize;
-        let end = if entry & IS_END != 0 { start } else { at }.checked_add(len_or_end)?;
+        let entry = word_at(value, from + WORD_BYTES * (1 + number))?;
+        let len_or_end = (entry & LENGTH_MASK) as usize;
+        let end = if entry & ENTRY_HAS_END != 0 { start } else { at }.checked_add(len_or_end)?;
         if end < at || end > to {
             return None;
         }
         let of = |start: usize| Text { start: start.min(end) as u32, end: end as u32 };
         let is_key = kind == OBJECT && number < count as usize;
-        match (entry >> 28 & 7) as u8 {
+        match entry_type(entry) {
             STRING if is_key => parts.push(Part::Key(of(at))),
             _ if is_key => return None,
             STRING => parts.push(Part::Value(STRING, of(at))),
             // After a varlena's header, which has the length once more.
-            NUMERIC => parts.push(Part::Value(NUMERIC, of(at.next_multiple_of(4) + 4))),
+            NUMERIC => {
+                parts.push(Part::Value(NUMERIC, of(at.next_multiple_of(ALIGNMENT) + LONG_HEADER_BYTES)))
+            }
             CONTAINER => parse_container(value, at, end, parts, depth + 1)?,
             literal @ FALSE..=NULL => parts.push(Part::Literal(literal)),
             _ => return None,
@@ -225,7 +215,7 @@ fn parse_container(value: &[u8], from: usize, to: usize, parts: &mut Vec<Part>, 
 }
 
 fn pad(out: &mut Vec<u8>) {
-    out.resize(out.len().next_multiple_of(4), 0);
+    out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
 }
 
 /// Appends a container of the parts that come next to `out`.
@@ -238,9 +228,9 @@ fn write_container<'a>(
 ) -> Option<()> {
     pad(out);
     let entries = if kind == OBJECT { 2 * count as usize } else { count as usize };
-    out.extend_from_slice(&(kind << 28 | count).to_le_bytes());
+    out.extend_from_slice(&(kind << KIND_SHIFT | count).to_le_bytes());
     let entries_at = out.len();
-    out.resize(entries_at + 4 * entries, 0);
+    out.resize(entries_at + WORD_BYTES * entries, 0);
     let start = out.len();
     for number in 0..entries {
         let from = out.len();
@@ -263,12 +253,13 @@ fn write_container<'a>(
             }
         };
         let (len, end) = (out.len() - from, out.len() - start);
-        let len_or_end = if number.is_multiple_of(STRIDE) { IS_END | end as u32 } else { len as u32 };
-        if end as u64 > u64::from(COUNT) {
+        let len_or_end =
+            if number.is_multiple_of(END_STRIDE) { ENTRY_HAS_END | end as u32 } else { len as u32 };
+        if end as u64 > u64::from(LENGTH_MASK) {
             return None;
         }
-        let entry = len_or_end | u32::from(entry_type) << 28;
-        out[entries_at + 4 * number..entries_at + 4 * number + 4].copy_from_slice(&entry.to_le_bytes());
+        let entry = len_or_end | u32::from(entry_type) << KIND_SHIFT;
+        out[entries_at + WORD_BYTES * number..][..WORD_BYTES].copy_from_slice(&entry.to_le_bytes());
     }
     Some(())
 }
@@ -308,9 +299,9 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
             self.entry(kind, (start, from), first)?;
         }
         let (entries, end) = (&self.entries[first..], self.value.len());
-        self.value.resize(end + 4 * entries.len(), 0);
-        self.value.copy_within(start..end, start + 4 * entries.len());
-        for (target, entry) in self.value[start..].chunks_exact_mut(4).zip(entries) {
+        self.value.resize(end + WORD_BYTES * entries.len(), 0);
+        self.value.copy_within(start..end, start + WORD_BYTES * entries.len());
+        for (target, entry) in self.value[start..].chunks_exact_mut(WORD_BYTES).zip(entries) {
             target.copy_from_slice(&entry.to_le_bytes());
         }
         self.entries.truncate(first);
@@ -325,12 +316,12 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         };
         let code = self.coder.symbol(self.columns.json_forms, code)?;
         let (container, count) = ((code & 7) as u32, code >> 3);
-        let count = u32::try_from(count).ok().filter(|&count| count <= COUNT >> 4).ok_or(WRONG_TYPE)?;
+        let count = u32::try_from(count).ok().filter(|&count| count <= COUNT_MASK >> 4).ok_or(WRONG_TYPE)?;
         if !matches!(container, OBJECT | ARRAY | SCALAR) || depth > MAX_DEPTH {
             return Err(WRONG_TYPE);
         }
         pad(&mut self.value);
-        self.value.extend_from_slice(&(container << 28 | count).to_le_bytes());
+        self.value.extend_from_slice(&(container << KIND_SHIFT | count).to_le_bytes());
         Ok((container, count))
     }
 
@@ -360,12 +351,12 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
     /// Adds the entry of the content from `from` on, in the container whose content begins at `start`.
     fn entry(&mut self, kind: u8, (start, from): (usize, usize), first: usize) -> Result<(), Corrupt> {
         let (len, end) = (self.value.len() - from, self.value.len() - start);
-        if end as u64 > u64::from(COUNT) {
+        if end as u64 > u64::from(LENGTH_MASK) {
             return Err(corrupt("cannot decode a value of jsonb: expected less than 256 MB"));
         }
-        let has_end = (self.entries.len() - first).is_multiple_of(STRIDE);
-        let len_or_end = if has_end { IS_END | end as u32 } else { len as u32 };
-        self.entries.push(len_or_end | u32::from(kind) << 28);
+        let has_end = (self.entries.len() - first).is_multiple_of(END_STRIDE);
+        let len_or_end = if has_end { ENTRY_HAS_END | end as u32 } else { len as u32 };
+        self.entries.push(len_or_end | u32::from(kind) << KIND_SHIFT);
         Ok(())
     }
 

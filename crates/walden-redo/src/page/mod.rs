@@ -30,6 +30,7 @@ pub mod hash;
 pub mod heap_tuple;
 pub mod index_tuple;
 mod items;
+pub mod jsonb;
 pub mod line_pointer;
 pub mod maps;
 pub mod sequence;
@@ -38,6 +39,8 @@ pub mod spgist;
 #[cfg(test)]
 mod tests;
 pub mod tid;
+pub mod toast_pointer;
+pub mod tsvector;
 pub mod varlena;
 
 use walden_format::lsn::Lsn;

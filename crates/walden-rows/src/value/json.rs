@@ -1,14 +1,12 @@
-//! `jsonb` as text (`jsonb.c`, layout in `jsonb.h`).
-//!
-//! ```text
-//! offset  width  of a container
-//!      0      4  count in 28 bits, above them: 1 scalar, 2 object, 4 array
-//!      4    4 n  an entry per element, of an object per key and then per value:
-//!                length or end in 28 bits, kind in 3 bits, whether it is the end in 1 bit
-//!                contents; numbers and containers at multiples of 4
-//! ```
+//! `jsonb` as text (`jsonb.c`).
 
 use std::fmt::Write;
+
+use walden_redo::page::jsonb::{
+    ALIGNMENT, COUNT_MASK, ENTRY_HAS_END, KIND_SHIFT, LENGTH_MASK, WORD_BYTES, container as flags, entry,
+    entry_type,
+};
+use walden_redo::page::varlena::LONG_HEADER_BYTES;
 
 use super::Numeric;
 
@@ -16,11 +14,6 @@ use super::Numeric;
 const MAX_DEPTH: usize = 500;
 /// The longest text (`MaxAllocSize`).
 const MAX_TEXT_BYTES: usize = (1 << 30) - 1;
-const LENGTH: u32 = 0x0FFF_FFFF;
-const IS_SCALAR: u32 = 0x1000_0000;
-const IS_OBJECT: u32 = 0x2000_0000;
-const IS_ARRAY: u32 = 0x4000_0000;
-const HAS_END: u32 = 0x8000_0000;
 
 /// The text of a value without the header of its length, as PostgreSQL prints it; `None` if the bytes are none.
 pub fn jsonb_text(bytes: &[u8]) -> Option<String> {
@@ -44,24 +37,24 @@ struct Entries<'a> {
 
 impl<'a> Entries<'a> {
     fn of(bytes: &'a [u8], count: usize) -> Option<Entries<'a>> {
-        let contents = bytes.get(4 + count.checked_mul(4)?..)?;
+        let contents = bytes.get(WORD_BYTES + count.checked_mul(WORD_BYTES)?..)?;
         Some(Entries { bytes, contents, count, at: 0, offset: 0 })
     }
 
-    /// The next entry's kind, and its content from the offset on that it has there.
-    fn next(&mut self) -> Option<(u32, &'a [u8])> {
+    /// The next entry's type, and its content from the offset on that it has there.
+    fn next(&mut self) -> Option<(u8, &'a [u8])> {
         if self.at == self.count {
             return None;
         }
-        let entry = word(self.bytes, 4 + 4 * self.at)?;
+        let entry = word(self.bytes, WORD_BYTES * (1 + self.at))?;
         self.at += 1;
-        let length = (entry & LENGTH) as usize;
-        let end = if entry & HAS_END != 0 { length } else { self.offset.checked_add(length)? };
+        let length = (entry & LENGTH_MASK) as usize;
+        let end = if entry & ENTRY_HAS_END != 0 { length } else { self.offset.checked_add(length)? };
         let start = std::mem::replace(&mut self.offset, end);
-        let kind = entry >> 28 & 7;
-        // Numbers and containers are aligned.
-        let start = if matches!(kind, 1 | 5) { start.next_multiple_of(4) } else { start };
-        Some((kind, self.contents.get(start..end)?))
+        let entry_type = entry_type(entry);
+        let is_aligned = matches!(entry_type, entry::NUMERIC | entry::CONTAINER);
+        let start = if is_aligned { start.next_multiple_of(ALIGNMENT) } else { start };
+        Some((entry_type, self.contents.get(start..end)?))
     }
 }
 
@@ -70,8 +63,8 @@ fn container(bytes: &[u8], depth: usize, out: &mut String) -> Option<()> {
         return None;
     }
     let header = word(bytes, 0)?;
-    let count = (header & LENGTH) as usize;
-    if header & IS_OBJECT != 0 {
+    let (kind, count) = (header >> KIND_SHIFT, (header & COUNT_MASK) as usize);
+    if kind & flags::OBJECT != 0 {
         let mut keys = Entries::of(bytes, count.checked_mul(2)?)?;
         // The values follow all keys.
         let mut values = Entries { ..Entries::of(bytes, keys.count)? };
@@ -87,11 +80,11 @@ fn container(bytes: &[u8], depth: usize, out: &mut String) -> Option<()> {
         out.push('}');
         return Some(());
     }
-    if header & IS_ARRAY == 0 {
+    if kind & flags::ARRAY == 0 {
         return None;
     }
     let mut elements = Entries::of(bytes, count)?;
-    let is_scalar = header & IS_SCALAR != 0;
+    let is_scalar = kind & flags::SCALAR != 0;
     out.push_str(if is_scalar { "" } else { "[" });
     for index in 0..count {
         out.push_str(if index > 0 { ", " } else { "" });
@@ -101,19 +94,18 @@ fn container(bytes: &[u8], depth: usize, out: &mut String) -> Option<()> {
     Some(())
 }
 
-fn element((kind, content): (u32, &[u8]), depth: usize, out: &mut String) -> Option<()> {
+fn element((entry_type, content): (u8, &[u8]), depth: usize, out: &mut String) -> Option<()> {
     // Numbers of few bytes may have many digits; PostgreSQL's own limit is this.
     if out.len() > MAX_TEXT_BYTES {
         return None;
     }
-    match kind {
-        0 => string(content, out)?,
-        // A number with a header of 4 bytes.
-        1 => write!(out, "{}", Numeric::parse(content.get(4..)?)?).ok()?,
-        2 => out.push_str("false"),
-        3 => out.push_str("true"),
-        4 => out.push_str("null"),
-        5 => container(content, depth + 1, out)?,
+    match entry_type {
+        entry::STRING => string(content, out)?,
+        entry::NUMERIC => write!(out, "{}", Numeric::parse(content.get(LONG_HEADER_BYTES..)?)?).ok()?,
+        entry::FALSE => out.push_str("false"),
+        entry::TRUE => out.push_str("true"),
+        entry::NULL => out.push_str("null"),
+        entry::CONTAINER => container(content, depth + 1, out)?,
         _ => return None,
     }
     Some(())

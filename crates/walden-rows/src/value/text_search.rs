@@ -1,6 +1,8 @@
-//! `tsvector` as text (`tsvector.c`, layout in `ts_type.h`).
+//! `tsvector` as text (`tsvector.c`).
 
 use std::fmt::Write;
+
+use walden_redo::page::tsvector::{POSITION_BYTES, WORD_ENTRY_BYTES, WordEntry, position_of, weight_of};
 
 /// How much longer the text may be than the bytes: an entry with a string of one byte and a position takes 9 and gives 10.
 const MAX_GROWTH: usize = 16;
@@ -10,14 +12,13 @@ pub fn tsvector_text(bytes: &[u8]) -> Option<String> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let half = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|half| u16::from_le_bytes(*half));
     let count = word(0)? as usize;
-    let strings = bytes.get(4 + count.checked_mul(4)?..)?;
+    let strings = bytes.get(WORD_ENTRY_BYTES + count.checked_mul(WORD_ENTRY_BYTES)?..)?;
     let mut out = String::with_capacity(bytes.len());
     for index in 0..count {
-        // WordEntry: haspos 1 bit, len 11 bits, pos 20 bits.
-        let entry = word(4 + 4 * index)?;
-        let (length, at) = ((entry >> 1 & 0x7FF) as usize, (entry >> 12) as usize);
+        let WordEntry { has_positions, len, at } =
+            WordEntry::from_word(word(WORD_ENTRY_BYTES * (1 + index))?);
         out.push_str(if index > 0 { " '" } else { "'" });
-        for c in std::str::from_utf8(strings.get(at..at + length)?).ok()?.chars() {
+        for c in std::str::from_utf8(strings.get(at..at + len)?).ok()?.chars() {
             if matches!(c, '\'' | '\\') {
                 out.push(c);
             }
@@ -28,16 +29,15 @@ pub fn tsvector_text(bytes: &[u8]) -> Option<String> {
         if out.len() > MAX_GROWTH * (bytes.len() + 1) {
             return None;
         }
-        if entry & 1 == 0 {
+        if !has_positions {
             continue;
         }
-        let positions = (at + length).next_multiple_of(2);
-        for position in 0..usize::from(half(strings, positions)?) {
-            // WordEntryPos: weight in the upper 2 bits.
-            let place = half(strings, positions + 2 + 2 * position)?;
-            let colon = if position == 0 { ':' } else { ',' };
-            let weight = ["", "C", "B", "A"][usize::from(place >> 14)];
-            write!(out, "{colon}{}{weight}", place & 0x3FFF).ok()?;
+        let positions = (at + len).next_multiple_of(POSITION_BYTES);
+        for number in 0..usize::from(half(strings, positions)?) {
+            let position = half(strings, positions + POSITION_BYTES * (1 + number))?;
+            let colon = if number == 0 { ':' } else { ',' };
+            let weight = ["", "C", "B", "A"][usize::from(weight_of(position))];
+            write!(out, "{colon}{}{weight}", position_of(position)).ok()?;
         }
     }
     Some(out)

@@ -16,14 +16,15 @@ use walden_format::stream::Visitor;
 use walden_lab::experiments::report::Phase;
 use walden_lab::experiments::statements::{Column, Relation};
 use walden_lab::oracle_model::{Blocks, RowChanges, number_length, padded};
+use walden_redo::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, infomask};
+use walden_redo::page::varlena::{
+    LONG_HEADER_BYTES, LongHeader, ShortHeader, TOAST_POINTER_BYTES, TOAST_POINTER_HEADER,
+};
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan_in_order};
 
 /// A tuple's place: block and line pointer.
 type Place = (u32, u16);
-
-/// Bytes of a tuple's header that are not part of a record's tuple.
-const HEADER: usize = 23;
 
 /// The present version of a row.
 struct Row {
@@ -244,12 +245,12 @@ impl Whole for RowChanges {
 
 /// The null bitmap and the attributes of a tuple as records have it.
 fn split<'a>(tuple: &heap::Tuple<'a>) -> Result<(&'a [u8], &'a [u8])> {
-    const HAS_NULL: u16 = 0x0001;
-    let before = usize::from(tuple.header_len).saturating_sub(HEADER);
+    // A record's tuple begins behind the fixed part of the header.
+    let before = usize::from(tuple.header_len).saturating_sub(HEAP_TUPLE_HEADER_BYTES);
     let Some((bitmap, attributes)) = tuple.data.split_at_checked(before) else {
         bail!("cannot decode a row: it is shorter than its header")
     };
-    Ok((if tuple.infomask & HAS_NULL != 0 { bitmap } else { &[] }, attributes))
+    Ok((if tuple.infomask & infomask::HEAP_HASNULL != 0 { bitmap } else { &[] }, attributes))
 }
 
 /// An attribute: its bytes, and how many Oracle would store.
@@ -303,17 +304,20 @@ fn extent(column: &Column, attributes: &[u8], at: usize, header_len: u8) -> Resu
     // A value with a short header is not aligned; the byte of padding is never like one.
     let start = if attributes.get(at).is_some_and(|byte| *byte != 0) { at } else { align(at) };
     let Some(&first) = attributes.get(start) else { bail!("cannot decode a row: it ends before a value") };
-    Ok(match first {
-        // TOAST: what kind of pointer it is says how long it is; those on disk have 16 bytes.
-        0x01 => (start, 18, 2),
-        _ if first & 1 == 1 => (start, usize::from(first >> 1), 1),
-        _ => {
-            let Some(&[a, b, c, d]) = attributes.get(start..).and_then(|rest| rest.first_chunk()) else {
+    Ok(match ShortHeader::of(first) {
+        // In a TOAST table, as no other references are on disk.
+        Some(ShortHeader::External) => (start, TOAST_POINTER_BYTES, TOAST_POINTER_HEADER.len()),
+        Some(ShortHeader::Value { size }) => (start, size, 1),
+        None => {
+            let Some(header) = attributes.get(start..).and_then(LongHeader::read) else {
                 bail!("cannot decode a row: it ends within the length of a value")
             };
-            let length = (u32::from_le_bytes([a, b, c, d]) >> 2) as usize;
-            ensure!(length >= 4, "cannot decode a row: expected a varlena of at least 4 bytes");
-            (start, length, 4)
+            let length = header.size as usize;
+            ensure!(
+                length >= LONG_HEADER_BYTES,
+                "cannot decode a row: expected a varlena of at least 4 bytes"
+            );
+            (start, length, LONG_HEADER_BYTES)
         }
     })
 }

@@ -3,13 +3,7 @@
 //! A `tsvector` has words in alphabetical order, each with its positions in the text. It is coded as its words in the order
 //! of positions, which takes no more than a text; and of the text itself, only what is between the words is coded.
 //!
-//! ```text
-//! offset  width
-//!      0      4  number of words
-//!      4    4 n  for each word (`WordEntry` in `ts_type.h`): 1 bit: it has positions; 11 bits: length; 20 bits: offset
-//!                words; each, if it has positions, followed at an even offset by their number (2 bytes) and by them
-//!                (2 bytes each: 2 bits weight, 14 bits position, from 1 on)
-//! ```
+//! The layout is in [`walden_redo::page::tsvector`].
 
 mod residual;
 mod vector;

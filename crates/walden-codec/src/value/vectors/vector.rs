@@ -1,12 +1,13 @@
 //! A vector and the words that it is made of.
 
+use walden_redo::page::tsvector::{MAX_POSITION, POSITION_BYTES, WORD_ENTRY_BYTES, WordEntry};
+
 use super::MAX_BYTES;
 
 /// Separates positions; two of them in a row: there is no word at the position between.
 pub const SPACE: u8 = b' ';
 /// Separates words at one position.
 pub const ALSO: u8 = b'\t';
-const MAX_POSITION: usize = (1 << 14) - 1;
 
 /// A vector, and the words that it is made of.
 pub struct Vector {
@@ -40,33 +41,34 @@ fn parse_entries(vector: &[u8]) -> Option<(Vec<&[u8]>, Vec<u64>)> {
     if count == 0 || count > vector.len() / 8 || vector.len() > MAX_BYTES {
         return None;
     }
-    let words = 4 + 4 * count;
+    let words = WORD_ENTRY_BYTES * (1 + count);
     let (mut next, mut last) = (0, &[][..]);
     let mut texts: Vec<&[u8]> = Vec::with_capacity(count);
     let mut all: Vec<u64> = Vec::with_capacity(2 * count);
     for number in 0..count {
-        let entry = word(4 + 4 * number)?;
-        let (len, at) = ((entry >> 1 & 0x7FF) as usize, (entry >> 12) as usize);
-        if entry & 1 == 0 || at != next || len == 0 {
+        let WordEntry { has_positions, len, at } =
+            WordEntry::from_word(word(WORD_ENTRY_BYTES * (1 + number))?);
+        if !has_positions || at != next || len == 0 {
             return None;
         }
         let text = vector.get(words + at..words + at + len)?;
         if text <= last || text.iter().any(|&byte| byte == SPACE || byte == ALSO) {
             return None;
         }
-        let positions_at = words + (at + len).next_multiple_of(2);
+        let positions_at = words + (at + len).next_multiple_of(POSITION_BYTES);
         let is_filled_up = vector.get(words + at + len..positions_at)?.iter().all(|&byte| byte == 0);
         let positions = usize::from(half(positions_at)?);
-        let bytes = vector.get(positions_at + 2..positions_at + 2 + 2 * positions)?;
+        let first = positions_at + POSITION_BYTES;
+        let bytes = vector.get(first..first + POSITION_BYTES * positions)?;
         let before = all.len();
         let above = |position: u16| u64::from(position) << 32 | number as u64;
-        all.extend(bytes.chunks_exact(2).map(|two| above(u16::from_le_bytes([two[0], two[1]]))));
+        all.extend(bytes.chunks_exact(POSITION_BYTES).map(|two| above(u16::from_le_bytes([two[0], two[1]]))));
         if !is_filled_up || positions == 0 || !all[before..].is_sorted_by(|a, b| a < b) {
             return None;
         }
         texts.push(text);
         last = text;
-        next = (at + len).next_multiple_of(2) + 2 + 2 * positions;
+        next = (at + len).next_multiple_of(POSITION_BYTES) + POSITION_BYTES * (1 + positions);
     }
     all.sort_unstable();
     (words + next == vector.len()).then_some((texts, all))
@@ -75,7 +77,7 @@ fn parse_entries(vector: &[u8]) -> Option<(Vec<&[u8]>, Vec<u64>)> {
 /// Writes the words in the order of their positions; `None` if that takes more than `max_bytes`, or if a position is out of range.
 fn words_in_order(words: &[&[u8]], positions: &[u64], max_bytes: usize) -> Option<WordList> {
     let position_of = |one: &u64| (one >> 32) as usize;
-    if position_of(positions.first()?) == 0 || position_of(positions.last()?) > MAX_POSITION {
+    if position_of(positions.first()?) == 0 || position_of(positions.last()?) > usize::from(MAX_POSITION) {
         return None;
     }
     let mut text = Vec::with_capacity(max_bytes);
@@ -107,25 +109,22 @@ impl Vector {
         let (all, mut order) = words_of(&text)?;
         let firsts = sort_words(&text, &all, &mut order);
         let word = |one: u128| &all[one as u64 as usize];
-        let start = 4 + 4 * firsts.len();
+        let start = WORD_ENTRY_BYTES * (1 + firsts.len());
         let mut value = Vec::with_capacity(start + text.len() + 3 * all.len() + 2);
         value.resize(start, 0);
-        value[..4].copy_from_slice(&(firsts.len() as u32).to_le_bytes());
+        value[..WORD_ENTRY_BYTES].copy_from_slice(&(firsts.len() as u32).to_le_bytes());
         let mut words = Vec::with_capacity(firsts.len());
         let ends = firsts.iter().skip(1).copied().chain([order.len()]);
         for (number, (&first, end)) in firsts.iter().zip(ends).enumerate() {
             let same = &order[first..end];
             let Word { at: place, len, .. } = *word(same[0]);
             let at = value.len() - start;
-            // The bits that `WordEntry` has for them.
-            if len > 0x7FF || at >= 1 << 20 {
-                return None;
-            }
+            let entry = WordEntry { has_positions: true, len: len as usize, at }.to_word()?;
             words.push((place, len));
-            let entry = (at as u32) << 12 | len << 1 | 1;
-            value[4 + 4 * number..8 + 4 * number].copy_from_slice(&entry.to_le_bytes());
+            value[WORD_ENTRY_BYTES * (1 + number)..][..WORD_ENTRY_BYTES]
+                .copy_from_slice(&entry.to_le_bytes());
             value.extend_from_slice(word(same[0]).of(&text));
-            value.resize(value.len().next_multiple_of(2), 0);
+            value.resize(value.len().next_multiple_of(POSITION_BYTES), 0);
             value.extend(u16::try_from(same.len()).ok()?.to_le_bytes());
             same.iter().for_each(|&one| value.extend(word(one).position.to_le_bytes()));
         }
@@ -140,7 +139,7 @@ fn words_of(text: &[u8]) -> Option<(Vec<Word>, Vec<u128>)> {
     let mut order: Vec<u128> = Vec::with_capacity(text.len() / 6);
     let (mut position, mut from) = (1, 0);
     for end in memchr::memchr2_iter(SPACE, ALSO, text).chain([text.len()]) {
-        if position > MAX_POSITION {
+        if position > usize::from(MAX_POSITION) {
             return None;
         }
         if end > from {
