@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod catalog;
+mod cell;
 mod change;
 mod choose;
 mod columns;
@@ -11,6 +12,7 @@ mod read;
 mod select;
 pub mod sql;
 mod start;
+mod stored;
 mod survey;
 mod toast;
 mod tuple;
@@ -32,6 +34,7 @@ use walden_source::inventory::Run;
 use walden_source::names::Names;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again, scan_in_order};
 
+pub use cell::tuple_values;
 pub use change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn,
 };
@@ -39,7 +42,6 @@ pub use choose::{Chosen, choose};
 pub use columns::{ColumnType, TypedColumn};
 pub use read::{Counts, Filter};
 pub use select::Wanted;
-pub use tuple::tuple_values;
 pub use types::{Types, oid};
 
 use catalog::{Catalog, Key, Layout, Row as CatalogRow};

@@ -11,25 +11,27 @@ use walden_format::record::{Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_redo::page::Tid;
+use walden_redo::page::toast_pointer::ToastPointer;
 use walden_redo::{Observer, Replay, Touched};
 use walden_source::datadir::DataDir;
 use walden_source::names::{Column, Missing};
 
 use crate::catalog::{Catalog, Key, Row as CatalogRow};
+use crate::cell::{DAMAGED, NO_CHUNKS, cell_in_row};
 use crate::change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, is_shown,
 };
-use crate::decode::{Stored, ToastPointer, decompress, value};
+use crate::decode::value;
 use crate::heap::{self, Action, Bytes, TupleChange};
 use crate::start::Pending;
+use crate::stored::{Stored, decompress};
 use crate::survey::Findings;
-use crate::toast::{Chunks, NO_CHUNKS};
-use crate::tuple::{Tuple, cell_in_row};
+use crate::toast::Chunks;
+use crate::tuple::Tuple;
 use crate::value::Value;
 
 const NOT_THESE: &str = "the row does not fit the columns that are known: they were others then";
 const NO_COLUMNS: &str = "the columns are not known";
-pub(crate) const DAMAGED: &str = "its compressed bytes are damaged";
 const NOT_KEY: &str = "the log has the key's columns alone";
 
 /// Which changes are wanted.

@@ -8,20 +8,18 @@ use std::io;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::record::{Fork, RelFileLocator};
+use walden_redo::page::heap_tuple::HeapTupleHeader;
+use walden_redo::page::toast_pointer::ToastPointer;
 use walden_redo::page::{ItemState, Tid};
 use walden_redo::{BlockKey, Page, PageStore};
 use walden_source::datadir::DataDir;
 
-use crate::decode::{MAX_VALUE_BYTES, Stored, ToastPointer, next};
 use crate::heap::{Action, Bytes, TupleChange};
+use crate::stored::{MAX_VALUE_BYTES, Stored, next};
 use crate::types::Layout;
-use walden_redo::page::heap_tuple::HeapTupleHeader;
 
 /// Bytes of chunks that are held at most.
 const MAX_HELD_BYTES: usize = 64 << 20;
-
-pub(crate) const NO_CHUNKS: &str =
-    "its chunks in the TOAST table are neither in the log before it nor in a base backup";
 
 /// A value in a TOAST table: its file and `chunk_id`.
 type ValueKey = (RelFileLocator, u32);

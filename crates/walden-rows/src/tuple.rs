@@ -3,11 +3,8 @@
 use walden_redo::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader};
 use walden_source::names::Column;
 
-use crate::change::Cell;
-use crate::decode::{Stored, ToastPointer, decompress, next, value};
-use crate::read::DAMAGED;
-use crate::toast::NO_CHUNKS;
-use crate::types::{Layout, Types, align_of};
+use crate::stored::{Stored, next};
+use crate::types::{Layout, align_of};
 
 /// A heap tuple's bytes.
 #[derive(Clone, Copy, Debug)]
@@ -59,34 +56,39 @@ impl<'a> Tuple<'a> {
     }
 }
 
-/// The values of a heap tuple that has these columns, nothing for null: for tuples that come from elsewhere than a log. `columns` are all
-/// of the table, in their order, dropped ones included, whose values are given, too; attributes that the tuple does not have are
-/// left out. Values in TOAST tables are unknown.
-///
-/// `None` if the tuple does not fit the columns.
-pub fn tuple_values(types: &Types, columns: &[Column], tuple: &[u8]) -> Option<Vec<Cell>> {
-    let tuple = Tuple::of(tuple).filter(|tuple| tuple.natts() <= columns.len())?;
-    let cell = |(stored, column): (Result<Option<Stored<'_>>, NotThese>, &Column)| {
-        Some(match stored.ok()? {
-            Some(stored) => cell_in_row(types, column, stored).unwrap_or(Cell::Unknown(NO_CHUNKS)),
-            None => Cell::Null,
-        })
-    };
-    tuple.attributes(columns).zip(columns).map(cell).collect()
-}
-
-/// A column's value; where it is, if it is in a TOAST table.
-pub(crate) fn cell_in_row(types: &Types, column: &Column, stored: Stored<'_>) -> Result<Cell, ToastPointer> {
-    match stored {
-        Stored::Fixed(bytes) | Stored::Plain(bytes) => Ok(Cell::Value(value(types, column.type_oid, bytes))),
-        Stored::Compressed(bytes) => Ok(match decompress(bytes) {
-            Some(bytes) => Cell::Value(value(types, column.type_oid, &bytes)),
-            None => Cell::Unknown(DAMAGED),
-        }),
-        Stored::Toasted(pointer) => Err(pointer),
-    }
-}
-
 fn layout(column: &Column) -> Option<Layout> {
     Some(Layout { length: column.length, align: align_of(column.align)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::stored::decompress;
+
+    proptest! {
+        /// Tuples are no longer than they are, whatever their headers say.
+        #[test]
+        fn no_tuple_is_too_strange(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let columns: Vec<Column> =
+                [(20, 8, 'd'), (25, -1, 'i'), (21, 2, 's'), (2275, -2, 'c'), (20_001, -1, 'd'), (16, 1, 'c')]
+                    .into_iter()
+                    .cycle()
+                    .take(60)
+                    .map(|(oid, length, align)| Column::plain(1, "c", oid, length, align))
+                    .collect();
+            if let Some(tuple) = Tuple::of(&bytes) {
+                for stored in tuple.attributes(&columns).flatten().flatten() {
+                    match stored {
+                        Stored::Fixed(part) | Stored::Plain(part) | Stored::Compressed(part) => {
+                            prop_assert!(part.len() <= bytes.len());
+                            decompress(part);
+                        }
+                        Stored::Toasted(_) => {}
+                    }
+                }
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use walden_source::names::{Column, Missing};
 
 use super::layout::{Layout, oid};
-use crate::decode::{Stored, decompress, next};
+use crate::stored::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types;
 
