@@ -64,32 +64,12 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
             .y_label_formatter(&|_| String::new())
             .set_all_tick_mark_size(0)
             .draw()?;
-        let figure = |horizontal, vertical| {
-            let font = FontDesc::from((FONT, f64::from(LABEL + 1)));
-            font.color(&BLACK).pos(Pos::new(horizontal, vertical))
-        };
-        for x in x_scale.ticks(TICKS) {
-            let (bottom, top) = (area.backend_coord(&(x, ys.0)), area.backend_coord(&(x, ys.1)));
-            root.draw(&PathElement::new([bottom, top], GRID))?;
-            root.draw(&Text::new(
-                x_scale.text(x),
-                (bottom.0, bottom.1 + 6),
-                figure(HPos::Center, VPos::Top),
-            ))?;
-        }
-        for y in y_scale.ticks(TICKS) {
-            let (left, right) = (area.backend_coord(&(xs.0, y)), area.backend_coord(&(xs.1, y)));
-            root.draw(&PathElement::new([left, right], GRID))?;
-            root.draw(&Text::new(y_scale.text(y), (left.0 - 6, left.1), figure(HPos::Right, VPos::Center)))?;
-        }
-
-        let mut steps: Vec<(f64, f64)> =
-            pairs.iter().zip(front(&pairs)).filter(|(_, best)| *best).map(|(pair, _)| *pair).collect();
-        steps.sort_by(|one, other| one.0.total_cmp(&other.0));
+        draw_grid(&root, (&x_scale, &y_scale), |x, y| area.backend_coord(&(x, y)))?;
+        let steps = front_in_order(&pairs);
         area.draw_series(LineSeries::new(steps.iter().copied(), FRONT.stroke_width(6)))?;
 
         let mut labels = Labels { taken: Vec::new() };
-        let mut texts = Vec::new();
+        let mut texts: Vec<PointLabel> = Vec::new();
         let mut colours = COLOURS.iter().cycle();
         for series in &chart.series {
             let colour = if series.emphasised { EMPHASIS } else { *colours.next().unwrap_or(&BLACK) };
@@ -104,23 +84,73 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
                 let place = area.backend_coord(&(point.x, point.y));
                 labels.taken.push(Box2::around(place));
                 if best || series.emphasised || points.len() <= 3 || index == 0 || index == last {
-                    texts.push((!best, !series.emphasised, place, point.label.clone(), colour));
+                    let (text, is_emphasised) = (point.label.clone(), series.emphasised);
+                    texts.push(PointLabel { is_optional: !best, is_emphasised, place, text, colour });
                 }
             }
         }
-        // Labels of the front are placed first, as the others may not fit.
-        texts.sort_by_key(|text| (text.0, text.1));
-        for (optional, light, place, label, colour) in texts {
-            if let Some((at, anchor)) = labels.place(place, &label, optional) {
-                let font = FontDesc::from((FONT, f64::from(LABEL)));
-                let font = if light { font } else { font.style(FontStyle::Bold) };
-                let style = font.color(&colour).pos(Pos::new(anchor, VPos::Center));
-                root.draw(&Text::new(label, at, style))?;
-            }
-        }
+        draw_labels(&root, &mut labels, texts)?;
         root.present()?;
     }
     Ok(svg)
+}
+
+/// Draws lines at the ticks of both scales, each with its figure.
+fn draw_grid(
+    canvas: &Canvas<'_>,
+    (x_scale, y_scale): (&Scale, &Scale),
+    place: impl Fn(f64, f64) -> (i32, i32),
+) -> Result<(), Box<dyn Error>> {
+    let (xs, ys) = (x_scale.bounds(), y_scale.bounds());
+    let figure = |text: &str, at, anchor| write(canvas, text, LABEL + 1, at, anchor, &BLACK);
+    for x in x_scale.ticks(TICKS) {
+        let (bottom, top) = (place(x, ys.0), place(x, ys.1));
+        canvas.draw(&PathElement::new([bottom, top], GRID))?;
+        figure(&x_scale.text(x), (bottom.0, bottom.1 + 6), (HPos::Center, VPos::Top))?;
+    }
+    for y in y_scale.ticks(TICKS) {
+        let (left, right) = (place(xs.0, y), place(xs.1, y));
+        canvas.draw(&PathElement::new([left, right], GRID))?;
+        figure(&y_scale.text(y), (left.0 - 6, left.1), (HPos::Right, VPos::Center))?;
+    }
+    Ok(())
+}
+
+/// The points of the Pareto front, from left to right.
+fn front_in_order(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut steps: Vec<(f64, f64)> =
+        points.iter().zip(front(points)).filter(|(_, best)| *best).map(|(point, _)| *point).collect();
+    steps.sort_by(|one, other| one.0.total_cmp(&other.0));
+    steps
+}
+
+/// The label of a point, before it has a place.
+struct PointLabel {
+    /// Whether it may be left out for lack of space.
+    is_optional: bool,
+    is_emphasised: bool,
+    /// The point, in pixels.
+    place: (i32, i32),
+    text: String,
+    colour: RGBColor,
+}
+
+/// Draws the labels that find a place. Those of the front get theirs first, as the others may not fit.
+fn draw_labels(
+    canvas: &Canvas<'_>,
+    labels: &mut Labels,
+    mut texts: Vec<PointLabel>,
+) -> Result<(), Box<dyn Error>> {
+    texts.sort_by_key(|label| (label.is_optional, !label.is_emphasised));
+    for PointLabel { is_optional, is_emphasised, place, text, colour } in texts {
+        if let Some((at, anchor)) = labels.place(place, &text, is_optional) {
+            let font = FontDesc::from((FONT, f64::from(LABEL)));
+            let font = if is_emphasised { font.style(FontStyle::Bold) } else { font };
+            let style = font.color(&colour).pos(Pos::new(anchor, VPos::Center));
+            canvas.draw(&Text::new(text, at, style))?;
+        }
+    }
+    Ok(())
 }
 
 /// Draws a curve: lines of predictions with their errors, points of measurements, marks, and a legend.
