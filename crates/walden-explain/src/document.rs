@@ -24,6 +24,9 @@ use crate::writers::{Counts, WriterKey, WriterProperty, Writers};
 pub const FORMAT_VERSION: u32 = 1;
 
 /// An explanation with names, grouped and sorted for reading.
+///
+/// Sizes are in bytes. LSNs are text, as `16/B374D848`. Times are RFC 3339 in UTC: `2026-11-20T22:00:00Z`, of transactions with six
+/// digits after the second. Shares are from 0 to 1. `None` is `null`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     /// `walden explain`.
@@ -36,36 +39,38 @@ pub struct Document {
     pub system_identifier: String,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Bytes explained.
+    /// Bytes explained: those of all ranges.
     pub file_bytes: u64,
-    /// Records explained.
+    /// Records that start in the ranges.
     pub records: u64,
-    /// Bytes by bucket; the sum is `file_bytes`.
+    /// Bytes by bucket, empty ones included; the sum is `file_bytes`.
     pub buckets: Map<String, Value>,
-    /// Full-page images by cause and compression.
+    /// Full-page images by cause: `count`, `bytes` as stored, `uncompressed_bytes`, `saved_by_compression` (bytes), and
+    /// `by_compression`, with the methods that occur.
     pub images: Map<String, Value>,
-    /// The contiguous ranges that were read.
+    /// The contiguous ranges that were read, in their order.
     pub ranges: Vec<RangeDocument>,
-    /// First and last transaction end.
+    /// First and last transaction end; `None` if no transaction ends in the ranges.
     pub time: Option<TimeSpan>,
-    /// Server settings that are logged in the WAL, as of its end.
+    /// Server settings that are logged in the WAL, as of its end, by name; those that the ranges do not have are absent.
     pub settings: Map<String, Value>,
-    /// Where these settings changed.
+    /// Where these settings changed, the first 100 changes.
     pub setting_changes: Vec<SettingChange>,
-    /// Bytes by table, including its indexes, TOAST table and maps.
+    /// Bytes by table, including its indexes, TOAST table and maps, largest first; with a limit, the last one is the sum of the
+    /// others, of the part `rest`.
     pub relations: Vec<RelationDocument>,
-    /// Bytes by record kind.
+    /// Bytes by record kind, largest first; with a limit, the last one is the sum of the others, of the part `rest`.
     pub record_kinds: Vec<GroupDocument>,
-    /// Transactions.
+    /// How transactions ended, and what they wrote.
     pub transactions: TransactionsDocument,
-    /// Checkpoints.
+    /// The checkpoints that were met, and how far apart they are.
     pub checkpoints: CheckpointsDocument,
-    /// The views requested by `--by`.
+    /// The views requested by `--by`, in its order.
     pub views: Vec<ViewDocument>,
-    /// What the server's log was joined with, if it was given.
+    /// What the server's log was joined with; absent if it was not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogDocument>,
-    /// The checkpoint cycles, if a view is by checkpoint.
+    /// The checkpoint cycles in the log's order; empty unless a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
     /// The findings: causes, then settings, each list by what the remedy saves.
     pub findings: Vec<Finding>,
@@ -75,24 +80,31 @@ pub struct Document {
 
 /// A contiguous range of WAL.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct RangeDocument {
+    /// The timeline in the segments' names.
     pub timeline: u32,
+    /// LSN of its first byte.
     pub start: String,
+    /// LSN behind its last byte; what follows the last record is part of it.
     pub end: String,
+    /// Name of the segment that `start` is in.
     pub first_segment: String,
+    /// Name of the last segment that was read for it.
     pub last_segment: String,
+    /// Distance from `start` to `end`.
     pub bytes: u64,
-    /// Why the WAL ends in this range, if it does.
+    /// What was found behind the last record, in words; `None` if the WAL does not end in this range.
     pub end_of_log: Option<String>,
 }
 
-/// First and last transaction end, RFC 3339 in UTC.
+/// First and last transaction end.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct TimeSpan {
+    /// When the first transaction ended.
     pub first: String,
+    /// When the last transaction ended.
     pub last: String,
+    /// Seconds between them, in fractions.
     pub seconds: f64,
 }
 
@@ -101,10 +113,10 @@ pub struct TimeSpan {
 pub struct RelationDocument {
     /// The table, relation or other owner.
     pub label: Label,
-    /// The sums over all parts.
+    /// The sums over all parts; their fields are the object's own.
     #[serde(flatten)]
     pub sum: TallyDocument,
-    /// Heap, indexes, TOAST and maps, largest first.
+    /// A group per fork of the heap, the indexes, TOAST and the maps, largest first.
     pub parts: Vec<GroupDocument>,
 }
 
@@ -113,7 +125,7 @@ pub struct RelationDocument {
 pub struct GroupDocument {
     /// One label per dimension.
     pub keys: Vec<Label>,
-    /// Its sums.
+    /// Its sums; their fields are the object's own.
     #[serde(flatten)]
     pub sum: TallyDocument,
 }
@@ -123,86 +135,110 @@ pub struct GroupDocument {
 pub struct TallyDocument {
     /// Bytes in all buckets.
     pub bytes: u64,
-    /// Share of `file_bytes`, from 0 to 1.
+    /// `bytes` as a share of `file_bytes`.
     pub share: f64,
     /// Number of records.
     pub records: u64,
     /// Number of full-page images.
     pub images: u64,
-    /// Bytes of full-page images.
+    /// Bytes of full-page images, as stored.
     pub image_bytes: u64,
     /// Bytes by bucket, without empty ones.
     pub buckets: Map<String, Value>,
 }
 
-/// Transactions.
+/// How transactions ended, and what they wrote. Subtransactions count with their toplevel transaction.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct TransactionsDocument {
+    /// Number of transactions that committed.
     pub committed: u64,
+    /// Number of those that were rolled back, or that a crash ended.
     pub aborted: u64,
+    /// Number of those whose end the WAL does not have, prepared ones included.
     pub open: u64,
+    /// Bytes of the records of all of them, with alignment.
     pub bytes: u64,
+    /// Of these, bytes of transactions that are counted in `aborted`.
     pub aborted_bytes: u64,
+    /// Number of records without a transaction: of vacuum, checkpoints and the like.
     pub system_records: u64,
+    /// Bytes of these, with alignment.
     pub system_bytes: u64,
+    /// The largest by `bytes`, largest first; at most [`Request::top`](crate::Request::top).
     pub largest: Vec<TransactionDocument>,
 }
 
-/// A transaction.
+/// What one transaction wrote within the ranges, with its subtransactions.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct TransactionDocument {
+    /// The toplevel transaction's ID.
     pub xid: u32,
+    /// `committed`, `aborted`, `prepared` or `open`.
     pub outcome: &'static str,
+    /// When it ended; `None` if its end is not in the WAL, or a crash ended it.
     pub time: Option<String>,
+    /// Number of its records.
     pub records: u64,
+    /// Bytes of these, with alignment.
     pub bytes: u64,
+    /// `bytes` as a share of `file_bytes`.
     pub share: f64,
+    /// Of `bytes`, those of full-page images, as stored.
     pub image_bytes: u64,
+    /// Number of subtransactions that its end names; 0 while it has none.
     pub subtransactions: u32,
 }
 
-/// Checkpoints.
+/// The checkpoints that were met, and how far apart they are.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct CheckpointsDocument {
+    /// Number of checkpoints, unfinished ones included.
     pub count: u64,
-    /// Count by cause.
+    /// Number by cause, of causes that occur: see [`CheckpointDocument::cause`].
     pub by_cause: Map<String, Value>,
     /// Of these, the ones whose record the WAL does not have: a crash cut them off, or the WAL ends before.
     pub unfinished: u64,
     /// Whether the causes were determined by known settings, not inferred.
     pub causes_from_settings: bool,
+    /// Mean of [`CheckpointDocument::distance`], in bytes; `None` with fewer than two checkpoints.
     pub mean_distance: Option<u64>,
+    /// Mean of [`CheckpointDocument::interval_seconds`], without negative ones; `None` if that leaves none.
     pub mean_interval_seconds: Option<f64>,
+    /// All of them, in the log's order.
     pub list: Vec<CheckpointDocument>,
 }
 
-/// A checkpoint.
+/// A checkpoint, relative to the one before it.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct CheckpointDocument {
+    /// LSN of its record; if that is not there, of its `CHECKPOINT_REDO`.
     pub lsn: String,
+    /// Its redo pointer, where recovery would start.
     pub redo: String,
+    /// When it began, in whole seconds.
     pub time: String,
+    /// What triggered it: `volume`, `time`, `requested`, `shutdown`, or `first` for the first one met.
     pub cause: &'static str,
-    /// Whether the WAL has its record; if not, `lsn` is that of its `CHECKPOINT_REDO`, and `time` is about right.
+    /// Whether the WAL has its record; if not, `time` is about right.
     pub finished: bool,
+    /// Bytes from the redo pointer before to this one; `None` for the first.
     pub distance: Option<u64>,
+    /// Seconds from when the one before began to when this one did, negative if the clock was set back; `None` for the first.
     pub interval_seconds: Option<i64>,
 }
 
 /// A checkpoint cycle, from redo pointer to redo pointer.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct CycleDocument {
+    /// When its checkpoint began, and its redo pointer, as the labels of views by checkpoint have it.
     pub label: String,
-    /// The cause of the checkpoint at its start; `None` before the first redo pointer.
+    /// The cause of the checkpoint at its start: see [`CheckpointDocument::cause`]. `None` before the first redo pointer.
     pub cause: Option<&'static str>,
+    /// Bytes of WAL in it.
     pub bytes: u64,
+    /// Of these, bytes of full-page images, as stored.
     pub image_bytes: u64,
-    /// Share of full-page images in each tenth of the cycle, by position; `None` where the WAL has no byte of it.
+    /// Share of full-page images in the bytes of each tenth of the cycle, by position; `None` where the WAL has no byte of it.
     pub image_share_along: Vec<Option<f64>>,
 }
 
@@ -211,19 +247,19 @@ pub struct CycleDocument {
 pub struct ViewDocument {
     /// The dimensions' names.
     pub by: Vec<&'static str>,
-    /// Width of the time spans, if time is a dimension.
+    /// Width of the time spans, in seconds; absent if time is no dimension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub span_seconds: Option<i64>,
     /// The groups, largest first; in WAL order if all dimensions are time or checkpoint.
     pub groups: Vec<GroupDocument>,
-    /// The groups that are not listed.
+    /// The groups that are not listed; `None` if all are.
     pub rest: Option<RestDocument>,
 }
 
 /// How far transactions could be joined with the server's log.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct LogDocument {
+    /// What the log has; its fields are the object's own.
     #[serde(flatten)]
     pub counts: Counts,
     /// Bytes of records of transactions; the other bytes belong to none.
@@ -232,9 +268,9 @@ pub struct LogDocument {
     pub joined_bytes: u64,
     /// Of these, bytes of transactions whose statement is known.
     pub statement_bytes: u64,
-    /// `joined_bytes` as part of `transaction_bytes`.
+    /// `joined_bytes` as a share of `transaction_bytes`; 0 without any.
     pub joined_share: f64,
-    /// What would raise it.
+    /// What would raise it, in words.
     pub hints: Vec<String>,
 }
 
@@ -243,20 +279,25 @@ pub struct LogDocument {
 pub struct RestDocument {
     /// Number of groups.
     pub groups: u64,
-    /// Their sum.
+    /// Their sum; its fields are the object's own.
     #[serde(flatten)]
     pub sum: TallyDocument,
 }
 
 /// The damage at which reading stopped.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct DamageDocument {
+    /// Path of the file.
     pub file: String,
+    /// Name of the segment.
     pub segment: String,
+    /// Where in the segment it is, in bytes; of a compressed one, in its content.
     pub offset: u64,
+    /// LSN of the page or record that cannot be read.
     pub lsn: String,
+    /// All of this in words, with what was expected and what was found.
     pub message: String,
+    /// What to do.
     pub hint: &'static str,
 }
 

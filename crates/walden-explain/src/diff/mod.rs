@@ -53,6 +53,8 @@ pub enum Per {
 }
 
 /// What changed.
+///
+/// Sizes are in bytes; LSNs and times are those of [`Document`]; `None` is `null`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
     /// `walden diff`.
@@ -85,29 +87,42 @@ pub struct Diff {
 
 /// One of the two ranges.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct SideDocument {
+    /// What it is called, such as `before`.
     pub name: String,
+    /// Major version of the PostgreSQL that wrote it.
     pub postgresql: String,
+    /// The cluster's system identifier, as text.
     pub system_identifier: String,
+    /// LSN of its first byte.
     pub start: String,
+    /// LSN behind its last byte.
     pub end: String,
+    /// When the first transaction in it ended; `None` without any.
     pub first_time: Option<String>,
+    /// When the last transaction in it ended; `None` without any.
     pub last_time: Option<String>,
+    /// Its length in time, in fractions of seconds.
     pub seconds: f64,
     /// Bytes written: without the unwritten end of the last segment.
     pub bytes: u64,
+    /// Number of transactions that committed.
     pub transactions: u64,
+    /// Number of checkpoints.
     pub checkpoints: u64,
-    /// Cycles from redo pointer to redo pointer that lie in the range as a whole.
+    /// Number of cycles from redo pointer to redo pointer that lie in the range as a whole.
     pub whole_cycles: u64,
+    /// Number of checkpoints by cause, of causes that occur.
     pub checkpoints_by_cause: Map<String, Value>,
+    /// Mean distance between redo pointers, in bytes; `None` with fewer than two checkpoints.
     pub mean_checkpoint_distance: Option<u64>,
+    /// Mean time between the beginnings of checkpoints; `None` with fewer than two.
     pub mean_checkpoint_interval_seconds: Option<f64>,
+    /// Server settings that are logged in the WAL, as of its end, by name.
     pub settings: Map<String, Value>,
-    /// Rate over time: seconds since the start of the first span, and bytes per second.
+    /// Rate over time: seconds since the start of the first span, and bytes per second. Empty without times.
     pub rate: Vec<(f64, f64)>,
-    /// Width of the spans, in seconds.
+    /// Width of the spans, in seconds; `None` without times.
     pub span_seconds: Option<i64>,
 }
 
@@ -132,13 +147,14 @@ pub struct Change {
     pub a_scaled_bytes: u64,
     /// `b_bytes` less `a_scaled_bytes`.
     pub change_bytes: i64,
-    /// Part of the whole change; above 1 or below 0 where others counteract.
+    /// Part of the whole change; above 1 or below 0 where others counteract. `None` if the whole does not change.
     pub share_of_change: Option<f64>,
-    /// Bytes per second in A and B, and the difference.
+    /// Bytes per second in A and B, and the difference; `None` if a range has no length in time.
     pub per_second: Option<Rates>,
-    /// Bytes per committed transaction in A and B, and the difference.
+    /// Bytes per committed transaction in A and B, and the difference; `None` if a range has none.
     pub per_transaction: Option<Rates>,
-    /// The change if B had as many transactions per second as A would have: what is not explained by their number.
+    /// The change in bytes if B had as many transactions per second as A would have: what is not explained by their number.
+    /// `None` if a range has no transactions.
     pub change_at_same_transactions: Option<i64>,
     /// Whether the change is above the noise within the ranges; null where that cannot be known.
     pub beyond_noise: Option<bool>,
@@ -158,10 +174,12 @@ pub struct Change {
 
 /// A quantity in A and B.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct Rates {
+    /// In A.
     pub a: f64,
+    /// In B.
     pub b: f64,
+    /// `b` less `a`.
     pub change: f64,
 }
 
@@ -179,13 +197,17 @@ pub enum Status {
 
 /// Full-page images of one cause in A and B.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct ImageChange {
+    /// Their bytes; its fields are the object's own.
     #[serde(flatten)]
     pub change: Change,
+    /// Number of images in A.
     pub a_count: u64,
+    /// Number of images in B.
     pub b_count: u64,
+    /// Mean bytes of an image in A, as stored; `None` without any.
     pub a_mean_bytes: Option<u64>,
+    /// Mean bytes of an image in B, as stored; `None` without any.
     pub b_mean_bytes: Option<u64>,
 }
 
@@ -209,7 +231,7 @@ pub struct DiffFinding {
     pub points_at: String,
     /// Bytes over the length of B that it explains. Findings may overlap: an index that is new has images, too.
     pub change_bytes: i64,
-    /// The same as part of the whole change.
+    /// The same as part of the whole change; `None` if the whole does not change.
     pub share_of_change: Option<f64>,
 }
 

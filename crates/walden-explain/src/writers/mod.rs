@@ -63,25 +63,27 @@ pub struct Writers {
 
 /// What the logs had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-#[allow(missing_docs)]
 pub struct Counts {
+    /// Number of log files.
     pub files: u64,
+    /// Number of entries in them.
     pub entries: u64,
-    /// Entries with a statement.
+    /// Of these, entries with a statement.
     pub statements: u64,
     /// Of these, statements that may write, alone in their transaction, whose entry has no transaction ID.
     pub statements_without_xid: u64,
-    /// Transaction IDs.
+    /// Number of transactions that have an entry with their ID.
     pub transactions: u64,
 }
 
 /// Automatic vacuums of a table, by the server's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-#[allow(missing_docs)]
 pub struct AutomaticVacuums {
+    /// Number of vacuums.
     pub count: u64,
-    /// Records and bytes that they wrote, where the log says so (since 13).
+    /// Records that they wrote; 0 where the log does not say it (before 13).
     pub wal_records: u64,
+    /// Bytes of WAL that they wrote, likewise.
     pub wal_bytes: u64,
 }
 
