@@ -109,6 +109,24 @@ struct Session {
     is_pending: bool,
 }
 
+impl Session {
+    /// Takes over what an entry has of the session. The first text is the empty one: it does not have it.
+    fn name(&mut self, user: u32, application: u32, client: u32) {
+        for (kept, new) in
+            [(&mut self.user, user), (&mut self.application, application), (&mut self.client, client)]
+        {
+            if new != 0 {
+                *kept = new;
+            }
+        }
+    }
+}
+
+/// Whether an entry is of a transaction that has a virtual ID: its local part is not 0.
+fn has_virtual_xid(entry: &Entry) -> bool {
+    entry.virtual_xid.rsplit('/').next().is_some_and(|local| !matches!(local, "" | "0"))
+}
+
 /// Entries of one ID that are further apart are of two transactions: IDs have wrapped around, which takes longer. Also more
 /// than zones may differ.
 const MAX_DISTANCE: i64 = 26 * 3600 * 1_000_000;
@@ -145,58 +163,13 @@ impl Writers {
             self.sessions.clear();
         }
         let mut session = self.sessions.remove(&entry.session).unwrap_or_default();
-        for (kept, new) in [
-            (&mut session.user, user),
-            (&mut session.application, application),
-            (&mut session.client, client),
-        ] {
-            // The first text is the empty one.
-            if new != 0 {
-                *kept = new;
-            }
-        }
-        let has_virtual =
-            entry.virtual_xid.rsplit('/').next().is_some_and(|local| !matches!(local, "" | "0"));
-        let is_next = (has_virtual && entry.virtual_xid != session.virtual_xid)
-            || (entry.xid != 0 && session.xid != 0 && entry.xid != session.xid);
-        if is_next {
-            self.end_transaction(&mut session);
-            if has_virtual {
-                session.virtual_xid.clone_from(&entry.virtual_xid);
-            }
-        }
+        session.name(user, application, client);
+        self.follow_transaction(&mut session, entry);
         if let Some(normal) = &normal {
-            self.counts.statements += 1;
-            let kind = statement::kind(normal);
-            if !has_virtual && entry.xid == 0 && !session.is_in_block {
-                // A statement of its own, or the first one of a transaction.
-                self.end_transaction(&mut session);
-            }
-            match kind {
-                statement::Kind::Begin => session.is_in_block = true,
-                statement::Kind::End => session.is_in_block = false,
-                statement::Kind::Control => {}
-                statement::Kind::Read | statement::Kind::Write => {
-                    let number = self.number(normal);
-                    if session.statements.last() != Some(&number) && session.statements.len() < MAX_STATEMENTS
-                    {
-                        session.statements.push(number);
-                    }
-                    session.is_pending |= kind == statement::Kind::Write && entry.xid == 0;
-                }
-            }
+            self.add_statement(&mut session, entry, normal);
         }
         if entry.xid != 0 {
-            session.xid = entry.xid;
-            session.is_pending = false;
-            let statement = self.statement_of(&session);
-            let writer = Writer {
-                user: session.user,
-                application: session.application,
-                client: session.client,
-                statement,
-            };
-            self.see(entry.xid, entry.time.unwrap_or(0), writer);
+            self.add_xid(&mut session, entry);
         }
         let is_over = normal.as_deref().map(statement::kind) == Some(statement::Kind::End);
         if is_over {
@@ -205,6 +178,51 @@ impl Writers {
         if !entry.message.starts_with("disconnection: ") {
             self.sessions.insert(entry.session.clone(), session);
         }
+    }
+
+    /// Ends a session's transaction if an entry is of the next one.
+    fn follow_transaction(&mut self, session: &mut Session, entry: &Entry) {
+        let has_virtual = has_virtual_xid(entry);
+        let is_next = (has_virtual && entry.virtual_xid != session.virtual_xid)
+            || (entry.xid != 0 && session.xid != 0 && entry.xid != session.xid);
+        if is_next {
+            self.end_transaction(session);
+            if has_virtual {
+                session.virtual_xid.clone_from(&entry.virtual_xid);
+            }
+        }
+    }
+
+    /// Adds the statement of an entry, normalized, to the session's transaction.
+    fn add_statement(&mut self, session: &mut Session, entry: &Entry, normal: &str) {
+        self.counts.statements += 1;
+        let kind = statement::kind(normal);
+        if !has_virtual_xid(entry) && entry.xid == 0 && !session.is_in_block {
+            // A statement of its own, or the first one of a transaction.
+            self.end_transaction(session);
+        }
+        match kind {
+            statement::Kind::Begin => session.is_in_block = true,
+            statement::Kind::End => session.is_in_block = false,
+            statement::Kind::Control => {}
+            statement::Kind::Read | statement::Kind::Write => {
+                let number = self.number(normal);
+                if session.statements.last() != Some(&number) && session.statements.len() < MAX_STATEMENTS {
+                    session.statements.push(number);
+                }
+                session.is_pending |= kind == statement::Kind::Write && entry.xid == 0;
+            }
+        }
+    }
+
+    /// Learns the ID of a session's transaction from an entry that has it.
+    fn add_xid(&mut self, session: &mut Session, entry: &Entry) {
+        session.xid = entry.xid;
+        session.is_pending = false;
+        let statement = self.statement_of(session);
+        let Session { user, application, client, .. } = *session;
+        let writer = Writer { user, application, client, statement };
+        self.see(entry.xid, entry.time.unwrap_or(0), writer);
     }
 
     fn end_transaction(&mut self, session: &mut Session) {
