@@ -25,7 +25,7 @@ pub const END_STRIDE: usize = 32;
 /// What the contents of numbers and containers are aligned to.
 pub const ALIGNMENT: usize = 4;
 
-/// What a container is: the bits of its header from [`KIND_SHIFT`](super::KIND_SHIFT) on.
+/// What a container is: the bits of its header from [`KIND_SHIFT`] on.
 pub mod container {
     /// An array around a single value, which is no container itself; with [`ARRAY`] (`JB_FSCALAR`).
     pub const SCALAR: u32 = 1;
@@ -35,7 +35,7 @@ pub mod container {
     pub const ARRAY: u32 = 4;
 }
 
-/// Types of entries (`JENTRY_IS*`), as [`entry_type`](super::entry_type) gives them.
+/// Types of entries (`JENTRY_IS*`), as [`entry_type`] gives them.
 #[allow(missing_docs)]
 pub mod entry {
     pub const STRING: u8 = 0;
