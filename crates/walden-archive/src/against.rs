@@ -12,7 +12,6 @@ use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::gaps::Gap;
-use crate::get;
 use crate::history::History;
 use crate::intake::{Intake, IntakeError};
 use crate::list::{self, ListOptions, Listing};
@@ -181,7 +180,7 @@ pub fn compare(
     let mut missing = Vec::new();
     for one in files.into_iter().filter(|one| complete.holds(one)) {
         compared.compared += 1;
-        match (get::find(archive, one.file)?, one.mark) {
+        match (archive.find(one.file)?, one.mark) {
             (Some(_), _) => {}
             (None, Mark::Ready) => compared.waiting += 1,
             (None, Mark::None) if is_before_archive(one.file, listing.as_ref()) => {}

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::documents;
-use crate::encryption::{Encrypted, KeyOptions};
+use crate::encryption::{Encrypted, Encryption, KeyOptions};
 use crate::history::History;
 use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, folder_of};
 use crate::object::{self, ObjectError};
@@ -28,13 +28,6 @@ pub struct Identity {
     /// How its objects are encrypted, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
-}
-
-/// How the objects of an archive are encrypted.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Encryption {
-    /// The public key that the archive had at its beginning (`age1...`); see `keys/` for what came after.
-    pub recipient: String,
 }
 
 impl Identity {
@@ -350,6 +343,27 @@ impl Archive {
         let mut listing = LogListing::default();
         self.store.list(&folder_of(name), &mut |listed| listing.add(listed))?;
         Ok(listing)
+    }
+
+    /// Finds a file's object: of its own, or a pack. Names are exact: a segment never answers for a backup history file.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
+        // A pack is there before its segments' own objects are removed. A listing that was begun before that may have neither, as
+        // the second one cannot.
+        for _ in 0..2 {
+            match self.store.size(&file.key()) {
+                Ok(bytes) => return Ok(Some((Object::File(file), bytes))),
+                Err(error) if error.cause == Cause::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+            let ArchivedFile::Segment(name) = file else { return Ok(None) };
+            if let Some(found) = self.segments_beside(name)?.find(file) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// The histories of all timelines, by timeline.

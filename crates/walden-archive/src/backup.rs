@@ -16,6 +16,8 @@ use crate::backup_files::{LABEL, Label, MANIFEST, MAX_MANIFEST_BYTES, Manifest};
 use crate::get::with_object;
 use crate::name::{ArchivedFile, BACKUP, Object};
 
+pub use crate::backup_files::WalRange;
+
 /// A base backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backup {
@@ -31,17 +33,6 @@ pub struct Backup {
     pub time: Option<i64>,
     /// It was found where backups are kept, and not only in the archive.
     pub is_on_disk: bool,
-}
-
-/// WAL that a backup needs of one timeline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WalRange {
-    /// The timeline.
-    pub timeline: Timeline,
-    /// Where it begins.
-    pub start: Lsn,
-    /// Where it ends.
-    pub end: Option<Lsn>,
 }
 
 impl Backup {

@@ -8,7 +8,6 @@ use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 
-use crate::backup::WalRange;
 use crate::object::hexadecimal;
 
 /// The names of these files in a backup's folder.
@@ -78,6 +77,17 @@ fn latest_time(text: &str) -> Option<i64> {
     };
     let time = DateTime::strptime("%Y-%m-%d %H:%M:%S", time).ok()?;
     Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
+}
+
+/// WAL that a backup needs of one timeline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WalRange {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// Where it begins.
+    pub start: Lsn,
+    /// Where it ends.
+    pub end: Option<Lsn>,
 }
 
 /// What of a manifest matters here; its list of files is passed over.

@@ -135,7 +135,7 @@ impl Plan {
         let mut plan = Plan { files: Vec::new(), gaps: Vec::new(), size: recovery.log.size };
         for file in recovery.files() {
             if let ArchivedFile::History(_) = file
-                && let Some((object, bytes)) = get::find(archive, file)?
+                && let Some((object, bytes)) = archive.find(file)?
             {
                 plan.files.push((file, object, bytes));
             }

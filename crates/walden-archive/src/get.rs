@@ -14,7 +14,7 @@ use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS, Summary};
 use crate::parts;
 use crate::pending;
-use crate::store::{Cause, Store};
+use crate::store::Store;
 
 /// Why a file was not handed over.
 #[derive(Debug, thiserror::Error)]
@@ -66,27 +66,6 @@ impl GetError {
     }
 }
 
-/// Finds a file's object: of its own, or a pack. Names are exact: a segment never answers for a backup history file.
-///
-/// # Errors
-/// The store's.
-pub fn find(archive: &Archive, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
-    // A pack is there before its segments' own objects are removed. A listing that was begun before that may have neither, as the
-    // second one cannot.
-    for _ in 0..2 {
-        match archive.store().size(&file.key()) {
-            Ok(bytes) => return Ok(Some((Object::File(file), bytes))),
-            Err(error) if error.cause == Cause::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ArchivedFile::Segment(name) = file else { return Ok(None) };
-        if let Some(found) = archive.segments_beside(name)?.find(file) {
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
-}
-
 /// How often a file is looked for whose object is gone once it is read: into a pack, from there into a larger one, pruned.
 const ATTEMPTS: usize = 4;
 
@@ -101,7 +80,7 @@ pub fn with_object<T>(
 ) -> Result<Option<T>, ArchiveError> {
     let mut attempt = 1;
     loop {
-        let Some((object, bytes)) = find(archive, file)? else { return Ok(None) };
+        let Some((object, bytes)) = archive.find(file)? else { return Ok(None) };
         match read(object, bytes) {
             Err(error) if error.is_not_found() && attempt < ATTEMPTS => attempt += 1,
             other => return other.map(Some),
@@ -199,7 +178,7 @@ pub fn get_after(
                 return hand_over_begun(&bytes, size, target).map_err(write);
             }
             if let ArchivedFile::Segment(_) = file
-                && find(archive, file).map_err(failed)?.is_some()
+                && archive.find(file).map_err(failed)?.is_some()
             {
                 // Archived since it was looked for, its parts removed.
                 return get(archive, file, target);

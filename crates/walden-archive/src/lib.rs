@@ -4,6 +4,7 @@
 //! and proves that it comes back, and stores it under a key of its own ([`name`]) that no later write replaces.
 #![forbid(unsafe_code)]
 
+pub mod acknowledge;
 pub mod against;
 pub mod archive;
 pub mod backup;

@@ -14,7 +14,6 @@ use walden_codec::container::{FileForm, Meta, Needs, WriteOptions, Writer};
 use walden_format::lsn::SegmentName;
 
 use crate::archive::{Archive, ArchiveError};
-use crate::get;
 use crate::name::{ArchivedFile, Object};
 use crate::object::{self, ObjectError};
 use crate::store::{Created, FileHash};
@@ -191,7 +190,7 @@ pub fn remove_archived(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveErr
 /// The object that a segment is archived in: complete, or as far as its timeline went.
 fn archived_as(archive: &Archive, segment: SegmentName) -> Result<Option<Object>, ArchiveError> {
     for file in [ArchivedFile::Segment(segment), ArchivedFile::Partial(segment)] {
-        if let Some((object, _)) = get::find(archive, file)? {
+        if let Some((object, _)) = archive.find(file)? {
             return Ok(Some(object));
         }
     }

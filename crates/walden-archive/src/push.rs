@@ -404,7 +404,7 @@ impl Pusher {
     ) -> Result<Option<Pushed>, ArchiveError> {
         let found = match file {
             ArchivedFile::Segment(_) => self.find(file)?,
-            _ => get::find(&self.archive, file)?,
+            _ => self.archive.find(file)?,
         };
         let Some(found) = found else { return Ok(None) };
         self.compare(file, Some(found), &checked.hash)?;

@@ -8,7 +8,6 @@ use walden_format::lsn::{SegmentName, SegmentSize};
 
 use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::gaps::{self, Gap};
-use crate::get;
 use crate::list::{self, ListOptions, Listing};
 use crate::name::{ArchivedFile, folder_of};
 use crate::verified::{self, VerifiedAt};
@@ -152,7 +151,7 @@ pub fn lag(archive: &Archive, queue: &[QueuedFile], now: SystemTime) -> Result<L
                 }
                 folders.get(&key).is_some_and(|folder| folder.find(queued.file).is_some())
             }
-            _ => get::find(archive, queued.file)?.is_some(),
+            _ => archive.find(queued.file)?.is_some(),
         };
         if !is_archived {
             lag.add(queued, now);

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use walden_archive::Archive;
-use walden_archive::get;
 use walden_archive::history::History;
 use walden_archive::name::ArchivedFile;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
@@ -180,7 +179,7 @@ impl Session<'_> {
             let content = own.take();
             let file = ArchivedFile::History(timeline);
             // An archive that does not answer now gets it later.
-            let is_archived = matches!(get::find(self.archive, file), Ok(Some(_)));
+            let is_archived = matches!(self.archive.find(file), Ok(Some(_)));
             if !is_archived && !waiting.contains(&file) {
                 let content = content.map_or_else(|| replication.timeline_history(timeline), Ok)?;
                 self.spool.keep_history(timeline, &content)?;

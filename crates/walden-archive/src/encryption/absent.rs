@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{KEYS, KeyOptions};
+use super::{KEYS, KeyOptions, failure};
 use crate::store::{Cause, Created, FileHash, Store, StoreError};
 
 /// There is none.
@@ -16,13 +16,7 @@ impl Engine {
     }
 
     pub fn stated_recipient(inner: &dyn Store) -> Result<String, StoreError> {
-        Err(StoreError {
-            operation: "read",
-            key: KEYS.to_owned(),
-            location: inner.location().to_owned(),
-            cause: Cause::Other,
-            source: Some(PROBLEM.into()),
-        })
+        Err(failure(inner, "read", KEYS, Cause::Other, PROBLEM))
     }
 
     pub fn recipient(&self, _: &dyn Store) -> Result<String, StoreError> {

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use age::x25519::{Identity, Recipient};
 
 use super::object::{self, Fault, HEADER_READ, Header, MAX_HEADER, Stated};
-use super::store::sealed;
-use super::{KEYS, KeyOptions, keys};
+use super::{KEYS, KeyOptions, failure, keys, sealed};
 use crate::store::{Cause, Created, FileHash, MAX_OBJECT_BYTES, Store, StoreError};
 
 /// Headers that are kept: a reader at each of many objects at once, and no more.
@@ -190,21 +189,5 @@ impl Engine {
             }
         }
         Err(failure(inner, "decrypt", key, Cause::Damaged, "it ends within its header"))
-    }
-}
-
-pub(super) fn failure(
-    inner: &dyn Store,
-    operation: &'static str,
-    key: &str,
-    cause: Cause,
-    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> StoreError {
-    StoreError {
-        operation,
-        key: key.to_owned(),
-        location: inner.location().to_owned(),
-        cause,
-        source: Some(source.into()),
     }
 }

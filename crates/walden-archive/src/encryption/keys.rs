@@ -18,8 +18,7 @@ use age::{DecryptError, Decryptor, EncryptError, Encryptor};
 use age_core::format::{FileKey, Stanza};
 use serde::{Deserialize, Serialize};
 
-use super::engine::failure;
-use super::{Encrypted, KEYS, SUFFIX};
+use super::{Encrypted, KEYS, SUFFIX, failure};
 use crate::store::{Cause, Created, Store, StoreError};
 
 /// The stanza's type.

@@ -6,7 +6,7 @@
 //! rewritten. Each object is a file in the format [age](https://age-encryption.org/v1) under its key with `.age` behind it, which
 //! any implementation of age decrypts.
 //!
-//! [`Encrypted`] is a [`Store`](crate::store::Store) over another one, so that nothing above it knows of encryption.
+//! [`Encrypted`] is a [`Store`] over another one, so that nothing above it knows of encryption.
 
 #[cfg(feature = "encryption")]
 mod engine;
@@ -21,7 +21,11 @@ mod store;
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 pub use store::Encrypted;
+
+use crate::store::{Cause, Store, StoreError};
 
 /// What an encrypted object's key ends with.
 pub const SUFFIX: &str = ".age";
@@ -36,6 +40,18 @@ pub fn is_plain(key: &str) -> bool {
     PLAIN.iter().any(|plain| key == *plain || (plain.ends_with('/') && key.starts_with(plain)))
 }
 
+/// The key under which an object is stored encrypted.
+fn sealed(key: &str) -> String {
+    format!("{key}{SUFFIX}")
+}
+
+/// How the objects of an archive are encrypted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Encryption {
+    /// The public key that the archive had at its beginning (`age1...`); see `keys/` for what came after.
+    pub recipient: String,
+}
+
 /// What is known of an archive's keys on this side.
 #[derive(Clone, Default, Debug)]
 pub struct KeyOptions {
@@ -45,4 +61,21 @@ pub struct KeyOptions {
     pub recipient: Option<String>,
     /// The file with the private key of a user, for reading.
     pub identity: Option<PathBuf>,
+}
+
+/// An error about an object of the store underneath, or about the archive in it.
+fn failure(
+    inner: &dyn Store,
+    operation: &'static str,
+    key: &str,
+    cause: Cause,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> StoreError {
+    StoreError {
+        operation,
+        key: key.to_owned(),
+        location: inner.location().to_owned(),
+        cause,
+        source: Some(source.into()),
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde::Deserialize;
 
 use super::engine::Engine;
-use super::{KEYS, KeyOptions, SUFFIX, is_plain};
+use super::{Encryption, KEYS, KeyOptions, SUFFIX, failure, is_plain, sealed};
 use crate::name::IDENTITY;
 use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
 
@@ -24,7 +24,7 @@ pub struct Encrypted {
 /// The part of `archive.json` that matters here.
 #[derive(Deserialize)]
 struct Stated {
-    encryption: Option<crate::archive::Encryption>,
+    encryption: Option<Encryption>,
 }
 
 impl Encrypted {
@@ -93,13 +93,7 @@ impl Encrypted {
         if let Some(engine) = self.engine.get() {
             return engine.as_ref().map(work).transpose();
         }
-        let failed = |problem: String| StoreError {
-            operation: "read",
-            key: IDENTITY.to_owned(),
-            location: self.location().to_owned(),
-            cause: Cause::Other,
-            source: Some(problem.into()),
-        };
+        let failed = |problem: String| failure(self.inner(), "read", IDENTITY, Cause::Other, problem);
         let engine = match self.read_identity() {
             Ok(json) => {
                 let stated: Stated =
@@ -146,13 +140,10 @@ impl Encrypted {
                 match self.inner.size(&sealed(key)) {
                     Err(other) if other.cause == Cause::NotFound => Err(error),
                     Err(other) => Err(other),
-                    Ok(_) => Err(StoreError {
-                        operation: "read",
-                        key: IDENTITY.to_owned(),
-                        location: self.location().to_owned(),
-                        cause: Cause::Other,
-                        source: Some("the object is gone, although the archive has encrypted objects".into()),
-                    }),
+                    Ok(_) => {
+                        let problem = "the object is gone, although the archive has encrypted objects";
+                        Err(failure(self.inner(), "read", IDENTITY, Cause::Other, problem))
+                    }
                 }
             }
             other => other,
@@ -162,18 +153,9 @@ impl Encrypted {
     /// Nothing is written in plain if it was to be encrypted.
     fn expect_plain(&self) -> Result<(), StoreError> {
         let Some(recipient) = &self.options.recipient else { return Ok(()) };
-        Err(StoreError {
-            operation: "write to",
-            key: "the archive".to_owned(),
-            location: self.location().to_owned(),
-            cause: Cause::OtherRecipient,
-            source: Some(
-                format!(
-                    "expected an archive that is encrypted to {recipient}, found one that is not encrypted"
-                )
-                .into(),
-            ),
-        })
+        let problem =
+            format!("expected an archive that is encrypted to {recipient}, found one that is not encrypted");
+        Err(failure(self.inner(), "write to", "the archive", Cause::OtherRecipient, problem))
     }
 }
 
@@ -296,9 +278,4 @@ impl Store for Encrypted {
     fn warning(&self) -> Option<&str> {
         self.inner.warning()
     }
-}
-
-/// The key under which an object is stored encrypted.
-pub(super) fn sealed(key: &str) -> String {
-    format!("{key}{SUFFIX}")
 }

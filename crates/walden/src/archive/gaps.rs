@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use walden_archive::gaps::{self, Gap};
+use walden_archive::acknowledge::acknowledge;
+use walden_archive::gaps::Gap;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
@@ -55,7 +56,7 @@ pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
     let by = args.by.clone().unwrap_or_else(user_and_machine);
     let (first, last) = args.range;
-    let one = gaps::acknowledge(&archive, first, last, &by, &args.reason)?;
+    let one = acknowledge(&archive, first, last, &by, &args.reason)?;
     terminal::print(&format!(
         "{} to {} are acknowledged as missing by {}: {}\n",
         one.first,

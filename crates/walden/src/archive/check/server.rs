@@ -273,7 +273,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Chec
     };
     let began = Instant::now();
     loop {
-        if let Some((object, bytes)) = walden_archive::get::find(archive, file)? {
+        if let Some((object, bytes)) = archive.find(file)? {
             let key = object.key();
             let found =
                 format!("{name} arrived after {} ms: {key}, {bytes} bytes", began.elapsed().as_millis());
