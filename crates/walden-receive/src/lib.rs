@@ -3,6 +3,9 @@
 
 mod archiving;
 pub mod disk;
+mod error;
+mod event;
+mod options;
 mod receiver;
 mod session;
 pub mod spool;
@@ -16,4 +19,7 @@ mod verifier;
 #[path = "../../walden-format/tests/it/writer.rs"]
 mod writer;
 
-pub use receiver::{AckAfter, Event, Observer, Options, ReceiveError, Receiver};
+pub use error::ReceiveError;
+pub use event::{Event, Observer};
+pub use options::{AckAfter, Options};
+pub use receiver::Receiver;

@@ -3,17 +3,19 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use walden_archive::Archive;
 use walden_archive::history::History;
 use walden_archive::name::ArchivedFile;
-use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_archive::{Archive, ArchiveError, list, parts};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::replication::{
     NextTimeline, Progress, Received, Replication, ReplicationError, Started, System,
 };
 
 use crate::archiving::Archiving;
-use crate::receiver::{Event, Observer, Options, ReceiveError, position_of};
-use crate::spool::{Position, Spool};
+use crate::error::ReceiveError;
+use crate::event::{Event, Observer};
+use crate::options::Options;
+use crate::spool::{Position, Spool, SpoolError};
 use crate::status::{self, State};
 use crate::syncing::Syncing;
 use crate::uploading::Uploading;
@@ -230,7 +232,7 @@ impl Session<'_> {
                 Received::Wal { start, server_end, bytes } => {
                     if start != link.progress.received {
                         let (expected, found) = (link.progress.received, start);
-                        return Err(crate::spool::SpoolError::Order { expected, found }.into());
+                        return Err(SpoolError::Order { expected, found }.into());
                     }
                     self.spool.write(position.timeline, start, bytes)?;
                     let end = start.plus(bytes.len() as u64);
@@ -338,6 +340,21 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// Where an archive's log goes on.
+///
+/// # Errors
+/// The archive's.
+fn position_of(archive: &Archive, size: SegmentSize) -> Result<Option<Position>, ArchiveError> {
+    let position = |name: SegmentName, past: u64| {
+        Some(Position { timeline: name.timeline, start: name.start(size)?.plus(past), info: None })
+    };
+    Ok(match list::newest_segment(archive)? {
+        Some(newest) => position(newest, size.bytes()),
+        // The first one was not complete yet.
+        None => parts::segments(archive)?.first().and_then(|&first| position(first, 0)),
+    })
 }
 
 /// The history of a timeline, and its file's content.

@@ -1,0 +1,197 @@
+//! Why no log is received, and what is done about it.
+
+use std::io::{self, ErrorKind};
+
+use walden_archive::ArchiveError;
+use walden_format::fault::Fault;
+use walden_format::lsn::{Lsn, Timeline};
+use walden_source::replication::ReplicationError;
+
+use crate::spool::SpoolError;
+
+/// Why no log is received.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The server or the connection.
+    #[error(transparent)]
+    Server(#[from] ReplicationError),
+    /// The spool.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// The archive.
+    #[error("cannot use the archive")]
+    Archive(#[from] ArchiveError),
+    /// The server is another cluster's.
+    #[error("the server is another cluster's: expected {what} {expected}, found {found}")]
+    OtherCluster {
+        /// What was compared.
+        what: &'static str,
+        /// The archive's.
+        expected: String,
+        /// The server's.
+        found: String,
+    },
+    /// The server's log left ours before the end of what was received.
+    #[error(
+        "the server's log is not a continuation of ours: expected timeline {timeline} or one that descends from it, found timeline {found}"
+    )]
+    OtherHistory {
+        /// The timeline that was received.
+        timeline: Timeline,
+        /// The server's.
+        found: Timeline,
+    },
+    /// The server's log ends before what was received.
+    #[error("the server's log ends at {server}: expected at least {received}, which was received before")]
+    Behind {
+        /// The end of the server's log.
+        server: Lsn,
+        /// The end of what is here, as far as it is asked for again.
+        received: Lsn,
+    },
+    /// What has come is damaged.
+    #[error("what has come is damaged at {}: expected {}, found {}", .0.at, .0.expected(), .0.found())]
+    Damaged(Fault),
+    /// The slot is not there.
+    #[error("the replication slot \"{0}\" does not exist")]
+    NoSlot(String),
+    /// The server has said nothing for too long.
+    #[error("the server has said nothing for {0} s")]
+    Silent(u64),
+    /// The system's.
+    #[error("cannot begin")]
+    System(#[from] io::Error),
+}
+
+impl From<Fault> for ReceiveError {
+    fn from(fault: Fault) -> ReceiveError {
+        ReceiveError::Damaged(fault)
+    }
+}
+
+/// What is done about an error.
+struct Remedy {
+    cause: &'static str,
+    hint: Option<&'static str>,
+    /// To try again could not help, or could do harm.
+    is_final: bool,
+}
+
+impl ReceiveError {
+    /// The cause in a word, for logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        self.remedy().cause
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        self.remedy().hint
+    }
+
+    /// Whether to try again could not help, or could do harm.
+    pub fn is_final(&self) -> bool {
+        self.remedy().is_final
+    }
+
+    fn remedy(&self) -> Remedy {
+        match self {
+            ReceiveError::Server(error) => remedy_of_server(error),
+            ReceiveError::Spool(SpoolError::Disk { source, .. }) => match source.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Remedy::retry(
+                    "disk_full",
+                    "make room for the spool: until then nothing more is acknowledged, and the server keeps its WAL",
+                ),
+                _ => Remedy::retry(
+                    "disk",
+                    "check the spool's disk: until it works nothing more is acknowledged",
+                ),
+            },
+            ReceiveError::Spool(SpoolError::Different { .. }) => Remedy::retry(
+                "different",
+                "nothing was overwritten. The server has another history than the one received: it was restored, or another server answers. Look at both; to go on with the server's log, move the spool away and use a new archive",
+            ),
+            ReceiveError::Spool(SpoolError::Order { .. }) => Remedy::wait("order"),
+            ReceiveError::Archive(error) => {
+                Remedy { cause: error.cause(), hint: error.hint(), is_final: false }
+            }
+            ReceiveError::OtherCluster { .. } => {
+                Remedy::stop("other_cluster", "give each cluster an archive and a spool of its own")
+            }
+            ReceiveError::OtherHistory { .. } => Remedy::stop(
+                "other_history",
+                "nothing was overwritten. An old primary that came back, or a standby that was promoted before it had all: connect to the server that goes on with the received timeline",
+            ),
+            ReceiveError::NoSlot(_) => Remedy::retry("no_slot", "make the slot with --create-slot"),
+            ReceiveError::Behind { .. } => Remedy::retry(
+                "behind",
+                "a standby catches up by itself; a primary that was restored from an older state has lost what is here: look before you go on, nothing was overwritten",
+            ),
+            ReceiveError::Damaged(_) => Remedy::retry(
+                "damaged",
+                "it was not acknowledged and is asked for again. If it comes again at the same place, the server's own WAL is damaged there (check with walden explain); else look at the network and this machine's memory",
+            ),
+            ReceiveError::Silent(_) => Remedy::retry("silent", "check the network and the server"),
+            ReceiveError::System(_) => Remedy::wait("system"),
+        }
+    }
+}
+
+impl Remedy {
+    /// To try again may help.
+    fn retry(cause: &'static str, hint: &'static str) -> Remedy {
+        Remedy { cause, hint: Some(hint), is_final: false }
+    }
+
+    /// To try again may help, and there is nothing else to do.
+    fn wait(cause: &'static str) -> Remedy {
+        Remedy { cause, hint: None, is_final: false }
+    }
+
+    /// To try again could not help, or could do harm.
+    fn stop(cause: &'static str, hint: &'static str) -> Remedy {
+        Remedy { cause, hint: Some(hint), is_final: true }
+    }
+}
+
+/// What is done about what the server says, by its SQLSTATE, or about a connection on which it says nothing.
+fn remedy_of_server(error: &ReplicationError) -> Remedy {
+    match error.server_error().map(|error| error.code.as_str()) {
+        // undefined_file
+        Some("58P01") => Remedy::retry(
+            "wal_removed",
+            "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal), or take a new base backup and begin anew with an empty spool and a new archive; a replication slot (--slot) keeps the server from removing what is not received",
+        ),
+        // object_not_in_prerequisite_state
+        Some("55000") => Remedy::retry(
+            "slot_lost",
+            "the slot was invalidated or serves something else: see pg_replication_slots (wal_status, invalidation_reason) and max_slot_wal_keep_size; drop it, make it again with --create-slot, and fill the hole with walden archive import",
+        ),
+        // object_in_use
+        Some("55006") => {
+            Remedy::retry("slot_in_use", "another program receives with this slot; each needs one of its own")
+        }
+        // undefined_object
+        Some("42704") => Remedy::retry("no_slot", "make the slot with --create-slot"),
+        // insufficient_privilege, invalid_authorization_specification, invalid_password
+        Some("42501" | "28000" | "28P01") => Remedy::retry(
+            "not_admitted",
+            "the user needs the attribute REPLICATION and a line \"host replication USER ADDRESS scram-sha-256\" in pg_hba.conf",
+        ),
+        // too_many_connections
+        Some("53300") => {
+            Remedy::retry("too_many_connections", "raise max_wal_senders or end another receiver")
+        }
+        // cannot_connect_now
+        Some("57P03") => Remedy::retry("starting", "the server starts or shuts down"),
+        Some(_) => Remedy::wait("server"),
+        None => match error {
+            ReplicationError::Closed => Remedy::wait("closed"),
+            ReplicationError::Parameters(_) => Remedy::stop("parameters", "see walden receive --help"),
+            ReplicationError::Tls { .. } | ReplicationError::Authentication { .. } => Remedy::retry(
+                "not_admitted",
+                "see \"Connections to servers\" in docs/archive.md for passwords and certificates",
+            ),
+            _ => Remedy::wait("connection"),
+        },
+    }
+}
