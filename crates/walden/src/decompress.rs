@@ -13,10 +13,10 @@ use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimit
 use walden_report::units;
 use walden_source::workers::map_in_order;
 
+use crate::arguments::parse_size;
 use crate::compress::{is_stream, open};
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use crate::redo::parse_size;
 use crate::turns::{Turn, Turns};
 use crate::{DAMAGED, FOUND, terminal};
 

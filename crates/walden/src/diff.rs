@@ -14,7 +14,7 @@ use walden_report::diff_html;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
-use crate::explain::{self, parse_bound, parse_pattern, parse_span, parse_view};
+use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
@@ -173,7 +173,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     }
     let top = if args.top == 0 { usize::MAX } else { args.top };
     terminal::show(args.format, || &found, || walden_report::diff::diff(&found, top, terminal::look()))?;
-    let codes = [&a, &b].map(|one| explain::ended(&one.inventory, one.explanation.damage.as_deref()));
+    let codes = [&a, &b].map(|one| sources::ended(&one.inventory, one.explanation.damage.as_deref()));
     Ok(codes.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
 }
 
@@ -219,7 +219,7 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     let Wanted { name, source, from, to } = wanted;
     let range = SourceRange { timeline: args.timeline, from, to };
     let inventory = sources::open(std::slice::from_ref(source), &range)?;
-    explain::tell_about(&inventory);
+    sources::tell_about(&inventory);
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let has_view = args.by.iter().any(|view| view.has(Dimension::Pattern));
     let group = args.group.iter().filter(|_| !has_view).map(|_| ViewSpec::by(Dimension::Pattern));

@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 use walden_explain::document::{Context, Document};
-use walden_explain::group::{Dimension, ViewError, ViewSpec};
+use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::writers::Writers;
-use walden_explain::{Bound, BoundError, Explanation, Request};
+use walden_explain::{Bound, Explanation, Request};
 use walden_report::explain_html;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
-use walden_source::scan::Damage;
 use walden_source::server_log::{self, Prefix};
 
+use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
-use crate::{DAMAGED, names, output, savings, terminal};
+use crate::{names, output, savings, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,9 +52,6 @@ Examples:
 Without --by: buckets, relations, kinds of records, transactions, checkpoints, findings.
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is explained).";
-
-/// Bytes that a compiled pattern may take.
-const MAX_PATTERN: usize = 10 << 20;
 
 /// Say where WAL comes from: every byte by relation, record, transaction, database, time, checkpoint
 #[derive(Args, Debug)]
@@ -160,7 +157,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let inventory = sources::open(&sources, &source_range(args))?;
-    tell_about(&inventory);
+    sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     output::can_write(&args.html)?;
     let writers = load_log(args, &names)?;
@@ -191,7 +188,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         document.cycles.clear();
     }
     print(&document, args.format)?;
-    Ok(ended(&inventory, explanation.damage.as_deref()))
+    Ok(sources::ended(&inventory, explanation.damage.as_deref()))
 }
 
 /// What of an archive is needed. A checkpoint behind the range says where in it a cycle begins.
@@ -201,20 +198,6 @@ fn source_range(args: &ExplainArgs) -> SourceRange {
         true => SourceRange::all(args.timeline),
         false => SourceRange { timeline: args.timeline, from: args.from, to: args.to },
     }
-}
-
-/// Prints what could not be read. Returns the exit status for it.
-pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
-    let mut code = ExitCode::SUCCESS;
-    for unreadable in &inventory.unreadable {
-        eprintln!("error: {unreadable}");
-        code = ExitCode::from(DAMAGED);
-    }
-    if let Some(damage) = damage {
-        eprintln!("error: {damage}\nhint: {}", damage.hint());
-        code = ExitCode::from(DAMAGED);
-    }
-    code
 }
 
 /// Prints a document in a format.
@@ -298,61 +281,4 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
         }
     }
     Ok(names)
-}
-
-/// Notes on files that are not explained, a line each.
-pub fn tell_about(inventory: &Inventory) {
-    for gap in inventory.gaps() {
-        eprintln!("warning: {} segments are missing, from {} to {}", gap.segments, gap.first, gap.last);
-    }
-    for duplicate in &inventory.duplicates {
-        let (kept, dropped) = (duplicate.kept.path.display(), duplicate.dropped.path.display());
-        eprintln!("note: {dropped} holds the same segment as {kept} and is left out");
-    }
-    let (spares, bytes) = inventory.spare_bytes();
-    if spares > 0 {
-        let bytes = walden_report::units::bytes(bytes);
-        eprintln!("note: {spares} files ({bytes}) are kept for later use and hold nothing yet");
-    }
-}
-
-pub(crate) fn parse_view(text: &str) -> Result<ViewSpec, String> {
-    text.parse().map_err(|error: ViewError| error.to_string())
-}
-
-pub(crate) fn parse_pattern(text: &str) -> Result<Regex, String> {
-    RegexBuilder::new(text).size_limit(MAX_PATTERN).build().map_err(|error| error.to_string())
-}
-
-pub(crate) fn parse_bound(text: &str) -> Result<Bound, String> {
-    text.parse().map_err(|error: BoundError| error.to_string())
-}
-
-pub(crate) fn parse_span(text: &str) -> Result<i64, String> {
-    let invalid = || format!("\"{text}\" is no span of at least a second such as 10s, 5m, 1h or 1d");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: i64 = text[..digits].parse().map_err(|_| invalid())?;
-    let unit = match text[digits..].trim() {
-        "" | "s" => 1,
-        "m" | "min" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(invalid()),
-    };
-    number.checked_mul(unit).filter(|seconds| (1..=366 * 86_400).contains(seconds)).ok_or_else(invalid)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_have_units() {
-        assert_eq!(parse_span("90"), Ok(90));
-        assert_eq!(parse_span("5m"), Ok(300));
-        assert_eq!(parse_span("1h"), Ok(3600));
-        for bad in ["", "0", "m", "-1s", "1.5h", "99999999999999999999h", "5 parsecs"] {
-            assert!(parse_span(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -3,6 +3,7 @@
 mod culprits;
 mod experiment;
 mod experiment_html;
+mod figures;
 mod row_changes;
 mod suite;
 

@@ -3,12 +3,14 @@
 #![deny(clippy::print_stdout, reason = "it panics when the reader closes the pipe; see `terminal::print`")]
 
 mod archive;
+mod arguments;
 mod base;
 #[cfg(feature = "bench")]
 mod bench;
 mod breakdown;
 mod completions;
 mod compress;
+mod configuration;
 #[cfg(feature = "data")]
 mod data;
 mod decompress;
@@ -27,6 +29,7 @@ mod memory;
 mod names;
 mod output;
 mod page;
+mod place;
 mod progress;
 mod prometheus;
 mod receive;

@@ -1,4 +1,4 @@
-//! How the C library's allocator gets memory from the system, and keeps it.
+//! How much memory there is, and how the C library's allocator gets it from the system and keeps it.
 //!
 //! The system clears each page of 4 kB when it is first written to, and takes up to some microseconds for it. So commands that
 //! code files keep what they have freed, for what they need next, instead of giving it back and asking for it again.
@@ -78,3 +78,26 @@ pub unsafe fn keep_freed() {}
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 #[allow(unsafe_code)]
 pub unsafe fn use_huge_pages() {}
+
+/// A quarter of the memory that the machine has, or that the process's control group is allowed.
+pub fn quarter_of_machine() -> usize {
+    const UNTOLD: u64 = 4 << 30;
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let total = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    let total = total.map_or(UNTOLD, |kilobytes| kilobytes << 10);
+    let allowed = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
+    (allowed.unwrap_or(total).min(total) / 4) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_told_by_the_system() {
+        assert!(quarter_of_machine() > 16 << 20);
+    }
+}

@@ -33,7 +33,7 @@ use crate::base::{self, BasePage};
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
-use crate::{DAMAGED, FOUND, explain, names, output, terminal};
+use crate::{DAMAGED, FOUND, names, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -145,7 +145,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     let latest = args.at.iter().chain(&args.diff).max().filter(|&&latest| latest != END);
     let to = latest.map(|&latest| Bound::Lsn(latest));
     let inventory = sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to })?;
-    explain::tell_about(&inventory);
+    sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     if let [first, .., last] = inventory.runs.as_slice()
         && first.system_id != last.system_id

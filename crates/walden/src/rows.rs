@@ -25,11 +25,11 @@ use walden_source::inventory::Inventory;
 
 use self::print::Printer;
 use self::script::Script;
-use crate::explain::parse_bound;
+use crate::arguments::{parse_bound, parse_size};
 use crate::page::parse_file;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
-use crate::{DAMAGED, explain, names, redo, terminal};
+use crate::{DAMAGED, memory, names, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -108,7 +108,7 @@ pub struct RowsArgs {
 
     /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
     /// of the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
     /// Threads: one replays; with more, another one reads and decompresses ahead of it [default: all cores]
@@ -148,7 +148,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let names = names::load(&args.names)?;
     let range = SourceRange { timeline: args.timeline, from: None, to: args.to };
     let mut inventory = sources::open(&args.sources, &range)?;
-    explain::tell_about(&inventory);
+    sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");
@@ -174,7 +174,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
             operations: args.op.iter().map(operation).collect(),
             with_aborted: args.aborted,
         },
-        memory_bytes: args.memory.unwrap_or_else(redo::quarter_of_memory),
+        memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
         threads,
     };
     let bytes = run.segments.len() as u64 * run.segment_size.bytes();

@@ -11,7 +11,7 @@ use walden_source::inventory::Run;
 use walden_source::names::Names;
 use walden_whatif::{Forecast, PredictError, Prediction, Question, learn, predict};
 
-use crate::redo;
+use crate::memory;
 
 /// Memory for pages; beyond it they go to a temporary file.
 const MEMORY_BYTES: usize = 512 << 20;
@@ -72,7 +72,7 @@ pub fn predict_savings(
         traced: learn::settings_from_server(&names.settings),
         changes: changes.clone(),
         threads,
-        memory_bytes: MEMORY_BYTES.min(redo::quarter_of_memory()),
+        memory_bytes: MEMORY_BYTES.min(memory::quarter_of_machine()),
         ..Question::default()
     };
     // A trace that cannot be predicted from has findings all the same.

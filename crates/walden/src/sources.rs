@@ -1,6 +1,7 @@
 //! What `SOURCE` names: segments, folders of segments, tar files, and archives of `walden archive`.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use walden_archive::Archive;
@@ -9,11 +10,13 @@ use walden_archive::sources::{self, is_archive};
 use walden_explain::Bound;
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
+use walden_report::units;
 use walden_source::inventory::Inventory;
+use walden_source::scan::Damage;
 
-use crate::archive::Place;
+use crate::place::Place;
 use crate::progress::Waiting;
-use crate::terminal;
+use crate::{DAMAGED, terminal};
 
 /// Which segments of archives are needed. What else is read of files and folders does no harm.
 #[derive(Clone, Copy, Debug)]
@@ -63,4 +66,34 @@ fn open_archive(place: &Path) -> Result<(String, Archive)> {
     let place = place.to_string_lossy().into_owned();
     let (archive, _) = Place::of(place.clone()).open()?;
     Ok((place, archive))
+}
+
+/// Notes on files that are not explained, a line each.
+pub fn tell_about(inventory: &Inventory) {
+    for gap in inventory.gaps() {
+        eprintln!("warning: {} segments are missing, from {} to {}", gap.segments, gap.first, gap.last);
+    }
+    for duplicate in &inventory.duplicates {
+        let (kept, dropped) = (duplicate.kept.path.display(), duplicate.dropped.path.display());
+        eprintln!("note: {dropped} holds the same segment as {kept} and is left out");
+    }
+    let (spares, bytes) = inventory.spare_bytes();
+    if spares > 0 {
+        let bytes = units::bytes(bytes);
+        eprintln!("note: {spares} files ({bytes}) are kept for later use and hold nothing yet");
+    }
+}
+
+/// Prints what could not be read. Returns the exit status for it.
+pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for unreadable in &inventory.unreadable {
+        eprintln!("error: {unreadable}");
+        code = ExitCode::from(DAMAGED);
+    }
+    if let Some(damage) = damage {
+        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        code = ExitCode::from(DAMAGED);
+    }
+    code
 }

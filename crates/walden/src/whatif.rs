@@ -23,11 +23,11 @@ use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, Question, ReadProgress, predict};
 
-use crate::explain::{ended, tell_about};
+use crate::arguments::{parse_bound, parse_size};
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
-use crate::{names, output, page, recovery_rates, redo, terminal};
+use crate::{memory, names, output, page, recovery_rates, redo, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -96,11 +96,11 @@ pub struct WhatifArgs {
     base: Option<PathBuf>,
 
     /// Start with the first record at or after this LSN or time; earlier ones are only replayed
-    #[arg(long, value_name = "LSN|TIME", value_parser = crate::explain::parse_bound)]
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
     from: Option<Bound>,
 
     /// End before the first record at or after this LSN or time
-    #[arg(long, value_name = "LSN|TIME", value_parser = crate::explain::parse_bound)]
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
     to: Option<Bound>,
 
     /// Search the settings for an aim: 'halve the WAL', 'WAL under 200GB a day', 'with recovery under 2 minutes', 'disk under
@@ -117,7 +117,7 @@ pub struct WhatifArgs {
     archiver: Option<String>,
 
     /// Speed of this server's recovery in bytes a second, such as 80MB [default: by records, images and pages]
-    #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     redo_rate: Option<usize>,
 
     /// Rates of recovery that `walden bench redo --calibrate` wrote [default: what it wrote on this machine, if it did]
@@ -130,7 +130,7 @@ pub struct WhatifArgs {
 
     /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
     /// of the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
     /// Threads [default: one per core]
@@ -176,7 +176,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let recovery = recovery(args)?;
     let inventory =
         sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
-    tell_about(&inventory);
+    sources::tell_about(&inventory);
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
     let run = match &base {
         Some((at, _)) => &inventory.runs[*at],
@@ -203,7 +203,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         objects: objects(args, &named)?,
         all_images: args.all_images,
         threads,
-        memory_bytes: args.memory.unwrap_or_else(redo::quarter_of_memory),
+        memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
     };
     let forecast = ask(run, &question)?;
     if !inventory.unreadable.is_empty() {
@@ -222,7 +222,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         draw(&document, path)?;
     }
     terminal::show(args.format, || &document, || walden_report::whatif::tables(&document, terminal::look()))?;
-    Ok(ended(&inventory, forecast.damage.as_ref()))
+    Ok(sources::ended(&inventory, forecast.damage.as_ref()))
 }
 
 /// Curves as pictures.

@@ -13,8 +13,8 @@ use walden_archive::push::PushOptions;
 use walden_format::lsn::Lsn;
 use walden_report::units;
 
-use super::place::Place;
 use crate::FOUND;
+use crate::place::Place;
 use crate::terminal::{self, Format};
 
 /// Runs `walden archive check --against`.

@@ -14,7 +14,7 @@ use walden_report::table::harmless;
 use walden_report::units;
 
 use super::moment::{Moment, time_text};
-use super::place::Place;
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};

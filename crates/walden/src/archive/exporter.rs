@@ -13,9 +13,11 @@ use walden_archive::status::Holdings;
 
 use super::activity::ActivityReader;
 use super::metrics;
-use super::place::{ArchiveSection, Place};
 use super::queue::QueueOptions;
-use super::status::{ReceivingOptions, Report, holdings, log_reader};
+use super::receiving::ReceivingOptions;
+use super::report::{Report, holdings, log_reader};
+use crate::configuration::ArchiveSection;
+use crate::place::Place;
 use crate::{http, output};
 
 const EXAMPLES: &str = "\

@@ -10,7 +10,7 @@ use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 
-use super::place::Place;
+use crate::place::Place;
 use crate::terminal;
 
 const EXAMPLES: &str = "\

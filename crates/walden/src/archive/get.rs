@@ -17,8 +17,8 @@ use walden_format::lsn::Timeline;
 use super::export::{Position, UntilRequest, export_until, parse_position};
 use super::log::{Entry, Log, LogOptions};
 use super::moment::Moment;
-use super::place::Place;
 use super::push::complain;
+use crate::place::Place;
 use crate::terminal::Format;
 
 /// The archive has no such file: PostgreSQL goes on, and ends recovery if it was the last one.

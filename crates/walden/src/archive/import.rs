@@ -18,8 +18,8 @@ use walden_report::units;
 use walden_source::inventory::FileKind;
 use walden_source::open::{self, Compression, Foreign};
 
-use super::place::Place;
 use crate::FOUND;
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 

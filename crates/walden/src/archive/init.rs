@@ -10,7 +10,8 @@ use walden_archive::Archive;
 use walden_archive::probe::Probe;
 
 use super::check;
-use super::place::{FILE, Place};
+use crate::configuration::FILE;
+use crate::place::Place;
 use crate::terminal;
 
 const EXAMPLES: &str = "\

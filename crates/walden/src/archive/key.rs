@@ -13,7 +13,8 @@ use walden_archive::encryption::keys::{self, Change, Statement, User};
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 
-use super::place::{FILE, Place};
+use crate::configuration::FILE;
+use crate::place::Place;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\

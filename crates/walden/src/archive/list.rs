@@ -10,8 +10,8 @@ use walden_archive::list::{self, ListOptions, Listing, TimelineListing};
 use walden_format::payload::Timestamp;
 use walden_report::units;
 
-use super::place::Place;
 use crate::FOUND;
+use crate::place::Place;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\

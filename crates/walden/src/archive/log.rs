@@ -8,13 +8,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use walden_archive::get::GetError;
 use walden_archive::push::{PushError, Pushed};
 use walden_source::error_text;
 
-use super::place::ArchiveSection;
+use crate::configuration::{ArchiveSection, LogFormat};
 use crate::output;
 
 /// How and where a command says what it did.
@@ -27,17 +27,6 @@ pub struct LogOptions {
     /// Append a JSON line about each file to a file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-}
-
-/// The form of messages on standard error.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// As PostgreSQL's own log
-    #[default]
-    Text,
-    /// A JSON object in each line
-    Json,
 }
 
 /// What became of a file.

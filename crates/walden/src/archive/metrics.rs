@@ -5,7 +5,7 @@
 use walden_format::lsn::Lsn;
 use walden_receive::status::{State, Status};
 
-use super::status::Report;
+use super::report::Report;
 use crate::prometheus::{self, Labels, Metric};
 
 #[rustfmt::skip]

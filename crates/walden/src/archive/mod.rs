@@ -17,10 +17,11 @@ mod log;
 mod metrics;
 mod moment;
 mod pack;
-mod place;
 mod prune;
 mod push;
 mod queue;
+pub mod receiving;
+mod report;
 mod serve;
 mod status;
 mod verify;
@@ -32,7 +33,6 @@ use clap::{Args, Subcommand};
 
 pub use get::TROUBLE;
 pub use log::{Entry, Log, LogOptions};
-pub use place::{FILE, Place};
 pub use push::{ANSWER_WITHIN, Effort, complain};
 
 const EXAMPLES: &str = "\

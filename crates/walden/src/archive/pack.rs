@@ -10,10 +10,10 @@ use jiff::Zoned;
 use walden_archive::pack::{self, PackOptions, Packed};
 use walden_report::units;
 
-use super::place::Place;
 use crate::FOUND;
+use crate::arguments::parse_size;
+use crate::place::Place;
 use crate::progress::Progress;
-use crate::redo::parse_size;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\

@@ -9,8 +9,9 @@ use clap::Args;
 use walden_archive::push::{self, PushError, PushOptions, Pushed};
 
 use super::log::{Entry, Log, LogOptions};
-use super::place::{ArchiveSection, Place};
+use crate::configuration::ArchiveSection;
 use crate::output;
+use crate::place::Place;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -28,8 +28,8 @@ use walden_server::signals::{self, Stage};
 use walden_source::error_text;
 
 use super::log::{Entry, Log, LogOptions};
-use super::place::Place;
 use super::push::{ANSWER_WITHIN, Ahead, BACKLOG, Effort, complain, warn};
+use crate::place::Place;
 use crate::{output, systemd};
 
 const EXAMPLES: &str = "\

@@ -15,10 +15,11 @@ use walden_archive::verify::{self, Verified, VerifyOptions};
 use walden_report::units;
 use walden_source::datadir::DataDir;
 
-use super::place::Place;
+use crate::arguments::parse_size;
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
-use crate::{FOUND, redo};
+use crate::{FOUND, memory};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,7 +58,7 @@ pub struct VerifyArgs {
 
     /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
     /// of the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = redo::parse_size, requires = "replay")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "replay")]
     memory: Option<usize>,
 
     /// Objects that are read at the same time [default: one per core]
@@ -111,7 +112,7 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
     BackupStart::read(folder)?;
     let options = replay::Options {
         timeline: args.timeline,
-        memory_bytes: args.memory.unwrap_or_else(redo::quarter_of_memory),
+        memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
         threads: args.threads.unwrap_or_else(terminal::cores),
     };
     let mut bar: Option<(Progress, u64)> = None;

@@ -14,7 +14,7 @@ use walden_whatif::{OpenBase, Question, predict};
 
 use super::{Material, Variant, find_workloads, median, recover};
 use crate::terminal::Format;
-use crate::{output, recovery_rates, redo, terminal};
+use crate::{memory, output, recovery_rates, redo, terminal};
 
 /// The workloads, each with its size, the value of `wal_compression` if it has one, and whether the rates are fitted to it. Between them,
 /// they have records without images, images compressed by each method and by none, and data in large records. What is not fitted
@@ -111,7 +111,7 @@ fn work(material: &Material) -> Result<(u64, Work)> {
         changes: vec![once],
         base: Some((data.redo_from(), &open as OpenBase<'_>)),
         threads: terminal::cores(),
-        memory_bytes: redo::quarter_of_memory(),
+        memory_bytes: memory::quarter_of_machine(),
         ..Question::default()
     };
     let forecast = predict(&inventory.runs[run], &question, &|_| ())?;

@@ -26,9 +26,9 @@ use self::inputs::{Counted, Input, gather, no_pack, remove};
 #[cfg(feature = "lab")]
 pub(crate) use self::pack::write_pack_of;
 pub use self::show::{form_name, ratio};
+use crate::arguments::parse_size;
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use crate::redo::parse_size;
 use crate::terminal::Format;
 use crate::{DAMAGED, terminal};
 

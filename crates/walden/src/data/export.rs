@@ -20,10 +20,9 @@ use walden_source::inventory::{Inventory, Run};
 use walden_source::workers::run_in_order;
 
 use super::LogArgs;
-use crate::explain::ended;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::terminal;
+use crate::{sources, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -129,7 +128,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     ))?;
     match failure {
         Some(error) => Err(error),
-        None => Ok(ended(&inventory, None)),
+        None => Ok(sources::ended(&inventory, None)),
     }
 }
 

@@ -12,7 +12,7 @@ use walden_arrow::ReadOptions;
 use walden_explain::Bound;
 use walden_source::inventory::Inventory;
 
-use crate::explain::{parse_bound, tell_about};
+use crate::arguments::parse_bound;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::{names, terminal};
@@ -52,7 +52,7 @@ impl LogArgs {
         let from = self.from.filter(|_| !has_base);
         let range = SourceRange { timeline: self.timeline, from, to: self.to };
         let inventory = sources::open(paths, &range)?;
-        tell_about(&inventory);
+        sources::tell_about(&inventory);
         let mut names = names::load(&self.names)?;
         names::check_cluster(&names, &inventory)?;
         let Some(first) = inventory.runs.first() else {

@@ -16,9 +16,8 @@ use walden_codec::container::Meta;
 use walden_sql::{Database, Limits};
 
 use super::LogArgs;
-use crate::explain::ended;
 use crate::output::Output;
-use crate::terminal;
+use crate::{sources, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,7 +118,7 @@ pub fn run(args: &SqlArgs) -> Result<ExitCode> {
         return Err(error.context("cannot run the query"));
     }
     sink.finish()?;
-    Ok(ended(&inventory, None))
+    Ok(sources::ended(&inventory, None))
 }
 
 /// Where rows go.

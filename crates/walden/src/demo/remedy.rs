@@ -15,7 +15,7 @@ use walden_whatif::document::{Document as Forecast, Recovery};
 use walden_whatif::{Question, learn};
 
 use super::work::Worked;
-use crate::{redo, terminal};
+use crate::{memory, terminal};
 
 /// A setting that the demo tries, and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +86,7 @@ impl Remedy {
             traced: learn::settings_from_server(&names.settings),
             changes: vec![vec![(self.name.to_owned(), self.value.clone())]],
             threads: terminal::cores(),
-            memory_bytes: redo::quarter_of_memory(),
+            memory_bytes: memory::quarter_of_machine(),
             ..Question::default()
         };
         let forecast = walden_whatif::predict(run, &question, &|_| ())?;

@@ -23,9 +23,10 @@ use walden_whatif::OpenBase;
 use walden_whatif::settings::Settings;
 use walden_whatif::{Prediction, Question, learn};
 
+use super::figures::{measure_name, number};
 use super::{experiment_html, row_changes};
 use crate::terminal::Format;
-use crate::{output, redo, terminal};
+use crate::{memory, output, redo, terminal};
 
 /// Options of experiments alone.
 #[derive(Debug, Args)]
@@ -200,7 +201,7 @@ impl Analysis for Reader {
             objects: Vec::new(),
             all_images: true,
             threads: terminal::cores(),
-            memory_bytes: redo::quarter_of_memory(),
+            memory_bytes: memory::quarter_of_machine(),
         };
         let forecast = walden_whatif::predict(run, &question, &|_| ())?;
         if let Some(damage) = &forecast.damage {
@@ -303,37 +304,6 @@ fn cells(figure: &Figure, predicted: bool) -> Vec<String> {
         cells.push(number(figure.predicted));
     }
     cells
-}
-
-/// Labels of measures.
-pub fn measure_name(name: &str) -> String {
-    let known = [
-        ("wal_mb", "MB of WAL (2^20)"),
-        ("tps", "transactions per second"),
-        ("images", "full-page images"),
-        ("images_mb", "MB of it in full-page images"),
-        ("written_mb", "MB by write() calls"),
-        ("redo_mb", "MB of redo"),
-        ("redo_written_mb", "MB of redo as written"),
-        ("undo_mb", "MB of it undo"),
-        ("doublewrite_mb", "MB of doublewrite pages"),
-        ("archived_mb", "MB archived"),
-    ];
-    known
-        .iter()
-        .find(|(short, _)| *short == name)
-        .map_or_else(|| name.replace('_', " "), |(_, long)| (*long).into())
-}
-
-/// A figure with a suitable number of digits.
-pub fn number(value: Option<f64>) -> String {
-    match value {
-        None => "-".into(),
-        Some(0.0) => "0".into(),
-        Some(value) if value.abs() >= 1000.0 => format!("{value:.0}"),
-        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
-        Some(value) => format!("{value:.3}"),
-    }
 }
 
 fn checks(look: Look, checks: &[Check]) -> String {

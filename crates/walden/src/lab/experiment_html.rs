@@ -9,7 +9,7 @@ use walden_report::chart::{
 use walden_report::html::{Cell, Page, Row, Section, Table, Weight};
 use walden_report::{sweep, units};
 
-use super::experiment::{measure_name, number};
+use super::figures::{measure_name, number};
 
 const MEGABYTE: f64 = 1_048_576.0;
 

@@ -20,7 +20,8 @@ use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 
-use crate::redo::{check::check_kept, parse_size};
+use crate::arguments::parse_size;
+use crate::redo::check::check_kept;
 use crate::terminal::{self, Format};
 use crate::{FOUND, compress, judge};
 

@@ -17,9 +17,10 @@ use walden_receive::{Event, Receiver};
 use walden_report::units;
 use walden_source::error_text;
 
-pub use self::settings::ReceiveSection;
-use self::settings::{AckAfterOption, Server};
-use crate::archive::{Effort, Entry, LogOptions, Place, complain};
+use self::settings::Server;
+use crate::archive::{Effort, Entry, LogOptions, complain, receiving};
+use crate::configuration::AckAfterOption;
+use crate::place::Place;
 use crate::{FOUND, output, systemd};
 
 const EXAMPLES: &str = "\
@@ -134,7 +135,7 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
             for (server, status) in servers.iter().zip(&statuses) {
                 server.write_status(status);
                 is_ready = is_ready || status.state == State::Streaming;
-                lines.push(server.prefix() + &line(status));
+                lines.push(server.prefix() + &receiving::line(status));
             }
             if is_asked {
                 lines.iter().for_each(|line| output::tell(line));
@@ -203,36 +204,4 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
             false
         }
     }
-}
-
-/// A status for people, on one line.
-pub fn line(status: &Status) -> String {
-    let mut text = match status.state {
-        State::Streaming => format!("receiving timeline {} from {}", status.timeline, status.server),
-        State::Connecting => "connecting".to_owned(),
-        State::Waiting => "waiting".to_owned(),
-        State::Stopped => "stopped".to_owned(),
-    };
-    if let Some(problem) = &status.problem {
-        text += &format!(": {problem}");
-    }
-    text += &format!(
-        ", received {}, durable {}, {} behind the server",
-        status.received_lsn,
-        status.flushed_lsn,
-        units::bytes(status.lag_bytes)
-    );
-    if status.lag_bytes > 0 {
-        text += &format!(" for {}", units::seconds(status.lag_seconds));
-    }
-    if let Some(archived) = &status.archived_lsn {
-        text += &format!(", archived {archived}");
-    }
-    if status.waiting_files > 0 {
-        text += &format!(", {} files wait to be archived", status.waiting_files);
-    }
-    if let Some(problem) = &status.archive_problem {
-        text += &format!(" ({problem})");
-    }
-    text
 }

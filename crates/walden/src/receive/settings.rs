@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
 use walden_archive::Archive;
 use walden_receive::disk::Folder;
 use walden_receive::status::{self, Status};
@@ -13,41 +12,9 @@ use walden_receive::{AckAfter, Options};
 use walden_source::connection::Parameters;
 
 use super::ReceiveArgs;
-use crate::archive::{ANSWER_WITHIN, FILE, Log, Place};
-
-/// A section `[[receive]]` of `walden.toml`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ReceiveSection {
-    /// The server's name in messages.
-    pub name: Option<String>,
-    /// The server.
-    pub dsn: String,
-    /// The archive [default: that of the section `[archive]`].
-    pub repo: Option<String>,
-    /// The folder in which the log lies until it is archived.
-    pub spool: Option<PathBuf>,
-    /// The replication slot.
-    pub slot: Option<String>,
-    /// Make the slot if it is not there.
-    #[serde(default)]
-    pub create_slot: bool,
-    /// Make durable at once what has come.
-    #[serde(default)]
-    pub synchronous: bool,
-    /// Where the log must be durable before it is acknowledged.
-    #[serde(default)]
-    pub ack_after: AckAfterOption,
-}
-
-/// [`AckAfter`] as an option.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, clap::ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AckAfterOption {
-    #[default]
-    Spool,
-    Archive,
-}
+use crate::archive::{ANSWER_WITHIN, Log};
+use crate::configuration::{AckAfterOption, FILE, ReceiveSection};
+use crate::place::Place;
 
 /// A server whose log is received.
 pub struct Server {

@@ -16,10 +16,10 @@ use walden_source::replay::{ReplayOptions, Replayed, replay_run};
 use walden_source::scan::Damage;
 use walden_source::timelines::{Lineage, lineages};
 
-use crate::DAMAGED;
-use crate::explain::tell_about;
+use crate::arguments::parse_size;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
+use crate::{DAMAGED, memory};
 
 /// Replay WAL into pages
 #[derive(Args, Debug)]
@@ -93,10 +93,10 @@ struct Material {
 impl Material {
     fn open(inputs: &Inputs) -> Result<Material> {
         let mut inventory = sources::open(&inputs.sources, &SourceRange::all(inputs.timeline))?;
-        tell_about(&inventory);
+        sources::tell_about(&inventory);
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
         let base = inputs.base.clone().zip(base).map(|(path, (_, data))| Base::of(path, &data));
-        let memory_bytes = inputs.memory.unwrap_or_else(quarter_of_memory);
+        let memory_bytes = inputs.memory.unwrap_or_else(memory::quarter_of_machine);
         let threads = inputs.threads.map_or_else(crate::terminal::cores, usize::from);
         let lineages = lineages(std::mem::take(&mut inventory.runs));
         Ok(Material { inventory, lineages, base, memory_bytes, threads })
@@ -235,47 +235,4 @@ fn same_cluster<'r>(data: &DataDir, mut runs: impl Iterator<Item = &'r Run> + Cl
     }
     let found = runs.next().map_or("none".into(), |run| run.system_id.to_string());
     bail!("{}: expected the cluster that the WAL is of, {found}, found {id}", data.path().display())
-}
-
-/// A quarter of the memory that the machine has, or that the process's control group is allowed.
-pub(crate) fn quarter_of_memory() -> usize {
-    const UNTOLD: u64 = 4 << 30;
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let total = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    });
-    let total = total.map_or(UNTOLD, |kilobytes| kilobytes << 10);
-    let allowed = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
-    (allowed.unwrap_or(total).min(total) / 4) as usize
-}
-
-/// Bytes with a unit, as PostgreSQL's settings have them: `512MB`.
-pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
-    const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
-    let wrong = || format!("expected a size such as 512MB or 4GB, found \"{text}\"");
-    let of_unit = |(unit, shift): &(&str, u32)| Some((text.strip_suffix(unit)?, *shift));
-    let (number, shift) = UNITS.iter().find_map(of_unit).ok_or_else(wrong)?;
-    let number: usize = number.trim().parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_size("512MB"), Ok(512 << 20));
-        assert_eq!(parse_size("4 GB"), Ok(4 << 30));
-        assert_eq!(parse_size("8192B"), Ok(8192));
-        for wrong in ["", "MB", "5", "5mb", "-1MB", "99999999999999TB"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn memory_is_told_by_the_system() {
-        assert!(quarter_of_memory() > 16 << 20);
-    }
 }

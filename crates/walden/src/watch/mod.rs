@@ -27,7 +27,7 @@ use walden_watch::watch::{Source, Watch};
 use walden_watch::windows::Window;
 
 use self::refresh::{Refresher, Subject};
-use crate::explain::parse_span;
+use crate::arguments::{parse_pattern, parse_span};
 use crate::terminal::{self, Format};
 use crate::{DAMAGED, http, names, output};
 
@@ -87,7 +87,7 @@ pub struct WatchArgs {
     by: Vec<By>,
 
     /// Also group by what a regular expression finds in DATABASE.SCHEMA.TABLE: its capture group, as in 'tenant_(\d+)'
-    #[arg(long, value_name = "REGEX", value_parser = crate::explain::parse_pattern, conflicts_with = "listen")]
+    #[arg(long, value_name = "REGEX", value_parser = parse_pattern, conflicts_with = "listen")]
     group: Option<Regex>,
 
     /// Rows of each list

@@ -11,8 +11,9 @@ use walden_archive::encryption::keys;
 use walden_archive::probe::{self, Probe};
 use walden_source::error_text;
 
-use super::super::place::{ArchiveSection, FILE, Place};
 use super::Check;
+use crate::configuration::{ArchiveSection, FILE};
+use crate::place::Place;
 
 /// The configuration; the archive, if one is named, and where it is.
 pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSection)>, String) {

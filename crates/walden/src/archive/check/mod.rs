@@ -14,8 +14,8 @@ use walden_archive::Archive;
 use walden_archive::archive::Identity;
 
 use super::against;
-use super::place::Place;
 use crate::FOUND;
+use crate::place::Place;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\

@@ -1,22 +1,18 @@
-//! Where the archive is, and how it is used: options, the environment, `walden.toml`.
+//! Where the archive is: options, the environment, `walden.toml`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde::Deserialize;
 use walden_archive::Archive;
 use walden_archive::encryption::KeyOptions;
 use walden_archive::url::{self, PlaceOptions};
 
-use super::log::LogFormat;
-use crate::receive::ReceiveSection;
+use crate::configuration::{ArchiveSection, Configuration, FILE, ReceiveSection};
 
-/// The file that is looked for.
-pub const FILE: &str = "walden.toml";
+/// Where [`FILE`] is looked for, if the working directory has none.
 const SYSTEM_FOLDER: &str = "/etc/walden";
 
 /// Which archive.
@@ -33,52 +29,6 @@ pub struct Place {
     /// The file with a private key that may read an encrypted archive
     #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
     pub identity: Option<PathBuf>,
-}
-
-/// The content of `walden.toml`.
-#[derive(Clone, Default, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Configuration {
-    /// The section `[archive]`.
-    #[serde(default)]
-    pub archive: ArchiveSection,
-    /// The sections `[[receive]]`.
-    #[serde(default)]
-    pub receive: Vec<ReceiveSection>,
-}
-
-/// What can be said of an archive.
-#[derive(Clone, Default, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ArchiveSection {
-    /// The archive's place.
-    pub repo: Option<String>,
-    /// The public key that the archive must have: what is pushed is encrypted to it or not archived.
-    pub recipient: Option<String>,
-    /// The file with a private key that may read, from the configuration's folder on.
-    pub identity: Option<PathBuf>,
-    /// Level of compression of pushed segments, 0 to 9.
-    pub level: Option<u8>,
-    /// Number of waiting files above which they are compressed at level 0.
-    pub fast_queue: Option<usize>,
-    /// Files that are archived ahead by one call.
-    pub look_ahead: Option<usize>,
-    /// Threads of a call.
-    pub threads: Option<usize>,
-    /// Number of waiting files above which each push prints a warning, and `status` gives 1.
-    pub backlog_warning: Option<usize>,
-    /// Segments that lie ready for recovery.
-    pub prefetch: Option<usize>,
-    /// The file that push and get append JSON lines to.
-    pub log: Option<PathBuf>,
-    /// The form of messages on standard error.
-    pub log_format: Option<LogFormat>,
-    /// The object store has no conditional requests.
-    #[serde(default)]
-    pub without_conditional_requests: bool,
-    /// Options of object stores by name, such as endpoint and region.
-    #[serde(default)]
-    pub store: BTreeMap<String, String>,
 }
 
 impl Place {

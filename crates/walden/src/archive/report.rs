@@ -1,0 +1,132 @@
+//! How archiving is doing, and what is wrong: what `walden archive status` prints and the exporter's metrics are made of.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use serde::Serialize;
+use walden_archive::Archive;
+use walden_archive::name::ArchivedFile;
+use walden_archive::status::{self, Holdings, Lag};
+use walden_format::payload::Timestamp;
+use walden_receive::spool::complete_segments;
+use walden_receive::status::Status;
+use walden_report::table::harmless;
+use walden_report::units;
+use walden_source::error_text;
+
+use super::activity::{Activity, ActivityReader};
+use super::push::BACKLOG;
+use super::queue::QueueOptions;
+use super::receiving::{ReceivingOptions, problem_of};
+use crate::configuration::ArchiveSection;
+
+/// How archiving is doing.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// What is wrong.
+    pub problems: Vec<String>,
+    /// What the archive holds; nothing if it cannot be read.
+    pub holdings: Option<Holdings>,
+    /// What of the server's queue is not archived; nothing if no server was named or it does not answer.
+    pub lag: Option<Lag>,
+    /// Files that may wait before it is a problem.
+    pub backlog_limit: u64,
+    /// What the log says; nothing if there is no log.
+    pub activity: Option<Activity>,
+    /// What `walden receive` does; nothing if no spool was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<Status>,
+}
+
+impl Report {
+    /// What can be found out; what cannot is a problem.
+    pub fn new(
+        archive: Option<&Archive>,
+        holdings: Result<Holdings, String>,
+        queue: &QueueOptions,
+        receiving: &ReceivingOptions,
+        log: Option<&mut ActivityReader>,
+        section: &ArchiveSection,
+    ) -> Report {
+        let mut problems = Vec::new();
+        let mut keep = |error: anyhow::Error| problems.push(format!("{error:#}"));
+        let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();
+        let queue = queue.read().map_err(&mut keep).ok().flatten();
+        let lag = queue.map(|queue| {
+            let now = SystemTime::now();
+            // Of an archive that does not answer, nothing is known to be archived.
+            let lag = archive.and_then(|archive| status::lag(archive, &queue, now).ok());
+            lag.unwrap_or_else(|| Lag::of_queue(&queue, now))
+        });
+        let read = |log: &mut ActivityReader| log.read().context("cannot read the log");
+        let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
+        let receiving = receiving.read().map_err(&mut keep).ok().flatten();
+        let backlog_limit = section.backlog_warning.unwrap_or(BACKLOG) as u64;
+        let mut report = Report { problems, holdings, lag, backlog_limit, activity, receiving };
+        report.add_problems();
+        report
+    }
+
+    fn add_problems(&mut self) {
+        let mut found = Vec::new();
+        if let Some(lag) = self.lag.filter(|lag| lag.files > self.backlog_limit) {
+            let (files, limit, waited) = (lag.files, self.backlog_limit, units::seconds(lag.seconds));
+            found.push(format!(
+                "{files} files wait to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
+            ));
+        }
+        let failure = self.activity.as_ref().and_then(|activity| activity.unresolved_failure.as_ref());
+        if let Some(failure) = failure {
+            let (time, message) = (Timestamp::from_unix_micros(failure.time), harmless(&failure.message));
+            found.push(format!("the last failure, at {time}, is not over: {message}"));
+        }
+        if let Some(status) = &self.receiving {
+            found.extend(problem_of(status));
+        }
+        if let Some(holdings) = &self.holdings {
+            let was_used = self.activity.as_ref().is_some_and(|activity| activity.archived > 0);
+            if holdings.system_identifier.is_none() && was_used {
+                found.push(format!("there is no archive any more in {}", holdings.location));
+            }
+            if holdings.missing_segments > 0 {
+                found.push(format!(
+                    "{} segments are missing: see walden archive list",
+                    holdings.missing_segments
+                ));
+            }
+            if let Some(verified) = holdings.verified.as_ref().filter(|verified| verified.damaged > 0) {
+                let time = Timestamp::from_unix_micros(verified.time);
+                found.push(format!(
+                    "{} objects are damaged: walden archive verify found them at {time}",
+                    verified.damaged
+                ));
+            }
+        }
+        self.problems.append(&mut found);
+    }
+}
+
+/// What an archive holds. What is known to wait to be archived is not missing.
+pub fn holdings(
+    archive: &Archive,
+    queue: &QueueOptions,
+    receiving: &ReceivingOptions,
+) -> Result<Holdings, String> {
+    // Why one of them cannot be read is said elsewhere.
+    let waiting = || {
+        let ready = queue.read().ok().flatten().unwrap_or_default();
+        let ready = ready.into_iter().filter_map(|queued| match queued.file {
+            ArchivedFile::Segment(name) => Some(name),
+            _ => None,
+        });
+        let received = receiving.spool.as_deref().map(complete_segments);
+        ready.chain(received.and_then(Result::ok).unwrap_or_default()).collect()
+    };
+    status::holdings(archive, &waiting).map_err(|error| error_text(&error))
+}
+
+/// The log that an option or the configuration names.
+pub fn log_reader(option: Option<&Path>, section: &ArchiveSection) -> Option<ActivityReader> {
+    option.or(section.log.as_deref()).map(ActivityReader::new)
+}

@@ -1,0 +1,73 @@
+//! Values of options that several commands have: sizes, spans of time, positions, patterns.
+
+use regex::{Regex, RegexBuilder};
+use walden_explain::group::{ViewError, ViewSpec};
+use walden_explain::{Bound, BoundError};
+
+/// Bytes that a compiled pattern may take.
+const MAX_PATTERN: usize = 10 << 20;
+
+/// Bytes with a unit, as PostgreSQL's settings have them: `512MB`.
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
+    let wrong = || format!("expected a size such as 512MB or 4GB, found \"{text}\"");
+    let of_unit = |(unit, shift): &(&str, u32)| Some((text.strip_suffix(unit)?, *shift));
+    let (number, shift) = UNITS.iter().find_map(of_unit).ok_or_else(wrong)?;
+    let number: usize = number.trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+/// Dimensions with commas between them, as `--by` has them.
+pub fn parse_view(text: &str) -> Result<ViewSpec, String> {
+    text.parse().map_err(|error: ViewError| error.to_string())
+}
+
+/// A regular expression.
+pub fn parse_pattern(text: &str) -> Result<Regex, String> {
+    RegexBuilder::new(text).size_limit(MAX_PATTERN).build().map_err(|error| error.to_string())
+}
+
+/// An LSN or a time.
+pub fn parse_bound(text: &str) -> Result<Bound, String> {
+    text.parse().map_err(|error: BoundError| error.to_string())
+}
+
+/// Seconds with a unit: `5m`.
+pub fn parse_span(text: &str) -> Result<i64, String> {
+    let invalid = || format!("\"{text}\" is no span of at least a second such as 10s, 5m, 1h or 1d");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: i64 = text[..digits].parse().map_err(|_| invalid())?;
+    let unit = match text[digits..].trim() {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(invalid()),
+    };
+    number.checked_mul(unit).filter(|seconds| (1..=366 * 86_400).contains(seconds)).ok_or_else(invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("512MB"), Ok(512 << 20));
+        assert_eq!(parse_size("4 GB"), Ok(4 << 30));
+        assert_eq!(parse_size("8192B"), Ok(8192));
+        for wrong in ["", "MB", "5", "5mb", "-1MB", "99999999999999TB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spans_have_units() {
+        assert_eq!(parse_span("90"), Ok(90));
+        assert_eq!(parse_span("5m"), Ok(300));
+        assert_eq!(parse_span("1h"), Ok(3600));
+        for bad in ["", "0", "m", "-1s", "1.5h", "99999999999999999999h", "5 parsecs"] {
+            assert!(parse_span(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The configuration file `walden.toml`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// The file that is looked for.
+pub const FILE: &str = "walden.toml";
+
+/// The content of `walden.toml`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configuration {
+    /// The section `[archive]`.
+    #[serde(default)]
+    pub archive: ArchiveSection,
+    /// The sections `[[receive]]`.
+    #[serde(default)]
+    pub receive: Vec<ReceiveSection>,
+}
+
+/// What can be said of an archive.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArchiveSection {
+    /// The archive's place.
+    pub repo: Option<String>,
+    /// The public key that the archive must have: what is pushed is encrypted to it or not archived.
+    pub recipient: Option<String>,
+    /// The file with a private key that may read, from the configuration's folder on.
+    pub identity: Option<PathBuf>,
+    /// Level of compression of pushed segments, 0 to 9.
+    pub level: Option<u8>,
+    /// Number of waiting files above which they are compressed at level 0.
+    pub fast_queue: Option<usize>,
+    /// Files that are archived ahead by one call.
+    pub look_ahead: Option<usize>,
+    /// Threads of a call.
+    pub threads: Option<usize>,
+    /// Number of waiting files above which each push prints a warning, and `status` gives 1.
+    pub backlog_warning: Option<usize>,
+    /// Segments that lie ready for recovery.
+    pub prefetch: Option<usize>,
+    /// The file that push and get append JSON lines to.
+    pub log: Option<PathBuf>,
+    /// The form of messages on standard error.
+    pub log_format: Option<LogFormat>,
+    /// The object store has no conditional requests.
+    #[serde(default)]
+    pub without_conditional_requests: bool,
+    /// Options of object stores by name, such as endpoint and region.
+    #[serde(default)]
+    pub store: BTreeMap<String, String>,
+}
+
+/// The form of messages on standard error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// As PostgreSQL's own log
+    #[default]
+    Text,
+    /// A JSON object in each line
+    Json,
+}
+
+/// A section `[[receive]]` of `walden.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiveSection {
+    /// The server's name in messages.
+    pub name: Option<String>,
+    /// The server.
+    pub dsn: String,
+    /// The archive [default: that of the section `[archive]`].
+    pub repo: Option<String>,
+    /// The folder in which the log lies until it is archived.
+    pub spool: Option<PathBuf>,
+    /// The replication slot.
+    pub slot: Option<String>,
+    /// Make the slot if it is not there.
+    #[serde(default)]
+    pub create_slot: bool,
+    /// Make durable at once what has come.
+    #[serde(default)]
+    pub synchronous: bool,
+    /// Where the log must be durable before it is acknowledged.
+    #[serde(default)]
+    pub ack_after: AckAfterOption,
+}
+
+/// [`walden_receive::AckAfter`] as an option.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AckAfterOption {
+    #[default]
+    Spool,
+    Archive,
+}
