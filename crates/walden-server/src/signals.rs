@@ -1,16 +1,19 @@
-//! SIGINT, SIGTERM and SIGHUP: the process's one handler, and what is done before these end the process.
+//! Signals that ask a process to end: its one handler, and what is done before they end it.
 //!
-//! The handler is a thread that waits for the first of these signals, runs the actions of each [`Stage`], and exits with the
+//! The handler is a thread that waits for these signals. A process that ends by itself ([`stop_on`]) has a flag set by the first one.
+//! Any other, and that process at the second one, is ended by the handler: it runs the actions of each [`Stage`], and exits with the
 //! status that shells give a process ended by that signal.
 
+use std::ffi::c_int;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
+
+pub use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 /// When an action runs, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,13 +24,20 @@ pub enum Stage {
     Files,
 }
 
-/// What is done, and whether the handler is there.
-struct Actions {
-    is_installed: bool,
-    all: Vec<(Stage, fn())>,
+/// The handler, once there is one, and what it does.
+struct Handler {
+    handle: Option<Handle>,
+    stop: Option<Stop>,
+    actions: Vec<(Stage, fn())>,
 }
 
-static ACTIONS: Mutex<Actions> = Mutex::new(Actions { is_installed: false, all: Vec::new() });
+/// How the process ends by itself.
+struct Stop {
+    signals: Vec<c_int>,
+    flag: Arc<AtomicBool>,
+}
+
+static HANDLER: Mutex<Handler> = Mutex::new(Handler { handle: None, stop: None, actions: Vec::new() });
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Has an action run when a signal asks this process to end. Installs the handler with the first action; an action that is there
@@ -36,32 +46,71 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// The system's, if the handler cannot be installed. Nothing is added then.
 pub fn before_exit(stage: Stage, action: fn()) -> io::Result<()> {
-    let mut actions = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    if !actions.is_installed {
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                INTERRUPTED.store(true, Ordering::SeqCst);
-                run_actions();
-                std::process::exit(128 + signal);
-            }
-        })?;
-        actions.is_installed = true;
-    }
-    if !actions.all.iter().any(|&(_, known)| ptr::fn_addr_eq(known, action)) {
-        actions.all.push((stage, action));
-        actions.all.sort_by_key(|&(stage, _)| stage);
+    let mut handler = handler();
+    handler.catch(&[SIGINT, SIGTERM, SIGHUP])?;
+    if !handler.actions.iter().any(|&(_, known)| ptr::fn_addr_eq(known, action)) {
+        handler.actions.push((stage, action));
+        handler.actions.sort_by_key(|&(stage, _)| stage);
     }
     Ok(())
 }
 
-/// Actions may add others, so the list is not locked while they run.
-fn run_actions() {
-    let actions = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner).all.clone();
-    actions.into_iter().for_each(|(_, action)| action());
+/// The flag by which a process ends by itself: the first of these signals sets it. The next one ends the process as any signal does,
+/// for a process that does not get to its end.
+///
+/// # Errors
+/// The system's, if the handler cannot be installed.
+pub fn stop_on(signals: &[c_int]) -> io::Result<Arc<AtomicBool>> {
+    let mut handler = handler();
+    handler.catch(signals)?;
+    let flag = Arc::new(AtomicBool::new(false));
+    handler.stop = Some(Stop { signals: signals.to_vec(), flag: flag.clone() });
+    Ok(flag)
 }
 
-/// True once a signal has asked this process to end: servers are being stopped and the process exits soon.
+/// A flag that each such signal sets, and that nothing else follows from.
+///
+/// # Errors
+/// The system's, if the signal cannot be caught.
+pub fn flag_on(signal: c_int) -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal, flag.clone())?;
+    Ok(flag)
+}
+
+fn handler() -> MutexGuard<'static, Handler> {
+    HANDLER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Handler {
+    /// Has the handler take these signals too. Others keep what the process was started with, such as that nohup ignores SIGHUP.
+    fn catch(&mut self, signals: &[c_int]) -> io::Result<()> {
+        if let Some(handle) = &self.handle {
+            return signals.iter().try_for_each(|&signal| handle.add_signal(signal));
+        }
+        let mut caught = Signals::new(signals)?;
+        let handle = caught.handle();
+        thread::Builder::new().name("signals".to_owned()).spawn(move || caught.forever().for_each(take))?;
+        self.handle = Some(handle);
+        Ok(())
+    }
+}
+
+fn take(signal: c_int) {
+    let handler = handler();
+    let stop = handler.stop.as_ref().filter(|stop| stop.signals.contains(&signal));
+    if stop.is_some_and(|stop| !stop.flag.swap(true, Ordering::SeqCst)) {
+        return;
+    }
+    INTERRUPTED.store(true, Ordering::SeqCst);
+    let actions = handler.actions.clone();
+    // Actions may add others.
+    drop(handler);
+    actions.into_iter().for_each(|(_, action)| action());
+    std::process::exit(128 + signal);
+}
+
+/// True once a signal ends this process: servers are being stopped and the process exits soon.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }

@@ -4,17 +4,16 @@ mod settings;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use walden_archive::archive::ArchiveError;
 use walden_receive::status::{State, Status};
 use walden_receive::{Event, Receiver};
 use walden_report::units;
+use walden_server::signals::{self, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use walden_source::error_text;
 
 use self::settings::Server;
@@ -95,14 +94,9 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs `walden receive`, until it is stopped.
 pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let wants_status = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        // The second one ends the process at once: nothing is lost by that.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
-    signal_hook::flag::register(SIGUSR1, wants_status.clone())?;
+    // The second one ends the process at once: nothing is lost by that.
+    let stop = signals::stop_on(&[SIGTERM, SIGINT, SIGHUP])?;
+    let wants_status = signals::flag_on(SIGUSR1)?;
 
     let servers = settings::servers(args)?;
     let receivers: Vec<Receiver<'_>> = servers

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use regex::Regex;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use walden_explain::document::{Context, Document};
+use walden_server::signals::{self, SIGINT, SIGTERM};
 use walden_source::connection::Parameters;
 use walden_source::follow::{ConnectionFollower, FolderFollower};
 use walden_watch::document::{Grouping, WatchDocument};
@@ -134,11 +134,7 @@ const SETTINGS: [&str; 3] = ["max_wal_size", "checkpoint_timeout", "checkpoint_c
 
 /// Runs `walden watch`.
 pub fn run(args: &WatchArgs) -> Result<ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
+    let stop = signals::stop_on(&[SIGTERM, SIGINT])?;
     let mut session = Session::start(args, stop)?;
     match args.listen {
         Some(address) => listen(session, address),
