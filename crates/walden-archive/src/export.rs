@@ -336,7 +336,7 @@ impl NewFile {
         let write = |source| GetError::Write { path: target.clone(), source };
         let file = file.into_inner().map_err(|error| write(error.into_error()))?;
         file.as_file().sync_all().map_err(write)?;
-        match file.persist_noclobber(&target) {
+        match pending::publish(file, &target, false) {
             Ok(_) => Ok(Some(bytes)),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
                 match is_same(error.file.path(), &target).map_err(write)? {

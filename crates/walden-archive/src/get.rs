@@ -1,10 +1,9 @@
 //! Out of the archive: what `restore_command` asks for, from where it was fetched ahead or from the archive itself.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
 use walden_codec::container::{Entry, Head, Reader};
 use walden_format::lsn::{SegmentName, SegmentSize};
 
@@ -13,7 +12,7 @@ use crate::contents::Contents;
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS, Summary};
 use crate::parts;
-use crate::pending;
+use crate::pending::Incoming;
 use crate::store::Store;
 
 /// Why a file was not handed over.
@@ -220,46 +219,6 @@ pub fn decode(
             object::decode(file, &content, out)?;
             Ok(())
         }
-    }
-}
-
-/// Bytes that are collected before they are written. Decoding gives most of a segment in larger parts, which are not copied.
-const WRITE_BUFFER: usize = 64 << 10;
-
-/// A file that is being written under another name.
-pub struct Incoming {
-    target: PathBuf,
-    file: BufWriter<NamedTempFile>,
-}
-
-impl Incoming {
-    /// Begins a file in the target's folder.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub fn create(target: &Path) -> io::Result<Incoming> {
-        let file = BufWriter::with_capacity(WRITE_BUFFER, pending::begin(target, 0o600)?);
-        Ok(Incoming { target: target.to_owned(), file })
-    }
-
-    /// Gives the file its name. It is not synchronised: after a crash, recovery asks for it again.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub fn publish(self) -> io::Result<()> {
-        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.persist(&self.target)?;
-        Ok(())
-    }
-}
-
-impl Write for Incoming {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
     }
 }
 

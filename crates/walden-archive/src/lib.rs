@@ -27,7 +27,7 @@ pub mod name;
 pub mod object;
 pub mod pack;
 pub mod parts;
-mod pending;
+pub mod pending;
 pub mod prefetch;
 pub mod probe;
 pub mod prune;

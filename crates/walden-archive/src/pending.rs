@@ -1,13 +1,22 @@
-//! Files that appear complete or not at all.
+//! Files that appear complete or not at all: written under a temporary name beside the target, which they get by a rename.
+//!
+//! The writer decides what is synchronised, by what a crash of the system may lose:
+//!
+//! | File | Synchronised | Why |
+//! |---|---|---|
+//! | object of an archive | the file before the rename, its folder after it | a server removes its WAL on our word |
+//! | segment that is exported, output of `walden compress` and others | the same | the original may be removed next |
+//! | segment for recovery ([`Incoming`]) | nothing | recovery asks for it again |
+//! | state that the next one replaces ([`replace_state`]) | nothing | the next one says more, and other files are waited for on the same disk |
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tempfile::{NamedTempFile, TempPath};
+use tempfile::{NamedTempFile, PersistError, TempPath};
 use walden_server::signals::{self, Stage};
 
 /// What the names of files end with that are being written.
@@ -53,7 +62,7 @@ fn remove_unfinished() {
     std::mem::forget(unfinished);
 }
 
-/// Begins a file: under a temporary name beside `target`, which it gets by [`NamedTempFile::persist`] or `persist_noclobber`.
+/// Begins a file: under a temporary name beside `target`, which it gets by [`publish`].
 ///
 /// The temporary name follows from the target's, so what a killed process left is used by the next that writes the same, and no
 /// leftovers accumulate. The file is locked while it is written: where another process is writing it, a name of its own is made.
@@ -61,8 +70,97 @@ fn remove_unfinished() {
 /// # Errors
 /// The file system's.
 pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    register(|| {
+        let mut name = hidden_name(target);
+        name.push(ENDING);
+        let path = folder_of(target).join(name);
+        for _ in 0..ATTEMPTS {
+            if let Some(file) = claim(&path, mode)? {
+                return Ok(NamedTempFile::from_parts(file, TempPath::try_from_path(path)?));
+            }
+        }
+        create_apart(target, ENDING, mode)
+    })
+}
+
+/// Begins a file as [`begin`] does, but under a temporary name of its own with another ending: in folders of users, where what has the
+/// name that follows from the target's may be anybody's.
+///
+/// # Errors
+/// The file system's.
+pub fn begin_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
+    register(|| create_apart(target, ending, mode))
+}
+
+/// Gives a file that was begun its name; a target that exists is replaced or an error.
+///
+/// # Errors
+/// The file system's, with the file, which is removed when that is dropped.
+pub fn publish(file: NamedTempFile, target: &Path, replaces: bool) -> Result<File, PersistError> {
+    let path = file.path().to_owned();
+    // Whoever gets the lock after a signal finds the file removed, and must not take that for an error.
     let mut unfinished = unfinished();
-    let file = begin_unregistered(target, mode)?;
+    let published = if replaces { file.persist(target) } else { file.persist_noclobber(target) };
+    if published.is_ok() {
+        unfinished.retain(|other| other.path != path);
+    }
+    published
+}
+
+/// Bytes that are collected before they are written. Decoding gives most of a segment in larger parts, which are not copied.
+const WRITE_BUFFER: usize = 64 << 10;
+
+/// A file for recovery or for whoever asks again, while it is written.
+pub struct Incoming {
+    target: PathBuf,
+    file: BufWriter<NamedTempFile>,
+}
+
+impl Incoming {
+    /// Begins a file in the target's folder.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn create(target: &Path) -> io::Result<Incoming> {
+        let file = BufWriter::with_capacity(WRITE_BUFFER, begin(target, 0o600)?);
+        Ok(Incoming { target: target.to_owned(), file })
+    }
+
+    /// Gives the file its name. It is not synchronised: after a crash, recovery asks for it again.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn publish(self) -> io::Result<()> {
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        publish(file, &self.target, true)?;
+        Ok(())
+    }
+}
+
+impl Write for Incoming {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Replaces a small file that says how things are now. It is not synchronised.
+///
+/// # Errors
+/// The file system's.
+pub fn replace_state(target: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
+    let mut file = begin(target, mode)?;
+    file.write_all(content)?;
+    publish(file, target, true)?;
+    Ok(())
+}
+
+fn register(begin: impl FnOnce() -> io::Result<NamedTempFile>) -> io::Result<NamedTempFile> {
+    let mut unfinished = unfinished();
+    let file = begin()?;
     if unfinished.len() >= MAX_KNOWN {
         unfinished.retain(Unfinished::is_there);
     }
@@ -71,25 +169,29 @@ pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-fn begin_unregistered(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
+/// Creates a temporary file under a name that no other process has.
+fn create_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
+    let mut prefix = hidden_name(target);
+    prefix.push(".");
+    let permissions = Permissions::from_mode(mode);
+    let file = tempfile::Builder::new()
+        .prefix(&prefix)
+        .suffix(ending)
+        .permissions(permissions)
+        .tempfile_in(folder_of(target))?;
+    // So that nobody takes it for a leftover. Where there are no locks, its age has to do.
+    let _ = file.as_file().try_lock();
+    Ok(file)
+}
+
+fn hidden_name(target: &Path) -> OsString {
     let mut name = OsString::from(".");
     name.push(target.file_name().unwrap_or_default());
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut own = name.clone();
-    own.push(ENDING);
-    let path = folder.join(own);
-    for _ in 0..ATTEMPTS {
-        if let Some(file) = claim(&path, mode)? {
-            return Ok(NamedTempFile::from_parts(file, TempPath::try_from_path(path)?));
-        }
-    }
-    name.push(".");
-    let permissions = Permissions::from_mode(mode);
-    let random =
-        tempfile::Builder::new().prefix(&name).suffix(ENDING).permissions(permissions).tempfile_in(folder)?;
-    // So that nobody takes it for a leftover.
-    let _ = random.as_file().try_lock();
-    Ok(random)
+    name
+}
+
+fn folder_of(target: &Path) -> &Path {
+    target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Opens and locks a temporary file, empty; nothing if it cannot be this process's alone.

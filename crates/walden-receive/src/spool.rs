@@ -18,8 +18,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use walden_archive::get::Incoming;
 use walden_archive::name::ArchivedFile;
+use walden_archive::pending::Incoming;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::Record;
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};

@@ -1,7 +1,7 @@
 //! Files that appear complete or not at all.
 //!
-//! A file is written under a temporary name in the target's folder, synced, and renamed. An existing file is not replaced
-//! unless that is allowed. A signal that ends the process removes unfinished files.
+//! A file is written under a temporary name in the target's folder, synced, and renamed, as [`walden_archive::pending`] does it. An
+//! existing file is not replaced unless that is allowed. A signal that ends the process removes unfinished files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,11 +16,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result, bail};
 use tempfile::NamedTempFile;
 use walden_archive::archive::ArchiveError;
+use walden_archive::pending;
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
-use walden_server::signals::{self, Stage};
 
 /// A file that is being written.
 pub struct Output {
@@ -58,9 +58,6 @@ impl Drop for Claim {
         }
     }
 }
-
-/// Temporary files of this process.
-static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// The suffix of temporary files, by which those of killed processes are recognized.
 const TEMPORARY_ENDING: &str = ".walden-tmp";
@@ -101,21 +98,9 @@ impl Output {
 
     fn with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
         refuse_folder(target)?;
-        remove_on_signals();
-        let folder = folder_of(target);
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(target.file_name().unwrap_or_default());
-        prefix.push(".");
-        let mut unfinished = unfinished();
-        let temporary = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(TEMPORARY_ENDING)
-            .permissions(Permissions::from_mode(mode))
-            .tempfile_in(folder)
-            .with_context(|| format!("cannot create a temporary file in {}", folder.display()))?;
-        // Held as long as the file is written; without a lock, another process leaves a file alone that is young.
-        let _ = temporary.as_file().try_lock();
-        unfinished.push(temporary.path().to_owned());
+        pending::clean_up_on_signals();
+        let temporary = pending::begin_apart(target, TEMPORARY_ENDING, mode)
+            .with_context(|| format!("cannot create a temporary file in {}", folder_of(target).display()))?;
         Ok(Output { temporary, target: target.to_owned(), claim: None, replace })
     }
 
@@ -145,13 +130,7 @@ impl Output {
             let _ = temporary.as_file().set_modified(time);
         }
         temporary.as_file().sync_all().with_context(named)?;
-        let path = temporary.path().to_owned();
-        let mut unfinished = unfinished();
-        let persisted =
-            if replace { temporary.persist(&target) } else { temporary.persist_noclobber(&target) };
-        unfinished.retain(|other| *other != path);
-        drop(unfinished);
-        match persisted {
+        match pending::publish(temporary, &target, replace) {
             Ok(_) => claim.iter_mut().for_each(|claim| claim.is_written = true),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
                 let is_same = is_same_content(error.file.path(), &target);
@@ -415,27 +394,8 @@ fn folder_of(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn claimed() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Has unfinished files removed if a signal ends the process.
-fn remove_on_signals() {
-    // Without a handler, a temporary file may stay behind: no reason not to go on.
-    let _ = signals::before_exit(Stage::Files, remove_unfinished);
-}
-
-fn remove_unfinished() {
-    let unfinished = unfinished();
-    for path in unfinished.iter() {
-        let _ = fs::remove_file(path);
-    }
-    // Locked to the end of the process, so that nothing gets its name or is made after this.
-    std::mem::forget(unfinished);
 }
 
 #[cfg(test)]

@@ -21,8 +21,9 @@ use self::schedule::{Job, Schedule, Wanted};
 pub use self::spool::Spool;
 use self::way::{Ahead, Way};
 use crate::archive::{Archive, ArchiveError};
-use crate::get::{self, GetError, Incoming, PackMembers};
+use crate::get::{self, GetError, PackMembers};
 use crate::name::{ArchivedFile, Object, PackName};
+use crate::pending::Incoming;
 
 /// How far and how long segments are fetched ahead.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -98,11 +98,7 @@ impl Spool {
     }
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        let path = self.folder.join(name);
-        let mut file = pending::begin(&path, 0o600)?;
-        file.write_all(text.as_bytes())?;
-        file.persist(path)?;
-        Ok(())
+        pending::replace_state(&self.folder.join(name), 0o600, text.as_bytes())
     }
 
     /// What was asked for last.

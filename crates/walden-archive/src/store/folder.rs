@@ -145,7 +145,7 @@ impl Store for Folder {
         let mut temporary = pending::begin(&path, MODE).map_err(&failed)?;
         temporary.write_all(content).map_err(&failed)?;
         temporary.as_file().sync_all().map_err(&failed)?;
-        match temporary.persist_noclobber(&path) {
+        match pending::publish(temporary, &path, false) {
             Ok(_) => {
                 sync_folder(folder).map_err(&failed)?;
                 Ok(Created::New)

@@ -1,11 +1,11 @@
 //! Which servers' logs are received, and how: options, or the sections of `walden.toml`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use walden_archive::Archive;
+use walden_archive::pending;
 use walden_receive::disk::Folder;
 use walden_receive::status::{self, Status};
 use walden_receive::{AckAfter, Options};
@@ -94,14 +94,8 @@ impl Server {
     /// Leaves the status in the spool.
     pub fn write_status(&self, status: &Status) {
         let json = serde_json::to_vec_pretty(status).unwrap_or_default();
-        // Of one name, so that no leftovers accumulate: the spool is this process's alone.
-        let unfinished = self.spool.join(format!(".{}.tmp", status::FILE));
-        let write = || {
-            fs::write(&unfinished, &json)
-                .and_then(|()| fs::rename(&unfinished, self.spool.join(status::FILE)))
-        };
         // Nothing is lost but news: the next one says more, and a disk that is full is said elsewhere.
-        let _ = write();
+        let _ = pending::replace_state(&self.spool.join(status::FILE), 0o644, &json);
     }
 }
 

@@ -353,18 +353,10 @@ impl<'a> Session<'a> {
         self.save(path)
     }
 
-    /// Saves the sums. Not as other outputs are: the handlers that remove an unfinished one would end the process at a signal
-    /// before the terminal is as it was.
+    /// Saves the sums.
     fn save(&self, path: &Path) -> Result<()> {
-        let failed = || format!("cannot save to {}", path.display());
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(folder)
-            .with_context(failed)?;
-        file.write_all(terminal::json(&self.document())?.as_bytes()).with_context(failed)?;
-        file.persist(path).with_context(failed)?;
-        Ok(())
+        output::replace(path, terminal::json(&self.document())?.as_bytes())
+            .with_context(|| format!("cannot save to {}", path.display()))
     }
 }
 
