@@ -12,6 +12,8 @@ pub enum Need {
     PgWaldump,
     /// The extension `pageinspect`, in the PostgreSQL that tests use by default.
     Pageinspect,
+    /// The extension `amcheck` and its program `pg_amcheck`, which published packages of PostgreSQL do not have.
+    Amcheck,
     /// A Chromium, which draws pages.
     Browser,
     /// The headers of PostgreSQL 15's server, its build files (PGXS), a C compiler and make.
@@ -64,7 +66,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 23] = [
+const ROWS: [Row; 24] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -72,6 +74,7 @@ const ROWS: [Row; 23] = [
     Row { need: Need::Postgres(18),      name: "pg18",        programs: &[],           package: "" },
     Row { need: Need::PgWaldump,         name: "waldump",     programs: &[],           package: "postgresql-15" },
     Row { need: Need::Pageinspect,       name: "pageinspect", programs: &[],           package: "postgresql-contrib" },
+    Row { need: Need::Amcheck,           name: "amcheck",     programs: &[],           package: "postgresql-15" },
     Row { need: Need::Browser,           name: "browser",     programs: BROWSERS,      package: "chromium" },
     Row { need: Need::ServerHeaders,     name: "pgheaders",   programs: &["make"],     package: "postgresql-server-dev-15" },
     Row { need: Need::MariaDb,           name: "mariadb",     programs: MARIADB,       package: "mariadb-server" },
