@@ -21,7 +21,7 @@ const HEADER: usize = 16;
 /// The CRC covers everything from here.
 const CHECKED_FROM: usize = 8;
 const NAME_BYTES: usize = 64;
-/// `RS_TEMPORARY`; persistent slots are 0.
+/// `RS_PERSISTENT` of `ReplicationSlotPersistency` (`slot.h`); ephemeral and temporary slots have other numbers.
 const PERSISTENT: u32 = 0;
 
 /// What a slot's file says.

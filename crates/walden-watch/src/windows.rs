@@ -9,13 +9,13 @@ use walden_explain::live::Piece;
 use walden_explain::tally::{ImageTable, Tally};
 
 /// The longest window, in seconds.
-pub const LONGEST: f64 = 300.0;
+pub const MAX_WINDOW: f64 = 300.0;
 /// Cells of a slot; beyond twice as many, the smaller ones are summed up as others.
 const SLOT_CELLS: usize = 1500;
 /// Cells of sums that a caller asked for.
 const MAX_CELLS: usize = 20_000;
 /// Width of slots in seconds, and windows up to how many seconds they serve.
-const RINGS: [(f64, f64); 2] = [(0.5, 10.0), (5.0, LONGEST)];
+const RINGS: [(f64, f64); 2] = [(0.5, 10.0), (5.0, MAX_WINDOW)];
 
 /// Sums over a span of time.
 #[derive(Clone, Debug, Default)]
@@ -104,14 +104,14 @@ pub struct Windows {
 #[derive(Debug)]
 struct Ring {
     width: f64,
-    longest: f64,
+    max_seconds: f64,
     slots: VecDeque<(i64, Sums)>,
 }
 
 impl Windows {
     /// Begins to count. Times are seconds by any clock that does not go back.
     pub fn new(now: f64) -> Windows {
-        let ring = |(width, longest)| Ring { width, longest, slots: VecDeque::new() };
+        let ring = |(width, max_seconds)| Ring { width, max_seconds, slots: VecDeque::new() };
         Windows { began: now, rings: RINGS.map(ring) }
     }
 
@@ -122,10 +122,10 @@ impl Windows {
         }
     }
 
-    /// The sums of the last seconds, at most of [`LONGEST`].
+    /// The sums of the last seconds, at most of [`MAX_WINDOW`].
     pub fn last(&self, now: f64, seconds: f64) -> Window {
-        let ring = self.rings.iter().find(|ring| seconds <= ring.longest).unwrap_or(&self.rings[1]);
-        let first = ((now - seconds.min(ring.longest)) / ring.width).floor() as i64;
+        let ring = self.rings.iter().find(|ring| seconds <= ring.max_seconds).unwrap_or(&self.rings[1]);
+        let first = ((now - seconds.min(ring.max_seconds)) / ring.width).floor() as i64;
         let mut window = Window::default();
         for (_, sums) in ring.slots.iter().filter(|(slot, _)| *slot >= first) {
             window.sums.merge(sums);
@@ -140,7 +140,7 @@ impl Ring {
         let number = (now / self.width).floor() as i64;
         if self.slots.back().is_none_or(|(last, _)| *last < number) {
             self.slots.push_back((number, Sums::default()));
-            let oldest = number - (self.longest / self.width).ceil() as i64 - 1;
+            let oldest = number - (self.max_seconds / self.width).ceil() as i64 - 1;
             while self.slots.front().is_some_and(|(first, _)| *first < oldest) {
                 self.slots.pop_front();
             }
