@@ -129,27 +129,8 @@ pub fn replay(
     options: Options,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Replayed, ReplayError> {
-    let from = base.redo_from();
-    let wanted = SourceOptions {
-        timeline: options.timeline,
-        from: Some(Bound::Lsn(from)),
-        to: None,
-        threads: options.threads,
-    };
-    let source = source::open(archive, &wanted)?;
-    let found = base.control().system_identifier;
-    if found != source.system_id {
-        return Err(ReplayError::OtherCluster { expected: source.system_id, found });
-    }
-    let no_paths: [&str; 0] = [];
-    let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;
-    inventory.follow(source.system_id, &source.stretches);
-    let timeline = source.stretches.last().map_or(1, |stretch| stretch.timeline);
-    let goes_on = |run: &Run| run.start() <= from && from < run.end();
-    if !inventory.runs.first().is_some_and(goes_on) {
-        return Err(ReplayError::NoStart { from, timeline });
-    }
-    let gaps = inventory.gaps();
+    let (inventory, timeline) = log_from(archive, &base, &options)?;
+    let (from, gaps) = (base.redo_from(), inventory.gaps());
     let logs_hints = base.control().logs_hints();
     let total = inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
     let mut replayed = Replayed {
@@ -195,6 +176,35 @@ pub fn replay(
     }
     replayed.check.finish();
     Ok(replayed)
+}
+
+/// The log that goes on from a base, and its last timeline.
+fn log_from(
+    archive: &Archive,
+    base: &DataDir,
+    options: &Options,
+) -> Result<(Inventory, Timeline), ReplayError> {
+    let from = base.redo_from();
+    let wanted = SourceOptions {
+        timeline: options.timeline,
+        from: Some(Bound::Lsn(from)),
+        to: None,
+        threads: options.threads,
+    };
+    let source = source::open(archive, &wanted)?;
+    let found = base.control().system_identifier;
+    if found != source.system_id {
+        return Err(ReplayError::OtherCluster { expected: source.system_id, found });
+    }
+    let no_paths: [&str; 0] = [];
+    let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;
+    inventory.follow(source.system_id, &source.stretches);
+    let timeline = source.stretches.last().map_or(1, |stretch| stretch.timeline);
+    let goes_on = |run: &Run| run.start() <= from && from < run.end();
+    match inventory.runs.first().is_some_and(goes_on) {
+        true => Ok((inventory, timeline)),
+        false => Err(ReplayError::NoStart { from, timeline }),
+    }
 }
 
 impl Replayed {
