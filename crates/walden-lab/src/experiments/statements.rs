@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use postgres::Client;
 use serde_json::{Value, json};
 
-use super::definition::{Statement, Table};
+use super::definition::{Case, Statement, Table};
 use super::report::{Phase, megabytes};
 use super::stage::{self, Stage};
 use super::{Lab, oracle};
@@ -45,61 +45,12 @@ const SETUP: &str = "setup";
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let rows = lab.size("rows").to_string();
     let table = lab.definition.table.clone().context("cannot run: expected a table in the definition")?;
-    let mut changes: Option<Vec<(String, RowChanges)>> = None;
+    let mut changes = None;
     let mut details = Vec::new();
     for case in lab.definition.cases.clone() {
-        let mut stage = Stage::start(lab, &case, true)?;
-        let mut client = stage.client()?;
-        stage.phase(SETUP, |_| client.batch_execute(&table.postgresql).context("cannot create the table"))?;
-        let relation = relation(&mut client)?;
-        let mut measured = Vec::new();
-        for statement in lab.definition.statements.clone() {
-            let Some(sql) = &statement.postgresql else { continue };
-            lab.options.progress.phase(&format!("{}: {}", case.name, statement.name));
-            let one = measure(lab, &mut stage, &mut client, &statement, &sql.replace("$rows", &rows))?;
-            measured.push(one);
-        }
-        drop(client);
-        lab.options.progress.phase(&format!("{}: reading the log", case.name));
-        // A block with an image may omit the rows from the record; without images, every row is in the log.
-        let without_images = case.settings.get("full_page_writes").is_some_and(|value| value == "off");
-        let (analysis, mut buckets, mut row_changes) = (lab.analysis, Vec::new(), None);
-        let result = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
-            let phases = &run.phases;
-            for phase in phases.iter().filter(|phase| phase.name != SETUP) {
-                buckets.push(analysis.buckets(wal, phase.from, phase.to)?);
-            }
-            if let (true, Some(relation)) = (without_images, &relation) {
-                let of_phases = analysis.row_changes(wal, relation, phases)?;
-                row_changes = Some(phases.iter().map(|phase| phase.name.clone()).zip(of_phases).collect());
-            }
-            Ok(())
-        })?;
-        if lab.options.dsn.is_some() {
-            for one in &measured {
-                lab.figures.add(
-                    &case.name,
-                    &one.phase.name,
-                    "wal_mb",
-                    Some(megabytes(stage::bytes(&one.phase))),
-                );
-            }
-        }
-        for (one, buckets) in measured.iter().zip(&buckets) {
-            add_figures(lab, &case.name, one, buckets);
-        }
-        details.push(json!({
-            "case": case.name,
-            "statements": measured.iter().enumerate().map(|(index, one)| json!({
-                "statement": one.phase.name,
-                "bytes": stage::bytes(&one.phase),
-                "buckets": buckets.get(index),
-                "traced": one.traced,
-                "statistics": one.statistics,
-            })).collect::<Vec<_>>(),
-        }));
+        let (detail, row_changes) = run_case(lab, &case, &table, &rows)?;
+        details.push(detail);
         changes = changes.or(row_changes);
-        lab.runs.push(result);
     }
     lab.details.insert("statements".into(), Value::Array(details));
     if lab.options.dsn.is_some() {
@@ -116,6 +67,65 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     );
     mariadb(lab, &table, &rows)?;
     oracle::add(lab, &table, &rows, changes.as_deref())
+}
+
+/// Row changes by phase.
+type ChangesByPhase = Vec<(String, RowChanges)>;
+
+/// Runs the statements under the settings of a case. Returns the case's details, and the row changes if the log has every row.
+fn run_case(
+    lab: &mut Lab<'_>,
+    case: &Case,
+    table: &Table,
+    rows: &str,
+) -> Result<(Value, Option<ChangesByPhase>)> {
+    let mut stage = Stage::start(lab, case, true)?;
+    let mut client = stage.client()?;
+    stage.phase(SETUP, |_| client.batch_execute(&table.postgresql).context("cannot create the table"))?;
+    let relation = relation(&mut client)?;
+    let mut measured = Vec::new();
+    for statement in lab.definition.statements.clone() {
+        let Some(sql) = &statement.postgresql else { continue };
+        lab.options.progress.phase(&format!("{}: {}", case.name, statement.name));
+        let one = measure(lab, &mut stage, &mut client, &statement, &sql.replace("$rows", rows))?;
+        measured.push(one);
+    }
+    drop(client);
+    lab.options.progress.phase(&format!("{}: reading the log", case.name));
+    // A block with an image may omit the rows from the record; without images, every row is in the log.
+    let without_images = case.settings.get("full_page_writes").is_some_and(|value| value == "off");
+    let (analysis, mut buckets, mut row_changes) = (lab.analysis, Vec::new(), None);
+    let result = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
+        let phases = &run.phases;
+        for phase in phases.iter().filter(|phase| phase.name != SETUP) {
+            buckets.push(analysis.buckets(wal, phase.from, phase.to)?);
+        }
+        if let (true, Some(relation)) = (without_images, &relation) {
+            let of_phases = analysis.row_changes(wal, relation, phases)?;
+            row_changes = Some(phases.iter().map(|phase| phase.name.clone()).zip(of_phases).collect());
+        }
+        Ok(())
+    })?;
+    if lab.options.dsn.is_some() {
+        for one in &measured {
+            lab.figures.add(&case.name, &one.phase.name, "wal_mb", Some(megabytes(stage::bytes(&one.phase))));
+        }
+    }
+    for (one, buckets) in measured.iter().zip(&buckets) {
+        add_figures(lab, &case.name, one, buckets);
+    }
+    let detail = json!({
+        "case": case.name,
+        "statements": measured.iter().enumerate().map(|(index, one)| json!({
+            "statement": one.phase.name,
+            "bytes": stage::bytes(&one.phase),
+            "buckets": buckets.get(index),
+            "traced": one.traced,
+            "statistics": one.statistics,
+        })).collect::<Vec<_>>(),
+    });
+    lab.runs.push(result);
+    Ok((detail, row_changes))
 }
 
 /// The measurements of a statement.
