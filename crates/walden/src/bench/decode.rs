@@ -109,18 +109,7 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
         contenders
             .push((format!("walden explain, {} threads", terminal::cores()), explain(terminal::cores())));
     }
-    let progress = Progress::new(&format!("{}: running in turns", workload.name));
-    let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
-    for round in 0..=args.runs {
-        for ((_, command), samples) in contenders.iter_mut().zip(&mut samples) {
-            let sample = measure(command)?;
-            // The first round only warms the cache.
-            if round > 0 {
-                samples.push(sample);
-            }
-        }
-    }
-    progress.finish();
+    let samples = run_in_turns(workload, &mut contenders, args.runs)?;
 
     // Without the same records on both sides the times mean nothing. Checked last, because Linux charges a child process with
     // the memory that its parent has when it starts.
@@ -133,9 +122,43 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
         "cannot compare times: figures differ from those of pg_waldump: {}",
         verdict.differences.join("; ")
     );
-    let bytes = explanation.file_bytes;
+    let (bytes, records) = (explanation.file_bytes, explanation.records);
     let baseline = median(samples[0].iter().map(|sample| sample.wall));
     let timed = |((program, _), samples): ((String, Command), Vec<Sample>)| {
+        Timed::of(program, &samples, bytes, records, baseline)
+    };
+    Ok(Decoded {
+        workload: workload.name.to_owned(),
+        postgresql: material.installation.version.to_string(),
+        file_bytes: bytes,
+        records,
+        image_bytes: explanation.buckets.images(),
+        programs: contenders.into_iter().zip(samples).map(timed).collect(),
+    })
+}
+
+/// Runs programs one after the other, several times. Returns what each took in each round but the first, which only warms the cache.
+fn run_in_turns(
+    workload: &Workload,
+    contenders: &mut [(String, Command)],
+    runs: u8,
+) -> Result<Vec<Vec<Sample>>> {
+    let progress = Progress::new(&format!("{}: running in turns", workload.name));
+    let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
+    for round in 0..=runs {
+        for ((_, command), samples) in contenders.iter_mut().zip(&mut samples) {
+            let sample = measure(command)?;
+            if round > 0 {
+                samples.push(sample);
+            }
+        }
+    }
+    progress.finish();
+    Ok(samples)
+}
+
+impl Timed {
+    fn of(program: String, samples: &[Sample], bytes: u64, records: u64, baseline: f64) -> Timed {
         let wall = median(samples.iter().map(|sample| sample.wall));
         Timed {
             program,
@@ -143,19 +166,11 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
             wall_seconds: wall,
             cpu_seconds: median(samples.iter().map(|sample| sample.cpu)),
             megabytes_per_second: bytes as f64 / 1e6 / wall,
-            records_per_second: explanation.records as f64 / wall,
+            records_per_second: records as f64 / wall,
             peak_kilobytes: samples.iter().map(|sample| sample.peak_kilobytes).max().unwrap_or(0),
             times_pg_waldump: baseline / wall,
         }
-    };
-    Ok(Decoded {
-        workload: workload.name.to_owned(),
-        postgresql: material.installation.version.to_string(),
-        file_bytes: bytes,
-        records: explanation.records,
-        image_bytes: explanation.buckets.images(),
-        programs: contenders.into_iter().zip(samples).map(timed).collect(),
-    })
+    }
 }
 
 fn tables(results: &[Decoded]) -> String {

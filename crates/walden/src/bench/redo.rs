@@ -127,35 +127,21 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     let mut contenders = [walden(&[]), walden(&["--threads", "1"]), walden(&["--memory", &args.memory])];
     let compressed = tempfile::tempdir().context("cannot create a folder for compressed WAL")?;
     let mut decompressions = decompressions(&me, &material.wal(), compressed.path())?;
-    let (mut recovery_seconds, mut facts) = (Vec::new(), Facts::default());
-    let mut samples_by_program = [const { Vec::new() }; 5];
     let progress = Progress::new(&format!("{}: running in turns", workload.name));
-    for round in 0..=args.runs {
-        let recovered = time_recovery(&material, &segments, "false")?;
+    let mut rounds = Vec::new();
+    for _ in 0..=args.runs {
+        let recovery_seconds = time_recovery(&material, &segments, "false")?;
         // Not timed: a replay while the kernel still writes the stopped server's dirty pages.
         rustix::fs::sync();
         time_replay(&mut contenders[0].1)?;
-        let mut samples = Vec::new();
-        for (_, command) in &mut contenders {
-            let (reported, peak_kilobytes) = time_replay(command)?;
-            samples.push((reported.seconds, peak_kilobytes));
-            facts = reported;
-        }
-        for (_, command) in &mut decompressions {
-            let Sample { wall, peak_kilobytes, .. } = measure(command)?;
-            samples.push((wall, peak_kilobytes));
-        }
-        // The first round only warms the cache.
-        if round > 0 {
-            recovery_seconds.push(recovered);
-            samples
-                .into_iter()
-                .zip(&mut samples_by_program)
-                .for_each(|(sample, samples)| samples.push(sample));
-        }
+        rounds.push(time_round(recovery_seconds, &mut contenders, &mut decompressions)?);
     }
     progress.finish();
-    let Facts { wal_bytes, records, pages_exact, .. } = facts;
+    // It only warmed the cache.
+    rounds.remove(0);
+    let recovery_seconds: Vec<f64> = rounds.iter().map(|round| round.recovery_seconds).collect();
+    let Facts { wal_bytes, records, pages_exact, .. } =
+        rounds.last().map(|round| round.facts).unwrap_or_default();
     let baseline = median(recovery_seconds.iter().copied());
     let timed = |program: String, seconds: f64, peak_kilobytes, rounds_won| Timed {
         program,
@@ -169,11 +155,11 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     };
     let recovery = format!("PostgreSQL {} recovery", material.installation.version);
     let mut programs = vec![timed(recovery, baseline, None, None)];
-    for ((name, _), samples) in contenders.into_iter().chain(decompressions).zip(&samples_by_program) {
-        let peak = samples.iter().map(|sample| sample.1).max();
-        let is_won = |(recovered, sample): &(&f64, &(f64, u64))| sample.0 < **recovered;
-        let rounds_won = recovery_seconds.iter().zip(samples).filter(is_won).count();
-        programs.push(timed(name, median(samples.iter().map(|sample| sample.0)), peak, Some(rounds_won)));
+    for (index, (name, _)) in contenders.into_iter().chain(decompressions).enumerate() {
+        let seconds = median(rounds.iter().map(|round| round.programs[index].0));
+        let peak = rounds.iter().map(|round| round.programs[index].1).max();
+        let is_won = |round: &&Round| round.programs[index].0 < round.recovery_seconds;
+        programs.push(timed(name, seconds, peak, Some(rounds.iter().filter(is_won).count())));
     }
     Ok(Replayed {
         workload: workload.name.to_owned(),
@@ -183,6 +169,33 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         pages: pages_exact,
         programs,
     })
+}
+
+/// What was measured in a round.
+struct Round {
+    recovery_seconds: f64,
+    /// What the last replay reported.
+    facts: Facts,
+    /// Seconds and peak memory in kilobytes of each program, replays before decompressions.
+    programs: Vec<(f64, u64)>,
+}
+
+fn time_round(
+    recovery_seconds: f64,
+    replays: &mut [(String, Command)],
+    decompressions: &mut [(String, Command)],
+) -> Result<Round> {
+    let mut round = Round { recovery_seconds, facts: Facts::default(), programs: Vec::new() };
+    for (_, command) in replays {
+        let (reported, peak_kilobytes) = time_replay(command)?;
+        round.programs.push((reported.seconds, peak_kilobytes));
+        round.facts = reported;
+    }
+    for (_, command) in decompressions {
+        let Sample { wall, peak_kilobytes, .. } = measure(command)?;
+        round.programs.push((wall, peak_kilobytes));
+    }
+    Ok(round)
 }
 
 /// Compresses the WAL to a folder. Returns the commands that decompress it in the log's order, with all cores and with one.
@@ -201,7 +214,7 @@ fn decompressions(me: &Path, wal: &Path, folder: &Path) -> Result<[(String, Comm
 }
 
 /// The JSON of `walden redo replay`.
-#[derive(Deserialize, Default)]
+#[derive(Clone, Copy, Deserialize, Default)]
 struct Facts {
     wal_bytes: u64,
     records: u64,
