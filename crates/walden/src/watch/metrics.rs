@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use walden_explain::checkpoints::Cause;
 use walden_explain::tally::{Bucket, Tally};
 use walden_watch::document::{database_label, kind_text, relation_labels};
 use walden_watch::watch::{CAUSES, Watch};
@@ -68,8 +69,6 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
     let totals = watch.totals();
     let one = |value: f64| vec![(Vec::new(), value)];
     let some = |value: Option<f64>| value.map(one).unwrap_or_default();
-    let flag = |is: bool| f64::from(u8::from(is));
-    let forecast = watch.forecast();
     let archiver = watch.server().archiver;
     let settings = watch.checkpoint_settings();
     let of_relations = |number: fn(&Tally) -> u64| {
@@ -105,37 +104,51 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
         "kind_records_total" => by_kind(watch, |tally| tally.records),
         "database_bytes_total" => by_database(watch),
         "missed_bytes_total" => one(totals.missed_bytes as f64),
-        "checkpoints_total" => CAUSES
-            .map(|cause| (vec![("cause", cause.name().to_owned())], totals.checkpoints(cause) as f64))
-            .into(),
-        "checkpoint_running" => one(flag(watch.is_checkpoint_running())),
-        "checkpoint_bytes_since" => some(forecast.map(|next| next.bytes_since as f64)),
-        "checkpoint_seconds_since" => some(forecast.and_then(|next| next.seconds_since)),
-        "next_checkpoint_bytes" => some(forecast.and_then(|next| next.bytes_left).map(|bytes| bytes as f64)),
-        "next_checkpoint_seconds" => {
-            let of = |cause: &str, seconds: Option<f64>| {
-                seconds.map(|seconds| (vec![("cause", cause.to_owned())], seconds))
-            };
-            let volume = forecast.and_then(|next| of("volume", next.seconds_left_by_volume));
-            let time = forecast.and_then(|next| of("time", next.seconds_left_by_time));
-            volume.into_iter().chain(time).collect()
-        }
         "max_wal_size_bytes" => some(settings.map(|settings| settings.max_wal_size as f64)),
         "checkpoint_timeout_seconds" => some(settings.map(|settings| settings.timeout as f64)),
         "archiver_ready_files" => some(archiver.map(|archiver| archiver.ready_files as f64)),
         "archiver_ready_bytes" => some(archiver.map(|archiver| archiver.ready_bytes as f64)),
         "archiver_oldest_seconds" => some(archiver.map(|archiver| archiver.oldest_seconds)),
         "slot_lag_bytes" => by_slot(watch, |lag, _, _| lag.map(|lag| lag as f64)),
-        "slot_active" => by_slot(watch, |_, active, _| active.map(|it| f64::from(u8::from(it)))),
-        "slot_lost" => by_slot(watch, |_, _, is_lost| Some(f64::from(u8::from(is_lost)))),
+        "slot_active" => by_slot(watch, |_, active, _| active.map(flag)),
+        "slot_lost" => by_slot(watch, |_, _, is_lost| Some(flag(is_lost))),
         "bytes_per_second" => [("1m", 60.0), ("5m", 300.0)]
             .map(|(text, seconds)| {
                 let window = watch.window(seconds);
                 (vec![("window", text.to_owned())], window.per_second(window.sums.total().bytes()))
             })
             .into(),
-        _ => Vec::new(),
+        other => of_checkpoints(watch, other),
     }
+}
+
+/// The samples of the last checkpoint and the next one.
+fn of_checkpoints(watch: &Watch, name: &str) -> Vec<(Labels, f64)> {
+    let forecast = watch.forecast();
+    let of_cause = |cause: &str, value: f64| (vec![("cause", cause.to_owned())], value);
+    let one = match name {
+        "checkpoints_total" => {
+            let count = |cause: Cause| of_cause(cause.name(), watch.totals().checkpoints(cause) as f64);
+            return CAUSES.map(count).into();
+        }
+        "next_checkpoint_seconds" => {
+            let volume = forecast.and_then(|next| next.seconds_left_by_volume);
+            let time = forecast.and_then(|next| next.seconds_left_by_time);
+            let by_cause = [("volume", volume), ("time", time)];
+            let sample = |(cause, seconds): (&str, Option<f64>)| Some(of_cause(cause, seconds?));
+            return by_cause.into_iter().filter_map(sample).collect();
+        }
+        "checkpoint_running" => Some(flag(watch.is_checkpoint_running())),
+        "checkpoint_bytes_since" => forecast.map(|next| next.bytes_since as f64),
+        "checkpoint_seconds_since" => forecast.and_then(|next| next.seconds_since),
+        "next_checkpoint_bytes" => forecast.and_then(|next| next.bytes_left).map(|bytes| bytes as f64),
+        _ => None,
+    };
+    one.map(|value| (Labels::new(), value)).into_iter().collect()
+}
+
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
 }
 
 fn by_kind(watch: &Watch, number: fn(&Tally) -> u64) -> Vec<(Labels, f64)> {
