@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tempfile::TempDir;
 use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
-use walden_testing::{Outcome, postgres};
+use walden_testing::{Missing, Outcome, postgres};
 
 use crate::browser::Browser;
 use crate::material::{explain_json, golden, records_of, say, walden, write};
@@ -129,7 +130,21 @@ fn position(cluster: &Cluster) -> Lsn {
     row.get::<_, &str>(0).parse().unwrap()
 }
 
-fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
+/// A server that was changed between phases of the same work, stopped, and where each phase ended.
+struct Changed {
+    /// Its folder has the log.
+    _cluster: Cluster,
+    folder: TempDir,
+    names: PathBuf,
+    wal: PathBuf,
+    begin: Lsn,
+    plain: Lsn,
+    indexed: Lsn,
+    dropped: Lsn,
+    compressed: Lsn,
+}
+
+fn changed_server() -> Result<Changed, Missing> {
     let cluster = ClusterBuilder::new(postgres(15)?)
         .setting("wal_keep_size", "4GB")
         .setting("max_wal_size", "4GB")
@@ -138,7 +153,7 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let names = folder.path().join("names.json");
-    let names = names.to_str().unwrap();
+    let names_argument = names.to_str().unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE orders (id bigint PRIMARY KEY, amount int, note text)").unwrap();
     let mut next = 1;
@@ -154,7 +169,7 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
     let dsn = cluster.dsn("postgres");
     let save = |from: &[&str]| {
         let given: Vec<&str> = from.iter().flat_map(|one| ["--names", one]).collect();
-        let run = walden(&[&["explain", "--save-names", names], &given[..]].concat());
+        let run = walden(&[&["explain", "--save-names", names_argument], &given[..]].concat());
         assert_eq!(run.code, 0, "{run:?}");
     };
     save(&[&dsn]);
@@ -163,11 +178,17 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
     client.batch_execute("ALTER SYSTEM SET wal_compression = lz4").unwrap();
     client.batch_execute("SELECT pg_reload_conf()").unwrap();
     let compressed = work(&cluster, &mut next);
-    save(&[names, &dsn]);
-    let wal: PathBuf = cluster.data_dir().join("pg_wal");
+    save(&[names_argument, &dsn]);
+    let wal = cluster.data_dir().join("pg_wal");
     drop(client);
     cluster.stop(StopMode::Fast).unwrap();
-    let wal = wal.to_str().unwrap();
+    Ok(Changed { _cluster: cluster, folder, names, wal, begin, plain, indexed, dropped, compressed })
+}
+
+fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
+    let server = changed_server()?;
+    let Changed { begin, plain, indexed, dropped, compressed, .. } = server;
+    let (names, wal) = (server.names.to_str().unwrap(), server.wal.to_str().unwrap());
     let between = |from: Lsn, at: Lsn, to: Lsn| {
         let (from, at, to) = (from.to_string(), at.to_string(), to.to_string());
         let arguments = [
@@ -208,12 +229,24 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
         let seconds = by_time[side]["seconds"].as_f64().unwrap();
         assert!((9.0..=11.0).contains(&seconds), "{seconds}");
     }
+    assert_page_draws(&server);
+    // Parts of one phase: nothing that was done, and honest about it.
+    let half = Lsn((begin.0 + plain.0) / 2);
+    let quarter = Lsn(begin.0 + (half.0 - begin.0) / 2);
+    let noise = between(begin, quarter, half);
+    let notes = noise["notes"].to_string();
+    assert!(notes.contains("whole checkpoint cycle") || notes.contains("too short"), "{notes}");
+    Ok(())
+}
+
+/// Both rates over time, relations, kinds of records.
+fn assert_page_draws(Changed { folder, names, wal, plain, indexed, .. }: &Changed) {
     let html = folder.path().join("diff.html");
     let (at, to) = (plain.to_string(), indexed.to_string());
     let run = walden(&[
         "diff",
         "--names",
-        names,
+        names.to_str().unwrap(),
         "--a-to",
         &at,
         "--b-to",
@@ -222,22 +255,14 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
         "1s",
         "--html",
         html.to_str().unwrap(),
-        wal,
+        wal.to_str().unwrap(),
     ]);
     assert_eq!(run.code, 0, "{run:?}");
     if let Ok(mut browser) = Browser::start() {
-        // Both rates over time, relations, kinds of records.
         browser.look(1280, 900, false);
         browser.open(&html);
         assert_eq!(browser.evaluate("document.querySelectorAll('figure[data-chart]').length"), 3);
         assert_eq!(browser.evaluate("document.body.dataset.rendered"), "3");
         assert_eq!(browser.console_messages(), [""; 0]);
     }
-    // Parts of one phase: nothing that was done, and honest about it.
-    let half = Lsn((begin.0 + plain.0) / 2);
-    let quarter = Lsn(begin.0 + (half.0 - begin.0) / 2);
-    let noise = between(begin, quarter, half);
-    let notes = noise["notes"].to_string();
-    assert!(notes.contains("whole checkpoint cycle") || notes.contains("too short"), "{notes}");
-    Ok(())
 }

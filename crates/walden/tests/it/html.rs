@@ -35,8 +35,21 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
     say(&format!("the page has {size} bytes"));
     browser.look(1280, 900, false);
     browser.open(&html);
+    assert_drawn(&mut browser);
+    assert_names_are_text(&mut browser);
+    assert_tables_sort(&mut browser);
+    assert_parts_open(&mut browser);
+    assert_pointing_shows_figures(&mut browser);
+    assert_series_can_be_hidden(&mut browser);
+    assert_dark_and_narrow(&mut browser);
+    assert_eq!(browser.console_messages(), [""; 0]);
+    assert_policy_holds(&mut browser);
+    drop(folder);
+    Ok(())
+}
 
-    // Everything is drawn: time, checkpoints, relations, kinds of records.
+/// Everything is drawn: time, checkpoints, relations, kinds of records.
+fn assert_drawn(browser: &mut Browser) {
     let figures = browser.evaluate("document.querySelectorAll('figure[data-chart]').length");
     assert_eq!(figures, 4);
     assert_eq!(browser.evaluate("document.body.dataset.rendered"), "4");
@@ -48,15 +61,19 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
         ));
         assert_eq!(drawn, true, "figure {figure}");
     }
+}
 
-    // Names are text.
+/// Nothing in a name is taken for a part of the page.
+fn assert_names_are_text(browser: &mut Browser) {
     assert_eq!(browser.evaluate("document.images.length"), 0);
     assert_eq!(browser.evaluate("document.scripts.length"), 3);
     let named = "[...document.querySelectorAll('tbody th')].some((cell) => cell.textContent.includes(NAME))"
         .replace("NAME", &serde_json::to_string(HOSTILE).unwrap());
     assert_eq!(browser.evaluate(&named), true);
+}
 
-    // A click sorts, another the other way round, and the parts of a table stay with it.
+/// A click sorts, another the other way round, and the parts of a table stay with it.
+fn assert_tables_sort(browser: &mut Browser) {
     let heading = |name: &str| {
         format!(
             "[...document.querySelector('#relations table, section:has(tr.part) table').tHead.rows[0].cells]
@@ -83,15 +100,19 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
     assert_eq!(browser.evaluate(parts), parts_before);
     browser.click(&format!("{}.querySelector('button')", heading("relation")));
     assert_eq!(browser.evaluate("document.querySelectorAll('[aria-sort]').length"), 1);
+}
 
-    // The parts of a table are there when asked for.
+/// The parts of a table are there when asked for.
+fn assert_parts_open(browser: &mut Browser) {
     let visible = "[...document.querySelectorAll('tr.part')].filter((row) => row.offsetHeight > 0).length";
     assert_eq!(browser.evaluate(visible), 0);
     browser.click("document.querySelector('button.more')");
     assert!(browser.evaluate(visible).as_u64() >= Some(1));
     assert_eq!(browser.evaluate("document.querySelector('button.more').ariaExpanded"), "true");
+}
 
-    // Pointing at a chart shows exact figures, as text.
+/// Pointing at a chart shows exact figures, as text.
+fn assert_pointing_shows_figures(browser: &mut Browser) {
     for (figure, said) in [(0, "bytes)"), (1, "its checkpoint came for"), (2, "of all"), (3, "record data")] {
         let place = browser.place(&format!("document.querySelectorAll('figure .chart')[{figure}]"));
         for step in 0..6 {
@@ -101,8 +122,10 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
             "(document.querySelectorAll('figure .chart')[{figure}].querySelector('.tip')?.textContent ?? '').includes('{said}')"
         ));
     }
+}
 
-    // A series can be hidden: nothing is left that has its colour.
+/// A series can be hidden: nothing is left that has its colour.
+fn assert_series_can_be_hidden(browser: &mut Browser) {
     let of_its_colour = "(() => { const entry = document.querySelector('figure .legend button i');
          const colour = getComputedStyle(entry).backgroundColor;
          return [...document.querySelectorAll('figure svg')[0].querySelectorAll('path')]
@@ -111,8 +134,10 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
     browser.click("document.querySelector('figure .legend button')");
     assert_eq!(browser.evaluate(of_its_colour), 0);
     assert_eq!(browser.evaluate("document.querySelector('figure .legend button').ariaPressed"), "false");
+}
 
-    // Dark when its reader likes it dark, and by the button; narrow on a phone.
+/// Dark when its reader likes it dark, and by the button; narrow on a phone.
+fn assert_dark_and_narrow(browser: &mut Browser) {
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = browser.evaluate(ground);
     browser.look(1280, 900, true);
@@ -122,10 +147,10 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
     browser.look(390, 844, false);
     browser.wait_for("document.querySelector('figure svg').getBoundingClientRect().width < 390");
     assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 390);
+}
 
-    assert_eq!(browser.console_messages(), [""; 0]);
-
-    // The policy holds: nothing can be fetched, no script can be added. (The console would report it.)
+/// The policy holds: nothing can be fetched, no script can be added. (The console would report it.)
+fn assert_policy_holds(browser: &mut Browser) {
     let fetched = "fetch('data:text/plain,x').then(() => 'fetched', () => 'refused')";
     assert_eq!(browser.evaluate(fetched), "refused");
     browser.evaluate(
@@ -134,8 +159,6 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
     );
     assert_eq!(browser.evaluate("window.ran === undefined"), true);
     assert!(!browser.console_messages().is_empty(), "the console reports what is wrong");
-    drop(folder);
-    Ok(())
 }
 
 /// The page of what a server wrote, with tables of all kinds of names.

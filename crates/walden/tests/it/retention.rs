@@ -83,8 +83,16 @@ fn each_byte_has_its_holder(major: u32) -> Outcome {
     write(&mut client, 10);
     execute(&mut client, "CHECKPOINT");
 
-    // Nothing but the archiver, which fails: from its marks, and by what the server says.
-    let (_, document) = retention(&cluster, &[data]);
+    a_failing_archiver_keeps_files(&cluster, &mut client, data, &dsn);
+    an_archiver_that_gets_on_lets_them_go(&cluster, &mut client, data, &dsn);
+    an_inactive_slot_keeps_files(&cluster, &mut client, data, &dsn);
+    wal_keep_size_keeps_what_it_says(&cluster, &mut client, data);
+    Ok(())
+}
+
+/// Nothing but the archiver keeps files, which fails: from its marks, and by what the server says.
+fn a_failing_archiver_keeps_files(cluster: &Cluster, client: &mut postgres::Client, data: &str, dsn: &str) {
+    let (_, document) = retention(cluster, &[data]);
     assert!(held(&document, "archiver", "") > 8 * MB, "{document:#}");
     let redo: Lsn = document["redo_lsn"].as_str().unwrap().parse().unwrap();
     let began = Instant::now();
@@ -92,7 +100,7 @@ fn each_byte_has_its_holder(major: u32) -> Outcome {
         assert!(began.elapsed() < Duration::from_secs(60));
         thread::sleep(Duration::from_millis(200));
     }
-    let (code, document) = retention(&cluster, &[data, "--dsn", &dsn]);
+    let (code, document) = retention(cluster, &[data, "--dsn", dsn]);
     assert_eq!((code, &document["archiver"]["is_failing"]), (1, &Value::Bool(true)), "{document:#}");
     assert!(
         document["remedies"][0]["text"].as_str().unwrap().contains("archive_command = 'false'"),
@@ -109,31 +117,39 @@ fn each_byte_has_its_holder(major: u32) -> Outcome {
     let kept_by_recovery = held(&document, "recovery", "");
     let holds = archiver["holds_bytes"].as_u64().unwrap();
     assert!(holds <= waiting && holds + kept_by_recovery >= waiting, "{waiting}, {document:#}");
+}
 
-    // The archiver gets on, and the files go.
-    execute(&mut client, "ALTER SYSTEM SET archive_command = 'true'; SELECT pg_reload_conf()");
+fn an_archiver_that_gets_on_lets_them_go(
+    cluster: &Cluster,
+    client: &mut postgres::Client,
+    data: &str,
+    dsn: &str,
+) {
+    execute(client, "ALTER SYSTEM SET archive_command = 'true'; SELECT pg_reload_conf()");
     let began = Instant::now();
     loop {
-        execute(&mut client, "SELECT pg_switch_wal(); CHECKPOINT");
-        let (_, document) = retention(&cluster, &[data, "--dsn", &dsn]);
+        execute(client, "SELECT pg_switch_wal(); CHECKPOINT");
+        let (_, document) = retention(cluster, &[data, "--dsn", dsn]);
         if held(&document, "archiver", "") == 0 {
             break;
         }
         assert!(began.elapsed() < Duration::from_secs(90), "{document:#}");
         thread::sleep(Duration::from_millis(500));
     }
+}
 
-    // An inactive slot, of which the files say the same as the server; and another database's writes in a logical one's backlog.
-    execute(&mut client, "SELECT pg_create_physical_replication_slot('standby', true)");
-    execute(&mut client, "SELECT pg_create_logical_replication_slot('changes', 'test_decoding')");
-    write(&mut client, 10);
+/// The files say the same of an inactive slot as the server; and another database's writes are in a logical one's backlog.
+fn an_inactive_slot_keeps_files(cluster: &Cluster, client: &mut postgres::Client, data: &str, dsn: &str) {
+    execute(client, "SELECT pg_create_physical_replication_slot('standby', true)");
+    execute(client, "SELECT pg_create_logical_replication_slot('changes', 'test_decoding')");
+    write(client, 10);
     let mut other = cluster.client("other").unwrap();
     execute(&mut other, "CREATE TABLE t (fill text)");
     write(&mut other, 20);
-    execute(&mut client, "CREATE TABLE u (fill text); CREATE PUBLICATION p FOR TABLE u; CHECKPOINT");
-    let (code, by_sql) = retention(&cluster, &[data, "--dsn", &dsn]);
+    execute(client, "CREATE TABLE u (fill text); CREATE PUBLICATION p FOR TABLE u; CHECKPOINT");
+    let (code, by_sql) = retention(cluster, &[data, "--dsn", dsn]);
     assert_eq!(code, 1);
-    let (_, by_files) = retention(&cluster, &[data]);
+    let (_, by_files) = retention(cluster, &[data]);
     let slots = |document: &Value| -> BTreeMap<String, (u64, Value)> {
         let holders = document["holders"].as_array().unwrap().iter().filter(|one| one["kind"] == "slot");
         let of = |one: &Value| (one["holds_bytes"].as_u64().unwrap(), one["slot"]["restart_lsn"].clone());
@@ -164,32 +180,33 @@ fn each_byte_has_its_holder(major: u32) -> Outcome {
         );
     }
     // By SQL alone the same; only the disk is not known.
-    let (_, elsewhere) = retention(&cluster, &["--dsn", &dsn]);
+    let (_, elsewhere) = retention(cluster, &["--dsn", dsn]);
     assert_eq!((slots(&elsewhere), &elsewhere["disk_bytes"]), (slots(&by_sql), &Value::Null));
     assert!(by_sql["disk_full_seconds"].as_f64().unwrap() > 0.0, "{by_sql:#}");
     // As the exit status, the text says what to do.
-    let run = walden(&["retention", data, "--dsn", &dsn]);
+    let run = walden(&["retention", data, "--dsn", dsn]);
     assert!(run.stdout.contains("pg_drop_replication_slot('standby')"), "{}", run.stdout);
+}
 
-    // Without slots, wal_keep_size keeps what it says, whole segments before the current one.
+/// Without slots it keeps whole segments before the current one.
+fn wal_keep_size_keeps_what_it_says(cluster: &Cluster, client: &mut postgres::Client, data: &str) {
     execute(
-        &mut client,
+        client,
         "SELECT pg_drop_replication_slot('standby'); SELECT pg_drop_replication_slot('changes');
          ALTER SYSTEM SET wal_keep_size = '12MB'; SELECT pg_reload_conf()",
     );
-    write(&mut client, 20);
-    execute(&mut client, "CHECKPOINT; CHECKPOINT");
+    write(client, 20);
+    execute(client, "CHECKPOINT; CHECKPOINT");
     let began = Instant::now();
     loop {
-        let (_, document) = retention(&cluster, &[data]);
+        let (_, document) = retention(cluster, &[data]);
         let kept = held(&document, "wal_keep_size", "") + held(&document, "recovery", "");
         let is_settled = held(&document, "archiver", "") == 0 && held(&document, "removable", "") == 0;
         if is_settled && (12 * MB..=14 * MB).contains(&kept) {
             break;
         }
         assert!(began.elapsed() < Duration::from_secs(90), "{document:#}");
-        execute(&mut client, "INSERT INTO u VALUES ('x'); CHECKPOINT");
+        execute(client, "INSERT INTO u VALUES ('x'); CHECKPOINT");
         thread::sleep(Duration::from_secs(1));
     }
-    Ok(())
 }

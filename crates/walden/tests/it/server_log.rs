@@ -74,8 +74,47 @@ fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
         )
         .unwrap();
     let from = position(&mut client);
-    let mut app = connect(&cluster, "app", "my \"shop\"");
-    let mut report = connect(&cluster, "re, port", "nightly");
+    let expected = write_transactions(&cluster);
+    let to = position(&mut client);
+    client.batch_execute("CREATE TABLE flushed ()").unwrap();
+    let logs = cluster.data_dir().join("log");
+    let wal = cluster.data_dir().join("pg_wal");
+    let joined = |files: &[PathBuf]| {
+        let mut arguments: Vec<String> = ["--from", &from, "--to", &to].map(str::to_owned).into();
+        for view in ["user", "application", "statement", "client", "xid,user"] {
+            arguments.extend(["--by".to_owned(), view.to_owned()]);
+        }
+        for file in files {
+            arguments.extend(["--log".to_owned(), file.display().to_string()]);
+        }
+        arguments.push(wal.display().to_string());
+        explain_json(&arguments)
+    };
+    let mut results = Vec::new();
+    for name in ["server.csv", "server.json", "server.log"] {
+        let json = joined(&[logs.join(name)]);
+        say(&format!("PostgreSQL {major}, {name}: {}", json["log"]));
+        assert_joined(&json, name, &expected, is_logical);
+        results.push((groups(&json, 0), groups(&json, 1)));
+    }
+    assert!(results[0] == results[1] && results[1] == results[2]);
+    let folder = tempfile::tempdir().unwrap();
+    let json = joined(&in_two_parts(&logs.join("server.json"), folder.path()));
+    assert!(results[0] == (groups(&json, 0), groups(&json, 1)), "{}", json["log"]);
+    // The table says how much was joined.
+    let csv = logs.join("server.csv");
+    let run = walden(&["explain", "--log", csv.to_str().unwrap(), wal.to_str().unwrap()]);
+    assert!(
+        run.stdout.contains("of the WAL of transactions is joined") && run.stdout.contains("By user"),
+        "{run:?}"
+    );
+    Ok(())
+}
+
+/// Writes in transactions of every kind. Returns the IDs of some, and whose they are.
+fn write_transactions(cluster: &Cluster) -> Vec<(String, &'static str)> {
+    let mut app = connect(cluster, "app", "my \"shop\"");
+    let mut report = connect(cluster, "re, port", "nightly");
     let mut expected = Vec::new();
     // A block with several statements, the first of which is logged before the transaction has an ID.
     for round in 0..20 {
@@ -114,70 +153,49 @@ fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
         app.batch_execute(&format!("DELETE FROM orders WHERE id IN ({id}, {})", id + 5000)).unwrap();
         report.execute("INSERT INTO lines VALUES ($1, 'prepared')", &[&id]).unwrap();
     }
-    let to = position(&mut client);
-    client.batch_execute("CREATE TABLE flushed ()").unwrap();
-    let logs = cluster.data_dir().join("log");
-    let wal = cluster.data_dir().join("pg_wal");
-    let joined = |files: &[PathBuf]| {
-        let mut arguments: Vec<String> = ["--from", &from, "--to", &to].map(str::to_owned).into();
-        for view in ["user", "application", "statement", "client", "xid,user"] {
-            arguments.extend(["--by".to_owned(), view.to_owned()]);
-        }
-        for file in files {
-            arguments.extend(["--log".to_owned(), file.display().to_string()]);
-        }
-        arguments.push(wal.display().to_string());
-        explain_json(&arguments)
-    };
-    let mut results = Vec::new();
-    for name in ["server.csv", "server.json", "server.log"] {
-        let json = joined(&[logs.join(name)]);
-        let log = &json["log"];
-        say(&format!("PostgreSQL {major}, {name}: {log}"));
-        let users = groups(&json, 0);
-        let unknown = bytes(&users, "(not in the server's log)");
-        let number = |field: &str| log[field].as_u64().unwrap();
-        assert_eq!(number("joined_bytes") + unknown, number("transaction_bytes"), "{name}");
-        assert!(number("statement_bytes") * 1000 > number("joined_bytes") * 999, "{name}: {log}");
-        // All but the savepoints that were rolled back to, where the WAL does not say whose they were.
-        let is_unknown = |row: &&Value| row["keys"][1]["text"] == "(not in the server's log)";
-        let left = json["views"][4]["groups"].as_array().unwrap().iter().filter(is_unknown).count();
-        assert_eq!(left, if is_logical { 0 } else { 5 }, "{name}: {log}");
-        let (of_app, of_report) = (bytes(&users, "app"), bytes(&users, "re, port"));
-        assert!(of_app > 100_000 && of_report > 100_000, "{users:?}");
-        // Each transaction belongs to whom the server says.
-        for (xid, user) in &expected {
-            let row = json["views"][4]["groups"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .find(|row| row["keys"][0]["text"] == *xid);
-            assert_eq!(row.unwrap_or_else(|| panic!("no {xid}"))["keys"][1]["text"], *user, "{name}");
-        }
-        let applications = groups(&json, 1);
-        assert_eq!(
-            (bytes(&applications, "my \"shop\""), bytes(&applications, "nightly")),
-            (of_app, of_report)
-        );
-        assert!(bytes(&groups(&json, 3), "[local]") >= of_app + of_report);
-        let statements = groups(&json, 2);
-        for text in [
-            "INSERT INTO orders SELECT n, $1 FROM generate_series($2, $3) n; UPDATE orders SET note = $1 WHERE id < $2",
-            "INSERT INTO lines SELECT n, md5(n::text) FROM generate_series($1, $2) n",
-            "DELETE FROM orders WHERE id IN ($1 /*, ... */)",
-            "INSERT INTO lines VALUES ($1, $2)",
-        ] {
-            assert!(bytes(&statements, text) > 0, "{name}: {text} is not in {statements:#?}");
-        }
-        results.push((users, applications));
+    expected
+}
+
+/// Each byte and each transaction belongs to whom the server says, as far as the WAL says whose it is.
+fn assert_joined(json: &Value, name: &str, expected: &[(String, &str)], is_logical: bool) {
+    let log = &json["log"];
+    let users = groups(json, 0);
+    let unknown = bytes(&users, "(not in the server's log)");
+    let number = |field: &str| log[field].as_u64().unwrap();
+    assert_eq!(number("joined_bytes") + unknown, number("transaction_bytes"), "{name}");
+    assert!(number("statement_bytes") * 1000 > number("joined_bytes") * 999, "{name}: {log}");
+    // All but the savepoints that were rolled back to, where the WAL does not say whose they were.
+    let is_unknown = |row: &&Value| row["keys"][1]["text"] == "(not in the server's log)";
+    let left = json["views"][4]["groups"].as_array().unwrap().iter().filter(is_unknown).count();
+    assert_eq!(left, if is_logical { 0 } else { 5 }, "{name}: {log}");
+    let (of_app, of_report) = (bytes(&users, "app"), bytes(&users, "re, port"));
+    assert!(of_app > 100_000 && of_report > 100_000, "{users:?}");
+    // Each transaction belongs to whom the server says.
+    for (xid, user) in expected {
+        let row =
+            json["views"][4]["groups"].as_array().unwrap().iter().find(|row| row["keys"][0]["text"] == *xid);
+        assert_eq!(row.unwrap_or_else(|| panic!("no {xid}"))["keys"][1]["text"], *user, "{name}");
     }
-    assert!(results[0] == results[1] && results[1] == results[2]);
-    // Rotated and compressed: in two parts, in any order, the later one first.
-    let folder = tempfile::tempdir().unwrap();
-    let text = fs::read_to_string(logs.join("server.json")).unwrap();
+    let applications = groups(json, 1);
+    assert_eq!((bytes(&applications, "my \"shop\""), bytes(&applications, "nightly")), (of_app, of_report));
+    assert!(bytes(&groups(json, 3), "[local]") >= of_app + of_report);
+    let statements = groups(json, 2);
+    for text in [
+        "INSERT INTO orders SELECT n, $1 FROM generate_series($2, $3) n; UPDATE orders SET note = $1 WHERE id < $2",
+        "INSERT INTO lines SELECT n, md5(n::text) FROM generate_series($1, $2) n",
+        "DELETE FROM orders WHERE id IN ($1 /*, ... */)",
+        "INSERT INTO lines VALUES ($1, $2)",
+    ] {
+        assert!(bytes(&statements, text) > 0, "{name}: {text} is not in {statements:#?}");
+    }
+}
+
+/// A log as it is after it was rotated and compressed: in two parts, the later one first.
+fn in_two_parts(log: &Path, folder: &Path) -> [PathBuf; 2] {
+    let text = fs::read_to_string(log).unwrap();
     let half = text[..text.len() / 2].rfind('\n').unwrap() + 1;
     let part = |name: &str, content: Vec<u8>| -> PathBuf {
-        let path = folder.path().join(name);
+        let path = folder.join(name);
         fs::write(&path, content).unwrap();
         path
     };
@@ -185,16 +203,7 @@ fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
     gzip.write_all(&text.as_bytes()[..half]).unwrap();
     let first = part("b.json.1.gz", gzip.finish().unwrap());
     let second = part("a.json.zst", zstd::encode_all(&text.as_bytes()[half..], 1).unwrap());
-    let json = joined(&[second, first]);
-    assert!(results[0] == (groups(&json, 0), groups(&json, 1)), "{}", json["log"]);
-    // The table says how much was joined.
-    let csv = logs.join("server.csv");
-    let run = walden(&["explain", "--log", csv.to_str().unwrap(), wal.to_str().unwrap()]);
-    assert!(
-        run.stdout.contains("of the WAL of transactions is joined") && run.stdout.contains("By user"),
-        "{run:?}"
-    );
-    Ok(())
+    [second, first]
 }
 
 fn a_log_that_cannot_be_joined_says_why() -> Outcome {
