@@ -115,12 +115,7 @@ impl FileHeader {
         bytes
     }
 
-    /// What the first member is bound to: BLAKE3 of the header.
-    pub fn binding(self) -> Hash {
-        *blake3::hash(&self.to_bytes()).as_bytes()
-    }
-
-    /// Decodes a header.
+    /// Decodes a header. What is reserved for later versions is left out.
     ///
     /// # Errors
     /// Magic or checksum are wrong, or a later reader is needed.
@@ -144,6 +139,11 @@ impl FileHeader {
         let needs = Needs { memory_mib: u32_at(bytes, 24), blocks: u32_at(bytes, 28) };
         Ok(FileHeader { version, least_reader, form, level: bytes[13], id: u64_at(bytes, 16), needs })
     }
+}
+
+/// What the first member is bound to: BLAKE3 of the header as it is in the file, with what later versions keep in it.
+pub fn header_binding(bytes: &[u8; FILE_HEADER]) -> Hash {
+    *blake3::hash(bytes).as_bytes()
 }
 
 /// The kind of a frame.
@@ -373,7 +373,7 @@ pub struct End {
 }
 
 impl End {
-    /// The end of a member with that head, after the member of that binding (or [`FileHeader::binding`]).
+    /// The end of a member with that head, after the member of that binding, or after the file's header.
     pub fn bound(bytes: u64, hash: Hash, before: &Hash, head: &[u8]) -> End {
         let mut hasher = blake3::Hasher::new();
         hasher.update(before).update(&(head.len() as u64).to_le_bytes()).update(head);

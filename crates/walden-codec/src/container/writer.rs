@@ -9,7 +9,7 @@ use walden_format::stream::StreamInfo;
 use super::Error;
 use super::layout::{
     End, Entry, FORMAT_VERSION, FileForm, FileHeader, Footer, FrameHeader, Hash, Head, Kind, MAX_HEAD,
-    MIN_READER, Meta, Place,
+    MIN_READER, Meta, Place, header_binding,
 };
 use super::limits::Needs;
 use crate::coder::{Encoded, Encoder, Form, Original, start_of};
@@ -367,8 +367,9 @@ impl<W: Write> Writer<W> {
         let WriteOptions { form, level, needs: limit, .. } = self.options;
         let needs = if form == FileForm::Segment { needs } else { limit };
         let header = FileHeader { version: FORMAT_VERSION, least_reader: MIN_READER, form, level, id, needs };
-        self.binding = header.binding();
-        self.write(&header.to_bytes())
+        let bytes = header.to_bytes();
+        self.binding = header_binding(&bytes);
+        self.write(&bytes)
     }
 
     fn frame(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<(), Error> {

@@ -69,7 +69,7 @@ impl<R: Read + Seek> Reader<R> {
 
     /// Whether members that follow each other are bound to each other, from the file's header to the footer.
     fn check_bindings(&self, entries: &[Entry], footer: &Footer, offset: u64) -> Result<(), Error> {
-        let mut before = self.header.map(FileHeader::binding);
+        let mut before = self.header_binding;
         for entry in entries {
             let End { bytes, hash, binding } = entry.end;
             let expected = before.map(|before| End::bound(bytes, hash, &before, &entry.head_bytes).binding);
@@ -131,7 +131,7 @@ impl<R: Read + Seek> Reader<R> {
     /// What a member is bound to, by the index.
     pub(super) fn binding_before(&self, number: u64) -> Option<Hash> {
         match number.checked_sub(1) {
-            None => self.header.map(FileHeader::binding),
+            None => self.header_binding,
             Some(before) => {
                 let index = self.index.as_ref()?;
                 Some(index.get(usize::try_from(before).ok()?)?.end.binding)

@@ -18,6 +18,7 @@ pub(super) use self::pieces::broken;
 use self::pieces::of_member;
 use super::layout::{
     End, Entry, FILE_HEADER, FileForm, FileHeader, FrameHeader, Hash, Head, HeaderFault, Kind, MAGIC,
+    header_binding,
 };
 use super::limits::Needs;
 use super::{Error, ReadLimits};
@@ -37,6 +38,8 @@ pub struct Reader<R> {
     /// Where the bytes of members are that were decoded since it was taken last, if that is counted.
     breakdown: Option<Breakdown>,
     header: Option<FileHeader>,
+    /// What the first member is bound to.
+    header_binding: Option<Hash>,
     /// Bytes of the file; `u64::MAX` of a stream.
     bytes: u64,
     at: u64,
@@ -135,6 +138,7 @@ impl<R: Read + Seek> Reader<R> {
             decoder: Decoder::new(coder_limits),
             breakdown: None,
             header: None,
+            header_binding: None,
             bytes,
             at: 0,
             frame: 0,
@@ -179,6 +183,7 @@ impl<R: Read + Seek> Reader<R> {
         }
         self.id = Some(header.id);
         self.header = Some(header);
+        self.header_binding = Some(header_binding(&bytes));
         self.go_to_start();
         Ok(self)
     }
@@ -350,7 +355,7 @@ impl<R: Read + Seek> Reader<R> {
     /// To the first member.
     fn go_to_start(&mut self) {
         self.go_to(FILE_HEADER as u64, 0, 0);
-        self.binding = self.header.map(FileHeader::binding);
+        self.binding = self.header_binding;
         (self.walked, self.index_passed) = (Some(Vec::new()), None);
     }
 }
