@@ -4,6 +4,7 @@ use walden_format::crc::crc32c_append;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
 use walden_format::reader::Reader;
 
+use super::file_form::FileForm;
 use super::limits::Needs;
 use crate::coder::Form;
 
@@ -34,26 +35,6 @@ pub type Hash = [u8; 32];
 pub const MAX_HEAD: u64 = 1 << 16;
 /// The most bytes of an original in one piece of a member coded as bytes.
 pub const MAX_PIECE: u64 = 64 << 20;
-
-/// One file of one member, or many members.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum FileForm {
-    /// One member that needs nothing else: `NAME.wlz`.
-    Segment = 1,
-    /// Members in order, and an index: `*.wpk`.
-    Pack = 2,
-}
-
-impl FileForm {
-    /// The level between fast and small. Someone waits for a segment, who has it archived; a pack is there to be small.
-    pub const fn default_level(self) -> u8 {
-        match self {
-            FileForm::Segment => 3,
-            FileForm::Pack => 6,
-        }
-    }
-}
 
 /// What a file starts with.
 ///

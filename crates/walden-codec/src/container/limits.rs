@@ -1,6 +1,6 @@
 //! What decoding needs, as a file's header states it, and what a reader allows.
 
-use super::layout::FileForm;
+use super::file_form::FileForm;
 use crate::coder::{self, BLOCK_NOTES};
 
 const MIB: u64 = 1 << 20;

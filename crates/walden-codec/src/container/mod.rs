@@ -6,6 +6,7 @@
 //!
 //! `docs/format.md` says all of it byte for byte.
 
+mod file_form;
 mod layout;
 mod limits;
 mod reader;
@@ -16,7 +17,8 @@ mod writer;
 use std::fmt;
 use std::io;
 
-pub use layout::{End, Entry, FORMAT_VERSION, FileForm, FileHeader, Hash, Head, MIN_READER, Meta, Place};
+pub use file_form::FileForm;
+pub use layout::{End, Entry, FORMAT_VERSION, FileHeader, Hash, Head, MIN_READER, Meta, Place};
 pub use limits::{Excess, Needs, ReadLimits};
 pub use reader::{Binding, Forward, Reader, Summary};
 pub use salvage::{Decode, Loss, Walk, walk};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::ops::ControlFlow;
 
-use super::layout::{Entry, FileForm, Head, Place};
+use super::file_form::FileForm;
+use super::layout::{Entry, Head, Place};
 use super::reader::{Binding, Reader, Summary, broken};
 use super::{Error, ReadLimits};
 

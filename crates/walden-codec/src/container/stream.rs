@@ -5,7 +5,8 @@ use std::io::{Cursor, Read, Write};
 use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
 
-use super::layout::{FileForm, Meta};
+use super::file_form::FileForm;
+use super::layout::Meta;
 use super::reader::Reader;
 use super::writer::{WriteOptions, Writer};
 use super::{Error, ReadLimits};

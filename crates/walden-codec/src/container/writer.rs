@@ -7,9 +7,10 @@ use walden_format::lsn::Lsn;
 use walden_format::stream::StreamInfo;
 
 use super::Error;
+use super::file_form::FileForm;
 use super::layout::{
-    End, Entry, FORMAT_VERSION, FileForm, FileHeader, Footer, FrameHeader, Hash, Head, Kind, MAX_HEAD,
-    MIN_READER, Meta, Place, header_binding,
+    End, Entry, FORMAT_VERSION, FileHeader, Footer, FrameHeader, Hash, Head, Kind, MAX_HEAD, MIN_READER,
+    Meta, Place, header_binding,
 };
 use super::limits::Needs;
 use crate::coder::{Encoded, Encoder, Form, Original, start_of};

@@ -4,8 +4,9 @@ use std::io::{Read, Seek};
 
 use walden_format::reader::Reader as Cursor;
 
+use super::super::file_form::FileForm;
 use super::super::layout::{
-    End, Entry, FILE_HEADER, FOOTER_FRAME, FileForm, FileHeader, Footer, FrameHeader, Hash, Head, Kind, hex,
+    End, Entry, FILE_HEADER, FOOTER_FRAME, FileHeader, Footer, FrameHeader, Hash, Head, Kind, hex,
 };
 use super::super::{Damage, Error};
 use super::{LastHead, Reader, Summary, name_of};

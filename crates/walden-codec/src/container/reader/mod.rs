@@ -16,9 +16,9 @@ pub use self::forward::Forward;
 use self::output::Output;
 pub(super) use self::pieces::broken;
 use self::pieces::of_member;
+use super::file_form::FileForm;
 use super::layout::{
-    End, Entry, FILE_HEADER, FileForm, FileHeader, FrameHeader, Hash, Head, HeaderFault, Kind, MAGIC,
-    header_binding,
+    End, Entry, FILE_HEADER, FileHeader, FrameHeader, Hash, Head, HeaderFault, Kind, MAGIC, header_binding,
 };
 use super::limits::Needs;
 use super::{Error, ReadLimits};
