@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
 use walden_report::units;
+use walden_source::error_text;
 use walden_source::workers::map_in_order;
 
 use crate::arguments::parse_size;
@@ -318,8 +319,11 @@ fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -
         return Err(failure);
     }
     let walk = walk?;
-    let mut lines: Vec<String> =
-        walk.damage.iter().map(|damage| format!("damaged: {}: {damage}", path.display())).collect();
+    let mut lines: Vec<String> = walk
+        .damage
+        .iter()
+        .map(|damage| format!("damaged: {}: {}", path.display(), error_text(damage)))
+        .collect();
     lines.extend(unverified(path, &walk));
     lines.extend(walk.lost.iter().map(|loss| format!("lost: {}: {}", path.display(), words_of(loss))));
     if !lines.is_empty() {

@@ -12,6 +12,7 @@ use walden_codec::coder::Breakdown;
 use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader};
 use walden_report::table::{Row, table};
 use walden_report::units;
+use walden_source::error_text;
 use walden_source::workers::map_in_order;
 
 use crate::breakdown::{self, Counted};
@@ -102,7 +103,7 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
             Ok(found) => {
                 let mut hint = None;
                 for damage in &found.damage {
-                    output::tell(&format!("error: {}: {damage}", path.display()));
+                    output::tell(&format!("error: {}: {}", path.display(), error_text(damage)));
                     hint = hint.or(damage.hint());
                     code = code.max(FOUND);
                 }
@@ -335,7 +336,7 @@ fn as_json(path: &Path, found: &Found) -> Value {
         "compressed_bytes": found.file_bytes,
         "good": found.damage.is_empty() && found.lost.is_empty(),
         "members": members,
-        "damage": found.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "damage": found.damage.iter().map(|damage| error_text(damage)).collect::<Vec<_>>(),
         "lost": lost,
     })
 }

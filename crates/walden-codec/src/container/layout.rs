@@ -192,7 +192,7 @@ impl FrameHeader {
     /// Decodes a frame header. The error has what was expected and what was found.
     pub fn parse(bytes: &[u8; FRAME_HEADER]) -> Result<FrameHeader, (String, String)> {
         if bytes[0..4] != FRAME_MAGIC {
-            return Err((hex(&FRAME_MAGIC), hex(&bytes[0..4])));
+            return Err((format!("magic {}", hex(&FRAME_MAGIC)), hex(&bytes[0..4])));
         }
         let (stored, computed) = checksums(bytes);
         if stored != computed {
@@ -305,10 +305,10 @@ impl Head {
         let form = match form {
             0 => Form::Bytes,
             1 => Form::Records,
-            form => return Err(("a form of content that this version knows", form.to_string())),
+            form => return Err(("a form of content that this version knows", format!("form {form}"))),
         };
         if flags & MUST_KNOW & !(KEYFRAME | HAS_TIME | HAS_MODE) != 0 {
-            return Err(("flags that this version knows", format!("{flags:#04x}")));
+            return Err(("flags that this version knows", format!("flags {flags:#04x}")));
         }
         let timeline = reader.u32().ok_or_else(short)?;
         let start = Lsn(reader.u64().ok_or_else(short)?);
@@ -321,13 +321,14 @@ impl Head {
         let place = match form {
             Form::Bytes => None,
             Form::Records => {
-                let size = SegmentSize::new(size.into()).ok_or(("a size of segments", size.to_string()))?;
+                let size = SegmentSize::new(size.into())
+                    .ok_or(("the size of a segment", format!("{size} bytes")))?;
                 Some(Place { timeline, start, size })
             }
         };
         let keyframe = flags & KEYFRAME != 0;
         if form == Form::Bytes && !keyframe {
-            return Err(("a keyframe", "a member coded as bytes that is none".to_owned()));
+            return Err(("a keyframe", "a member of form bytes that is none".to_owned()));
         }
         let modified = (flags & HAS_TIME != 0).then_some((seconds, nanoseconds));
         let mode = (flags & HAS_MODE != 0).then_some(mode);

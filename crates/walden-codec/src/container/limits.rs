@@ -163,6 +163,11 @@ impl std::fmt::Display for Excess {
             Excess::Spill { needed, allowed } => ("temporary file for pages", needed, allowed),
         };
         let mb = |bytes: u64| bytes.div_ceil(MIB);
-        write!(f, "decoding may need {} MB of {what}: expected at most {} MB", mb(needed), allowed / MIB)
+        write!(
+            f,
+            "cannot decode what may need {} MB of {what}: expected at most {} MB",
+            mb(needed),
+            allowed / MIB
+        )
     }
 }

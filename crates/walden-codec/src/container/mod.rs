@@ -25,6 +25,8 @@ pub use salvage::{Decode, Loss, Walk, walk};
 pub use stream::{compress, decompress};
 pub use writer::{Added, KEYFRAME_BYTES, WriteOptions, Writer};
 
+use crate::Corrupt;
+
 /// Why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -35,11 +37,13 @@ pub enum Error {
     #[error("cannot read or write the original")]
     Original(#[source] io::Error),
     /// The file is something else.
-    #[error("not made by walden compress")]
+    #[error(
+        "cannot read the file's header: expected that of a .wlz or .wpk file, found a file not made by walden compress"
+    )]
     Foreign,
     /// The file needs a reader of a later version of the format.
     #[error(
-        "made by a later version: expected format {FORMAT_VERSION} or older, found one that needs format {0}"
+        "cannot read the file: expected format {FORMAT_VERSION} or older, found one that needs a reader of format {0}"
     )]
     Newer(u16),
     /// The file is not as it was written.
@@ -48,16 +52,19 @@ pub enum Error {
     /// A temporary file could not be written or read, whatever is in the file.
     #[error("cannot keep pages: {0}")]
     Temporary(String),
-    /// A limit.
-    #[error("{what}: expected at most {allowed}, found {found}")]
+    /// A limit of what is written.
+    #[error("cannot {what}: expected at most {allowed} bytes, found {found}")]
     Limit {
-        /// What is limited.
+        /// What cannot be done.
         what: &'static str,
-        /// How much may be.
+        /// Bytes that are allowed.
         allowed: u64,
-        /// How much it is.
+        /// Bytes that it would take.
         found: u64,
     },
+    /// The kind of a frame that readers which do not know it would refuse.
+    #[error("cannot write an extra frame: expected a kind from 128 to 255, found {0}")]
+    ExtraKind(u8),
     /// The file states that decoding may need more than is allowed.
     #[error("{0}")]
     Needs(Excess),
@@ -81,17 +88,20 @@ pub struct Damage {
     pub expected: String,
     /// What was found.
     pub found: String,
+    /// Why what was found cannot be decoded, if its checksum is right.
+    pub source: Option<Corrupt>,
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { part, offset, expected, found, .. } = self;
+        write!(f, "cannot read {part} at offset {offset}")?;
         match &self.member {
-            Some((_, Some(name))) => write!(f, "member {name}: ")?,
-            Some((number, None)) => write!(f, "member {}: ", number.saturating_add(1))?,
+            Some((_, Some(name))) => write!(f, " of member {name}")?,
+            Some((number, None)) => write!(f, " of member {}", number.saturating_add(1))?,
             None => {}
         }
-        let Damage { part, offset, expected, found, .. } = self;
-        write!(f, "{part} at offset {offset}: expected {expected}, found {found}")
+        write!(f, ": expected {expected}, found {found}")
     }
 }
 

@@ -77,7 +77,7 @@ pub fn walk<R: Read + Seek>(
         match next_member(&mut reader, decode, &mut walk, &mut lost) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(())) => break,
-            Err(error @ (Error::Damage(_) | Error::Limit { .. })) => {
+            Err(error @ Error::Damage(_)) => {
                 if index.is_none() {
                     // Of a file whose header is damaged.
                     index = look_up_index(&mut reader);

@@ -240,7 +240,10 @@ impl<W: Write> Writer<W> {
         let allowed = needs.limits(form, level, page_memory).columns.min(PIECE);
         let least = Needs::of_member(form, level, 1, 0).memory();
         match allowed {
-            0 => Err(Error::Limit { what: "bytes of memory", allowed: needs.memory(), found: least }),
+            0 => {
+                let what = "compress for a reader of so little memory";
+                Err(Error::Limit { what, allowed: needs.memory(), found: least })
+            }
             bytes => Ok(bytes),
         }
     }
@@ -273,8 +276,7 @@ impl<W: Write> Writer<W> {
     /// The file system's, and a kind that readers would refuse.
     pub fn add_extra(&mut self, kind: u8, content: &[u8]) -> Result<(), Error> {
         if !Kind(kind).may_be_skipped() {
-            let what = "the kind of an extra frame, counted down from 255";
-            return Err(Error::Limit { what, allowed: 127, found: (255 - kind).into() });
+            return Err(Error::ExtraKind(kind));
         }
         self.identify(&[], &[], self.options.needs)?;
         self.frame(Kind(kind), &[content])
@@ -395,7 +397,7 @@ impl<W: Write> Writer<W> {
 fn check_name(meta: &Meta) -> Result<(), Error> {
     let bytes = meta.name.len() as u64;
     if bytes > MAX_HEAD / 2 {
-        return Err(Error::Limit { what: "bytes of a name", allowed: MAX_HEAD / 2, found: bytes });
+        return Err(Error::Limit { what: "write a member's name", allowed: MAX_HEAD / 2, found: bytes });
     }
     Ok(())
 }

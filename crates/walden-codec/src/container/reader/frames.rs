@@ -132,7 +132,7 @@ impl<R: Read + Seek> Reader<R> {
     pub(super) fn footer(&mut self, frame: FrameHeader, offset: u64) -> Result<Footer, Error> {
         const PART: &str = "the footer";
         if frame.kind != Kind::FOOTER {
-            return Err(self.damage(PART, offset, "the footer", "another frame".to_owned()));
+            return Err(self.damage(PART, offset, "the footer", format!("a frame of kind {}", frame.kind.0)));
         }
         let content = self.content(frame, offset, FOOTER_FRAME, PART)?;
         let found = format!("{} bytes", content.len());
@@ -160,6 +160,7 @@ impl<R: Read + Seek> Reader<R> {
         expected: impl Into<String>,
         found: String,
     ) -> Error {
-        Error::Damage(Box::new(Damage { member: None, part, offset, expected: expected.into(), found }))
+        let expected = expected.into();
+        Error::Damage(Box::new(Damage { member: None, part, offset, expected, found, source: None }))
     }
 }

@@ -6,7 +6,7 @@ use walden_format::reader::Reader as Cursor;
 
 use super::super::file_form::FileForm;
 use super::super::layout::{
-    End, Entry, FILE_HEADER, FOOTER_FRAME, FileHeader, Footer, FrameHeader, Hash, Head, Kind, hex,
+    End, Entry, FILE_HEADER, FOOTER_FRAME, FileHeader, FrameHeader, Hash, Head, Kind, hex,
 };
 use super::super::{Damage, Error};
 use super::{LastHead, Reader, Summary, name_of};
@@ -34,7 +34,8 @@ impl<R: Read + Seek> Reader<R> {
         self.at = offset;
         let frame = self.any_frame_header()?;
         if frame.kind != Kind::INDEX {
-            return Err(self.damage(PART, offset, "the index", format!("a frame of kind {}", frame.kind.0)));
+            let found = format!("a frame of kind {}", frame.kind.0);
+            return Err(self.damage(PART, offset, "the index's frame", found));
         }
         let content = self.content(frame, offset, self.bytes, PART)?;
         let hash = *blake3::hash(&content).as_bytes();
@@ -50,12 +51,8 @@ impl<R: Read + Seek> Reader<R> {
             let entry =
                 Entry::take(&mut cursor).filter(|entry| entry.offset < offset && entry.head.number == number);
             let Some(entry) = entry else {
-                return Err(self.damage(
-                    PART,
-                    offset,
-                    format!("an entry of member {}", number + 1),
-                    "none".to_owned(),
-                ));
+                let expected = format!("an entry of member {}", number + 1);
+                return Err(self.damage(PART, offset, expected, "none".to_owned()));
             };
             entries.push(entry);
         }
@@ -63,13 +60,17 @@ impl<R: Read + Seek> Reader<R> {
             let expected = format!("{} entries", footer.members);
             return Err(self.damage(PART, offset, expected, format!("{} entries", entries.len())));
         }
-        self.check_bindings(&entries, &footer, offset)?;
+        if self.last_binding(&entries, offset)?.is_some_and(|last| last != footer.binding) {
+            let found = hex(&footer.binding);
+            return Err(self.damage("the footer", place, "the last member's binding", found));
+        }
         self.index = Some(entries.clone());
         Ok(entries)
     }
 
-    /// Whether members that follow each other are bound to each other, from the file's header to the footer.
-    fn check_bindings(&self, entries: &[Entry], footer: &Footer, offset: u64) -> Result<(), Error> {
+    /// The last member's binding, if it is known: members that follow each other must be bound to each other, from the file's
+    /// header on.
+    fn last_binding(&self, entries: &[Entry], offset: u64) -> Result<Option<Hash>, Error> {
         let mut before = self.header_binding;
         for entry in entries {
             let End { bytes, hash, binding } = entry.end;
@@ -80,11 +81,7 @@ impl<R: Read + Seek> Reader<R> {
             }
             before = Some(binding);
         }
-        if before.is_some_and(|last| last != footer.binding) {
-            let found = hex(&footer.binding);
-            return Err(self.damage("the footer", offset, "the last member's binding", found));
-        }
-        Ok(())
+        Ok(before)
     }
 
     /// The contents of the frames of a kind, 128 or above, that lie between a pack's last member and its index, which is what
@@ -123,8 +120,8 @@ impl<R: Read + Seek> Reader<R> {
         match head {
             Some(head) if self.last.bytes == entry.head_bytes => Ok(head),
             _ => {
-                let expected = format!("{} where it says", name_of(&entry.head));
-                Err(self.damage("the index", entry.offset, expected, "another member".to_owned()))
+                let expected = format!("{}, as the index has it", name_of(&entry.head));
+                Err(self.damage("a member's head", entry.offset, expected, "another member".to_owned()))
             }
         }
     }

@@ -172,7 +172,7 @@ impl<R: Read + Seek> Reader<R> {
                 self.damage(PART, 0, format!("CRC-32C {stored:08X}"), format!("{computed:08X}"))
             }
             HeaderFault::Form(form) => {
-                self.damage(PART, 12, "a form of files that this version knows", form.to_string())
+                self.damage(PART, 12, "a form of files that this version knows", format!("form {form}"))
             }
         })?;
         let page_memory = self.limits.admit(header.needs).map_err(Error::Needs)?;

@@ -42,13 +42,16 @@ impl OutputCheck {
     pub fn finish(&self, out: &Output<'_>, end: End) -> Result<(), (String, String)> {
         let different = |expected: String, found: String| Err((expected, found));
         if self.bytes != end.bytes {
-            return different(format!("{} bytes", end.bytes), format!("{} bytes", self.bytes));
+            return different(
+                format!("an original of {} bytes", end.bytes),
+                format!("one of {}", self.bytes),
+            );
         }
         let hash = match out {
             Output::Hashed(_) => *self.hasher.finalize().as_bytes(),
             Output::Compared { original, .. } if self.differs || original.len() as u64 != self.bytes => {
                 return different(
-                    format!("{} bytes as they were compressed", original.len()),
+                    format!("the {} bytes that were compressed", original.len()),
                     "others".to_owned(),
                 );
             }
@@ -56,7 +59,7 @@ impl OutputCheck {
         };
         match hash == end.hash {
             true => Ok(()),
-            false => different(format!("BLAKE3 {}", hex(&end.hash)), hex(&hash)),
+            false => different(format!("an original of BLAKE3 {}", hex(&end.hash)), hex(&hash)),
         }
     }
 }

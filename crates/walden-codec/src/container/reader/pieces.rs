@@ -57,7 +57,7 @@ impl<R: Read + Seek> Reader<R> {
         if let Some(out) = &out {
             check
                 .finish(out, end)
-                .map_err(|(expected, found)| self.damage("the original", start, expected, found))?;
+                .map_err(|(expected, found)| self.damage("the pieces", start, expected, found))?;
         }
         let stored = self.at - start;
         let binding = self.bind(head, stored, end)?;
@@ -79,11 +79,12 @@ impl<R: Read + Seek> Reader<R> {
         };
         let allowed = limit.min(MAX_PIECE);
         if head.form == Form::Bytes && original > allowed {
-            let what = "bytes of a piece's original";
-            return Err(Error::Limit { what, allowed, found: original });
+            let expected = format!("an original of at most {allowed} bytes");
+            return Err(self.damage("a piece", offset, expected, format!("one of {original} bytes")));
         }
-        if head.place.is_some_and(|place| place.size.bytes() != original) {
-            return Err(self.damage("a piece", offset, "a whole segment", format!("{original} bytes")));
+        if let Some(segment) = head.place.map(|place| place.size.bytes()).filter(|size| *size != original) {
+            let expected = format!("an original of {segment} bytes, a whole segment");
+            return Err(self.damage("a piece", offset, expected, format!("one of {original} bytes")));
         }
         content.drain(..8);
         let encoded = Encoded { form: head.form, restart: head.keyframe, content };
@@ -95,7 +96,13 @@ impl<R: Read + Seek> Reader<R> {
             return Err(Error::Temporary(failure.to_owned()));
         }
         decoded.map_err(|corrupt| {
-            self.damage("a piece's content", offset, "what was coded", corrupt.0.to_owned())
+            let expected = head.place.map_or_else(
+                || format!("{original} compressed bytes"),
+                |place| format!("the records of the segment at LSN {}", place.start),
+            );
+            let found = "content that cannot be decoded".to_owned();
+            let (member, part, source) = (None, "a piece", Some(corrupt));
+            Error::Damage(Box::new(Damage { member, part, offset, expected, found, source }))
         })
     }
 
@@ -156,10 +163,11 @@ impl<R: Read + Seek> Reader<R> {
 pub(in crate::container) fn broken(head: &Head, offset: u64) -> Error {
     Error::Damage(Box::new(Damage {
         member: Some((head.number, Some(name_of(head)))),
-        part: "a member",
+        part: "the binding",
         offset,
-        expected: "one that is bound to its name and to the members before it".to_owned(),
+        expected: "a member that is bound to its name and to the members before it".to_owned(),
         found: "one of another place or name".to_owned(),
+        source: None,
     }))
 }
 
