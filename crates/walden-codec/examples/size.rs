@@ -1,8 +1,8 @@
 //! How small files become, and how fast: for those who work on the codec.
 //!
-//! `LEVEL` is from 1 to 9; `PACK` lets files follow each other; `SIZES` shows what became of classes. `ENCODES` and
-//! `DECODES` are how many times each file is coded and decoded, of which the fastest counts (not with `PACK`). Seconds
-//! are the processor's, where Linux reports it.
+//! `LEVEL` is from 0 to 9; records are coded at level 0, too, which a container codes as bytes. `PACK` lets files follow each
+//! other; `SIZES` shows what became of classes. `ENCODES` and `DECODES` are how many times each file is coded and decoded, of
+//! which the fastest counts (not with `PACK`). Seconds are the processor's, where Linux reports it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
