@@ -1,4 +1,8 @@
-"""Files, frames, members and packs: "A file" to "A pack" of `docs/format.md`. Every checksum and reserved byte is checked."""
+"""Files, frames, members and packs: "A file" to "A pack" of `docs/format.md`.
+
+Every checksum is checked, also of frames that a reader may leave out. What the text leaves to later versions is left out in a file
+of such a version, and must be zero or missing in one of this version.
+"""
 
 from checksums import blake3, crc32c
 from parts import Cursor, Damage
@@ -7,6 +11,8 @@ MAGIC = b"\x8aWLDN\r\n\x1a"
 FRAME_MAGIC = b"\xf7Wlz"
 VERSION = 1
 HEAD, PIECE, END, INDEX, FOOTER = 1, 2, 3, 4, 5
+# The first kind of those that a reader may leave out, and the only one of them in this version.
+SUMMARY = 128
 MIB = 1 << 20
 KEYFRAME = 1
 # BLAKE3 in Python takes about a second for 100 kB.
@@ -36,8 +42,8 @@ class Frame:
         fields = Cursor(header)
         expect("a frame's magic", FRAME_MAGIC, fields.take(4))
         self.kind = fields.number(1)
-        expect("a frame's reserved bytes", bytes(3), fields.take(3))
-        expect("a frame's file number", file, fields.number(8))
+        file.leave_out("a frame's reserved bytes", fields.take(3))
+        expect("a frame's file number", file.file_number, fields.number(8))
         self.number = fields.number(8)
         expect("a frame's number", number, self.number)
         length, checksum = fields.number(8), fields.number(4)
@@ -46,8 +52,8 @@ class Frame:
 
 
 class Member:
-    def __init__(self, frame):
-        self.frame, self.head = frame, frame.content
+    def __init__(self, file, frame):
+        self.file, self.frame, self.head = file, frame, frame.content
         fields = Cursor(frame.content)
         self.number = fields.number(8)
         form = fields.number(1)
@@ -56,13 +62,15 @@ class Member:
         self.form = ("bytes", "records")[form]
         flags = fields.number(1)
         expect("flag 8 of a member", 0, flags & 8)
+        file.leave_out("the upper flags of a member", [flags & 0xF0])
         self.keyframe = bool(flags & KEYFRAME)
         if form == 0:
             expect("the keyframe flag of form bytes", True, self.keyframe)
-        expect("a member's reserved bytes", bytes(2), fields.take(2))
+        file.leave_out("a member's reserved bytes", fields.take(2))
         self.timeline, self.lsn, self.segment_size = fields.number(4), fields.number(8), fields.number(4)
         fields.take(16)
         self.name = fields.take(fields.number(2))
+        file.leave_out("bytes after a member's name", [fields.left()])
         self.pieces = []
         self.original = bytearray()
 
@@ -78,6 +86,7 @@ class Member:
         self.end, self.stored = frame.content[:72], end_offset - self.frame.offset
         fields = Cursor(frame.content)
         self.length, self.hash, self.binding = fields.number(8), fields.take(32), fields.take(32)
+        self.file.leave_out("bytes after a member's binding", [fields.left()])
         expect("the length of a member", self.length, sum(length for length, _ in self.pieces))
 
     def add_original(self, piece):
@@ -97,28 +106,38 @@ class File:
         expect("the file's magic", MAGIC, header[:8])
         expect("the checksum of the file's header", crc32c(header[:36]), int.from_bytes(header[36:], "little"))
         fields = Cursor(header[8:])
-        _, least_reader = fields.number(2), fields.number(2)
+        self.version, least_reader = fields.number(2), fields.number(2)
         if least_reader > VERSION:
             raise Damage(f"least reader: expected at most {VERSION}, found {least_reader}")
         form, _ = fields.number(1), fields.number(1)
         if form not in (1, 2):
             raise Damage(f"the file's form: expected 1 or 2, found {form}")
         self.is_pack = form == 2
-        expect("the header's reserved bytes", bytes(2), fields.take(2))
+        self.leave_out("the header's reserved bytes", fields.take(2))
         self.file_number = fields.number(8)
         self.memory, self.blocks = fields.number(4) * MIB, fields.number(4)
-        expect("the header's reserved bytes", bytes(4), fields.take(4))
+        self.leave_out("the header's reserved bytes", fields.take(4))
         self.members, self.frames = [], 0
         self.binding = blake3(header)
         self._read(cursor)
 
+    def leave_out(self, what, numbers):
+        """Leaves out what a later version may have put there; in this version, there are zeros or nothing."""
+        if self.version <= VERSION:
+            expect(what, [0] * len(numbers), list(numbers))
+
+    def _frame(self, cursor):
+        frame = Frame(cursor, self, self.frames)
+        self.frames += 1
+        if frame.kind > SUMMARY:
+            self.leave_out("a frame's kind", [frame.kind])
+        return frame
+
     def _next(self, cursor):
         """The next frame that is not of a kind to be left out."""
-        while True:
-            frame = Frame(cursor, self.file_number, self.frames)
-            self.frames += 1
-            if frame.kind < 128:
-                return frame
+        while (frame := self._frame(cursor)).kind >= SUMMARY:
+            pass
+        return frame
 
     def _read(self, cursor):
         while self.is_pack or not self.members:
@@ -126,7 +145,7 @@ class File:
             if frame.kind == INDEX and self.is_pack:
                 return self._finish_pack(frame, cursor)
             expect("a frame's kind", HEAD, frame.kind)
-            member = Member(frame)
+            member = Member(self, frame)
             expect("a member's number", len(self.members), member.number)
             while (frame := self._next(cursor)).kind == PIECE:
                 member.add_piece(frame)
@@ -135,7 +154,8 @@ class File:
             self.binding = bind(self.binding, member.head, member.end)
             expect(f"the binding of {member.name.decode()}", self.binding.hex(), member.binding.hex())
             self.members.append(member)
-        cursor.end("the file")
+        while cursor.left():
+            expect("a frame after the member", True, self._frame(cursor).kind >= SUMMARY)
 
     def _finish_pack(self, frame, cursor):
         index = Cursor(frame.content)

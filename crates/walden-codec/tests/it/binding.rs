@@ -6,59 +6,8 @@ use std::io::Cursor;
 use walden_codec::container::{Binding, FileForm, Reader, Walk, WriteOptions, walk};
 use walden_format::crc::crc32c_append;
 
+use crate::frames::{FOOTER, Frames, HEAD, INDEX, frames, mended};
 use crate::material::{File, limits, mixture, options, read, write};
-
-const HEADER: usize = 40;
-const FRAME: usize = 40;
-const HEAD: u8 = 1;
-const END: u8 = 3;
-const INDEX: u8 = 4;
-const FOOTER: u8 = 5;
-
-/// The frames of a file: kind and content.
-type Frames = Vec<(u8, Vec<u8>)>;
-
-fn frames(file: &[u8]) -> Frames {
-    let mut frames = Vec::new();
-    let mut rest = &file[HEADER..];
-    while !rest.is_empty() {
-        let length = u64::from_le_bytes(rest[24..32].try_into().unwrap()) as usize;
-        frames.push((rest[4], rest[FRAME..FRAME + length].to_vec()));
-        rest = &rest[FRAME + length..];
-    }
-    frames
-}
-
-/// A file of frames after the header of another, with right numbers and checksums.
-fn mended(header: &[u8], frames: &Frames) -> Vec<u8> {
-    let mut file = header[..HEADER].to_vec();
-    let (mut member, mut index_at) = (0_u64, 0);
-    for (number, (kind, content)) in frames.iter().enumerate() {
-        let mut content = content.clone();
-        match *kind {
-            HEAD => content[..8].copy_from_slice(&member.to_le_bytes()),
-            END => member += 1,
-            INDEX => index_at = file.len() as u64,
-            FOOTER => {
-                content[..8].copy_from_slice(&index_at.to_le_bytes());
-                content[8..16].copy_from_slice(&member.to_le_bytes());
-            }
-            _ => {}
-        }
-        let mut frame = [0; FRAME];
-        frame[..4].copy_from_slice(b"\xF7Wlz");
-        frame[4] = *kind;
-        frame[8..16].copy_from_slice(&header[16..24]);
-        frame[16..24].copy_from_slice(&(number as u64).to_le_bytes());
-        frame[24..32].copy_from_slice(&(content.len() as u64).to_le_bytes());
-        frame[32..36].copy_from_slice(&crc32c_append(0, &content).to_le_bytes());
-        let checksum = crc32c_append(0, &frame[..36]);
-        frame[36..40].copy_from_slice(&checksum.to_le_bytes());
-        file.extend(frame);
-        file.extend(content);
-    }
-    file
-}
 
 /// The frames of each member of a pack, and those after the last.
 fn members(pack: &[u8]) -> (Vec<Frames>, Frames) {

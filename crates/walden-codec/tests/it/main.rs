@@ -1,9 +1,11 @@
 //! The container: what comes back, what damage does, and files that earlier versions wrote.
 
+mod additions;
 mod binding;
 mod breakdown;
 mod cases;
 mod container;
 mod damage;
+mod frames;
 mod golden;
 mod material;
