@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the package's wheel with the workspace's target folder, installs it into an environment under target/, and runs its tests.
-# Where there is Java, Spark's too. The arguments are pytest's; --environment alone only installs what the tests need.
+# Where there is Java, Spark's too. The arguments are pytest's; --environment alone only installs what the tests need. What is missing
+# skips tests, or fails those that WALDEN_REQUIRE names: all, or a list of walden, moto, sail, spark (tests/conftest.py).
 #
 # With WALDEN_PYTHON_LIBRARY=../target/debug/lib_walden.so, which `cargo build --workspace` makes, the package is put together around
 # that library: a wheel has other features of its dependencies, and so builds half of them again.
@@ -10,7 +11,11 @@ environment=../target/python
 [ -x "$environment/bin/python" ] || python3 -m venv "$environment"
 
 packages=('maturin>=1.9,<2' duckdb pandas polars pyarrow pytest)
-command -v java >/dev/null && packages+=('pyspark>=4.1,<5')
+# An object store in memory; moto[server] has all of Amazon's other services, which weigh three times as much.
+packages+=('moto[s3]' flask flask-cors)
+# Spark without a JVM, whose release 0.7 refuses the client of Spark 4.3.
+packages+=('pysail>=0.7')
+if command -v java >/dev/null; then packages+=('pyspark[connect]>=4.1,<4.3'); else packages+=('pyspark-client>=4.1,<4.3'); fi
 "$environment/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
 [ "${1:-}" != --environment ] || exit 0
 

@@ -4,11 +4,43 @@ import os
 import pathlib
 import shutil
 import subprocess
+from collections.abc import Generator
 
 import pytest
 
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", pathlib.Path(__file__).resolve().parents[2] / "target"))
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "testdata" / "golden"
+
+# What tests may lack. Without it they are skipped, for a reason that begins with "needs NAME: ".
+NEEDS = ("walden", "moto", "sail", "spark")
+Report = pytest.TestReport | pytest.CollectReport
+REQUIRED = {name.strip() for name in os.environ.get("WALDEN_REQUIRE", "").split(",")} - {""}
+
+
+def pytest_configure() -> None:
+    """A misspelt requirement would require nothing."""
+    if unknown := REQUIRED - {"all", *NEEDS}:
+        raise pytest.UsageError(f"WALDEN_REQUIRE names {', '.join(sorted(unknown))}, expected one of: all, {', '.join(NEEDS)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Report, Report]:
+    return fail_if_required((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Report, Report]:
+    return fail_if_required((yield))
+
+
+def fail_if_required(report: Report) -> Report:
+    """The report of a test or a file, as a failure if it was skipped for want of something that WALDEN_REQUIRE names."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if "all" in REQUIRED or any(reason.startswith(f"needs {name}: ") for name in REQUIRED):
+            report.outcome = "failed"
+            report.longrepr = f"WALDEN_REQUIRE={os.environ['WALDEN_REQUIRE']}: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +89,7 @@ def program() -> str:
     """The program `walden`."""
     found = shutil.which("walden") or shutil.which("walden", path=TARGET / "debug")
     if found is None:
-        pytest.skip("the program walden has not been built")
+        pytest.skip("needs walden: the program has not been built")
     return found
 
 

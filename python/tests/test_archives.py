@@ -37,8 +37,9 @@ def test_rows_of_an_archive_are_those_of_its_segments(log: str, archive: pathlib
 
 
 def test_an_archive_in_an_object_store(log: str, archive: pathlib.Path) -> None:
-    server = pytest.importorskip("moto.server")
-    boto3 = pytest.importorskip("boto3")
+    need = "needs moto: pip install 'moto[s3]' flask flask-cors"
+    server = pytest.importorskip("moto.server", reason=need)
+    boto3 = pytest.importorskip("boto3", reason=need)
     moto = server.ThreadedMotoServer(port=0)
     moto.start()
     try:

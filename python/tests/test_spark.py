@@ -10,9 +10,10 @@ import pytest
 
 import walden
 
-pytest.importorskip("pyspark")
+# Other programs have the package too, but for Spark itself.
+pytest.importorskip("pyspark.core", reason="needs spark: pip install pyspark")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-    pytest.skip("Spark needs Java", allow_module_level=True)
+    pytest.skip("needs spark: no Java", allow_module_level=True)
 
 from pyspark.sql import SparkSession, functions  # noqa: E402
 
