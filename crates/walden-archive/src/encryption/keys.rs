@@ -18,7 +18,7 @@ use age::{DecryptError, Decryptor, EncryptError, Encryptor};
 use age_core::format::{FileKey, Stanza};
 use serde::{Deserialize, Serialize};
 
-use super::{Encrypted, KEYS, SUFFIX, failure};
+use super::{KEYS, SUFFIX, failure};
 use crate::store::{Cause, Created, Store, StoreError};
 
 /// The stanza's type.
@@ -143,8 +143,7 @@ fn read_statement(
 ///
 /// # Errors
 /// An archive that has something in it already, or keys of other users; the store's.
-pub fn initialise(store: &Encrypted, users: &[User]) -> Result<Statement, StoreError> {
-    let inner = store.inner();
+pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement, StoreError> {
     let refused = |problem: &str| failure(inner, "encrypt", "the archive", Cause::Other, problem);
     if users.is_empty() {
         return Err(refused("expected at least one recipient who can read, found none"));
@@ -168,15 +167,10 @@ pub fn initialise(store: &Encrypted, users: &[User]) -> Result<Statement, StoreE
             "expected an archive with nothing in it, found one in use; an archive is encrypted from its beginning or not at all: import it into a new one",
         ));
     }
-    let made = write(inner, 1, vec![Identity::generate()], users.to_vec())?;
-    // A plain push at the same moment would have decided otherwise.
-    if exists(inner, crate::name::IDENTITY)? && !store.is_encrypted()? {
-        return Err(refused("a push stored something at the same moment, in plain"));
-    }
-    Ok(made)
+    write(inner, 1, vec![Identity::generate()], users.to_vec())
 }
 
-fn exists(inner: &dyn Store, key: &str) -> Result<bool, StoreError> {
+pub(super) fn exists(inner: &dyn Store, key: &str) -> Result<bool, StoreError> {
     match inner.size(key) {
         Ok(_) => Ok(true),
         Err(error) if error.cause == Cause::NotFound => Ok(false),
@@ -195,20 +189,23 @@ pub enum Change {
     Rotate,
 }
 
-/// Writes a further generation of keys; needs the private key of a user.
+/// Writes a further generation of keys; needs the private key of a user, which the file has.
 ///
 /// After a removal the earlier generations, which the removed users can decrypt, are removed too.
 ///
 /// # Errors
 /// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, and the store's.
-pub fn change(store: &Encrypted, change: &Change) -> Result<Statement, StoreError> {
-    let inner = store.inner();
+pub(super) fn change(
+    inner: &dyn Store,
+    identity: Option<&Path>,
+    change: &Change,
+) -> Result<Statement, StoreError> {
     let refused = |problem: String| failure(inner, "change", "the keys", Cause::Other, problem);
     let Some(before) = newest(inner)? else {
         return Err(refused("the archive is not encrypted".to_owned()));
     };
     let first = before.recipients.first().cloned().unwrap_or_default();
-    let mut identities = unlock(inner, &first, store.options().identity.as_deref())?;
+    let mut identities = unlock(inner, &first, identity)?;
     let mut users = before.users.clone();
     match change {
         Change::Add(added) => {

@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use serde::Deserialize;
 
 use super::engine::Engine;
+#[cfg(feature = "encryption")]
+use super::keys::{self, Change, Statement, User};
 use super::{Encryption, KEYS, KeyOptions, SUFFIX, failure, is_plain, sealed};
 use crate::name::IDENTITY;
 use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
@@ -56,6 +58,31 @@ impl Encrypted {
     /// What is known of the archive's keys on this side.
     pub fn options(&self) -> &KeyOptions {
         &self.options
+    }
+
+    /// Gives a new archive a key pair of its own, which these users can read; the statement of the keys that are there, if these
+    /// were written by an interrupted call before.
+    ///
+    /// # Errors
+    /// An archive that has something in it already, or keys of other users; the store's.
+    #[cfg(feature = "encryption")]
+    pub fn initialise_keys(&self, users: &[User]) -> Result<Statement, StoreError> {
+        let made = keys::initialise(self.inner(), users)?;
+        // A plain push at the same moment would have decided otherwise.
+        if keys::exists(self.inner(), IDENTITY)? && !self.is_encrypted()? {
+            let problem = "a push stored something at the same moment, in plain";
+            return Err(failure(self.inner(), "encrypt", "the archive", Cause::Other, problem));
+        }
+        Ok(made)
+    }
+
+    /// Writes a further generation of keys; needs the private key of a user.
+    ///
+    /// # Errors
+    /// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, and the store's.
+    #[cfg(feature = "encryption")]
+    pub fn change_keys(&self, change: &Change) -> Result<Statement, StoreError> {
+        keys::change(self.inner(), self.options.identity.as_deref(), change)
     }
 
     /// Whether the archive is encrypted.

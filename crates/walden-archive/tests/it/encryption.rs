@@ -272,7 +272,7 @@ fn an_archive_in_use_is_not_made_an_encrypted_one() {
     push(&archive(root.path()), &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
     let store = Encrypted::new(Box::new(Folder::new(root.path().join("archive"))), KeyOptions::default());
     let users = [keys::User::parse(&keys::generate().recipient).expect("a recipient")];
-    let error = keys::initialise(&store, &users).expect_err("in use");
+    let error = store.initialise_keys(&users).expect_err("in use");
     assert!(format!("{error:?}").contains("import it into a new one"), "{error:?}");
     assert!(!root.path().join("archive/keys").exists());
 }
@@ -285,18 +285,18 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     let as_second = KeyOptions { identity: Some(second.identity.clone()), ..set.server.clone() };
     assert_eq!(cause(set.get(&as_second, 0)), Cause::WrongIdentity);
     let added = keys::User::parse(&format!("second={}", second.recipient)).expect("a user");
-    let made = keys::change(&set.store(&set.reader), &keys::Change::Add(vec![added.clone()])).expect("added");
+    let made = set.store(&set.reader).change_keys(&keys::Change::Add(vec![added.clone()])).expect("added");
     assert_eq!((made.generation, made.users.len(), made.recipients.len()), (2, 2, 1));
     set.get(&as_second, 0).expect("readable");
     set.get(&set.reader, 1).expect("still readable");
-    assert!(keys::change(&set.store(&set.reader), &keys::Change::Add(vec![added])).is_err(), "twice");
+    assert!(set.store(&set.reader).change_keys(&keys::Change::Add(vec![added])).is_err(), "twice");
     // The first user goes; what is stored from now on is encrypted to another key.
     let gone = keys::Change::Remove(vec![set.user.recipient.clone()]);
-    let made = keys::change(&set.store(&as_second), &gone).expect("removed");
+    let made = set.store(&as_second).change_keys(&gone).expect("removed");
     assert_eq!((made.generation, made.users.len(), made.recipients.len()), (3, 1, 2));
     assert_eq!(cause(set.get(&set.reader, 0)), Cause::WrongIdentity);
     let last = keys::Change::Remove(vec!["second".to_owned()]);
-    assert!(keys::change(&set.store(&as_second), &last).is_err(), "nobody would be left");
+    assert!(set.store(&as_second).change_keys(&last).is_err(), "nobody would be left");
     let history = set.path().join("pg_wal/00000002.history");
     fs::write(&history, "1\t0/3000000\tx\n").expect("a history");
     let unpinned = KeyOptions::default();

@@ -163,7 +163,7 @@ pub fn encrypt(root: &Path, user: &User) -> (KeyOptions, KeyOptions) {
     let store = Encrypted::new(Box::new(Folder::new(root.join("archive"))), KeyOptions::default());
     archive(root);
     let users = [keys::User::parse(&user.recipient).expect("a recipient")];
-    let statement = keys::initialise(&store, &users).expect("keys");
+    let statement = store.initialise_keys(&users).expect("keys");
     let server = KeyOptions { recipient: Some(statement.recipients[0].clone()), identity: None };
     let reader = KeyOptions { identity: Some(user.identity.clone()), ..server.clone() };
     (server, reader)

@@ -67,7 +67,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let (archive, _) = place.open()?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
-        walden_archive::encryption::keys::initialise(archive.encrypted(), &args.recipients)?;
+        archive.encrypted().initialise_keys(&args.recipients)?;
     }
     let probe = walden_archive::probe::probe(&archive).context("cannot use the archive")?;
     archive.found()?;

@@ -120,7 +120,7 @@ fn generate(output: &PathBuf) -> Result<()> {
 
 fn change(place: &Place, change: &Change) -> Result<()> {
     let (archive, section) = place.open()?;
-    let statement = keys::change(archive.encrypted(), change)?;
+    let statement = archive.encrypted().change_keys(change)?;
     let mut text = table(archive.store().location(), &statement);
     if let (Some(newest), false) = (statement.recipients.first(), matches!(change, Change::Add(_))) {
         let _ = writeln!(
