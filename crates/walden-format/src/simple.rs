@@ -22,7 +22,7 @@ use crate::record::{
     block_id,
 };
 use crate::rmgr::rmid;
-use crate::stream::StreamInfo;
+use crate::version::Major;
 
 /// Bytes of a block's header that names its relation.
 pub const BLOCK_HEADER: usize = BlockHeader::WIDTH;
@@ -41,7 +41,7 @@ pub(crate) const LENGTHS: RangeInclusive<usize> = RECORD_HEADER + MAIN_HEADER..=
 pub struct SimpleRecord<'a> {
     /// The LSN of its first byte.
     pub lsn: Lsn,
-    stream: &'a StreamInfo,
+    version: Major,
     /// All ones if there is a block, else 0: fields of the block are masked with it.
     block_mask: u64,
     /// The page's bytes around the start of the record.
@@ -55,19 +55,14 @@ impl<'a> SimpleRecord<'a> {
     ///
     /// `None` near the ends of a page, where the bytes around the record would be beyond it.
     #[inline(always)]
-    pub(crate) fn at(
-        page: &'a [u8],
-        at: usize,
-        address: Lsn,
-        stream: &'a StreamInfo,
-    ) -> Option<SimpleRecord<'a>> {
+    pub(crate) fn at(page: &'a [u8], at: usize, address: Lsn, version: Major) -> Option<SimpleRecord<'a>> {
         let around: &[u8; BEFORE + BEHIND] = page.get(at.wrapping_sub(BEFORE)..)?.first_chunk()?;
         let header = RecordHeader::parse(&around[BEFORE..])?;
         let total_len = header.total_len as usize;
         let bytes = page.get(at..at.checked_add(total_len)?)?;
         let block_mask = BLOCK_MASKS[usize::from(around[BEFORE + RECORD_HEADER])];
         let lsn = Lsn(address.0.wrapping_add(at as u64));
-        let record = SimpleRecord { lsn, stream, block_mask, around, bytes };
+        let record = SimpleRecord { lsn, version, block_mask, around, bytes };
         let main_at = record.main_at();
         let (flags, data_len) = (record.flags(), record.data_len());
         let is_simple = (total_len <= *LENGTHS.end())
@@ -196,7 +191,7 @@ impl<'a> SimpleRecord<'a> {
         work(&Record {
             lsn: self.lsn,
             end: self.end(),
-            version: self.stream.version,
+            version: self.version,
             header: self.header(),
             blocks: if self.has_block() { &blocks } else { &[] },
             origin: None,
@@ -222,20 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::lsn::SegmentSize;
     use crate::record::decode;
-    use crate::version::Major;
-
-    fn info() -> StreamInfo {
-        StreamInfo {
-            version: Major::V18,
-            timeline: 1,
-            system_id: 1,
-            segment_size: SegmentSize::new(16 << 20).unwrap(),
-            page_bytes: 8192,
-            data_page_bytes: 8192,
-        }
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 8192, ..ProptestConfig::default() })]
@@ -268,8 +250,7 @@ mod tests {
             page.extend([main_id, main_len]);
             page.resize(at + space, 9);
             let address = Lsn(0x30_0000);
-            let stream = info();
-            if let Some(simple) = SimpleRecord::at(&page, at, address, &stream) {
+            if let Some(simple) = SimpleRecord::at(&page, at, address, Major::V18) {
                 prop_assert!(rmid != rmid::XLOG);
                 prop_assert_eq!(simple.lsn, address.plus(at as u64));
                 prop_assert_eq!(simple.end(), simple.lsn.plus(total_len.into()).aligned());

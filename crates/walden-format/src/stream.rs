@@ -529,9 +529,9 @@ impl Decoder {
         if address.0.checked_add(page.len() as u64).is_none() {
             return at;
         }
-        let (start, info, is_checked) = (at, self.info, self.is_checked(page, address));
+        let (start, version, is_checked) = (at, self.info.version, self.is_checked(page, address));
         while at < limit {
-            let Some(record) = SimpleRecord::at(page, at, address, &info) else { break };
+            let Some(record) = SimpleRecord::at(page, at, address, version) else { break };
             let header = record.header();
             if header.prev != previous || !is_checked && record.crc(crc) != header.crc {
                 break;

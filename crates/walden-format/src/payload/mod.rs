@@ -1,6 +1,6 @@
 //! The fields of records: their main data, and their blocks' data where it has fields of its own.
 //!
-//! [`parse`] reads the kinds that have a decoder in the table of [`crate::rmgr`]. The structures are those of PostgreSQL's
+//! [`parse`] reads the kinds of [`crate::rmgr`] that have a row in the table of `decoders`. The structures are those of PostgreSQL's
 //! headers; where a field changed between versions, the version is checked as the field is read. Nothing is copied: lists
 //! are read out of the record's bytes while they are iterated.
 //!
@@ -18,6 +18,7 @@ use crate::version::Major;
 pub mod brin;
 pub mod btree;
 pub mod dbase;
+mod decoders;
 mod fields;
 pub mod gin;
 pub mod gist;
@@ -44,9 +45,6 @@ pub(crate) use fields::Fields;
 pub use fields::{Item, Items, Text, offset_numbers};
 pub use layout::BlockId;
 pub use timestamp::Timestamp;
-
-/// How a row of the table of kinds reads its records' fields.
-pub(crate) type Decode = for<'a> fn(&Record<'a>, &mut Fields<'a>) -> Result<Payload<'a>, PayloadError>;
 
 /// The fields of a record.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -140,7 +138,7 @@ pub enum Payload<'a> {
 /// Bytes that the kind's structure does not account for are an error, as much as missing ones.
 pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
     let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
-    let Some(decode) = kind.row(record.version).and_then(|row| row.decode) else {
+    let Some(decode) = decoders::decoder(kind, record.version) else {
         return Ok(Payload::Opaque);
     };
     let mut fields = Fields::of_main_data(record, kind);

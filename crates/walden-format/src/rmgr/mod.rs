@@ -1,18 +1,17 @@
 //! Resource managers and their kinds of record.
 //!
-//! One row of [`rows`] says everything about a kind: who writes it, its number, its name, in which versions, which of its
-//! images no checkpoint setting avoids, and how its fields are read. `rmgrlist.h`, the `*_identify` functions in
-//! `src/backend/access/rmgrdesc` and the callers that pass `REGBUF_FORCE_IMAGE` decide.
+//! One row of [`rows`] says everything about a kind: who writes it, its number, its name, in which versions, and which of its
+//! images no checkpoint setting avoids. `rmgrlist.h`, the `*_identify` functions in `src/backend/access/rmgrdesc` and the callers
+//! that pass `REGBUF_FORCE_IMAGE` decide. How its fields are read is in a table of [`crate::payload`].
 
 use std::borrow::Cow;
 
-use crate::payload::Decode;
 use crate::version::Major::{self, V9_6, V10, V11, V12, V13, V14, V15, V16, V17, V18, V19};
 
 pub mod info;
 mod kinds;
 
-use kinds::KINDS;
+pub(crate) use kinds::KINDS;
 
 /// A kind of record: a resource manager's number and the bits of the info byte that distinguish its records.
 ///
@@ -60,8 +59,13 @@ impl Kind {
     /// Everything about this kind, if `version` writes it.
     #[inline]
     pub fn row(self, version: Major) -> Option<&'static KindRow> {
-        let row = *TABLES[version as usize].rows.get(self.index())?;
-        KINDS.get(usize::from(row))
+        KINDS.get(self.row_index(version)?)
+    }
+
+    /// Where the kind's row is in [`KINDS`], which has no such row if `version` does not write it.
+    #[inline]
+    pub(crate) fn row_index(self, version: Major) -> Option<usize> {
+        KindTable::of(version).rows.get(self.index()).map(|row| usize::from(*row))
     }
 
     /// The kind's name as that version's pg_waldump prints it: `INSERT+INIT`, or `UNKNOWN (f0)`.
@@ -206,16 +210,9 @@ pub struct KindRow {
     pub until: Option<Major>,
     /// Which of its images are there for other reasons than a checkpoint.
     pub images: Images,
-    /// Reads its fields; `None`: they are [`crate::payload::Payload::Opaque`].
-    pub(crate) decode: Option<Decode>,
 }
 
 impl KindRow {
-    /// Whether [`crate::payload::parse`] reads its fields.
-    pub fn has_payload(&self) -> bool {
-        self.decode.is_some()
-    }
-
     /// Whether `version` writes it.
     pub const fn is_of(&self, version: Major) -> bool {
         let late = match self.until {
