@@ -2,7 +2,7 @@
 
 use super::huffman::Huffman;
 use super::sequences::{SHORTEST, Sequences};
-use super::{LONGEST, Release, Sequence, literals};
+use super::{MAX_SOURCE_BYTES, Release, Sequence, literals, min_gain};
 
 /// Shorter sources are never compressed.
 const MIN_SOURCE_BYTES: usize = 7;
@@ -38,7 +38,7 @@ impl Frames {
     /// Appends the frame that the release writes for `source` (at most 32,768 bytes) with these sequences. Bytes after the last
     /// sequence are literals.
     pub fn frame(&mut self, release: Release, source: &[u8], sequences: &[Sequence], target: &mut Vec<u8>) {
-        debug_assert!(source.len() <= LONGEST);
+        debug_assert!(source.len() <= MAX_SOURCE_BYTES);
         header(source.len(), target);
         let start = target.len();
         target.extend_from_slice(&[0; 3]);
@@ -61,7 +61,7 @@ impl Frames {
         sequences: &[Sequence],
         target: &mut Vec<u8>,
     ) -> bool {
-        if !(MIN_SOURCE_BYTES..=LONGEST).contains(&source.len()) {
+        if !(MIN_SOURCE_BYTES..=MAX_SOURCE_BYTES).contains(&source.len()) {
             return false;
         }
         let fits = self.collect_literals(source, sequences);
@@ -94,11 +94,6 @@ impl Frames {
         self.literals.extend_from_slice(rest);
         true
     }
-}
-
-/// Bytes that compression must save for a block or its literals (`ZSTD_minGain`).
-pub(super) fn min_gain(len: usize) -> usize {
-    (len >> 6) + 2
 }
 
 /// Appends the frame header with the content size and without a checksum.
@@ -163,7 +158,7 @@ mod tests {
         let mut number = numbers(42);
         let mut frames = Frames::default();
         let mut compressed = 0;
-        let around = |len: usize| len - 3..(len + 4).min(LONGEST + 1);
+        let around = |len: usize| len - 3..(len + 4).min(MAX_SOURCE_BYTES + 1);
         let lengths =
             (0..300).chain([512, 1024, 4096, 8192, 16_384, 32_768].into_iter().flat_map(around)).enumerate();
         for (round, len) in lengths {
@@ -192,7 +187,7 @@ mod tests {
                 judge(&mut frames, &source);
                 // One that is more frequent makes the others' codes longer.
                 source.extend(std::iter::repeat_n(200, 4000));
-                source.truncate(LONGEST);
+                source.truncate(MAX_SOURCE_BYTES);
                 judge(&mut frames, &source);
             }
         }
@@ -206,7 +201,7 @@ mod tests {
             let mut source = Vec::new();
             let (mut count, mut next) = (one, two);
             for byte in 0..40 {
-                if source.len() + count > LONGEST {
+                if source.len() + count > MAX_SOURCE_BYTES {
                     break;
                 }
                 source.extend(std::iter::repeat_n(byte * 3, count));
@@ -308,7 +303,7 @@ mod tests {
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..2000),
         ) {
             let mut source: Vec<u8> = order.iter().flat_map(|at| at.get(&words)).copied().collect();
-            source.truncate(LONGEST);
+            source.truncate(MAX_SOURCE_BYTES);
             judge(&mut Frames::default(), &source);
         }
     }

@@ -1,8 +1,7 @@
 //! The literals section of a block: raw, one repeated byte (RLE), or Huffman-coded.
 
-use super::Release;
-use super::frame::min_gain;
 use super::huffman::{Huffman, Outcome};
+use super::{Release, min_gain};
 
 /// Fewer literals are never compressed.
 const MIN_TO_COMPRESS: usize = 64;

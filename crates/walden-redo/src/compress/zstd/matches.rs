@@ -5,7 +5,7 @@
 //! later; a match of at least eight bytes; a shorter one, unless the next position has a long one. A match from a table is
 //! extended in both directions. After many positions without a match, the step grows.
 
-use super::{LONGEST, Release, Sequence};
+use super::{MAX_SOURCE_BYTES, Release, Sequence};
 use crate::compress::pglz::same_start;
 
 /// No match begins where fewer bytes remain (`HASH_READ_SIZE`).
@@ -34,10 +34,10 @@ impl Default for Matches {
 
 impl Matches {
     /// Replaces the content of `out` by the sequences that `release` finds in `source`. Bytes after the last match are literals; so
-    /// are all bytes of a source longer than [`LONGEST`].
+    /// are all bytes of a source longer than [`MAX_SOURCE_BYTES`].
     pub fn sequences(&mut self, release: Release, source: &[u8], out: &mut Vec<Sequence>) {
         out.clear();
-        if !(MIN_REMAINING..=LONGEST).contains(&source.len()) {
+        if !(MIN_REMAINING..=MAX_SOURCE_BYTES).contains(&source.len()) {
             return;
         }
         // The parameters of level 3 for up to 16 KiB, or up to 128 KiB, reduced for shorter sources
@@ -373,9 +373,9 @@ mod tests {
             };
             let one = |copied| vec![Sequence { literals: 2, offset: 1, copied }];
             // Position 1 is the first that is searched for, and a copy from one before may begin right after it.
-            assert_eq!(counted(LONGEST), one(LONGEST as u32 - 2));
+            assert_eq!(counted(MAX_SOURCE_BYTES), one(MAX_SOURCE_BYTES as u32 - 2));
             assert_eq!(counted(8192), one(8190));
-            assert_eq!(counted(LONGEST + 1), []);
+            assert_eq!(counted(MAX_SOURCE_BYTES + 1), []);
             assert_eq!(counted(0), []);
             assert_eq!(counted(9), []);
         }

@@ -43,7 +43,7 @@ impl Release {
 }
 
 /// PostgreSQL's largest page, and the longest source here: positions are of 16 bits, and for longer ones libzstd has more rules.
-const LONGEST: usize = 32_768;
+const MAX_SOURCE_BYTES: usize = 32_768;
 
 /// Literals, then a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,6 +55,11 @@ struct Sequence {
     offset: u32,
     /// Bytes copied, 3 or more.
     copied: u32,
+}
+
+/// Bytes that compression must save for a block or its literals (`ZSTD_minGain`).
+fn min_gain(len: usize) -> usize {
+    (len >> 6) + 2
 }
 
 /// A compressor; its buffers are reused from call to call.
@@ -70,7 +75,7 @@ impl Zstd {
     /// is longer than PostgreSQL's largest page.
     pub fn compress(&mut self, release: Release, source: &[u8], target: &mut Vec<u8>) -> bool {
         target.clear();
-        if source.len() > LONGEST {
+        if source.len() > MAX_SOURCE_BYTES {
             return false;
         }
         self.matches.sequences(release, source, &mut self.sequences);
