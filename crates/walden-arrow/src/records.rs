@@ -2,7 +2,7 @@
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{UInt8Type, UInt16Type, UInt32Type, UInt64Type};
-use walden_format::record::Record;
+use walden_format::record::{self, Record};
 use walden_format::rmgr::{Kind, KindTable};
 use walden_format::simple::SimpleRecord;
 
@@ -147,7 +147,7 @@ impl Rows for RecordRows {
                 let nulls = null_if(&self.origin.values, |origin| *origin > u16::MAX.into());
                 numbers::<UInt16Type>(origins, nulls)
             }
-            "bytes" => self.length.map::<UInt32Type>(aligned),
+            "bytes" => self.length.map::<UInt32Type>(record::aligned_len),
             "record_length" => self.length.map::<UInt32Type>(|bytes| bytes),
             "main_data_length" => self.main_data.map::<UInt32Type>(|bytes| bytes),
             "block_data_length" => self.block_data.map::<UInt32Type>(|bytes| bytes),
@@ -163,11 +163,6 @@ impl Rows for RecordRows {
                 .unwrap_or_else(|| unreachable!("records has no column {name}")),
         }
     }
-}
-
-/// Bytes of a record with its alignment. None is longer than 1 GB.
-fn aligned(bytes: u32) -> u32 {
-    bytes.saturating_add(7) & !7
 }
 
 /// Numbers of which 0 stands for none.

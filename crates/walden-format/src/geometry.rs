@@ -61,6 +61,14 @@ impl Geometry {
         if self.segment_size.offset_of(page) == 0 { LONG_HEADER } else { SHORT_HEADER }
     }
 
+    /// Up to where a log whose bytes have come up to `end` can be decoded: not into a page whose header has come in part.
+    #[inline]
+    pub fn decodable_end(self, end: Lsn) -> Lsn {
+        let in_page = self.offset_in_page(end);
+        let page = Lsn(end.0 - in_page);
+        if in_page < self.header_bytes(page) as u64 { page } else { end }
+    }
+
     /// Bytes of the headers of all pages that start in `from..to`.
     #[inline]
     pub fn header_bytes_between(self, from: Lsn, to: Lsn) -> u64 {
@@ -186,6 +194,19 @@ mod tests {
         }
         let default = Geometry::with_default_pages(SegmentSize::DEFAULT);
         assert_eq!(Geometry::new(SegmentSize::DEFAULT, 8192), Some(default));
+    }
+
+    #[test]
+    fn headers_are_decoded_whole() {
+        let geometry = Geometry::with_default_pages(SegmentSize::DEFAULT);
+        let segment = SegmentSize::DEFAULT.start_of(3);
+        for (page, header) in [(segment, LONG_HEADER), (segment.plus(8192), SHORT_HEADER)] {
+            for bytes in 0..100 {
+                let end = page.plus(bytes);
+                let expected = if bytes < header as u64 { page } else { end };
+                assert_eq!(geometry.decodable_end(end), expected);
+            }
+        }
     }
 
     proptest! {

@@ -18,8 +18,8 @@ use crate::crc::{BEFORE, BEHIND, RecordCrc};
 use crate::lsn::Lsn;
 use crate::record::block_flags::{FORK_MASK, HAS_DATA, HAS_IMAGE, SAME_REL, WILL_INIT};
 use crate::record::{
-    BlockHeader, BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator, SHORT_DATA_HEADER,
-    block_id,
+    self, BlockHeader, BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator,
+    SHORT_DATA_HEADER, block_id,
 };
 use crate::rmgr::rmid;
 use crate::version::Major;
@@ -153,8 +153,7 @@ impl<'a> SimpleRecord<'a> {
     /// Bytes of the record and of the padding after it.
     #[inline(always)]
     pub fn aligned_len(&self) -> u32 {
-        // No longer than `LENGTHS` allow, aligned.
-        ((self.bytes.len() as u32).wrapping_add(7)) & !7
+        record::aligned_len(self.bytes.len() as u32)
     }
 
     /// The data of the block; empty without a block.

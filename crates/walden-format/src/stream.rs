@@ -442,7 +442,7 @@ impl Decoder {
             here
         } else {
             self.state = State::Between;
-            align(rest as usize).min(here)
+            (record::aligned_len(rest) as usize).min(here)
         };
         if skipped > 0 {
             visitor.continuation(lsn, skipped as u64);
@@ -575,7 +575,7 @@ impl Decoder {
             check_crc(crc, &header, lsn)?;
         }
         // A truncated segment may lack the alignment after its last record.
-        let end = page.len().min(at + align(bytes.len()));
+        let end = page.len().min(at + record::aligned_len(header.total_len) as usize);
         let range = (lsn, address.plus(end as u64));
         let StreamInfo { version, data_page_bytes, .. } = self.info;
         let decoded = record::decode(bytes, header, range, version, data_page_bytes, &mut self.blocks);
@@ -622,7 +622,7 @@ impl Decoder {
         if let Some(crc) = partial.crc {
             check_crc(crc32c_append(crc, &self.held[..20]), &header, lsn)?;
         }
-        let end = page.len().min(align(at + taken));
+        let end = page.len().min(at + record::aligned_len(taken as u32) as usize);
         let range = (lsn, address.plus(end as u64));
         let decoded = record::decode(
             &self.held,
@@ -717,10 +717,6 @@ impl<V: Visitor> CrcWork for PageRecords<'_, V> {
 
 fn is_switch(header: &RecordHeader) -> bool {
     header.rmid == rmid::XLOG && header.info & info::RMGR_MASK == info::xlog::SWITCH
-}
-
-fn align(bytes: usize) -> usize {
-    (bytes + 7) & !7
 }
 
 fn check_continuation(header: &PageHeader, address: Lsn, expected: u32) -> Result<(), Fault> {

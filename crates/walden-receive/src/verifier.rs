@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
-use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+use walden_format::page::LONG_HEADER;
 use walden_format::record::Record;
 use walden_format::rmgr::{info, rmid};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
@@ -85,14 +85,7 @@ impl Verifier {
             }
         };
         let page_bytes = info.page_bytes as usize;
-        let in_last_page = self.tail.len() % page_bytes;
-        let last_page = Lsn(end.0 - in_last_page as u64);
-        let header = if self.size.offset_of(last_page) == 0 { LONG_HEADER } else { SHORT_HEADER };
-        // A header that has come in part is none yet.
-        let whole = match in_last_page < header {
-            true => self.tail.len() - in_last_page,
-            false => self.tail.len(),
-        };
+        let whole = info.geometry().decodable_end(end).bytes_since(self.tail_start) as usize;
         let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX));
         let mut last = Last::default();
         decoder.push(&self.tail[..whole], &mut last)?;

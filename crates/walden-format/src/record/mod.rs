@@ -58,6 +58,12 @@ pub const ORIGIN_HEADER: usize = 3;
 /// Bytes of the header that names the toplevel transaction.
 pub const TOPLEVEL_XID_HEADER: usize = 5;
 
+/// Bytes of a record of `total_len` bytes and of the padding after it (`MAXALIGN`). None is longer than [`MAX_RECORD_BYTES`].
+#[inline(always)]
+pub const fn aligned_len(total_len: u32) -> u32 {
+    total_len.wrapping_add(7) & !7
+}
+
 /// The header that every record begins with (`XLogRecord`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecordHeader {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use walden_format::fault::Fault;
 use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
-use walden_format::page::{LONG_HEADER, PageHeader, SHORT_HEADER};
+use walden_format::page::{LONG_HEADER, PageHeader};
 use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
 
 use super::files::Nothing;
@@ -320,15 +320,11 @@ impl Log {
             }
             self.trim();
         }
-        let in_last_page = self.tail.len() % page_bytes;
-        let last_page = self.tail_start.plus((self.tail.len() - in_last_page) as u64);
-        let is_first = self.info.segment_size.offset_of(last_page) == 0;
-        let header = if is_first { LONG_HEADER } else { SHORT_HEADER };
-        // Records are aligned to 8 bytes, and a header that has come in part is none yet.
-        let partial = if in_last_page < header { 0 } else { in_last_page & !7 };
-        let whole = self.tail.len() - in_last_page;
+        // Records and headers of pages are aligned to 8 bytes.
+        let end = self.tail_start.plus(self.tail.len() as u64 & !7);
+        let decodable = self.info.geometry().decodable_end(end).bytes_since(self.tail_start) as usize;
         let mut decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
-        let decoded = decoder.push(&self.tail[..whole + partial], visitor);
+        let decoded = decoder.push(&self.tail[..decodable], visitor);
         self.place = decoder.place().unwrap_or(self.place);
         decoded?;
         self.trim();
