@@ -14,11 +14,6 @@ mod syncing;
 mod uploading;
 mod verifier;
 
-#[cfg(test)]
-#[allow(dead_code, reason = "walden-format's own tests use all of it")]
-#[path = "../../walden-format/tests/it/writer.rs"]
-mod writer;
-
 pub use error::ReceiveError;
 pub use event::{Event, Observer};
 pub use options::{AckAfter, Options};

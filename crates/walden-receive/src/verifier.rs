@@ -130,9 +130,9 @@ const MAX_TAIL: usize = 64 << 20;
 #[cfg(test)]
 mod tests {
     use walden_format::version::Major;
+    use walden_testing::writer::LogWriter;
 
     use super::*;
-    use crate::writer::LogWriter;
 
     const SEGMENT: u64 = 1 << 20;
     const START: Lsn = Lsn(3 * SEGMENT);

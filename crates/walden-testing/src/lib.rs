@@ -3,6 +3,8 @@
 //! [`Need`] is the table of these programs. A test asks for one by [`Need::find`] or `postgres` and hands the error on;
 //! [`run`], a harness with the arguments and the output of the standard one, then shows the test as ignored and counts it so
 //! in its closing line. Where the environment variable `WALDEN_REQUIRE` names the program, the test fails instead.
+//!
+//! [`writer`] writes logs by hand, for the tests of all crates that read them.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +12,7 @@ mod harness;
 mod need;
 #[cfg(feature = "servers")]
 mod servers;
+pub mod writer;
 
 pub use harness::{IntoOutcome, Outcome, Test, run};
 pub use need::{Missing, Need};

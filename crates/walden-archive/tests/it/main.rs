@@ -11,7 +11,3 @@ mod requests;
 mod round_trip;
 mod source;
 mod watched;
-
-#[allow(dead_code, reason = "walden-format's own tests use all of it")]
-#[path = "../../../walden-format/tests/it/writer.rs"]
-mod writer;

@@ -12,8 +12,7 @@ use walden_archive::store::{Folder, Store};
 use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
-
-use crate::writer::LogWriter;
+use walden_testing::writer::LogWriter;
 
 /// The segments of a version: names and bytes, consecutive.
 pub fn segments(version: &str) -> Vec<(String, Vec<u8>)> {

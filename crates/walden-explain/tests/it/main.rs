@@ -5,7 +5,3 @@ mod checkpoints;
 mod findings;
 mod material;
 mod transactions;
-
-#[allow(dead_code, reason = "walden-format's own tests use all of it")]
-#[path = "../../../walden-format/tests/it/writer.rs"]
-mod writer;

@@ -14,8 +14,7 @@ use walden_format::version::Major;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 use walden_source::open;
-
-use crate::writer::LogWriter;
+use walden_testing::writer::LogWriter;
 
 pub const SEGMENT: usize = 1 << 20;
 pub const GOLDEN: [&str; 10] = [

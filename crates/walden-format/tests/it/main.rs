@@ -3,4 +3,3 @@
 mod damage;
 mod records;
 mod stream;
-mod writer;

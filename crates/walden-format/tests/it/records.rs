@@ -7,9 +7,9 @@ use walden_format::fault::FaultKind;
 use walden_format::lsn::Lsn;
 use walden_format::records::{ReadError, RecordReader};
 use walden_format::version::Major;
+use walden_testing::writer::PAGE;
 
 use crate::stream::sample;
-use crate::writer::PAGE;
 
 type LsnAndBytes = (Lsn, Vec<u8>);
 

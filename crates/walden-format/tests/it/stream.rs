@@ -9,8 +9,7 @@ use walden_format::page::PageHeader;
 use walden_format::record::Record;
 use walden_format::stream::{Decoder, Place, Progress, Visitor};
 use walden_format::version::Major;
-
-use crate::writer::{LogWriter, PAGE, header_bytes};
+use walden_testing::writer::{LogWriter, PAGE, header_bytes};
 
 #[derive(Default)]
 struct Seen {

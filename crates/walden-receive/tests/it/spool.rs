@@ -5,9 +5,9 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_receive::spool::{Position, Spool, SpoolError};
+use walden_testing::writer::LogWriter;
 
 use crate::disk::{Failure, Memory};
-use crate::writer::LogWriter;
 
 const SEGMENT: u64 = 1 << 20;
 /// The first segment of the log.

@@ -8,10 +8,9 @@ use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::compress::Method;
 use walden_source::inventory::Inventory;
+use walden_testing::writer::LogWriter;
 use walden_whatif::learn::Origin;
 use walden_whatif::{Bucket, Forecast, Prediction, Question, predict};
-
-use crate::writer::LogWriter;
 
 /// Predicts sets of settings, each as `name=value ...`.
 fn forecast(folder: &Path, changes: &[&str]) -> Forecast {

@@ -3,7 +3,3 @@
 mod forecast;
 mod hostile;
 mod predicted;
-
-#[allow(dead_code, reason = "walden-format's own tests use all of it")]
-#[path = "../../../walden-format/tests/it/writer.rs"]
-mod writer;

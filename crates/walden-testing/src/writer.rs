@@ -6,20 +6,26 @@ use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
+/// Bytes of a page of the log.
 pub const PAGE: usize = 8192;
 
 /// A log that grows record by record, from the start of a segment of 1 MB.
 pub struct LogWriter {
+    /// What the pages' headers say; changes are for the pages to come.
     pub info: StreamInfo,
+    /// Where the log starts.
     pub start: Lsn,
+    /// The log so far.
     pub bytes: Vec<u8>,
     /// Where each whole record starts, and its bytes.
     pub records: Vec<(Lsn, Vec<u8>)>,
+    /// What the next record points back to.
     pub previous: Lsn,
     overwrite: bool,
 }
 
 impl LogWriter {
+    /// An empty log of a version.
     pub fn new(version: Major) -> LogWriter {
         let info = StreamInfo {
             version,
@@ -33,6 +39,7 @@ impl LogWriter {
         LogWriter { info, start, bytes: Vec::new(), records: Vec::new(), previous: Lsn(40), overwrite: false }
     }
 
+    /// The LSN of the log's end.
     pub fn position(&self) -> Lsn {
         self.start.plus(self.bytes.len() as u64)
     }
