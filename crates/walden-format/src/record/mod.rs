@@ -349,8 +349,14 @@ fn decode_headers(
     if whole - at != claimed {
         return Err(RecordError::Length { available: (whole - at) as u32, claimed });
     }
-    let mut offset = at as u32;
-    for block in blocks.iter_mut() {
+    place_contents(blocks, at as u32);
+    Ok(Headers { origin, toplevel_xid, main_header_len, main_len })
+}
+
+/// Sets where the blocks' images and data start: one behind the other from `offset` on.
+#[inline(always)]
+fn place_contents(blocks: &mut [BlockRef], mut offset: u32) {
+    for block in blocks {
         if let Some(image) = &mut block.image {
             image.offset = offset;
             offset += u32::from(image.len);
@@ -358,5 +364,4 @@ fn decode_headers(
         block.data_offset = offset;
         offset += u32::from(block.data_len);
     }
-    Ok(Headers { origin, toplevel_xid, main_header_len, main_len })
 }

@@ -177,11 +177,12 @@ pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: boo
     normalize_poor(counts, total, log, rare)
 }
 
+/// The normalized count of a symbol that has no states yet.
+const OPEN: i16 = -2;
+
 /// The second method (`FSE_normalizeM2`), if rounding took too much from the most frequent symbol: rare symbols get one state
 /// first, the others share the remaining states in proportion.
 fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option<Shares> {
-    const OPEN: i16 = -2;
-
     let mut shares = [0_i16; MAX_SYMBOLS];
     let low = total >> log;
     let mut low_for_one = ((u64::from(total) * 3) >> (log + 1)) as u32;
@@ -235,11 +236,17 @@ fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option
         }
         return Some(shares);
     }
+    share_in_proportion(counts, &mut shares, total, left, log)?;
+    Some(shares)
+}
+
+/// Gives `left` states to the [`OPEN`] symbols, whose counts add up to `total`. `None` if a symbol would get none.
+fn share_in_proportion(counts: &[u32], shares: &mut Shares, total: u32, left: u32, log: u32) -> Option<()> {
     let scale = 62 - log;
     let half = (1_u64 << (scale - 1)) - 1;
     let step = ((u64::from(left) << scale) + half) / u64::from(total);
     let mut sum = half;
-    for (&count, share) in counts.iter().zip(&mut shares) {
+    for (&count, share) in counts.iter().zip(shares) {
         if *share == OPEN {
             let end = sum + u64::from(count) * step;
             let states = (end >> scale) - (sum >> scale);
@@ -250,7 +257,7 @@ fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option
             sum = end;
         }
     }
-    Some(shares)
+    Some(())
 }
 
 /// Appends the normalized counts (`FSE_writeNCount`), each in as many bits as the number of remaining states needs.
