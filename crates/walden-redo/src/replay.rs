@@ -41,7 +41,7 @@ impl BlockSet {
         self.0 |= 1_u64.checked_shl(index as u32).unwrap_or(0);
     }
 
-    /// Whether the set has this block id.
+    /// Whether the set has the block at this place.
     #[inline]
     pub fn has(self, index: usize) -> bool {
         index < 64 && self.0 >> index & 1 != 0

@@ -182,7 +182,7 @@ impl<'r> Step<'_, 'r> {
         self.record.block(id)
     }
 
-    /// The data of a block; `None` if the record has none for it.
+    /// The data of a block; empty if the record has none for it.
     pub fn data(&self, id: u8) -> &'r [u8] {
         self.record.block(id).map_or(&[], |block| self.record.block_data(block))
     }

@@ -323,12 +323,12 @@ impl<T: Item + fmt::Debug> fmt::Debug for Items<'_, T> {
 /// `[3, 4, 5]`; of a long list the beginning, and how many there are.
 impl<T: Item + fmt::Display> fmt::Display for Items<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MOST: usize = 8;
+        const MAX_LISTED: usize = 8;
         f.write_str("[")?;
-        for (at, item) in self.take(MOST).enumerate() {
+        for (at, item) in self.take(MAX_LISTED).enumerate() {
             write!(f, "{}{item}", if at == 0 { "" } else { ", " })?;
         }
-        if self.len() > MOST {
+        if self.len() > MAX_LISTED {
             write!(f, ", ... {} in all", self.len())?;
         }
         f.write_str("]")

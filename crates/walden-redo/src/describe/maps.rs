@@ -72,8 +72,8 @@ pub(super) fn free_space(page: &Page, block: u32, description: &mut Description)
 
 /// What a class of free space stands for at least (`fsm_space_cat_to_avail`).
 fn free_bytes(class: u8) -> u32 {
-    const MOST: u32 = 8160;
-    if class == u8::MAX { MOST } else { u32::from(class) * 32 }
+    const MAX_FREE_BYTES: u32 = 8160;
+    if class == u8::MAX { MAX_FREE_BYTES } else { u32::from(class) * 32 }
 }
 
 #[cfg(test)]
