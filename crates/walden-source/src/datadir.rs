@@ -35,7 +35,6 @@ pub struct DataDir {
     backup_start: Option<Lsn>,
     open: FxHashMap<FileKey, OpenFile>,
     clock: u64,
-    torn: u64,
 }
 
 /// Why a folder cannot be read as a data directory.
@@ -114,7 +113,7 @@ impl DataDir {
             Err(error) => return Err(error),
         };
         let open = FxHashMap::default();
-        Ok(DataDir { path: path.into(), version, control, backup_start, open, clock: 0, torn: 0 })
+        Ok(DataDir { path: path.into(), version, control, backup_start, open, clock: 0 })
     }
 
     /// Opens a base backup, or the data directory of a server that was stopped.
@@ -150,11 +149,6 @@ impl DataDir {
     /// Whether the files are a backup's, which replay of the log from [`DataDir::redo_from`] on makes whole.
     pub fn is_backup(&self) -> bool {
         self.backup_start.is_some()
-    }
-
-    /// Pages that were taken for missing because their checksum is wrong: see [`BasePages`].
-    pub fn torn_pages(&self) -> u64 {
-        self.torn
     }
 
     /// Reads a page; whether there is one. None is there past the end of the file.
@@ -268,9 +262,7 @@ impl BasePages for DataDir {
         if !self.read_page(key.relation, key.fork, key.block, &mut page.0)? {
             return Ok(false);
         }
-        let holds = self.checksum_holds(key.block, page);
-        self.torn += u64::from(!holds);
-        Ok(holds)
+        Ok(self.checksum_holds(key.block, page))
     }
 
     fn may_be_torn(&self) -> bool {

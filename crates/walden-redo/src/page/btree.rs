@@ -31,8 +31,6 @@ use super::special::SpecialArea;
 use super::tid::{TID_BYTES, Tid};
 use super::{PAGE_CONTENTS, Page};
 
-/// The block of every index's metapage (`BTREE_METAPAGE`), which has no siblings.
-pub const BTREE_METAPAGE: u32 = 0;
 /// The sibling of a page at the end of its level (`P_NONE`).
 pub const P_NONE: u32 = 0;
 /// The line pointer of a page's high key (`P_HIKEY`), which all pages have but the last of a level.

@@ -23,8 +23,6 @@ use super::special::SpecialArea;
 use super::tid::{INVALID_BLOCK, TID_BYTES, Tid};
 use super::{PAGE_BYTES, PAGE_CONTENTS, Page, u16_in};
 
-/// Bytes of `GinMetaPageData`.
-pub const GIN_META_BYTES: usize = 56;
 /// Where segments and posting items start on a page of a posting tree (`GinDataPageGetData`).
 pub const GIN_DATA: usize = PAGE_CONTENTS + GIN_RIGHT_BOUND_BYTES;
 /// Bytes of the right bound before them, with padding.

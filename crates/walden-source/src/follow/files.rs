@@ -133,29 +133,6 @@ impl FolderFollower {
         Err(FollowError::NoWal { path: folder.into() })
     }
 
-    /// Begins at the first record at or after `from`, which lies in a segment of `timeline`.
-    ///
-    /// # Errors
-    /// The folder cannot be read, or has no valid WAL there.
-    pub fn from_record(folder: &Path, timeline: Timeline, from: Lsn) -> Result<FolderFollower, FollowError> {
-        let none = || FollowError::NoWal { path: folder.into() };
-        for name in segments_in(folder)?.into_iter().filter(|name| name.timeline == timeline) {
-            let Some(info) = read_info(folder, name)? else { continue };
-            let size = info.segment_size;
-            if name.number(size) != Some(size.segment_of(from)) {
-                continue;
-            }
-            let page = Lsn(from.0 - from.0 % u64::from(info.page_bytes));
-            let mut first = First { from, found: None };
-            let mut decoder = Decoder::new(info, page, Lsn(u64::MAX));
-            read_records(folder, &Held::default(), &mut decoder, page, &mut vec![0; WINDOW], &mut first)?;
-            let (position, previous) = first.found.ok_or_else(none)?;
-            let place = Place { position, previous: Some(previous), is_switched: false };
-            return Ok(FolderFollower::at(folder, info, place));
-        }
-        Err(none())
-    }
-
     fn at(folder: &Path, info: StreamInfo, place: Place) -> FolderFollower {
         FolderFollower {
             folder: folder.into(),
