@@ -5,14 +5,12 @@ use walden_format::rmgr::{Kind, rmid};
 
 use crate::page::brin::{BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR};
 use crate::page::btree::MAX_BT_CYCLE_ID;
+use crate::page::gin;
 use crate::page::gist::GIST_PAGE_ID;
 use crate::page::hash::HASHO_PAGE_ID;
 use crate::page::sequence::SEQ_MAGIC;
 use crate::page::spgist::SPGIST_PAGE_ID;
 use crate::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page};
-
-/// Bits of a GIN page's flags (`ginblock.h`).
-const GIN_PAGE_FLAGS: u16 = 0x00FF;
 
 /// The kind of file that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -57,7 +55,7 @@ impl Family {
             8 if page.u32_at(special) == SEQ_MAGIC => Family::Sequence,
             8 if mark == SPGIST_PAGE_ID => Family::SpGist,
             8 if (BRIN_PAGETYPE_META..=BRIN_PAGETYPE_REGULAR).contains(&mark) => Family::Brin,
-            8 if mark & !GIN_PAGE_FLAGS == 0 => Family::Gin,
+            8 if mark & !gin::flags::ALL == 0 => Family::Gin,
             16 if mark == HASHO_PAGE_ID => Family::Hash,
             16 if mark == GIST_PAGE_ID => Family::Gist,
             16 if mark <= MAX_BT_CYCLE_ID => Family::Btree,

@@ -10,6 +10,7 @@ use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_redo::PAGE_BYTES;
 use walden_redo::Touched;
+use walden_redo::page::LINE_POINTER_BYTES;
 
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::settings::Settings;
@@ -87,7 +88,7 @@ pub struct Counter {
 }
 
 /// `sizeof(ItemIdData)`
-const LINE_POINTER: f64 = 4.0;
+const LINE_POINTER: f64 = LINE_POINTER_BYTES as f64;
 /// Fill of a leaf page after rightmost splits (`BTREE_DEFAULT_FILLFACTOR`), and the long-run mean for random keys.
 const RIGHTMOST_FILL: f64 = 0.9;
 const USUAL_FILL: f64 = 0.7;

@@ -62,7 +62,7 @@ impl Work {
     }
 }
 
-const PAGE_BYTES: f64 = 8192.0;
+const PAGE_BYTES: f64 = walden_redo::PAGE_BYTES as f64;
 
 /// What each kind of work takes, in nanoseconds of the recovering process, with pages and WAL in memory.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]

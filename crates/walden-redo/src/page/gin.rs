@@ -70,6 +70,8 @@ pub mod flags {
     pub const GIN_LIST_FULLROW: u16 = 1 << 5;
     pub const GIN_INCOMPLETE_SPLIT: u16 = 1 << 6;
     pub const GIN_COMPRESSED: u16 = 1 << 7;
+    /// All that PostgreSQL has.
+    pub const ALL: u16 = 0x00FF;
 }
 
 /// A GIN page's special area.
