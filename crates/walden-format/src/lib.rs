@@ -29,4 +29,5 @@ pub mod records;
 pub mod rmgr;
 pub mod simple;
 pub mod stream;
+pub mod transam;
 pub mod version;

@@ -17,6 +17,7 @@ use walden_format::record::{
 };
 use walden_format::rmgr::info::{btree, heap, heap2, smgr, xact};
 use walden_format::rmgr::rmid;
+use walden_format::transam::FIRST_NORMAL_OID;
 use walden_redo::Touched;
 use walden_redo::{PAGE_BYTES, reconstruct};
 
@@ -70,10 +71,8 @@ const USUAL_KEY: i32 = XlHeapHeader::WIDTH as i32 + 1 + 8;
 const UPDATE: u32 = XlHeapUpdate::WIDTH as u32;
 const DELETE: u32 = XlHeapDelete::WIDTH as u32;
 const INVALIDATION: u32 = InvalidationMessage::WIDTH as u32;
-/// `FirstNormalObjectId`: files of the catalog have smaller numbers until they are rewritten.
-const FIRST_NORMAL: u32 = 16_384;
 /// `xl_xact_dbinfo`, which a commit has for its invalidation messages or for logical decoding (`XactLogCommitRecord`).
-const DATABASE: i32 = 8;
+const DATABASE: i32 = DBINFO_BYTES as i32;
 /// `xl_xact_xinfo`, which a commit without anything else to log does not have (`XLOG_XACT_HAS_INFO`).
 const XINFO: i32 = 4;
 
@@ -165,7 +164,7 @@ fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Varia
         }
         return variant;
     };
-    let is_catalog = block.relation.relation < FIRST_NORMAL;
+    let is_catalog = block.relation.relation < FIRST_NORMAL_OID;
     let kind = record.rmgr_info() & KIND_MASK;
     let changes_row = match record.header.rmid {
         rmid::HEAP => matches!(kind, heap::INSERT | heap::DELETE | heap::UPDATE | heap::HOT_UPDATE),

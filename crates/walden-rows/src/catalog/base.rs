@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 use walden_format::record::{Fork, RelFileLocator};
+use walden_format::transam::FIRST_NORMAL_XID;
 use walden_redo::Page;
 use walden_redo::page::ItemState;
 use walden_redo::page::heap_tuple::{HeapTupleHeader, infomask};
@@ -237,13 +238,11 @@ impl CommitLog {
     }
 
     fn by(&mut self, xid: u32) -> io::Result<By> {
-        /// `FirstNormalTransactionId`
-        const FIRST_NORMAL: u32 = 3;
         /// Transactions in a segment: 4 in a byte, 32 pages.
         const IN_SEGMENT: u32 = 4 * 8192 * 32;
         match xid {
             0 => return Ok(By::Nobody),
-            1..FIRST_NORMAL => return Ok(By::Frozen),
+            1..FIRST_NORMAL_XID => return Ok(By::Frozen),
             _ => {}
         }
         let number = xid / IN_SEGMENT;

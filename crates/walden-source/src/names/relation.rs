@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use walden_format::transam::FIRST_NORMAL_OID;
+
 /// OIDs below this one belong to what initdb makes (`FirstNormalObjectId`).
-pub const FIRST_USER_OID: u32 = 16384;
+pub const FIRST_USER_OID: u32 = FIRST_NORMAL_OID;
 
 /// Something with a file: a table, an index, a sequence; and partitioned ones, which have none.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -5,6 +5,7 @@
 
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::{heap, heap2};
+use walden_format::transam::FIRST_NORMAL_XID;
 use walden_format::version::Major;
 
 use crate::manager::{Manager, PagesAround};
@@ -98,8 +99,7 @@ fn set_prunable(page: &mut Page, xid: u32) {
 
 /// Which of two transactions is older (`TransactionIdPrecedes`).
 fn precedes(one: u32, other: u32) -> bool {
-    const FIRST_NORMAL: u32 = 3;
-    if one < FIRST_NORMAL || other < FIRST_NORMAL {
+    if one < FIRST_NORMAL_XID || other < FIRST_NORMAL_XID {
         one < other
     } else {
         (one.wrapping_sub(other) as i32) < 0

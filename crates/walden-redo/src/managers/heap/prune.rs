@@ -9,6 +9,7 @@ use walden_format::payload::heap::{
 use walden_format::payload::offset_numbers;
 use walden_format::reader::Reader;
 use walden_format::version::Major;
+use walden_format::transam::FROZEN_XID;
 
 use super::UNREADABLE;
 use super::visibility_map;
@@ -23,8 +24,6 @@ const CHANGES: u16 = PruneFlags::HAS_FREEZE_PLANS
     | PruneFlags::HAS_REDIRECTIONS
     | PruneFlags::HAS_DEAD_ITEMS
     | PruneFlags::HAS_NOW_UNUSED_ITEMS;
-/// `FrozenTransactionId`
-const FROZEN_XID: u32 = 2;
 
 const CUT: Misfit = Misfit("the record has not all its line pointers");
 
