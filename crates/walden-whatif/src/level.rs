@@ -9,7 +9,7 @@ use walden_format::payload::heap::{
     XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate,
 };
 use walden_format::payload::standby::InvalidationMessage;
-use walden_format::payload::xact::TransactionFlags;
+use walden_format::payload::xact::{DBINFO_BYTES, TransactionFlags, XINFO_BYTES};
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{
@@ -74,7 +74,7 @@ const INVALIDATION: u32 = InvalidationMessage::WIDTH as u32;
 /// `xl_xact_dbinfo`, which a commit has for its invalidation messages or for logical decoding (`XactLogCommitRecord`).
 const DATABASE: i32 = DBINFO_BYTES as i32;
 /// `xl_xact_xinfo`, which a commit without anything else to log does not have (`XLOG_XACT_HAS_INFO`).
-const XINFO: i32 = 4;
+const XINFO: i32 = XINFO_BYTES as i32;
 
 /// How a record that was written under `from` differs under `to`.
 pub fn variant(record: &Record<'_>, touched: &[Touched], from: Level, to: Level) -> Variant {

@@ -27,6 +27,14 @@ layout! {
     }
 }
 
+layout! {
+    /// What precedes the tuple in block 0's data of an `INSERT_POST`.
+    BtreePostingOffset[2] {
+        /// `postingoff`: where the posting list before the tuple is split.
+        0 posting_offset: u16,
+    }
+}
+
 /// `INSERT_LEAF`, `INSERT_UPPER`, `INSERT_META`; since 13 `INSERT_POST`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeInsert<'a> {
@@ -118,6 +126,14 @@ pub struct DedupInterval {
     pub tuples: u16,
 }
 
+impl DedupInterval {
+    /// The interval as [`BtreeDedup::intervals`] reads it.
+    pub fn to_bytes(self) -> [u8; 4] {
+        let ([a, b], [c, d]) = (self.offset.to_le_bytes(), self.tuples.to_le_bytes());
+        [a, b, c, d]
+    }
+}
+
 impl Item for DedupInterval {
     fn width(_: Major) -> usize {
         4
@@ -173,8 +189,17 @@ pub struct DeletedItems<'a> {
     pub deleted: Items<'a, u16>,
     /// Line pointers of posting lists that were made shorter.
     pub updated: Items<'a, u16>,
-    /// Table rows that were removed from these posting lists.
+    /// How many TIDs were removed from these posting lists.
     pub removed_from_updated: u32,
+}
+
+layout! {
+    /// `xl_btree_update`: precedes the TIDs that a posting list loses, as their positions in the list, 2 bytes each. There is one for
+    /// each of [`DeletedItems::updated`].
+    XlBtreeUpdate[2] {
+        /// `ndeletedtids`: how many.
+        0 removed: u16,
+    }
 }
 
 pub(crate) fn delete<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
@@ -234,12 +259,12 @@ fn deleted_items<'a>(
     };
     let deleted = data.items("deleted", deleted)?;
     let updated = data.items("updated", updated)?;
-    // Then for each of the latter which of its rows were removed.
+    // Then for each of the latter which of its TIDs were removed.
     let mut removed_from_updated = 0;
     for _ in 0..updated.len() {
-        let rows = data.u16("ndeletedtids")?;
-        data.items::<u16>("deletedtids", rows)?;
-        removed_from_updated += u32::from(rows);
+        let removed = data.u16("ndeletedtids")?;
+        data.items::<u16>("deletedtids", removed)?;
+        removed_from_updated += u32::from(removed);
     }
     data.end("updates")?;
     Ok(Some(DeletedItems { deleted, updated, removed_from_updated }))

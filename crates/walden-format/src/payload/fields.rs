@@ -240,6 +240,12 @@ pub fn offset_numbers(bytes: &[u8]) -> impl ExactSizeIterator<Item = u16> + Clon
     bytes.as_chunks().0.iter().map(|number| u16::from_le_bytes(*number))
 }
 
+/// Appends numbers of line pointers as [`offset_numbers`] reads them.
+#[inline]
+pub fn push_offset_numbers(out: &mut Vec<u8>, numbers: impl IntoIterator<Item = u16>) {
+    out.extend(numbers.into_iter().flat_map(u16::to_le_bytes));
+}
+
 impl Item for u32 {
     fn width(_: Major) -> usize {
         4

@@ -7,6 +7,8 @@ use super::listing::flags;
 
 /// Size of `GinMetaPageData` in bytes.
 pub const META_DATA: usize = 56;
+/// Size of a downlink of a posting tree (`PostingItem`) in bytes: a child's block and the greatest TID in it.
+pub const POSTING_ITEM: usize = 10;
 
 flags! {
     /// What sort of page an `INSERT` or a `SPLIT` changes (`GIN_INSERT_*`, `GIN_SPLIT_*`).
@@ -58,8 +60,44 @@ layout! {
     }
 }
 
-/// What an insertion into a leaf of a posting tree, and a vacuum of it, does to a segment (`GIN_SEGMENT_*`): block 0's data is
-/// the number of actions, 2 bytes, and for each action the segment's number, 1 byte, the action, 1 byte, and what it adds.
+layout! {
+    /// `ginxlogInsertDataInternal`: block 0's data of an `INSERT` into an inner page of a posting tree.
+    GinInsertDataInternal[12] {
+        /// The position of the new downlink.
+        0 offset: u16,
+        /// The downlink, a `PostingItem`.
+        2 item: [u8; POSTING_ITEM],
+    }
+}
+
+layout! {
+    /// `ginxlogRecompressDataLeaf`: block 0's data of an `INSERT` into a leaf of a posting tree, and of a `VACUUM_DATA_LEAF_PAGE`,
+    /// begins with it. For each action a [`GinSegmentChange`] follows, and what it adds.
+    GinRecompressDataLeaf[2] {
+        /// How many actions.
+        0 actions: u16,
+    }
+}
+
+layout! {
+    /// What precedes what an action adds.
+    GinSegmentChange[2] {
+        /// The number of the segment.
+        0 segment: u8,
+        /// The [`SegmentAction`].
+        1 action: u8,
+    }
+}
+
+layout! {
+    /// What precedes the TIDs of a [`SegmentAction::AddItems`].
+    GinAddedItems[2] {
+        /// How many TIDs.
+        0 count: u16,
+    }
+}
+
+/// What an action does to a segment of a posting tree's leaf (`GIN_SEGMENT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SegmentAction {
@@ -71,7 +109,7 @@ pub enum SegmentAction {
     Insert = 2,
     /// Puts the segment that follows in its place.
     Replace = 3,
-    /// Adds the TIDs that follow, after their number, 2 bytes.
+    /// Adds the TIDs that follow, after [`GinAddedItems`].
     AddItems = 4,
 }
 

@@ -43,6 +43,42 @@ layout! {
     }
 }
 
+layout! {
+    /// Which bit of a bitmap page changes: block 2's data of `ADD_OVFL_PAGE`, and block 5's of `SQUEEZE_PAGE`.
+    HashBitmapBit[4] {
+        /// The bit's number on the page.
+        0 bit: u32,
+    }
+}
+
+layout! {
+    /// What changes in the meta page: block 4's data of `ADD_OVFL_PAGE`, and block 6's of `SQUEEZE_PAGE`.
+    HashFirstFree[4] {
+        /// `hashm_firstfree`: the bit of the first overflow page that may be free.
+        0 bit: u32,
+    }
+}
+
+layout! {
+    /// The part of block 2's data of a `SPLIT_ALLOCATE_PAGE` that is there with [`HashSplitFlags::UPDATES_MASKS`].
+    HashSplitMasks[8] {
+        /// `hashm_lowmask`
+        0 low: u32,
+        /// `hashm_highmask`
+        4 high: u32,
+    }
+}
+
+layout! {
+    /// The part of block 2's data of a `SPLIT_ALLOCATE_PAGE` that is there with [`HashSplitFlags::UPDATES_SPLIT_POINT`].
+    HashSplitPoint[8] {
+        /// `hashm_ovflpoint`
+        0 point: u32,
+        /// The split point's count in `hashm_spares`.
+        4 spares: u32,
+    }
+}
+
 flags! {
     /// What a split changes in the meta page (`XLH_SPLIT_META_*`), in the order of block 2's data.
     HashSplitFlags(u8) {

@@ -204,7 +204,7 @@ mod tests {
         DeleteFlags, InfoBits, InsertFlags, SharedLengths, UpdateFlags, XlHeapDelete, XlHeapHeader,
         XlHeapInsert, XlHeapMultiInsert, XlHeapUpdate,
     };
-    use crate::payload::{brin, gin, gist, hash, heap, spgist};
+    use crate::payload::{brin, btree, generic, gin, gist, hash, heap, seq, spgist};
 
     /// What is written is read as the same, whatever the bytes; all but padding and booleans come back.
     fn check<T: Structure>(bytes: &[u8]) {
@@ -231,14 +231,17 @@ mod tests {
                     XlHeapOffset XlHeapPrune16 XlHeapVacuum XlHeapFreezePage XlHeapVisible XlHeapNewCid
                     FreezePlan FrozenTuple
                 }
+                generic { GenericFragment }
+                seq { XlSeqRec }
+                btree { XlBtreeInsert BtreePostingOffset XlBtreeUpdate }
                 hash {
                     XlHashInitMetaPage XlHashInitBitmapPage XlHashInsert XlHashAddOvflPage XlHashSplitAllocatePage
                     XlHashSplitComplete XlHashMovePageContents XlHashSqueezePage XlHashDelete XlHashUpdateMetaPage
-                    XlHashVacuumOnePage
+                    XlHashVacuumOnePage HashBitmapBit HashFirstFree HashSplitMasks HashSplitPoint
                 }
                 gin {
                     XlGinInsert GinChildren GinInsertEntry XlGinSplit XlGinDeletePage XlGinUpdateMeta XlGinInsertListPage
-                    XlGinDeleteListPages
+                    XlGinDeleteListPages GinInsertDataInternal GinRecompressDataLeaf GinSegmentChange GinAddedItems
                 }
                 gist { XlGistPageUpdate XlGistDelete XlGistPageSplit XlGistPageDelete }
                 spgist {

@@ -20,6 +20,7 @@ pub mod btree;
 pub mod dbase;
 mod decoders;
 mod fields;
+pub mod generic;
 pub mod gin;
 pub mod gist;
 pub mod hash;
@@ -42,7 +43,7 @@ pub mod xlog;
 mod tests;
 
 pub(crate) use fields::Fields;
-pub use fields::{Item, Items, Text, offset_numbers};
+pub use fields::{Item, Items, Text, offset_numbers, push_offset_numbers};
 pub use layout::BlockId;
 pub use timestamp::Timestamp;
 

@@ -2,9 +2,18 @@
 //!
 //! Structure: `xl_seq_rec` in `commands/sequence.h`.
 
+use super::layout::layout;
 use super::listing::listing;
 use super::{Fields, Payload, PayloadError};
 use crate::record::{Record, RelFileLocator};
+
+layout! {
+    /// `xl_seq_rec`: the main data of `LOG` begins with it. The sequence's only tuple follows, with the whole tuple header.
+    XlSeqRec[12] {
+        /// The sequence.
+        0 relation: RelFileLocator,
+    }
+}
 
 /// `LOG`: the new state of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

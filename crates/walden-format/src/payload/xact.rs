@@ -19,6 +19,12 @@ use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
+/// Bytes of `xact_time`, which the end of a transaction begins with.
+const TIME_BYTES: usize = 8;
+/// Bytes of `xl_xact_xinfo`, which an end of a transaction without other parts does not have (`XLOG_XACT_HAS_INFO`).
+pub const XINFO_BYTES: usize = 4;
+/// Bytes of `xl_xact_dbinfo`, which is there with [`TransactionFlags::HAS_DATABASE`].
+pub const DBINFO_BYTES: usize = 8;
 /// The longest name of a prepared transaction, in the fixed header of 9.5.
 const GID_BYTES: usize = 200;
 
@@ -139,7 +145,8 @@ pub fn plain_simple_end(record: &SimpleRecord<'_>) -> Option<(bool, Timestamp)> 
 fn plain_end_of(header: &RecordHeader, main_data: &[u8]) -> Option<(bool, Timestamp)> {
     let kind = header.info & (OPMASK | HAS_INFO);
     // One branch, as the kind of the next record is not predictable.
-    let is_end = (header.rmid == rmid::XACT) & ((kind == COMMIT) | (kind == ABORT)) & (main_data.len() == 8);
+    let is_end =
+        (header.rmid == rmid::XACT) & ((kind == COMMIT) | (kind == ABORT)) & (main_data.len() == TIME_BYTES);
     let time = main_data.first_chunk().filter(|_| is_end)?;
     Some((kind == COMMIT, Timestamp(i64::from_le_bytes(*time))))
 }
@@ -156,10 +163,10 @@ pub fn subtransactions_range(rmid: u8, info: u8, main_data: &[u8]) -> Range<usiz
         // xl_xact_assignment: the toplevel transaction comes first.
         (rmid::XACT, ASSIGNMENT) => 4,
         (rmid::XACT, COMMIT | ABORT | COMMIT_PREPARED | ABORT_PREPARED) if info & HAS_INFO != 0 => {
-            let flags = TransactionFlags(word(8));
+            let flags = TransactionFlags(word(TIME_BYTES));
             match (flags.has_subxacts(), flags.has_database()) {
-                (true, true) => 20,
-                (true, false) => 12,
+                (true, true) => TIME_BYTES + XINFO_BYTES + DBINFO_BYTES,
+                (true, false) => TIME_BYTES + XINFO_BYTES,
                 (false, _) => return 0..0,
             }
         }

@@ -1,16 +1,8 @@
-//! Extensions' pages: the resource manager Generic. Its records say which bytes of a page are what.
-//!
-//! ```text
-//! a block's data: fragments of
-//! offset  width
-//!      0      2  where on the page
-//!      2      2  how many bytes
-//!      4      n  the bytes
-//! ```
+//! Extensions' pages: the resource manager Generic. A block's data is fragments, which say which bytes of the page are what.
 //!
 //! `generic_xlog.c` decides.
 
-use walden_format::reader::Reader;
+use walden_format::payload::generic::GenericFragment;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::version::Major;
 
@@ -21,8 +13,8 @@ use crate::step::Step;
 
 pub(crate) static GENERIC: Manager = Manager { redo, mask: mask_page, block_data };
 
-/// Equal bytes between two fragments that are worth a fragment's header (`MATCH_THRESHOLD`).
-const FRAGMENT_HEADER: usize = 4;
+/// More equal bytes than a fragment's header takes end a fragment (`MATCH_THRESHOLD`).
+const MATCH_THRESHOLD: usize = GenericFragment::WIDTH;
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     for block in step.record.blocks {
@@ -37,12 +29,13 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 /// `applyPageRedo`, and the unused middle, of which the fragments say nothing.
 fn apply(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
     const BEYOND: Misfit = Misfit("the record changes bytes beyond the page");
-    let mut data = Reader::new(data);
-    while data.left() > 0 {
-        let (offset, len) = data.u16().zip(data.u16()).ok_or(BEYOND)?;
-        let bytes = data.take(len.into()).ok_or(BEYOND)?;
+    let mut data = data;
+    while !data.is_empty() {
+        let (GenericFragment { offset, length }, rest) = GenericFragment::split(data).ok_or(BEYOND)?;
+        let (bytes, rest) = rest.split_at_checked(length.into()).ok_or(BEYOND)?;
         let offset = usize::from(offset);
         page.0.get_mut(offset..offset + bytes.len()).ok_or(BEYOND)?.copy_from_slice(bytes);
+        data = rest;
     }
     page.zero_hole();
     Ok(())
@@ -77,8 +70,8 @@ fn push_fragments(
     valid: std::ops::Range<usize>,
 ) {
     let mut push = |from: usize, to: usize| {
-        data.extend((from as u16).to_le_bytes());
-        data.extend(((to - from) as u16).to_le_bytes());
+        let fragment = GenericFragment { offset: from as u16, length: (to - from) as u16 };
+        data.extend(fragment.to_bytes());
         data.extend(&after.0[from..to]);
     };
     // The fragment that is open, and where it ends if equal bytes follow to the end.
@@ -106,7 +99,7 @@ fn push_fragments(
         while at < loop_end && equal(at) {
             at += 1;
         }
-        if let Some(from) = begin.take_if(|_| at - matching > FRAGMENT_HEADER) {
+        if let Some(from) = begin.take_if(|_| at - matching > MATCH_THRESHOLD) {
             push(from, matching);
             end = None;
         }

@@ -4,15 +4,14 @@
 
 use walden_format::lsn::Lsn;
 use walden_format::payload::gist::{XlGistDelete, XlGistPageDelete, XlGistPageSplit, XlGistPageUpdate};
+use walden_format::payload::push_offset_numbers;
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::gist::{ASSIGN_LSN, DELETE, PAGE_DELETE, PAGE_REUSE, PAGE_SPLIT, PAGE_UPDATE};
 use walden_format::version::Major;
 
 use crate::manager::{Manager, PagesAround};
-use crate::managers::index_items::{
-    field, missing_items, new_page, newest_items, number_bytes, numbers, read_index_tuple,
-};
+use crate::managers::index_items::{field, missing_items, new_page, newest_items, numbers, read_index_tuple};
 use crate::mask;
 use crate::page::gist::flags::{F_DELETED, F_FOLLOW_RIGHT, F_HAS_GARBAGE, F_LEAF, F_TUPLES_DELETED};
 use crate::page::gist::{GIST_DELETED_BYTES, GIST_PAGE_ID, GIST_ROOT_BLOCK, GistPageOpaqueData};
@@ -177,7 +176,8 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     if overwrites(&update) {
         let before = around.before(0)?;
         let number = (1..=after.items()).find(|&number| before.item(number) != after.item(number))?;
-        let mut data = number_bytes([number]);
+        let mut data = Vec::new();
+        push_offset_numbers(&mut data, [number]);
         data.extend_from_slice(after.item(number)?);
         return Some(data);
     }
@@ -188,7 +188,8 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     if deleted.len() != usize::from(update.deleted) {
         return None;
     }
-    let mut data = number_bytes(deleted);
+    let mut data = Vec::new();
+    push_offset_numbers(&mut data, deleted);
     newest_items(after, update.inserted)?.iter().for_each(|(_, item)| data.extend_from_slice(item));
     Some(data)
 }

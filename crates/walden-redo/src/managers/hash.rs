@@ -3,10 +3,11 @@
 //! `hash_xlog.c` decides.
 
 use walden_format::payload::hash::{
-    XlHashAddOvflPage, XlHashDelete, XlHashInitBitmapPage, XlHashInitMetaPage, XlHashInsert,
-    XlHashMovePageContents, XlHashSplitAllocatePage, XlHashSplitComplete, XlHashSqueezePage,
-    XlHashUpdateMetaPage, XlHashVacuumOnePage,
+    HashBitmapBit, HashFirstFree, HashSplitMasks, HashSplitPoint, XlHashAddOvflPage, XlHashDelete,
+    XlHashInitBitmapPage, XlHashInitMetaPage, XlHashInsert, XlHashMovePageContents, XlHashSplitAllocatePage,
+    XlHashSplitComplete, XlHashSqueezePage, XlHashUpdateMetaPage, XlHashVacuumOnePage,
 };
+use walden_format::payload::push_offset_numbers;
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::hash::{
@@ -17,7 +18,7 @@ use walden_format::version::Major;
 
 use crate::manager::{Manager, PagesAround};
 use crate::managers::index_items::{
-    all_numbers, field, missing_items, new_page, newest_items, number_bytes, numbers, read_padded_index_tuple,
+    all_numbers, field, missing_items, new_page, newest_items, numbers, read_padded_index_tuple,
 };
 use crate::mask;
 use crate::page::hash::flags::{
@@ -112,7 +113,7 @@ fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let first_free = step.data(4);
     if let Some(page) = step.page(4) {
         metapage::check(page)?;
-        page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
+        page.put_u32(at(meta::FIRST_FREE), field(HashFirstFree::read(first_free))?.bit);
         if !is_recycled {
             let spares = metapage::spares(page.u32_at(at(meta::OVERFLOW_POINT)))?;
             if let Some(block) = new_bitmap {
@@ -136,18 +137,20 @@ fn split_allocate_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if let Some(page) = new_page(step, 1)? {
         HashPageOpaqueData::new(split.new_bucket, split.new_bucket, split.new_bucket_flag).init(page);
     }
-    let mut data = Reader::new(step.data(2));
+    let mut data = step.data(2);
     if let Some(page) = step.page(2) {
         metapage::check(page)?;
         page.put_u32(at(meta::MAX_BUCKET), split.new_bucket);
         if split.flags.updates_masks() {
-            page.put_u32(at(meta::LOW_MASK), field(data.u32())?);
-            page.put_u32(at(meta::HIGH_MASK), field(data.u32())?);
+            let (masks, rest) = field(HashSplitMasks::split(data))?;
+            page.put_u32(at(meta::LOW_MASK), masks.low);
+            page.put_u32(at(meta::HIGH_MASK), masks.high);
+            data = rest;
         }
         if split.flags.updates_split_point() {
-            let point = field(data.u32())?;
+            let HashSplitPoint { point, spares } = field(HashSplitPoint::read(data))?;
             page.put_u32(at(meta::OVERFLOW_POINT), point);
-            page.put_u32(metapage::spares(point)?, field(data.u32())?);
+            page.put_u32(metapage::spares(point)?, spares);
         }
     }
     Ok(())
@@ -234,7 +237,7 @@ fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let first_free = step.data(6);
     if let Some(page) = step.page(6) {
         metapage::check(page)?;
-        page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
+        page.put_u32(at(meta::FIRST_FREE), field(HashFirstFree::read(first_free))?.bit);
     }
     Ok(())
 }
@@ -421,7 +424,7 @@ mod bitmap {
     /// Changes the bit that the block's data names.
     pub fn change(page: &mut Page, data: &[u8], change: fn(u8, u8) -> u8) -> Result<(), Misfit> {
         HashPageOpaqueData::of(page)?;
-        let bit = field(Reader::new(data).u32())?;
+        let HashBitmapBit { bit } = field(HashBitmapBit::read(data))?;
         let at = PAGE_CONTENTS + (bit / 8) as usize;
         if at >= page.lower() || at >= PAGE_BYTES - HashPageOpaqueData::BYTES {
             return Err(Misfit("the page has no such bit"));
@@ -454,34 +457,39 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     let main = around.record.main_data();
     let after = around.after(block.id)?;
-    let meta_fields = |fields: &[usize]| {
-        metapage::check(after).ok()?;
-        Some(fields.iter().flat_map(|&at| after.u32_at(at).to_le_bytes()).collect())
-    };
     match (around.record.rmgr_info(), block.id) {
         // The image is not the outcome of a change but all there is to it.
         (SPLIT_PAGE, _) => None,
         (INSERT, 0) => Some(after.item(XlHashInsert::read(main)?.offset)?.to_vec()),
         (ADD_OVFL_PAGE, 2) | (SQUEEZE_PAGE, 5) => {
-            Some(bitmap::changed(around.before(block.id)?, after)?.to_le_bytes().to_vec())
+            let bit = bitmap::changed(around.before(block.id)?, after)?;
+            Some(HashBitmapBit { bit }.to_bytes().to_vec())
         }
-        (ADD_OVFL_PAGE, 4) | (SQUEEZE_PAGE, 6) => meta_fields(&[at(meta::FIRST_FREE)]),
+        (ADD_OVFL_PAGE, 4) | (SQUEEZE_PAGE, 6) => {
+            metapage::check(after).ok()?;
+            Some(HashFirstFree { bit: after.u32_at(at(meta::FIRST_FREE)) }.to_bytes().to_vec())
+        }
         (SPLIT_ALLOCATE_PAGE, 2) => {
             let changes = XlHashSplitAllocatePage::read(main)?.flags;
-            let mut fields = Vec::new();
+            metapage::check(after).ok()?;
+            let mut data = Vec::new();
             if changes.updates_masks() {
-                fields.extend([at(meta::LOW_MASK), at(meta::HIGH_MASK)]);
+                let [low, high] = [meta::LOW_MASK, meta::HIGH_MASK].map(|field| after.u32_at(at(field)));
+                data.extend(HashSplitMasks { low, high }.to_bytes());
             }
             if changes.updates_split_point() {
                 let point = after.u32_at(at(meta::OVERFLOW_POINT));
-                fields.extend([at(meta::OVERFLOW_POINT), metapage::spares(point).ok()?]);
+                let spares = after.u32_at(metapage::spares(point).ok()?);
+                data.extend(HashSplitPoint { point, spares }.to_bytes());
             }
-            meta_fields(&fields)
+            Some(data)
         }
         (MOVE_PAGE_CONTENTS, 1) => moved(after, XlHashMovePageContents::read(main)?.tuples),
         (SQUEEZE_PAGE, 1) => moved(after, XlHashSqueezePage::read(main)?.tuples),
         (MOVE_PAGE_CONTENTS, 2) | (DELETE, 1) => {
-            Some(number_bytes(missing_items(around.before(block.id)?, after, after.items())?))
+            let mut data = Vec::new();
+            push_offset_numbers(&mut data, missing_items(around.before(block.id)?, after, after.items())?);
+            Some(data)
         }
         _ => Some(Vec::new()),
     }
@@ -490,7 +498,8 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
 /// The tuples that were moved to a page: their numbers and then their bytes.
 fn moved(after: &Page, count: u16) -> Option<Vec<u8>> {
     let items = newest_items(after, count)?;
-    let mut data = number_bytes(items.iter().map(|item| item.0));
+    let mut data = Vec::new();
+    push_offset_numbers(&mut data, items.iter().map(|item| item.0));
     items.iter().for_each(|(_, item)| data.extend_from_slice(item));
     Some(data)
 }

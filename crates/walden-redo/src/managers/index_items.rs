@@ -84,11 +84,6 @@ pub(crate) fn missing_items(before: &Page, after: &Page, kept: u16) -> Option<Ve
     (next == kept + 1).then_some(missing)
 }
 
-/// Numbers as a record has them.
-pub(crate) fn number_bytes(numbers: impl IntoIterator<Item = u16>) -> Vec<u8> {
-    numbers.into_iter().flat_map(u16::to_le_bytes).collect()
-}
-
 /// Records of any content on pages of any content.
 #[cfg(test)]
 pub(crate) mod hostile {

@@ -3,6 +3,7 @@
 //!
 //! `seq_redo` in `sequence.c`, since 19 `sequence_xlog.c`, decides.
 
+use walden_format::payload::seq::XlSeqRec;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::version::Major;
 
@@ -14,11 +15,8 @@ use crate::step::Step;
 
 pub(crate) static SEQUENCE: Manager = Manager { redo, mask: mask_page, block_data };
 
-/// Bytes of the fields before the heap tuple: the relation's name (`xl_seq_rec`).
-const FIELDS: usize = 12;
-
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let tuple = step.main().get(FIELDS..).ok_or(Misfit("the record's fields cannot be read"))?;
+    let (_, tuple) = XlSeqRec::split(step.main()).ok_or(Misfit("the record's fields cannot be read"))?;
     let Some(page) = step.init(0) else { return Ok(()) };
     SequenceMagic(SEQ_MAGIC).init(page);
     page.insert_item(tuple, 1)

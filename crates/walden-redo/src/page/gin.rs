@@ -30,7 +30,7 @@ pub const GIN_RIGHT_BOUND_BYTES: usize = 8;
 /// Most bytes of segments and posting items (`GinDataPageMaxDataSize`).
 pub const GIN_MAX_DATA_BYTES: usize = PAGE_BYTES - GinPageOpaqueData::BYTES - GIN_DATA;
 /// Bytes of a posting item (`PostingItem`): a child's block number, and its right bound.
-pub const GIN_POSTING_ITEM_BYTES: usize = 10;
+pub const GIN_POSTING_ITEM_BYTES: usize = walden_format::payload::gin::POSTING_ITEM;
 /// Bytes of a segment's header.
 pub const GIN_SEGMENT_HEADER_BYTES: usize = 8;
 /// The offset number of an entry whose TIDs are in a posting tree (`GIN_TREE_POSTING`).

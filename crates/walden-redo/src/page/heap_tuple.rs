@@ -14,15 +14,17 @@
 
 use std::ops::Range;
 
+use walden_format::payload::heap::{self, InfoBits};
+
 use super::tid::{TID_BYTES, Tid};
 use super::{Misfit, u16_in, u32_in};
 
 /// Bytes of the header without the null bitmap (`SizeofHeapTupleHeader`).
-pub const HEAP_TUPLE_HEADER_BYTES: usize = 23;
+pub const HEAP_TUPLE_HEADER_BYTES: usize = heap::TUPLE_HEADER;
 /// The fields that WAL records have of the header: `t_infomask2`, `t_infomask` and `t_hoff` (`xl_heap_header`).
 pub const LOGGED_FIELDS: Range<usize> = INFOMASK2..HEAP_TUPLE_HEADER_BYTES;
 /// Bytes of these (`SizeOfHeapHeader`).
-pub const LOGGED_FIELDS_BYTES: usize = walden_format::payload::heap::XlHeapHeader::WIDTH;
+pub const LOGGED_FIELDS_BYTES: usize = heap::XlHeapHeader::WIDTH;
 
 const XMIN: usize = 0;
 const XMAX: usize = 4;
@@ -67,19 +69,10 @@ pub mod infomask {
 #[allow(missing_docs)]
 pub mod infomask2 {
     /// Number of attributes.
-    pub const HEAP_NATTS_MASK: u16 = 0x07FF;
+    pub const HEAP_NATTS_MASK: u16 = walden_format::payload::heap::ATTRIBUTES_MASK;
     pub const HEAP_KEYS_UPDATED: u16 = 0x2000;
     pub const HEAP_HOT_UPDATED: u16 = 0x4000;
     pub const HEAP_ONLY_TUPLE: u16 = 0x8000;
-}
-
-/// Bits of `infobits_set` in records, which stand for bits of both masks (`XLHL_*` in `heapam_xlog.h`).
-mod infobits {
-    pub const XMAX_IS_MULTI: u8 = 0x01;
-    pub const XMAX_LOCK_ONLY: u8 = 0x02;
-    pub const XMAX_EXCL_LOCK: u8 = 0x04;
-    pub const XMAX_KEYSHR_LOCK: u8 = 0x08;
-    pub const KEYS_UPDATED: u8 = 0x10;
 }
 
 /// The offset number in `t_ctid` while the tuple's insertion is speculative (`SpecTokenOffsetNumber`).
@@ -244,12 +237,12 @@ impl<'p> HeapTupleHeaderMut<'p> {
     #[inline]
     pub fn set_infobits(&mut self, infobits: u8) {
         let bit = |set: u8, bit: u16| if infobits & set != 0 { bit } else { 0 };
-        let set = bit(infobits::XMAX_IS_MULTI, infomask::HEAP_XMAX_IS_MULTI)
-            | bit(infobits::XMAX_LOCK_ONLY, infomask::HEAP_XMAX_LOCK_ONLY)
-            | bit(infobits::XMAX_EXCL_LOCK, infomask::HEAP_XMAX_EXCL_LOCK)
-            | bit(infobits::XMAX_KEYSHR_LOCK, infomask::HEAP_XMAX_KEYSHR_LOCK);
+        let set = bit(InfoBits::XMAX_IS_MULTI, infomask::HEAP_XMAX_IS_MULTI)
+            | bit(InfoBits::XMAX_LOCK_ONLY, infomask::HEAP_XMAX_LOCK_ONLY)
+            | bit(InfoBits::XMAX_EXCL_LOCK, infomask::HEAP_XMAX_EXCL_LOCK)
+            | bit(InfoBits::XMAX_KEYSHR_LOCK, infomask::HEAP_XMAX_KEYSHR_LOCK);
         self.change_infomask(set, infomask::HEAP_XMAX_BITS | infomask::HEAP_MOVED);
-        let keys_updated = bit(infobits::KEYS_UPDATED, infomask2::HEAP_KEYS_UPDATED);
+        let keys_updated = bit(InfoBits::KEYS_UPDATED, infomask2::HEAP_KEYS_UPDATED);
         self.change_infomask2(keys_updated, infomask2::HEAP_KEYS_UPDATED);
     }
 

@@ -31,7 +31,7 @@ pub use logical::{HeapTruncate, HeapTruncateFlags, NewCid, Rewrite};
 pub(crate) use logical::{new_cid, rewrite, truncate};
 pub use prune::{
     CleanupInfo, FreezeFlags, FreezePage, FreezePlan, Frozen, FrozenTuple, Prune, PruneFlags, PruneItems,
-    Redirection, Visible, VisibleFlags,
+    PruneLists, Redirection, Visible, VisibleFlags,
 };
 pub(crate) use prune::{clean, cleanup_info, freeze_page, prune, vacuum, visible};
 

@@ -3,7 +3,7 @@
 use super::{Parsed, page_data};
 use crate::payload::layout::layout;
 use crate::payload::listing::{flags, listing};
-use crate::payload::{Fields, Item, Items, Payload, PayloadError};
+use crate::payload::{Fields, Item, Items, Payload, PayloadError, push_offset_numbers};
 use crate::reader::Reader;
 use crate::record::{Record, RelFileLocator};
 use crate::version::Major;
@@ -64,6 +64,69 @@ pub struct PruneItems<'a> {
     pub unused: Items<'a, u16>,
     /// Line pointers of the frozen tuples, in the order of the plans.
     pub frozen: Items<'a, u16>,
+}
+
+/// What a record prunes and freezes on its page, to be written: [`PruneItems`] of it are the same lists.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PruneLists<'a> {
+    /// Plans by which tuples are frozen.
+    pub freeze_plans: &'a [FreezePlan],
+    /// Line pointers that lead to others now.
+    pub redirected: &'a [Redirection],
+    /// Line pointers without tuples that indexes still refer to.
+    pub dead: &'a [u16],
+    /// Offset numbers of line pointers that became `LP_UNUSED`.
+    pub unused: &'a [u16],
+    /// Line pointers of the frozen tuples, in the order of the plans.
+    pub frozen: &'a [u16],
+}
+
+impl PruneLists<'_> {
+    /// Block 0's data of `CLEAN`, `PRUNE` and heap's `VACUUM` until 16, and of a `FREEZE_PAGE` of 16: the lists alone, as their
+    /// lengths follow from the main data.
+    pub fn lists_alone(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.push_freeze_plans(&mut out);
+        self.push_redirected(&mut out);
+        push_offset_numbers(&mut out, self.dead.iter().chain(self.unused).chain(self.frozen).copied());
+        out
+    }
+
+    /// Block 0's data since 17: each list that is not empty after its length (`xlhp_freeze_plans`, `xlhp_prune_items`). The length of
+    /// `frozen` follows from the plans.
+    pub fn lists_with_lengths(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let push_length = |out: &mut Vec<u8>, length: usize| out.extend((length as u16).to_le_bytes());
+        if !self.freeze_plans.is_empty() {
+            push_length(&mut out, self.freeze_plans.len());
+            // Plans are aligned to 4 bytes.
+            out.extend([0; 2]);
+            self.push_freeze_plans(&mut out);
+        }
+        if !self.redirected.is_empty() {
+            push_length(&mut out, self.redirected.len());
+            self.push_redirected(&mut out);
+        }
+        for list in [self.dead, self.unused] {
+            if !list.is_empty() {
+                push_length(&mut out, list.len());
+                push_offset_numbers(&mut out, list.iter().copied());
+            }
+        }
+        push_offset_numbers(&mut out, self.frozen.iter().copied());
+        out
+    }
+
+    fn push_freeze_plans(&self, out: &mut Vec<u8>) {
+        out.extend(self.freeze_plans.iter().flat_map(FreezePlan::to_bytes));
+    }
+
+    fn push_redirected(&self, out: &mut Vec<u8>) {
+        push_offset_numbers(
+            out,
+            self.redirected.iter().flat_map(|redirected| [redirected.from, redirected.to]),
+        );
+    }
 }
 
 /// A line pointer that leads to another.

@@ -3,8 +3,8 @@
 //! Pages that a record initializes (right halves, roots, metapages, deleted pages) never have images; their data is always
 //! there. The special areas of other pages are changed without data.
 
-use walden_format::payload::btree::BtreeSplit;
-use walden_format::payload::{self, Payload};
+use walden_format::payload::btree::{BtreePostingOffset, BtreeSplit, DedupInterval, XlBtreeUpdate};
+use walden_format::payload::{self, Payload, push_offset_numbers};
 use walden_format::record::BlockRef;
 use walden_format::version::Major;
 
@@ -40,15 +40,16 @@ pub(super) fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<V
     }
 }
 
-/// Where the posting list was split, and the new tuple before it got the list's last row.
+/// Where the posting list was split, and the new tuple before it got the list's last TID.
 ///
-/// The list before is needed: from the list with the new row in it alone, any of its rows could be the new one.
+/// The list before is needed: from the list with the new TID in it alone, any of its TIDs could be the new one.
 fn posting_insert(before: &Page, after: &Page, number: u16) -> Option<Vec<u8>> {
     let posting = number.checked_sub(1)?;
-    let (at, row) = tuple::unswap_posting(item(before, posting).ok()?, item(after, posting).ok()?)?;
-    let mut data = at.to_le_bytes().to_vec();
+    let (posting_offset, tid) =
+        tuple::unswap_posting(item(before, posting).ok()?, item(after, posting).ok()?)?;
+    let mut data = BtreePostingOffset { posting_offset }.to_bytes().to_vec();
     data.extend_from_slice(item(after, number).ok()?);
-    tuple::set_tid(&mut data[2..], row);
+    tuple::set_tid(&mut data[BtreePostingOffset::WIDTH..], tid);
     Some(data)
 }
 
@@ -70,8 +71,8 @@ fn left_page(around: &PagesAround<'_>, after: &Page, split: &BtreeSplit) -> Opti
     }
     if posting != 0 {
         let list = heap_tids(item(after, number.checked_sub(1)?).ok()?)?;
-        let row = Tid::read(list.get(usize::from(posting) * TID_BYTES..)?)?;
-        tuple::set_tid(&mut data, row);
+        let tid = Tid::read(list.get(usize::from(posting) * TID_BYTES..)?)?;
+        tuple::set_tid(&mut data, tid);
     }
     data.extend_from_slice(item(after, 1).ok()?);
     Some(data)
@@ -96,24 +97,23 @@ fn intervals(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Ve
     for new in first..=after.items() {
         let merged = heap_tids(item(after, new).ok()?)?.len();
         let start = old;
-        let mut rows = 0;
-        while rows < merged {
-            rows += heap_tids(item(before, old).ok()?)?.len();
+        let mut tid_bytes = 0;
+        while tid_bytes < merged {
+            tid_bytes += heap_tids(item(before, old).ok()?)?.len();
             old += 1;
         }
-        if rows != merged {
+        if tid_bytes != merged {
             return None;
         }
         if old - start > 1 {
-            data.extend_from_slice(&start.to_le_bytes());
-            data.extend_from_slice(&(old - start).to_le_bytes());
+            data.extend(DedupInterval { offset: start, tuples: old - start }.to_bytes());
         }
     }
     let Ok(Payload::BtreeDedup(dedup)) = payload::parse(around.record) else { return None };
     (data.len() == usize::from(dedup.count) * 4).then_some(data)
 }
 
-/// Which items are gone, and which rows of the posting lists that stayed.
+/// Which items are gone, and which TIDs of the posting lists that stayed.
 fn removed(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let expected = match payload::parse(around.record) {
         Ok(Payload::BtreeDelete(delete)) => (delete.deleted, delete.updated),
@@ -130,28 +130,33 @@ fn removed(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<
             new += 1;
             continue;
         }
-        match new_item.and_then(|new_item| missing_rows(old_item, new_item)) {
+        match new_item.and_then(|new_item| missing_tids(old_item, new_item)) {
             Some(missing) => {
-                updated.extend_from_slice(&old.to_le_bytes());
-                updates.extend_from_slice(&u16::try_from(missing.len()).ok()?.to_le_bytes());
-                missing.iter().for_each(|row| updates.extend_from_slice(&row.to_le_bytes()));
+                updated.push(old);
+                updates.extend(XlBtreeUpdate { removed: u16::try_from(missing.len()).ok()? }.to_bytes());
+                push_offset_numbers(&mut updates, missing);
                 new += 1;
             }
-            None => deleted.extend_from_slice(&old.to_le_bytes()),
+            None => deleted.push(old),
         }
     }
-    let counts = (u32::try_from(deleted.len() / 2).ok()?, u16::try_from(updated.len() / 2).ok()?);
-    let all_there = new == after.items() + 1 && counts == expected;
-    all_there.then(|| [deleted, updated, updates].concat())
+    let counts = (u32::try_from(deleted.len()).ok()?, u16::try_from(updated.len()).ok()?);
+    if new != after.items() + 1 || counts != expected {
+        return None;
+    }
+    let mut data = Vec::new();
+    push_offset_numbers(&mut data, deleted.into_iter().chain(updated));
+    data.extend(updates);
+    Some(data)
 }
 
-/// Which rows a posting list lost, if `new` is what is left of it.
-fn missing_rows(old: &[u8], new: &[u8]) -> Option<Vec<u16>> {
+/// Which TIDs a posting list lost, counted from 0, if `new` is what is left of it.
+fn missing_tids(old: &[u8], new: &[u8]) -> Option<Vec<u16>> {
     let list = posting_list(old)?;
     let mut left = tuple::tids(heap_tids(new)?).peekable();
     let mut missing = Vec::new();
-    for (index, row) in (0u16..).zip(tuple::tids(&old[list])) {
-        if left.next_if(|&left| left == row).is_none() {
+    for (index, tid) in (0u16..).zip(tuple::tids(&old[list])) {
+        if left.next_if(|&left| left == tid).is_none() {
             missing.push(index);
         }
     }

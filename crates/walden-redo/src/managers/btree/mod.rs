@@ -7,7 +7,7 @@ mod block_data;
 mod tests;
 mod tuple;
 
-use walden_format::payload::btree::{BtreeMeta, XlBtreeInsert};
+use walden_format::payload::btree::{BtreeMeta, BtreePostingOffset, XlBtreeInsert, XlBtreeUpdate};
 use walden_format::payload::{Payload, offset_numbers};
 use walden_format::reader::Reader;
 use walden_format::record::Fork;
@@ -87,23 +87,20 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     page.insert_item(item, number)
 }
 
-/// The new tuple's row belongs among those of the posting list before it: the list takes the row in, and the new tuple gets
+/// The new tuple's TID belongs among those of the posting list before it: the list takes the TID in, and the new tuple gets
 /// the list's last.
 fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let number = item_number(step.main())?;
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     let too_short = Misfit("a tuple's size cannot be right");
-    // Where the list is split, and the tuple.
-    let mut data = Reader::new(data);
-    let at = data.u16().ok_or(too_short)?;
-    let item = data.rest();
+    let (BtreePostingOffset { posting_offset }, item) = BtreePostingOffset::split(data).ok_or(too_short)?;
     if item.len() < INDEX_TUPLE_HEADER_BYTES {
         return Err(too_short);
     }
-    let row = Tid::read(item).ok_or(too_short)?;
+    let tid = Tid::read(item).ok_or(too_short)?;
     let posting = item_range(page, number.wrapping_sub(1))?;
-    let last = tuple::swap_posting(&mut page.0[posting], row, at)?;
+    let last = tuple::swap_posting(&mut page.0[posting], tid, posting_offset)?;
     page.insert_item(item, number)?;
     tuple::set_tid(page.normal_item_mut(number)?, last);
     Ok(())
@@ -192,10 +189,10 @@ impl LeftSplit {
         }
         let mut old = page.clone();
         let opaque = BTPageOpaqueData::of(&old)?;
-        let mut row = Tid::read(new_item);
-        if let (Some(row), true) = (&mut row, self.posting != 0) {
+        let mut tid = Tid::read(new_item);
+        if let (Some(tid), true) = (&mut tid, self.posting != 0) {
             let posting = item_range(&old, self.new_item.wrapping_sub(1))?;
-            *row = tuple::swap_posting(&mut old.0[posting], *row, self.posting)?;
+            *tid = tuple::swap_posting(&mut old.0[posting], *tid, self.posting)?;
         }
         // Item by item, as on the primary: that gives them the same places.
         opaque.init(page);
@@ -204,8 +201,8 @@ impl LeftSplit {
             if self.new_item_on_left && number == self.new_item {
                 append(page, new_item)?;
                 let number = page.items();
-                if let Some(row) = row {
-                    tuple::set_tid(page.normal_item_mut(number)?, row);
+                if let Some(tid) = tid {
+                    tuple::set_tid(page.normal_item_mut(number)?, tid);
                 }
             }
             if number < self.first_right {
@@ -262,8 +259,8 @@ fn deduplicate(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         }
         builder.start(item(&old, interval.offset)?)?;
         for number in interval.offset..end {
-            let rows = heap_tids(item(&old, number)?);
-            builder.push(rows.ok_or(Misfit("a tuple to merge is none of a leaf's"))?)?;
+            let tids = heap_tids(item(&old, number)?);
+            builder.push(tids.ok_or(Misfit("a tuple to merge is none of a leaf's"))?)?;
         }
         append(page, builder.finish()?)?;
         number = end;
@@ -294,8 +291,8 @@ fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     })
 }
 
-/// Takes table rows out of posting lists, then items off the page. `data` are the items' line pointers, those of the posting
-/// lists, and for each of these how many of its rows go and which.
+/// Takes TIDs out of posting lists, then items off the page. `data` are the items' line pointers, those of the posting
+/// lists, and for each of these an [`XlBtreeUpdate`] and which of its TIDs go.
 fn remove(page: &mut Page, deleted: u32, updated: u16, data: &[u8]) -> Result<(), Misfit> {
     let mut reader = Reader::new(data);
     let deleted = usize::try_from(deleted).ok().and_then(|deleted| numbers(&mut reader, deleted));
@@ -303,18 +300,20 @@ fn remove(page: &mut Page, deleted: u32, updated: u16, data: &[u8]) -> Result<()
     let updated = numbers(&mut reader, updated.into()).ok_or(UNREADABLE)?;
     let mut builder = PostingBuilder::new();
     for number in updated {
-        let gone = reader.u16().and_then(|count| numbers(&mut reader, count.into())).ok_or(UNREADABLE)?;
+        let XlBtreeUpdate { removed } =
+            reader.array().map(|bytes| XlBtreeUpdate::from_bytes(&bytes)).ok_or(UNREADABLE)?;
+        let gone = numbers(&mut reader, removed.into()).ok_or(UNREADABLE)?;
         let mut gone = gone.peekable();
         let old = item(page, number)?;
         let list = posting_list(old).ok_or(Misfit("the tuple has no posting list"))?;
         builder.start(old)?;
-        for (index, row) in tuple::tids(&old[list]).enumerate() {
+        for (index, tid) in tuple::tids(&old[list]).enumerate() {
             if gone.next_if(|&gone| usize::from(gone) == index).is_none() {
-                builder.push(row)?;
+                builder.push(tid)?;
             }
         }
         if gone.next().is_some() {
-            return Err(Misfit("the posting list does not have the rows to be removed"));
+            return Err(Misfit("the posting list does not have the TIDs to be removed"));
         }
         page.overwrite_item(number, builder.finish()?)?;
     }

@@ -79,15 +79,15 @@ impl Log {
 }
 
 /// A leaf's tuple with 8 bytes of key.
-fn plain(key: u64, row: u16) -> Vec<u8> {
-    let [low, high] = row.to_le_bytes();
+fn plain(key: u64, tid: u16) -> Vec<u8> {
+    let [low, high] = tid.to_le_bytes();
     [&[0, 0, 0, 0, low, high, 16, 0][..], &key.to_le_bytes()].concat()
 }
 
-fn posting(key: u64, rows: &[u16]) -> Vec<u8> {
+fn posting(key: u64, tids: &[u16]) -> Vec<u8> {
     let mut builder = PostingBuilder::new();
     builder.start(&plain(key, 0)).unwrap();
-    rows.iter().for_each(|row| builder.push(heap_tids(&plain(key, *row)).unwrap()).unwrap());
+    tids.iter().for_each(|tid| builder.push(heap_tids(&plain(key, *tid)).unwrap()).unwrap());
     builder.finish().unwrap().to_vec()
 }
 
@@ -146,9 +146,9 @@ fn a_split_posting_list_stays_left_and_its_last_row_goes_right() {
 
 fn any_tuple() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        (0..9u64, 0..9u16).prop_map(|(key, row)| plain(key, row)),
+        (0..9u64, 0..9u16).prop_map(|(key, tid)| plain(key, tid)),
         (0..9u64, prop::collection::btree_set(any::<u16>(), 2..9))
-            .prop_map(|(key, rows)| posting(key, &rows.into_iter().collect::<Vec<u16>>())),
+            .prop_map(|(key, tids)| posting(key, &tids.into_iter().collect::<Vec<u16>>())),
         prop::collection::vec(any::<u8>(), 1..24),
     ]
 }
@@ -204,17 +204,17 @@ proptest! {
 
     #[test]
     fn what_a_posting_list_took_in_can_be_told(
-        rows in prop::collection::btree_set(0..999u16, 3..40),
+        tids in prop::collection::btree_set(0..999u16, 3..40),
         at in 1..39usize,
     ) {
-        let mut rows: Vec<u16> = rows.into_iter().collect();
-        let new = rows.remove(at % (rows.len() - 2) + 1);
-        let before = posting(1, &rows);
-        let row = Tid::read(&plain(1, new)).unwrap();
-        let at = rows.partition_point(|&row| row < new) as u16;
+        let mut tids: Vec<u16> = tids.into_iter().collect();
+        let new = tids.remove(at % (tids.len() - 2) + 1);
+        let before = posting(1, &tids);
+        let tid = Tid::read(&plain(1, new)).unwrap();
+        let at = tids.partition_point(|&tid| tid < new) as u16;
         let mut after = before.clone();
-        let last = tuple::swap_posting(&mut after, row, at).unwrap();
-        prop_assert_eq!(Some(last), Tid::read(&plain(1, *rows.last().unwrap())));
-        prop_assert_eq!(tuple::unswap_posting(&before, &after), Some((at, row)));
+        let last = tuple::swap_posting(&mut after, tid, at).unwrap();
+        prop_assert_eq!(Some(last), Tid::read(&plain(1, *tids.last().unwrap())));
+        prop_assert_eq!(tuple::unswap_posting(&before, &after), Some((at, tid)));
     }
 }

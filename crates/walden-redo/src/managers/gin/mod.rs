@@ -1,7 +1,7 @@
 //! GIN: the resource manager Gin.
 //!
-//! An index has a tree of keys (entry pages hold index tuples), for each frequent key a tree of the rows that have it
-//! (data pages, see [`posting`]), and a list of rows not sorted in yet (list pages hold index tuples). `ginxlog.c` decides.
+//! An index has a tree of keys (entry pages hold index tuples), for each frequent key a tree of the TIDs of the heap tuples that
+//! have it (data pages, see [`posting`]), and a list of entries not sorted in yet (list pages hold index tuples). `ginxlog.c` decides.
 
 use walden_format::payload::gin::{
     GinInsertEntry, XlGinDeleteListPages, XlGinDeletePage, XlGinInsert, XlGinInsertListPage, XlGinSplit,
@@ -236,8 +236,7 @@ fn entry_data(before: Option<&Page>, after: &Page) -> Option<Vec<u8>> {
     let number = (1..=after.items()).find(is_last)?;
     // Of a page not known before, it is not known whether the tuple replaced another; the length is the same.
     let replaces = before.is_some_and(|before| before.items() == after.items());
-    let mut data = number.to_le_bytes().to_vec();
-    data.extend([u8::from(replaces), 0]);
+    let mut data = GinInsertEntry { offset: number, is_delete: replaces }.to_bytes().to_vec();
     data.extend(after.normal_item(number).ok()?);
     Some(data)
 }

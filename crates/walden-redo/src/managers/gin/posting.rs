@@ -4,7 +4,9 @@
 //! replaced, and which get TIDs added; the latter must be compressed exactly as the server did it (`gindatapage.c`,
 //! `ginpostinglist.c`). A TID is handled as one number here, as in `itemptr_to_uint64`.
 
-use walden_format::payload::gin::SegmentAction as Action;
+use walden_format::payload::gin::{
+    GinAddedItems, GinInsertDataInternal, GinRecompressDataLeaf, GinSegmentChange, SegmentAction as Action,
+};
 use walden_format::reader::Reader;
 
 use super::{Children, SHORT, read_block_id};
@@ -38,9 +40,11 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
     let mut old = Reader::new(&old[GIN_DATA..end]);
     let mut actions = Reader::new(actions);
     let (mut number, mut end) = (0, GIN_DATA);
-    for _ in 0..actions.u16().ok_or(SHORT)? {
-        let [at, action] = actions.array().ok_or(SHORT)?;
-        while number < u16::from(at) {
+    let header = GinRecompressDataLeaf::from_bytes(&actions.array().ok_or(SHORT)?);
+    for _ in 0..header.actions {
+        let GinSegmentChange { segment, action } =
+            GinSegmentChange::from_bytes(&actions.array().ok_or(SHORT)?);
+        while number < u16::from(segment) {
             put(page, &mut end, read_segment(&mut old)?)?;
             number += 1;
         }
@@ -57,13 +61,13 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
                 read_segment(&mut old)?;
             }
             Some(Action::AddItems) => {
-                let count = actions.u16().ok_or(SHORT)?;
+                let GinAddedItems { count } = GinAddedItems::from_bytes(&actions.array().ok_or(SHORT)?);
                 let added = actions.take(usize::from(count) * TID_BYTES).ok_or(SHORT)?;
                 let added =
-                    added.chunks_exact(TID_BYTES).map(read_row).collect::<Result<Vec<u64>, Misfit>>()?;
-                let rows = merge(&decode(read_segment(&mut old)?)?, &added);
-                let (segment, packed) = compress(&rows, PAGE_BYTES)?;
-                if packed != rows.len() {
+                    added.chunks_exact(TID_BYTES).map(read_tid).collect::<Result<Vec<u64>, Misfit>>()?;
+                let tids = merge(&decode(read_segment(&mut old)?)?, &added);
+                let (segment, packed) = compress(&tids, PAGE_BYTES)?;
+                if packed != tids.len() {
                     return Err(Misfit("a segment becomes larger than a page"));
                 }
                 put(page, &mut end, &segment)?;
@@ -85,9 +89,8 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
 /// Inserts the downlink of a split child's left half; the child's old downlink then points to the right half
 /// (`ginRedoInsertData`).
 pub(super) fn insert_downlink(page: &mut Page, children: Children, data: &[u8]) -> Result<(), Misfit> {
-    let mut data = Reader::new(data);
-    let number = usize::from(data.u16().ok_or(SHORT)?);
-    let item: [u8; GIN_POSTING_ITEM_BYTES] = data.array().ok_or(SHORT)?;
+    let GinInsertDataInternal { offset, item } = GinInsertDataInternal::read(data).ok_or(SHORT)?;
+    let number = usize::from(offset);
     let count = downlinks(page)?;
     if number == 0 || number > count || (count + 1) * GIN_POSTING_ITEM_BYTES > GIN_MAX_DATA_BYTES {
         return Err(Misfit("the page has not enough free space for the downlink, or no such position"));
@@ -116,11 +119,12 @@ pub(super) fn delete_downlink(page: &mut Page, number: u16) -> Result<(), Misfit
 /// which the new downlink is found.
 pub(super) fn downlink_data(children: Children, after: &Page) -> Option<Vec<u8>> {
     let count = downlinks(after).ok()?;
-    let items =
-        after.0[GIN_DATA..GIN_DATA + count * GIN_POSTING_ITEM_BYTES].chunks_exact(GIN_POSTING_ITEM_BYTES);
-    let is_left = |(_, item): &(u16, &[u8])| read_block_id(&mut Reader::new(item)) == Some(children.left);
-    let (number, item) = (1..).zip(items).find(is_left)?;
-    Some([&u16::to_le_bytes(number), item].concat())
+    let items = after.0[GIN_DATA..GIN_DATA + count * GIN_POSTING_ITEM_BYTES].as_chunks().0;
+    let is_left = |(_, item): &(u16, &[u8; GIN_POSTING_ITEM_BYTES])| {
+        read_block_id(&mut Reader::new(&item[..])) == Some(children.left)
+    };
+    let (offset, &item) = (1..).zip(items).find(is_left)?;
+    Some(GinInsertDataInternal { offset, item }.to_bytes().to_vec())
 }
 
 /// Reconstructs the block data of an insertion into a leaf.
@@ -129,17 +133,17 @@ pub(super) fn downlink_data(children: Children, after: &Page) -> Option<Vec<u8>>
 /// server's only if some of the inserted TIDs were there already: the server then replaces a segment that gets TIDs added here.
 pub(super) fn inserted(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let actions = || {
-        let (old, new) = (all_rows(before).ok()?, all_rows(after).ok()?);
+        let (old, new) = (all_tids(before).ok()?, all_tids(after).ok()?);
         let mut added = Vec::with_capacity(new.len().saturating_sub(old.len()));
         let mut old = old.iter().peekable();
-        for &row in &new {
-            while old.next_if(|&&old| old < row).is_some() {}
-            if old.next_if_eq(&&row).is_none() {
-                added.push(row);
+        for &tid in &new {
+            while old.next_if(|&&old| old < tid).is_some() {}
+            if old.next_if_eq(&&tid).is_none() {
+                added.push(tid);
             }
         }
         let mut segments = Segment::all(before).ok()?;
-        add_rows(&mut segments, &added).ok()?;
+        add_tids(&mut segments, &added).ok()?;
         repack(&mut segments).ok()?;
         actions(&segments)
     };
@@ -150,14 +154,14 @@ pub(super) fn inserted(before: &Page, after: &Page) -> Option<Vec<u8>> {
 /// (`ginVacuumPostingTreeLeaf`).
 pub(super) fn vacuumed(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let actions = || {
-        let left = all_rows(after).ok()?;
+        let left = all_tids(after).ok()?;
         let mut segments = Segment::all(before).ok()?;
         for segment in &mut segments {
-            let rows = decode(&segment.bytes).ok()?;
-            let kept: Vec<u64> = rows.iter().copied().filter(|row| left.binary_search(row).is_ok()).collect();
+            let tids = decode(&segment.bytes).ok()?;
+            let kept: Vec<u64> = tids.iter().copied().filter(|tid| left.binary_search(tid).is_ok()).collect();
             if kept.is_empty() {
                 segment.action = Action::Delete;
-            } else if kept.len() < rows.len() {
+            } else if kept.len() < tids.len() {
                 segment.action = Action::Replace;
                 segment.bytes = compress(&kept, segment.bytes.len()).ok()?.0;
             }
@@ -200,10 +204,10 @@ fn rewritten(before: &Page, after: &Page) -> Option<Vec<u8>> {
 #[derive(Clone, Debug)]
 struct Segment {
     action: Action,
-    /// The compressed segment with its header; empty if `rows` has to be compressed first.
+    /// The compressed segment with its header; empty if `tids` has to be compressed first.
     bytes: Vec<u8>,
     /// All TIDs of the segment; empty if `bytes` has them.
-    rows: Vec<u64>,
+    tids: Vec<u64>,
     /// TIDs that [`Action::AddItems`] adds.
     added: Vec<u64>,
 }
@@ -214,23 +218,23 @@ impl Segment {
         let mut segments = Vec::new();
         while data.left() > 0 {
             let bytes = read_segment(&mut data)?.to_vec();
-            segments.push(Segment { action: Action::Unmodified, bytes, rows: Vec::new(), added: Vec::new() });
+            segments.push(Segment { action: Action::Unmodified, bytes, tids: Vec::new(), added: Vec::new() });
         }
         Ok(segments)
     }
 
-    fn new(rows: &[u64]) -> Segment {
-        Segment { action: Action::Insert, bytes: Vec::new(), rows: rows.to_vec(), added: Vec::new() }
+    fn new(tids: &[u64]) -> Segment {
+        Segment { action: Action::Insert, bytes: Vec::new(), tids: tids.to_vec(), added: Vec::new() }
     }
 
     /// All TIDs of the segment.
-    fn rows(&self) -> Result<Vec<u64>, Misfit> {
-        if self.rows.is_empty() { decode(&self.bytes) } else { Ok(self.rows.clone()) }
+    fn tids(&self) -> Result<Vec<u64>, Misfit> {
+        if self.tids.is_empty() { decode(&self.bytes) } else { Ok(self.tids.clone()) }
     }
 }
 
 /// Distributes new TIDs to the segments (`addItemsToLeaf`).
-fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> {
+fn add_tids(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> {
     if segments.is_empty() {
         segments.push(Segment::new(new));
         return Ok(());
@@ -238,8 +242,8 @@ fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> 
     for index in 0..segments.len() {
         let here = match segments.get(index + 1) {
             Some(next) => {
-                let first = read_row(&next.bytes)?;
-                new.partition_point(|&row| row < first)
+                let first = read_tid(&next.bytes)?;
+                new.partition_point(|&tid| tid < first)
             }
             None => new.len(),
         };
@@ -248,13 +252,13 @@ fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> 
         }
         let is_last = index + 1 == segments.len();
         let segment = &mut segments[index];
-        let (rows, added) = (decode(&segment.bytes)?, &new[..here]);
-        if is_last && rows.last() < added.first() && segment.bytes.len() >= TARGET_SEGMENT {
+        let (tids, added) = (decode(&segment.bytes)?, &new[..here]);
+        if is_last && tids.last() < added.first() && segment.bytes.len() >= TARGET_SEGMENT {
             segments.push(Segment::new(added));
             break;
         }
         (segment.action, segment.bytes) = (Action::AddItems, Vec::new());
-        (segment.rows, segment.added) = (merge(&rows, added), added.to_vec());
+        (segment.tids, segment.added) = (merge(&tids, added), added.to_vec());
         new = &new[here..];
     }
     Ok(())
@@ -268,21 +272,21 @@ fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
         if segments[index].bytes.is_empty() {
             let segment = &mut segments[index];
             let mut packed = 0;
-            if segment.rows.len() <= MAX_SEGMENT {
-                (segment.bytes, packed) = compress(&segment.rows, MAX_SEGMENT)?;
+            if segment.tids.len() <= MAX_SEGMENT {
+                (segment.bytes, packed) = compress(&segment.tids, MAX_SEGMENT)?;
             }
-            if packed != segment.rows.len() {
-                (segment.bytes, packed) = compress(&segment.rows, TARGET_SEGMENT)?;
+            if packed != segment.tids.len() {
+                (segment.bytes, packed) = compress(&segment.tids, TARGET_SEGMENT)?;
                 if segment.action != Action::Insert {
                     segment.action = Action::Replace;
                 }
-                let rest = Segment::new(&segment.rows[packed..]);
-                segment.rows.truncate(packed);
+                let rest = Segment::new(&segment.tids[packed..]);
+                segment.tids.truncate(packed);
                 segments.insert(index + 1, rest);
             }
         }
         if segments[index].bytes.len() < MIN_SEGMENT && index + 1 < segments.len() {
-            let merged = merge(&segments[index].rows()?, &segments[index + 1].rows()?);
+            let merged = merge(&segments[index].tids()?, &segments[index + 1].tids()?);
             segments[index + 1] = Segment { action: Action::Replace, ..Segment::new(&merged) };
             if segments[index].action == Action::Insert {
                 segments.remove(index);
@@ -298,7 +302,7 @@ fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
 /// Encodes the actions as in the record (`computeLeafRecompressWALData`); `None` if there are more segments than a `uint8` counts.
 fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
     let changed = segments.iter().filter(|segment| segment.action != Action::Unmodified).count();
-    let mut data = u16::try_from(changed).ok()?.to_le_bytes().to_vec();
+    let mut data = GinRecompressDataLeaf { actions: u16::try_from(changed).ok()? }.to_bytes().to_vec();
     let mut number = 0;
     for segment in segments {
         let mut action = segment.action;
@@ -306,15 +310,17 @@ fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
             action = Action::Replace;
         }
         if action != Action::Unmodified {
-            data.extend([u8::try_from(number).ok()?, action as u8]);
+            let change = GinSegmentChange { segment: u8::try_from(number).ok()?, action: action as u8 };
+            data.extend(change.to_bytes());
         }
         match action {
             Action::Unmodified | Action::Delete => {}
             Action::Insert | Action::Replace => data.extend(&segment.bytes),
             Action::AddItems => {
-                data.extend(u16::try_from(segment.added.len()).ok()?.to_le_bytes());
-                for &row in &segment.added {
-                    data.extend(row_bytes(row)?);
+                let added = GinAddedItems { count: u16::try_from(segment.added.len()).ok()? };
+                data.extend(added.to_bytes());
+                for &tid in &segment.added {
+                    data.extend(tid_bytes(tid)?);
                 }
             }
         }
@@ -326,13 +332,13 @@ fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
 }
 
 /// All TIDs of a leaf.
-fn all_rows(page: &Page) -> Result<Vec<u64>, Misfit> {
+fn all_tids(page: &Page) -> Result<Vec<u64>, Misfit> {
     let mut data = Reader::new(&page.0[GIN_DATA..segments_end(page)?]);
-    let mut rows = Vec::new();
+    let mut tids = Vec::new();
     while data.left() > 0 {
-        rows.extend(decode(read_segment(&mut data)?)?);
+        tids.extend(decode(read_segment(&mut data)?)?);
     }
-    Ok(rows)
+    Ok(tids)
 }
 
 /// The offset of the end of a leaf's segments.
@@ -385,35 +391,35 @@ fn read_segment<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
 /// Decodes the TIDs of a segment (`ginPostingListDecode`).
 fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
     let segment = PostingSegment::read(segment).ok_or(SHORT)?;
-    let mut rows = vec![row(segment.first)?];
-    segment.others(|row| rows.push(row)).ok_or(Misfit("a segment cannot be read"))?;
-    Ok(rows)
+    let mut tids = vec![checked_number(segment.first)?];
+    segment.others(|tid| tids.push(tid)).ok_or(Misfit("a segment cannot be read"))?;
+    Ok(tids)
 }
 
 /// Compresses as many TIDs as fit into a segment of `most` bytes. Returns the segment and their number (`ginCompressPostingList`).
-fn compress(rows: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
-    let (&first, others) = rows.split_first().ok_or(Misfit("a segment has no rows"))?;
-    let first = number_to_tid(first).filter(|_| rows.is_sorted_by(|one, next| one < next));
+fn compress(tids: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
+    let (&first, others) = tids.split_first().ok_or(Misfit("a segment has no TIDs"))?;
+    let first = number_to_tid(first).filter(|_| tids.is_sorted_by(|one, next| one < next));
     let mut segment = Vec::new();
     let packed = first.and_then(|first| put_segment(first, others.iter().copied(), most, &mut segment));
-    Ok((segment, packed.ok_or(Misfit("rows do not ascend"))?))
+    Ok((segment, packed.ok_or(Misfit("TIDs do not ascend"))?))
 }
 
 /// Merges two sorted lists of TIDs without duplicates (`ginMergeItemPointers`).
 fn merge(a: &[u64], b: &[u64]) -> Vec<u64> {
-    let mut rows = Vec::with_capacity(a.len() + b.len());
+    let mut tids = Vec::with_capacity(a.len() + b.len());
     let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
     while let (Some(&one), Some(&other)) = (a.peek(), b.peek()) {
-        rows.push(one.min(other));
+        tids.push(one.min(other));
         a.next_if(|_| one <= other);
         b.next_if(|_| other <= one);
     }
-    rows.extend(a.chain(b));
-    rows
+    tids.extend(a.chain(b));
+    tids
 }
 
-/// A TID as one number (`itemptr_to_uint64`).
-fn row(tid: Tid) -> Result<u64, Misfit> {
+/// A TID as one number (`itemptr_to_uint64`), if it can be one.
+fn checked_number(tid: Tid) -> Result<u64, Misfit> {
     if tid.offset_number > MAX_PACKED_OFFSET_NUMBER {
         return Err(Misfit("a TID has an impossible offset number"));
     }
@@ -421,12 +427,12 @@ fn row(tid: Tid) -> Result<u64, Misfit> {
 }
 
 /// Reads a TID as one number.
-fn read_row(bytes: &[u8]) -> Result<u64, Misfit> {
-    row(Tid::read(bytes).ok_or(SHORT)?)
+fn read_tid(bytes: &[u8]) -> Result<u64, Misfit> {
+    checked_number(Tid::read(bytes).ok_or(SHORT)?)
 }
 
-fn row_bytes(row: u64) -> Option<[u8; TID_BYTES]> {
-    number_to_tid(row).map(Tid::to_bytes)
+fn tid_bytes(tid: u64) -> Option<[u8; TID_BYTES]> {
+    number_to_tid(tid).map(Tid::to_bytes)
 }
 
 #[cfg(test)]
@@ -437,10 +443,10 @@ mod tests {
     use crate::managers::gin::init;
     use crate::testing::{any_bytes, any_page};
 
-    fn leaf(rows: &[u64], segment_bytes: usize) -> Page {
+    fn leaf(tids: &[u64], segment_bytes: usize) -> Page {
         let mut page = Page::default();
         init(&mut page, flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED);
-        let (mut rest, mut end) = (rows, GIN_DATA);
+        let (mut rest, mut end) = (tids, GIN_DATA);
         while !rest.is_empty() {
             let (segment, packed) = compress(rest, segment_bytes).unwrap();
             put(&mut page, &mut end, &segment).unwrap();
@@ -456,7 +462,7 @@ mod tests {
         after
     }
 
-    fn any_rows(most: usize) -> impl Strategy<Value = Vec<u64>> {
+    fn any_tids(most: usize) -> impl Strategy<Value = Vec<u64>> {
         let steps = prop_oneof![6 => 1..20u64, 3 => 1000..3000u64, 1 => 1..(1u64 << 30)];
         prop::collection::vec(steps, 1..most).prop_map(|steps| {
             let mut last = 0;
@@ -466,13 +472,13 @@ mod tests {
 
     #[test]
     fn segments_are_as_postgresql_writes_them() {
-        let rows = [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 2, 0], [0, 0, 1, 0, 1, 0]];
-        let rows: Vec<u64> = rows.iter().map(|row| read_row(row).unwrap()).collect();
+        let tids = [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 2, 0], [0, 0, 1, 0, 1, 0]];
+        let tids: Vec<u64> = tids.iter().map(|tid| read_tid(tid).unwrap()).collect();
         let segment = vec![0, 0, 0, 0, 1, 0, 3, 0, 1, 0xFF, 0x0F, 0];
-        assert_eq!(compress(&rows, 100).unwrap(), (segment.clone(), 3));
-        assert_eq!(decode(&segment).unwrap(), rows);
+        assert_eq!(compress(&tids, 100).unwrap(), (segment.clone(), 3));
+        assert_eq!(decode(&segment).unwrap(), tids);
         // One byte would be left for a difference of two.
-        assert_eq!(compress(&rows, 10).unwrap(), (vec![0, 0, 0, 0, 1, 0, 1, 0, 1, 0], 2));
+        assert_eq!(compress(&tids, 10).unwrap(), (vec![0, 0, 0, 0, 1, 0, 1, 0, 1, 0], 2));
     }
 
     #[test]
@@ -496,37 +502,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_compressed_is_read_again(rows in any_rows(300)) {
-            let (segment, packed) = compress(&rows, MAX_SEGMENT).unwrap();
+        fn what_is_compressed_is_read_again(tids in any_tids(300)) {
+            let (segment, packed) = compress(&tids, MAX_SEGMENT).unwrap();
             prop_assert!(segment.len() <= MAX_SEGMENT);
-            prop_assert_eq!(&decode(&segment).unwrap(), &rows[..packed]);
+            prop_assert_eq!(&decode(&segment).unwrap(), &tids[..packed]);
         }
 
         #[test]
-        fn an_insertion_is_told_from_its_outcome(old in any_rows(600), new in any_rows(200), size in 60..384usize) {
+        fn an_insertion_is_told_from_its_outcome(old in any_tids(600), new in any_tids(200), size in 60..384usize) {
             let before = leaf(&old, size);
-            let new: Vec<u64> = new.into_iter().filter(|row| old.binary_search(row).is_err()).collect();
+            let new: Vec<u64> = new.into_iter().filter(|tid| old.binary_search(tid).is_err()).collect();
             prop_assume!(!new.is_empty());
             let mut segments = Segment::all(&before).unwrap();
-            add_rows(&mut segments, &new).unwrap();
+            add_tids(&mut segments, &new).unwrap();
             repack(&mut segments).unwrap();
             let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
             prop_assume!(bytes <= GIN_MAX_DATA_BYTES);
             let after = apply(&segments, &before);
-            prop_assert_eq!(all_rows(&after).unwrap(), merge(&old, &new));
+            prop_assert_eq!(all_tids(&after).unwrap(), merge(&old, &new));
             prop_assert_eq!(inserted(&before, &after), actions(&segments));
         }
 
         #[test]
-        fn a_vacuum_is_told_from_its_outcome(old in any_rows(600), keep in 1..5u64) {
+        fn a_vacuum_is_told_from_its_outcome(old in any_tids(600), keep in 1..5u64) {
             let before = leaf(&old, TARGET_SEGMENT);
-            let left: Vec<u64> = old.iter().copied().filter(|row| row % keep != 0).collect();
+            let left: Vec<u64> = old.iter().copied().filter(|tid| tid % keep != 0).collect();
             // As if the writer had done something else: the segments are cut elsewhere.
             let after = leaf(&left, MAX_SEGMENT);
             let data = vacuumed(&before, &after).unwrap();
             let mut page = before.clone();
             recompress(&mut page, &data).unwrap();
-            prop_assert_eq!(all_rows(&page).unwrap(), left);
+            prop_assert_eq!(all_tids(&page).unwrap(), left);
         }
 
         #[test]

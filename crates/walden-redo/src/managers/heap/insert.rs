@@ -186,8 +186,16 @@ pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
         if data.len() & 1 != 0 {
             data.push(0);
         }
-        data.extend((item.len().checked_sub(HEAP_TUPLE_HEADER_BYTES)? as u16).to_le_bytes());
-        push_tuple(&mut data, item)?;
+        let header = HeapTupleHeader::of(item)?;
+        let rest = &item[HEAP_TUPLE_HEADER_BYTES..];
+        let tuple = XlMultiInsertTuple {
+            data_len: rest.len() as u16,
+            infomask2: header.infomask2(),
+            infomask: header.infomask(),
+            header_len: header.hoff(),
+        };
+        data.extend(tuple.to_bytes());
+        data.extend(rest);
     }
     Some(data)
 }

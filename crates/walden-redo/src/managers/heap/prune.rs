@@ -4,12 +4,13 @@
 //! Writers: `pruneheap.c`, `vacuumlazy.c`.
 
 use walden_format::payload::heap::{
-    FreezeFlags, FreezePlan, FrozenTuple, PruneFlags, XlHeapFreezePage, XlHeapPrune16, XlHeapVacuum,
+    FreezeFlags, FreezePlan, FrozenTuple, PruneFlags, PruneLists, Redirection, XlHeapFreezePage,
+    XlHeapPrune16, XlHeapVacuum,
 };
 use walden_format::payload::offset_numbers;
 use walden_format::reader::Reader;
-use walden_format::version::Major;
 use walden_format::transam::FROZEN_XID;
+use walden_format::version::Major;
 
 use super::UNREADABLE;
 use super::visibility_map;
@@ -238,7 +239,7 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 /// What the line pointers of a page became in a record, in the order in which it has them.
 #[derive(Default)]
 struct PredictedPrune {
-    redirected: Vec<u16>,
+    redirected: Vec<Redirection>,
     dead: Vec<u16>,
     unused: Vec<u16>,
 }
@@ -347,7 +348,7 @@ impl<'p> Compared<'p> {
             }
             match self.fate(number) {
                 Fate::Stays => continue,
-                Fate::Redirected(to) => predicted.redirected.extend([number, to]),
+                Fate::Redirected(to) => predicted.redirected.push(Redirection { from: number, to }),
                 Fate::Dead => predicted.dead.push(number),
                 Fate::Unused => predicted.unused.push(number),
             }
@@ -376,27 +377,15 @@ impl<'p> Compared<'p> {
     }
 }
 
-fn push_numbers(data: &mut Vec<u8>, numbers: &[u16]) {
-    data.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-}
-
-/// With their count before them: `per_item` numbers count as one.
-fn push_counted(data: &mut Vec<u8>, numbers: &[u16], per_item: usize) {
-    data.extend(((numbers.len() / per_item) as u16).to_le_bytes());
-    push_numbers(data, numbers);
-}
-
-/// Plans since 16, each with as many heap tuples as are frozen alike (`heap_log_freeze_plan`); how many plans.
-fn push_plans(data: &mut Vec<u8>, frozen: &mut [(Plan, u16)]) -> u16 {
+/// Plans since 16, each with as many heap tuples as are frozen alike (`heap_log_freeze_plan`), and their line pointers.
+fn freeze_plans(mut frozen: Vec<(Plan, u16)>) -> (Vec<FreezePlan>, Vec<u16>) {
     frozen.sort_unstable_by_key(|(plan, number)| (plan.order(), *number));
-    let mut plans = 0;
-    for alike in frozen.chunk_by(|(one, _), (other, _)| one == other) {
+    let plan_of = |alike: &[(Plan, u16)]| {
         let (Plan { xmax, infomask2, infomask, flags }, _) = alike[0];
-        let plan = FreezePlan { xmax, infomask2, infomask, flags, tuples: alike.len() as u16 };
-        data.extend(plan.to_bytes());
-        plans += 1;
-    }
-    plans
+        FreezePlan { xmax, infomask2, infomask, flags, tuples: alike.len() as u16 }
+    };
+    let plans = frozen.chunk_by(|(one, _), (other, _)| one == other).map(plan_of).collect();
+    (plans, frozen.iter().map(|(_, number)| *number).collect())
 }
 
 /// A `PRUNE`'s three lists.
@@ -405,39 +394,32 @@ pub(super) fn prune_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let predicted = Compared::of(around)?.predict(around.record.version);
     let counts = (redirected.into(), dead.into());
     // The record's own counts are there whatever became of its data.
-    if (predicted.redirected.len() / 2, predicted.dead.len()) != counts {
-        return None;
-    }
-    let mut data = Vec::new();
-    [predicted.redirected, predicted.dead, predicted.unused]
-        .iter()
-        .for_each(|numbers| push_numbers(&mut data, numbers));
-    Some(data)
+    let PredictedPrune { redirected, dead, unused } = &predicted;
+    let lists = PruneLists { redirected, dead, unused, ..PruneLists::default() };
+    ((redirected.len(), dead.len()) == counts).then(|| lists.lists_alone())
 }
 
 /// A `VACUUM`'s list.
 pub(super) fn vacuum_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapVacuum { unused: count } = XlHeapVacuum::read(around.record.main_data())?;
     let unused = Compared::of(around)?.vacuumed();
-    let mut data = Vec::new();
-    push_numbers(&mut data, &unused);
-    (unused.len() == usize::from(count)).then_some(data)
+    let lists = PruneLists { unused: &unused, ..PruneLists::default() };
+    (unused.len() == usize::from(count)).then(|| lists.lists_alone())
 }
 
 /// What a `FREEZE_PAGE` froze.
 pub(super) fn freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapFreezePage { count: logged_count, .. } = XlHeapFreezePage::read(around.record.main_data())?;
-    let mut frozen = Compared::of(around)?.frozen();
-    let mut data = Vec::new();
-    let count = if around.record.version >= Major::V16 {
-        let plans = push_plans(&mut data, &mut frozen);
-        frozen.iter().for_each(|(_, number)| data.extend(number.to_le_bytes()));
-        usize::from(plans)
+    let frozen = Compared::of(around)?.frozen();
+    let (count, data) = if around.record.version >= Major::V16 {
+        let (plans, numbers) = freeze_plans(frozen);
+        let lists = PruneLists { freeze_plans: &plans, frozen: &numbers, ..PruneLists::default() };
+        (plans.len(), lists.lists_alone())
     } else {
-        for &(Plan { xmax, infomask2, infomask, flags }, offset) in &frozen {
-            data.extend(FrozenTuple { xmax, offset, infomask2, infomask, flags }.to_bytes());
-        }
-        frozen.len()
+        let tuple = |&(Plan { xmax, infomask2, infomask, flags }, offset): &(Plan, u16)| {
+            FrozenTuple { xmax, offset, infomask2, infomask, flags }.to_bytes()
+        };
+        (frozen.len(), frozen.iter().flat_map(tuple).collect())
     };
     (count == usize::from(logged_count)).then_some(data)
 }
@@ -455,7 +437,7 @@ pub(super) fn prune_and_freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>>
     } else {
         PredictedPrune { unused: pages.vacuumed(), ..PredictedPrune::default() }
     };
-    let mut frozen = if flags.has_freeze_plans() { pages.frozen() } else { Vec::new() };
+    let frozen = if flags.has_freeze_plans() { pages.frozen() } else { Vec::new() };
     let lists = [
         (flags.has_freeze_plans(), frozen.is_empty()),
         (flags.has_redirections(), predicted.redirected.is_empty()),
@@ -465,18 +447,8 @@ pub(super) fn prune_and_freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>>
     if lists.iter().any(|&(is_there, is_empty)| is_there == is_empty) {
         return None;
     }
-    let mut data = Vec::new();
-    if !frozen.is_empty() {
-        let mut plans = Vec::new();
-        let count = push_plans(&mut plans, &mut frozen);
-        data.extend(u32::from(count).to_le_bytes());
-        data.extend(plans);
-    }
-    for (numbers, per_item) in [(&predicted.redirected, 2), (&predicted.dead, 1), (&predicted.unused, 1)] {
-        if !numbers.is_empty() {
-            push_counted(&mut data, numbers, per_item);
-        }
-    }
-    frozen.iter().for_each(|(_, number)| data.extend(number.to_le_bytes()));
-    Some(data)
+    let PredictedPrune { redirected, dead, unused } = &predicted;
+    let (plans, numbers) = freeze_plans(frozen);
+    let lists = PruneLists { freeze_plans: &plans, redirected, dead, unused, frozen: &numbers };
+    Some(lists.lists_with_lengths())
 }
