@@ -165,7 +165,7 @@ fn main() -> ExitCode {
 /// The arguments; wrong ones end the process.
 ///
 /// PostgreSQL takes a restore command's exit status of 1 to 125 for "the archive has no such file", after which it ends recovery. A wrong
-/// option must not look like that.
+/// option must not look like that. Nor must the process that fetches ahead end with any but its own statuses.
 fn parse() -> Arguments {
     if std::env::args_os().len() < 2 {
         let _ = anstream::stderr().lock().write_all(help::first_steps().as_bytes());
@@ -174,11 +174,17 @@ fn parse() -> Arguments {
     let matches = help::command().try_get_matches();
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).unwrap_or_else(|error| {
         let words: Vec<_> = std::env::args_os().skip(1).take(2).collect();
-        if error.use_stderr() && words == ["archive", "get"] {
-            let _ = error.print();
-            std::process::exit(archive::TROUBLE.into());
-        }
-        error.exit()
+        let status = if !error.use_stderr() {
+            error.exit()
+        } else if words == ["archive", "get"] {
+            archive::TROUBLE
+        } else if words == ["archive", "prefetch"] {
+            archive::PREFETCH_FAILED
+        } else {
+            error.exit()
+        };
+        let _ = error.print();
+        std::process::exit(status.into());
     })
 }
 

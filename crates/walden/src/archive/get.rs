@@ -4,10 +4,17 @@ use std::os::unix::process::CommandExt;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Args;
+use signal_hook::consts::{
+    SIGABRT, SIGALRM, SIGBUS, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGSYS, SIGTERM, SIGTRAP, SIGUSR1,
+    SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
+use signal_hook::flag;
 use walden_archive::Archive;
 use walden_archive::get::{self, GetError};
 use walden_archive::name::ArchivedFile;
@@ -25,6 +32,12 @@ use crate::terminal::Format;
 const NOT_THERE: u8 = 1;
 /// The file cannot be read although it may be there: above 125, so that PostgreSQL stops in place of ending recovery early.
 pub const TROUBLE: u8 = 200;
+/// Fetching ahead has failed, in whatever way: no status but this one and 0 will do.
+///
+/// The process outlives `restore_command`, and process 1 becomes its parent: in a container that may be the postmaster. To that, any
+/// other status of a child that it does not know, or a signal that has ended it, is a backend that crashed, for which it ends all
+/// others (`CleanupBackend` in `postmaster.c`).
+pub const PREFETCH_FAILED: u8 = 1;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -250,21 +263,56 @@ fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Pat
 }
 
 /// Runs `walden archive prefetch`.
-pub fn run_prefetch(args: &PrefetchArgs) -> Result<ExitCode> {
+pub fn run_prefetch(args: &PrefetchArgs) -> ExitCode {
+    end_well_at_signals();
+    // Without a configuration that can be read, the options alone say where messages go.
+    let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
+    let log = Arc::new(Log::new(&args.log, &section));
+    end_well_at_panics(log.clone());
+    let began = Instant::now();
+    let Err(error) = fetch_ahead(args) else { return ExitCode::SUCCESS };
+    log_prefetch_failure(&log, &error, began);
+    ExitCode::from(PREFETCH_FAILED)
+}
+
+fn fetch_ahead(args: &PrefetchArgs) -> Result<()> {
     let (archive, section) = args.place.open()?;
     let spool = Spool::new(&args.folder, &archive);
-    let Some(lock) = spool.lock()? else { return Ok(ExitCode::SUCCESS) };
+    let Some(lock) = spool.lock()? else { return Ok(()) };
     let options = PrefetchOptions {
         segments: args.segments,
         threads: section.threads.unwrap_or_else(crate::terminal::cores),
         idle: Duration::from_secs(args.idle),
     };
-    let began = Instant::now();
-    let result = prefetch::prefetch(&archive, &spool, lock, &options).map_err(anyhow::Error::from);
-    if let Err(error) = &result {
-        let log = Log::new(&args.log, &section);
-        log.write(&[Entry::of_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
+    Ok(prefetch::prefetch(&archive, &spool, lock, &options)?)
+}
+
+fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
+    log.write(&[Entry::of_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
+    if log.is_text() {
+        complain("", error.as_ref(), error.downcast_ref::<GetError>().and_then(GetError::hint));
     }
-    result?;
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Has signals and aborts end the process with a status that process 1 takes no offence at. What it leaves in the spool, the next one
+/// uses or removes.
+fn end_well_at_signals() {
+    let always = Arc::new(AtomicBool::new(true));
+    let asked = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO];
+    // An abort is also how an allocation ends that fails, and a stack that overflows.
+    let failures = [SIGABRT, SIGBUS, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ];
+    let all = asked.map(|signal| (signal, 0)).into_iter();
+    for (signal, status) in all.chain(failures.map(|signal| (signal, PREFETCH_FAILED.into()))) {
+        // Without a handler, fetching ahead works all the same.
+        let _ = flag::register_conditional_shutdown(signal, status, always.clone());
+    }
+}
+
+/// Has a panic of any thread end the process so.
+fn end_well_at_panics(log: Arc<Log>) {
+    let began = Instant::now();
+    std::panic::set_hook(Box::new(move |panic| {
+        log_prefetch_failure(&log, &anyhow!("fetching ahead has failed: {panic}"), began);
+        std::process::exit(PREFETCH_FAILED.into());
+    }));
 }

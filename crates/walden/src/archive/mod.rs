@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-pub use get::TROUBLE;
+pub use get::{PREFETCH_FAILED, TROUBLE};
 pub use log::{Entry, Log, LogOptions};
 pub use push::{ANSWER_WITHIN, Effort, complain};
 
@@ -101,7 +101,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Serve(args) => serve::run(args),
         ArchiveCommand::Get(args) => Ok(get::run(args)),
         ArchiveCommand::Export(args) => export::run(args),
-        ArchiveCommand::Prefetch(args) => get::run_prefetch(args),
+        ArchiveCommand::Prefetch(args) => Ok(get::run_prefetch(args)),
         ArchiveCommand::List(args) => list::run(args),
         ArchiveCommand::Pack(args) => pack::run(args),
         ArchiveCommand::Prune(args) => prune::run(args),

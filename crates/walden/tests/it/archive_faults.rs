@@ -170,7 +170,7 @@ fn run_with(strace: &Path, fault: &str, step: Step, arguments: &[String]) -> Run
 }
 
 /// `strace`, if it may trace here.
-fn strace() -> Result<PathBuf, Missing> {
+pub fn strace() -> Result<PathBuf, Missing> {
     let strace = Need::Strace.find()?;
     let traced = Command::new(&strace).args(["-qq", "-o", "/dev/null", "true"]).output();
     match traced.is_ok_and(|output| output.status.success()) {

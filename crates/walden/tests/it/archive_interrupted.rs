@@ -70,7 +70,7 @@ fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) -> bool {
 }
 
 /// Waits until a program catches SIGINT, or has ended.
-fn wait_for_handler(running: &mut Child) {
+pub fn wait_for_handler(running: &mut Child) {
     let status = format!("/proc/{}/status", running.id());
     while running.try_wait().unwrap().is_none() {
         let text = fs::read_to_string(&status).unwrap_or_default();

@@ -11,6 +11,7 @@ mod archive_interrupted;
 mod archive_library;
 mod archive_matrix;
 mod archive_packs;
+mod archive_prefetch;
 mod archive_s3;
 mod archive_serve;
 mod browser;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         archive_library::TESTS,
         archive_matrix::TESTS,
         archive_packs::TESTS,
+        archive_prefetch::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
         codecs::TESTS,

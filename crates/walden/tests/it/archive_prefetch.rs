@@ -1,0 +1,247 @@
+//! The process that fetches ahead of recovery: it outlives `restore_command`, and how it ends must not disturb whoever is process 1.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use walden_archive::Archive;
+use walden_archive::prefetch::Spool;
+use walden_archive::store::Folder;
+use walden_format::lsn::SegmentName;
+use walden_lab::{ClusterBuilder, StopMode};
+use walden_testing::{Missing, Outcome, postgres};
+
+use crate::archive::{program_for, text, wait_until_archived, work};
+use crate::archive_faults::strace;
+use crate::archive_interrupted::wait_for_handler;
+use crate::material::{Run, golden, walden, write};
+
+walden_testing::tests! {
+    fetching_ahead_ends_with_0_or_1_whatever_goes_wrong,
+    fetching_ahead_ends_with_0_or_1_at_any_signal,
+    fetching_ahead_ends_with_1_where_it_cannot_start_threads,
+    a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend,
+}
+
+const FIRST: &str = "00000001000000000000000A";
+const SECOND: &str = "00000001000000000000000B";
+
+/// An archive of two segments, and a folder where they lie ready.
+struct Place {
+    root: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { root: tempfile::tempdir().unwrap() };
+        let wal = place.path("wal");
+        for name in [FIRST, SECOND] {
+            write(&wal, name, &golden("18.6")[name]);
+        }
+        let imported = walden(&["archive", "import", "--repo", text(&place.path("repo")), text(&wal)]);
+        assert_eq!(imported.code, 0, "{imported:?}");
+        fs::create_dir(place.path("pg_wal")).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Fetching ahead as `get` starts it once it was asked for the first segment.
+    fn prefetch(&self, idle: &str) -> Command {
+        let repo = self.path("repo");
+        let archive = Archive::new(Box::new(Folder::new(&repo)));
+        let spool = Spool::new(&self.path("pg_wal"), &archive);
+        spool.note(SegmentName::parse(FIRST).unwrap()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+        command.args(["archive", "prefetch", "--idle", idle, "--repo", text(&repo)]);
+        command.arg("--log").arg(self.path("log")).arg(self.path("pg_wal"));
+        command
+    }
+
+    fn last_failure(&self) -> Value {
+        let log = fs::read_to_string(self.path("log")).unwrap();
+        let last: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        assert_eq!((&last["command"], &last["outcome"]), (&"prefetch".into(), &"failed".into()), "{last:#}");
+        last
+    }
+}
+
+fn fetching_ahead_ends_with_0_or_1_whatever_goes_wrong() {
+    let place = Place::new();
+    let good = Run::of(&mut place.prefetch("1"));
+    assert_eq!((good.code, place.path("log").exists()), (0, false), "{good:?}");
+    assert_eq!(fs::read_dir(place.path("pg_wal")).unwrap().count(), 0);
+
+    // Wrong usage, and an archive that cannot be opened.
+    let (wal, broken) = (place.path("pg_wal"), write(place.root.path(), "broken.toml", b"[archive\n"));
+    let wrong: [&[&str]; 6] = [
+        &[],
+        &["--no-such-option", text(&wal)],
+        &["--idle", "soon", text(&wal)],
+        &[text(&wal)],
+        &["--repo", "ftp://x/y", text(&wal)],
+        &["--config", text(&broken), text(&wal)],
+    ];
+    for arguments in wrong {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+        command.args(["archive", "prefetch"]).args(arguments).current_dir(place.root.path());
+        let run = Run::of(command.env_remove("WALDEN_REPO").env_remove("WALDEN_CONFIG"));
+        assert!(run.code == 1 && !run.stderr.is_empty(), "{arguments:?}: {run:?}");
+    }
+
+    // A spool that cannot be written, an object that is damaged, an archive that is gone.
+    let (repo, log, file) = (place.path("repo"), place.path("log"), write(place.root.path(), "file", b""));
+    let unwritable =
+        walden(&["archive", "prefetch", "--repo", text(&repo), "--log", text(&log), text(&file)]);
+    assert_eq!(unwritable.code, 1, "{unwritable:?}");
+    place.last_failure();
+    let object = repo.join(format!("wal/00000001/00000000/{SECOND}.wlz"));
+    let good = fs::read(&object).unwrap();
+    fs::write(&object, &good[..good.len() / 2]).unwrap();
+    let damaged = Run::of(&mut place.prefetch("20"));
+    assert!(damaged.code == 1 && damaged.stderr.contains(SECOND), "{damaged:?}");
+    assert!(place.last_failure()["message"].as_str().unwrap().contains(SECOND));
+    fs::remove_dir_all(&repo).unwrap();
+    let gone = Run::of(&mut place.prefetch("20"));
+    assert_eq!(gone.code, 1, "{gone:?}");
+    assert!(place.last_failure()["message"].as_str().unwrap().contains("cannot find an archive"));
+}
+
+fn fetching_ahead_ends_with_0_or_1_at_any_signal() {
+    let place = Place::new();
+    for (signal, status) in [
+        (Signal::TERM, 0),
+        (Signal::INT, 0),
+        (Signal::QUIT, 0),
+        (Signal::HUP, 0),
+        (Signal::USR1, 0),
+        (Signal::USR2, 0),
+        (Signal::ALARM, 0),
+        // As a failed allocation and an overflow of the stack end.
+        (Signal::ABORT, 1),
+        (Signal::BUS, 1),
+    ] {
+        let mut command = place.prefetch("60");
+        let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for_handler(&mut running);
+        // The handlers of signals are installed one after the other.
+        std::thread::sleep(Duration::from_millis(50));
+        kill_process(Pid::from_child(&running), signal).unwrap();
+        assert_eq!(running.wait().unwrap().code(), Some(status), "{signal:?}");
+    }
+    // The next one uses or removes what they left.
+    let next = Run::of(&mut place.prefetch("1"));
+    assert_eq!(next.code, 0, "{next:?}");
+    assert_eq!(fs::read_dir(place.path("pg_wal")).unwrap().count(), 0);
+}
+
+/// A thread that cannot be started is a panic of the standard library's.
+fn fetching_ahead_ends_with_1_where_it_cannot_start_threads() -> Outcome {
+    let (strace, place) = (strace()?, Place::new());
+    let prefetch = place.prefetch("20");
+    let mut command = Command::new(strace);
+    command.args(["-qq", "-o", "/dev/null", "-e", "trace=clone,clone3"]);
+    command.args(["-e", "inject=clone,clone3:error=EAGAIN"]).arg(prefetch.get_program());
+    let run = Run::of(command.args(prefetch.get_args()));
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(place.last_failure()["message"].as_str().unwrap().contains("panicked"));
+    Ok(())
+}
+
+/// A server as a container runs it that has no init, with damage in the archive that recovery does not come to and fetching ahead does.
+fn a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend() -> Outcome {
+    let installation = postgres(15)?;
+    let mut unshare = unshare()?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let (repo, backup) = (primary.make_folder("repo").unwrap(), primary.dir().join("backup"));
+    primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.restart(StopMode::Fast).unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    primary.copy_data(&backup).unwrap();
+    primary.start().unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("SELECT pg_create_restore_point('soon'); SELECT pg_switch_wal()").unwrap();
+    work(&mut client, 0);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    primary.stop(StopMode::Fast).unwrap();
+    // The last object of all: at most 16 segments ahead.
+    let folder = repo.join("wal/00000001/00000000");
+    let mut objects: Vec<PathBuf> =
+        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    objects.sort();
+    objects.truncate(12);
+    let last = objects.last().unwrap();
+    let good = fs::read(last).unwrap();
+    fs::write(last, &good[..good.len() / 2]).unwrap();
+    let (log, socket) = (primary.dir().join("prefetch.log"), primary.make_folder("s1").unwrap());
+    let restore = format!(
+        "{} archive get --repo {} --log {} %f \"%p\"",
+        program.display(),
+        repo.display(),
+        log.display()
+    );
+    let settings = format!(
+        "restore_command = '{restore}'\nrecovery_target_name = 'soon'\nrecovery_target_action = 'pause'\n\
+         hot_standby = on\narchive_mode = off\nlisten_addresses = ''\nunix_socket_directories = '{}'\n",
+        socket.display()
+    );
+    let mut conf = fs::read_to_string(backup.join("postgresql.conf")).unwrap();
+    conf.push_str(&settings);
+    fs::write(backup.join("postgresql.conf"), conf).unwrap();
+    fs::write(backup.join("recovery.signal"), "").unwrap();
+    let _ = fs::remove_file(backup.join("postgresql.auto.conf"));
+    let server_log = primary.dir().join("process-1.log");
+    walden_server::account::chown_all(primary.dir()).unwrap();
+    let output = fs::File::create(&server_log).unwrap();
+    unshare.arg(installation.bin_dir.join("postgres")).arg("-D").arg(&backup);
+    let mut server = unshare.stdout(output.try_clone().unwrap()).stderr(output).spawn().unwrap();
+    let said = |text: &str| fs::read_to_string(&server_log).unwrap().contains(text);
+    let began = Instant::now();
+    // Paused, and the process that fetches ahead has met the damage and ended.
+    while !(said("pausing at the end of recovery") && log_says_failed(&log)) {
+        let ended = server.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {}", fs::read_to_string(&server_log).unwrap());
+        assert!(began.elapsed() < Duration::from_secs(120), "{}", fs::read_to_string(&server_log).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let crashed =
+        said("terminating any other active server processes") || server.try_wait().unwrap().is_some();
+    // With process 1 of a namespace, all others in it are killed.
+    let children = format!("/proc/{0}/task/{0}/children", server.id());
+    let first = fs::read_to_string(children).unwrap_or_default().trim().parse().ok().and_then(Pid::from_raw);
+    first.into_iter().for_each(|first| kill_process(first, Signal::KILL).unwrap());
+    server.wait().unwrap();
+    assert!(!crashed, "{}", fs::read_to_string(&server_log).unwrap());
+    Ok(())
+}
+
+fn log_says_failed(log: &Path) -> bool {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.lines().any(|line| line.contains("\"prefetch\"") && line.contains("\"failed\""))
+}
+
+/// A command that runs another one as process 1, under the account of servers.
+fn unshare() -> Result<Command, Missing> {
+    let missing = || Missing { reason: "needs the right to make namespaces of processes (root)".to_owned() };
+    let account = walden_server::account::server_account().ok().flatten().ok_or_else(missing)?;
+    let isolated = ["--pid", "--fork", "--mount-proc"];
+    let probe = Command::new("unshare").args(isolated).arg("true").output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return Err(missing());
+    }
+    let mut command = Command::new("unshare");
+    let (user, group) = (account.uid.to_string(), account.gid.to_string());
+    command.args(isolated).args(["setpriv", "--reuid", &user, "--regid", &group, "--clear-groups"]);
+    Ok(command)
+}
