@@ -6,6 +6,7 @@
 
 mod checks;
 mod copy;
+mod extent;
 mod server;
 
 use std::ffi::OsString;
@@ -96,7 +97,7 @@ pub struct Drill {
 }
 
 impl Drill {
-    /// The data was found as it has to be.
+    /// Recovery got to where it was to go, and the data was found as it has to be.
     pub fn is_good(&self) -> bool {
         self.checked.problems.is_empty()
     }
@@ -166,13 +167,26 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     server.configure(&copied, options)?;
     let first = first_segment(archive, &start)?;
     server.check_restore_command(first)?;
-    let segments = expected_segments(archive, &start, options.timeline)?;
+    let log = log_from(archive, &start, options.timeline)?;
+    // How many segments recovery to the end asks for, more or less.
+    let segments = log.segments.len() as u64;
     let recovering = Instant::now();
-    server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)))?;
+    let recovered = server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)));
+    recovered.map_err(|error| match extent::gap_text(&log).filter(|_| is_recovery_failure(&error)) {
+        Some(gap) => error.context(gap),
+        None => error,
+    })?;
     let recovery_seconds = recovering.elapsed().as_secs_f64();
     progress(Step::Checking);
     let reached = server.reached()?;
-    let checked = checks::check(&server, options)?;
+    let mut checked = checks::check(&server, options)?;
+    checked.problems.extend(extent::find_shortfall(
+        archive,
+        &log,
+        options,
+        server.version.major,
+        reached.lsn,
+    )?);
     server.stop()?;
     let wal_bytes = reached.lsn.bytes_since(start.start);
     Ok(Drill {
@@ -196,10 +210,10 @@ fn first_segment(archive: &Archive, start: &BackupStart) -> Result<SegmentName> 
     Ok(SegmentName::new(start.timeline.unwrap_or(1), size.segment_of(start.start), size))
 }
 
-/// How many segments recovery to the end asks for, more or less.
-fn expected_segments(archive: &Archive, start: &BackupStart, timeline: Option<Timeline>) -> Result<u64> {
+/// The log that recovery replays, if it gets to the end.
+fn log_from(archive: &Archive, start: &BackupStart, timeline: Option<Timeline>) -> Result<Log> {
     let number = archive.segment_size()?.segment_of(start.start);
-    Ok(Log::of(archive, timeline, number..=u64::MAX)?.segments.len() as u64)
+    Ok(Log::of(archive, timeline, number..=u64::MAX)?)
 }
 
 /// The programs of a major version, and their exact version.

@@ -30,7 +30,7 @@ Examples:
 The backup is copied into a temporary folder (TMPDIR, or --folder): it needs as much space there as the database has. The server listens \
 on a socket in that folder alone, archives nothing, and connects to nothing. Nothing is left in the end.
 
-Exit status: 0 recovered, and nothing wrong was found; 1 the checks found something wrong, or recovery failed; 2 wrong usage; 3 the \
+Exit status: 0 recovered, and nothing wrong was found; 1 the checks found something wrong, or recovery failed or ended where a segment is missing; 2 wrong usage; 3 the \
 archive or the backup could not be used.";
 
 /// Try a restore out: recover a copy of a base backup, check it, say how long it took and to which moment

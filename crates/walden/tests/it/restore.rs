@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 use serde_json::Value;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
@@ -184,6 +185,7 @@ fn restore(version: u32) -> Outcome {
     replay(&archived);
     fetch_until(&archived);
     let has_amcheck = drill(&archived);
+    drill_at_gap(&archived);
     follow_a_promotion(&archived);
     // Published packages never have it.
     match version == 15 && !has_amcheck {
@@ -314,6 +316,35 @@ fn drill(archived: &Archived) -> bool {
     // The original is as it was.
     assert!(!backup.join("recovery.signal").exists() && !backup.join("backup_label.old").exists());
     has_amcheck
+}
+
+/// PostgreSQL takes a missing segment for the end of the log and promotes; what is behind it is lost, and the drill says so.
+fn drill_at_gap(archived: &Archived) {
+    let Archived { primary, repo, backup, time, .. } = archived;
+    let bin = primary.installation().bin_dir.clone();
+    let run = |more: &[&str]| {
+        let all = ["archive", "drill", "--repo", text(repo), "--base", text(backup), "--bin", text(&bin)];
+        walden(&[&all[..], &["--no-amcheck", "--query", "SELECT 1", "--format", "json"], more].concat())
+    };
+    let whole: Value = serde_json::from_str(&run(&[]).stdout).unwrap();
+    let start: Lsn = whole["start_lsn"].as_str().unwrap().parse().unwrap();
+    // Of 1 MB each, the one behind that at which recovery starts.
+    let missing = SegmentName::new(1, (start.0 >> 20) + 1, SegmentSize::new(1 << 20).unwrap()).to_string();
+    let (object, aside) =
+        (repo.join(format!("wal/00000001/00000000/{missing}.wlz")), primary.dir().join("aside"));
+    fs::rename(&object, &aside).unwrap();
+    let to_the_end = run(&[]);
+    assert_eq!(to_the_end.code, 1, "{to_the_end:?}");
+    let drill: Value = serde_json::from_str(&to_the_end.stdout).unwrap();
+    let [problem] = &drill["checked"]["problems"].as_array().unwrap()[..] else { panic!("{drill:#}") };
+    let expected = format!("segment {missing} is missing");
+    assert!(problem.as_str().unwrap().contains(&expected), "{drill:#}");
+    let to_a_time = run(&["--until", time]);
+    assert!(to_a_time.code == 1 && to_a_time.stderr.contains(&missing), "{to_a_time:?}");
+    // What recovery stops at on purpose is no shortfall.
+    let on_purpose = run(&["--set", "recovery_target=immediate"]);
+    assert_eq!(on_purpose.code, 0, "{on_purpose:?}");
+    fs::rename(&aside, &object).unwrap();
 }
 
 /// A server that was restored archives a timeline of its own; the log then follows the switch.
