@@ -135,6 +135,16 @@ impl Incoming {
         publish(file, &self.target, true)?;
         Ok(())
     }
+
+    /// Gives the file its name once its bytes are durable.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn publish_durably(mut self) -> io::Result<()> {
+        self.file.flush()?;
+        self.file.get_ref().as_file().sync_all()?;
+        self.publish()
+    }
 }
 
 impl Write for Incoming {

@@ -1,9 +1,9 @@
 //! Fetching ahead of recovery: segments that `restore_command` is going to ask for lie ready when it does.
 //!
 //! A process of its own fills a *spool*, a folder on the file system of the server's `pg_wal`, from where segments are handed over by
-//! a rename. It goes on while recovery does, and ends by itself when nothing was asked for some time or the archive has no more.
-//! Objects never change, so what lies in the spool is right however long it lies there; of an archive of another cluster or another
-//! place nothing is handed over, as each has a spool of its own.
+//! a rename. It goes on while recovery does, and ends by itself when nothing was asked for some time; with recovery, the spool goes too.
+//! Objects never change, so what lies in the spool is right however long it lies there, unless the power fails; of an archive of another
+//! cluster or another place nothing is handed over, as each has a spool of its own.
 
 mod schedule;
 mod spool;
@@ -44,8 +44,9 @@ impl Default for PrefetchOptions {
 
 /// Until it is looked once more what is asked for.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Until it is looked once more what the archive has, if nothing else was asked for.
-const MAX_PAUSE: Duration = Duration::from_millis(200);
+/// Until it is looked once more what the archive has, if nothing else was asked for: each time twice as long as before. At the archive's
+/// end a look is a request, and a standby that waits there for the next segment does so all day.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
 /// From so many listings, one after the other, an object may have vanished: what it held is in another one, which is looked for.
 const MAX_VANISHED: u32 = 8;
 
@@ -62,10 +63,11 @@ pub fn prefetch(
     let failed = |source| GetError::Archive { name: "segments ahead".to_owned(), source };
     let bytes = archive.identity().map_err(failed)?.segment_bytes;
     let Some(size) = SegmentSize::new(bytes) else { return Ok(()) };
-    spool.remove_leftovers().map_err(|source| cannot_write(spool, source))?;
+    let should_sync = spool.prepare(bytes).map_err(|source| cannot_write(spool, source))?;
     let fetcher = Fetcher {
         archive,
         spool,
+        should_sync,
         schedule: Schedule::new(options.threads),
         outcome: Mutex::new(Outcome::default()),
     };
@@ -78,6 +80,9 @@ pub fn prefetch(
         fetcher.schedule.stop();
         result
     });
+    if result.is_ok() && !spool.is_awaited() {
+        spool.remove();
+    }
     drop(lock);
     result
 }
@@ -89,6 +94,8 @@ fn cannot_write(spool: &Spool, source: std::io::Error) -> GetError {
 struct Fetcher<'a> {
     archive: &'a Archive,
     spool: &'a Spool,
+    /// Segments have to be durable before they get their names.
+    should_sync: bool,
     schedule: Schedule<'a>,
     outcome: Mutex<Outcome>,
 }
@@ -108,14 +115,14 @@ impl<'a> Fetcher<'a> {
     fn follow(&self, mut way: Way<'a>, options: &PrefetchOptions) -> Result<(), GetError> {
         let failed = |source| GetError::Archive { name: "segments ahead".to_owned(), source };
         let mut packs = BTreeMap::new();
-        let (mut last, mut looked) = ((None, Instant::now()), None);
+        let (mut last, mut looked, mut pause) = ((None, Instant::now()), None, FIRST_LOOK);
         loop {
             let position = self.spool.position();
             if position != last.0 {
                 if position < last.0 {
                     self.schedule.forget_fetched();
                 }
-                (last, looked) = ((position, Instant::now()), None);
+                (last, looked, pause) = ((position, Instant::now()), None, FIRST_LOOK);
             }
             let Some(position) = position.filter(|_| last.1.elapsed() < options.idle) else { return Ok(()) };
             if self.take_outcome()? {
@@ -123,9 +130,11 @@ impl<'a> Fetcher<'a> {
                 packs.clear();
                 looked = None;
             }
-            if looked.is_none_or(|looked: Instant| looked.elapsed() > MAX_PAUSE) {
+            let is_due = looked.is_some_and(|looked: Instant| looked.elapsed() > pause);
+            if is_due || looked.is_none() {
                 self.look_ahead(&mut way, &mut packs, position, options.segments).map_err(failed)?;
                 looked = Some(Instant::now());
+                pause *= 1 + u32::from(is_due);
             }
             std::thread::sleep(PAUSE);
         }
@@ -237,7 +246,11 @@ impl<'a> Fetcher<'a> {
                 get::decode(self.archive, file, object, wanted.bytes, &mut output).map_err(failed)?;
             }
         }
-        output.publish().map_err(write)?;
+        match self.should_sync {
+            true => output.publish_durably(),
+            false => output.publish(),
+        }
+        .map_err(write)?;
         Ok(true)
     }
 }

@@ -5,6 +5,7 @@ mod encryption;
 mod faults;
 mod material;
 mod pack;
+mod prefetch;
 mod prune;
 mod races;
 mod requests;

@@ -209,11 +209,16 @@ fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
         return Err(GetError::NotThere { name, location }.into());
     };
     let ahead = args.prefetch.or(section.prefetch).unwrap_or(PrefetchOptions::default().segments);
-    let ArchivedFile::Segment(segment) = file else {
-        return Ok(get::get(&archive, file, target)?);
-    };
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spool = Spool::new(folder, &archive);
+    let ArchivedFile::Segment(segment) = file else {
+        // The last file that a server asks for when recovery has ended is a history (`writeTimeLineHistory` in `timeline.c`). If recovery
+        // was paused before, the process that fetched ahead is gone; another one removes what it has left.
+        if ahead > 0 && spool.is_left_over() {
+            start_prefetch(args, &archive, &spool, folder, ahead);
+        }
+        return Ok(get::get(&archive, file, target)?);
+    };
     let is_ahead = ahead > 0 && spool.is_ahead(segment);
     let note = || {
         // Fetching ahead is for speed alone: whatever keeps it from working must not keep recovery from going on.
