@@ -115,7 +115,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
         }
     };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
-    let stdout = Turns::new(io::stdout());
+    let stdout = Turns::new(terminal::Stdout);
     let files: Vec<(usize, &PathBuf)> = args.files.iter().enumerate().collect();
     let results = map_in_order(&files, threads, |&(number, path)| {
         if args.salvage {
@@ -160,7 +160,7 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
         "cannot use - (standard input) with --member, --salvage or other files, as it is read only once"
     );
     let path = Path::new("standard input");
-    let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(io::stdout()));
+    let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(terminal::Stdout));
     let mut out = stdout.as_ref().map(|stdout| stdout.take(0)).transpose().context(TO_STDOUT)?;
     let mut extract_all = || -> Result<()> {
         let mut reader = Reader::open_stream(io::stdin().lock(), args.limits.to_limits())?;
@@ -179,7 +179,7 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
 
 const TO_STDOUT: &str = "write to standard output";
 
-type Stdout<'t> = Turn<'t, io::Stdout>;
+type Stdout<'t> = Turn<'t, terminal::Stdout>;
 
 /// Prints an error of a file, and what can be done.
 pub fn report(path: &Path, error: &anyhow::Error) {

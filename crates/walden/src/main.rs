@@ -154,7 +154,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if terminal::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::report(&error);
             ExitCode::from(DAMAGED)
@@ -191,13 +191,6 @@ fn parse() -> Arguments {
 /// Ends the process with the message and exit status of any other wrong usage.
 fn wrong_usage(text: &str) -> ! {
     Arguments::command().error(ErrorKind::ArgumentConflict, text).exit()
-}
-
-/// The reader of the output closed it early, as in `walden explain ... | head`.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let kinds =
-        error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
-    kinds.into_iter().any(|kind| kind == std::io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The terminal, output formats, and the number of cores.
 
-use std::io::Write;
+use std::fmt;
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -37,12 +38,54 @@ pub fn json(document: &(impl Serialize + ?Sized)) -> Result<String> {
 /// Prints whole lines, without colours if standard output is no terminal. Unlike the macros of the standard library,
 /// which panic, this returns an error if the reader closed the pipe or the disk is full.
 pub fn print(lines: &str) -> Result<()> {
-    anstream::stdout().lock().write_all(lines.as_bytes()).context("cannot write to standard output")
+    let printed = anstream::stdout().lock().write_all(lines.as_bytes());
+    printed.map_err(of_stdout).context("cannot write to standard output")
 }
 
 /// Prints bytes as they are: data may have what looks like colours.
 pub fn print_data(bytes: &[u8]) -> Result<()> {
-    std::io::stdout().lock().write_all(bytes).context("cannot write to standard output")
+    Stdout.write_all(bytes).context("cannot write to standard output")
+}
+
+/// Standard output, whose errors are known as such.
+pub struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stdout().write(bytes).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush().map_err(of_stdout)
+    }
+}
+
+/// An error of standard output. A pipe that is broken elsewhere, such as a connection to an object store, is a failure.
+#[derive(Debug)]
+struct StdoutError(io::Error);
+
+impl fmt::Display for StdoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for StdoutError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// Marks an error as one of standard output.
+pub fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), StdoutError(error))
+}
+
+/// The reader of standard output closed it early, as in `walden explain ... | head`.
+pub fn is_reader_gone(error: &anyhow::Error) -> bool {
+    let is_of_stdout = |error: &io::Error| error.get_ref().is_some_and(|inner| inner.is::<StdoutError>());
+    let mut errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    errors.any(|error| error.kind() == io::ErrorKind::BrokenPipe && is_of_stdout(error))
 }
 
 /// How tables look here.
@@ -67,4 +110,22 @@ pub fn cores() -> usize {
 /// Threads for opening many small files, which is waiting as much as work.
 pub fn io_threads() -> usize {
     (2 * cores()).min(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_gone_is_told_from_a_broken_connection() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let of_store = anyhow::Error::from(broken()).context("cannot read wal/1");
+        assert!(!is_reader_gone(&of_store));
+        let printed = anyhow::Error::from(of_stdout(broken())).context("cannot write to standard output");
+        assert!(is_reader_gone(&printed));
+        assert_eq!(format!("{printed:#}"), format!("cannot write to standard output: {}", broken()));
+        let full = of_stdout(io::ErrorKind::StorageFull.into());
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        assert!(!is_reader_gone(&full.into()));
+    }
 }

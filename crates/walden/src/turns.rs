@@ -1,9 +1,11 @@
-//! One output for several threads, each of which writes when it is its turn.
+//! Standard output for several threads, each of which writes when it is its turn.
 //!
 //! Who comes later works ahead meanwhile: what it writes is held back, up to a limit, until those before it are done.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::terminal::of_stdout;
 
 /// Bytes that one of them holds back at most: a segment of usual size.
 const MAX_HELD: usize = 16 << 20;
@@ -24,7 +26,7 @@ struct Place {
 
 impl Place {
     fn can_go_on(&self) -> io::Result<()> {
-        self.failed.map_or(Ok(()), |kind| Err(kind.into()))
+        self.failed.map_or(Ok(()), |kind| Err(of_stdout(kind.into())))
     }
 }
 

@@ -323,7 +323,7 @@ fn stream(args: &CompressArgs) -> Result<ExitCode> {
     let meta = Meta { name: STDIN_NAME.into(), ..Meta::default() };
     write_verified(args, &meta, &mut source, bytes, &output, Path::new(named))?;
     output.seek(SeekFrom::Start(0))?;
-    io::copy(&mut output, &mut io::stdout().lock()).context("cannot write to standard output")?;
+    io::copy(&mut output, &mut terminal::Stdout).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 

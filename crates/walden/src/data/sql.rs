@@ -156,7 +156,7 @@ impl Target {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         match self {
             Target::File(output) => output.file().write_all(bytes)?,
-            Target::Standard => std::io::stdout().lock().write_all(bytes)?,
+            Target::Standard => terminal::Stdout.write_all(bytes)?,
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Target {
     fn finish(self) -> Result<()> {
         match self {
             Target::File(output) => output.commit(&Meta::default()).map(drop),
-            Target::Standard => Ok(std::io::stdout().lock().flush()?),
+            Target::Standard => Ok(terminal::Stdout.flush()?),
         }
     }
 }

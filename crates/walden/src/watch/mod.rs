@@ -315,7 +315,7 @@ impl<'a> Session<'a> {
         match self.args.format.unwrap_or_default() {
             Format::Json => {
                 terminal::print(&(serde_json::to_string(&document)? + "\n"))?;
-                anstream::stdout().flush().context("cannot write to standard output")
+                terminal::Stdout.flush().context("cannot write to standard output")
             }
             Format::Table => terminal::print(&table::table(&document, &self.groupings, terminal::look())),
         }
