@@ -76,8 +76,8 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     }
     let program = std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string());
     let written = args.config.as_ref().map_or("is written", |_| "is as it was");
-    let config = std::path::absolute(args.config.as_ref().unwrap_or(&args.output))?;
-    let config = config.display();
+    let config = std::path::absolute(args.config.as_ref().unwrap_or(&args.output))?.display().to_string();
+    let [archive_command, restore_command] = server_commands(&program, &config);
     let dsn = args.dsn.as_deref().unwrap_or("host=/run/postgresql user=postgres");
     let came_back = match probe {
         Probe { get: Some(_), .. } => "was archived there, came back byte for byte, and was removed",
@@ -85,8 +85,10 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             "was archived there and removed (a private key would show that it comes back)"
         }
     };
+    let check_command = format!("{} archive check --config {}", word(&program), word(&config));
     terminal::print(&format!(
-        "{config} {written}, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {program} archive check --config {config} --dsn '{dsn}' --switch\n"
+        "{config} {written}, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = {archive_command}\n  restore_command = {restore_command}\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {check_command} --dsn {} --switch\n",
+        quoted(dsn)
     ))?;
     if let Some(dsn) = &args.dsn {
         terminal::print(&format!("\nThe server as it is now:\n\n{}", check::describe_server(dsn, &archive)))?;
@@ -106,4 +108,96 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         serde_json::Value::String(repo.to_owned())
     );
     crate::output::write_text(path, &text)
+}
+
+/// The values of `archive_command` and `restore_command`, as postgresql.conf has them.
+fn server_commands(program: &str, config: &str) -> [String; 2] {
+    // PostgreSQL replaces what follows a %, and %% by one.
+    let word = |text: &str| word(text).replace('%', "%%");
+    let (program, config) = (word(program), word(config));
+    let setting = |command: String| format!("'{}'", command.replace('\\', "\\\\").replace('\'', "''"));
+    [
+        setting(format!("{program} archive push --config {config} %p")),
+        setting(format!("{program} archive get --config {config} %f \"%p\"")),
+    ]
+}
+
+/// A word for a shell, in quotation marks if it needs them.
+fn word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => quoted(text),
+    }
+}
+
+/// A word for a shell, in quotation marks.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// The value of a setting as PostgreSQL reads it (`GUC_scanstr` in `guc-file.l`), and the command as it then runs it.
+    fn command_of(setting: &str, file: &str, path: &str) -> String {
+        let inner = setting.strip_prefix('\'').and_then(|text| text.strip_suffix('\'')).unwrap();
+        let (mut value, mut rest) = (String::new(), inner.chars());
+        while let Some(character) = rest.next() {
+            match character {
+                '\'' => assert_eq!(rest.next(), Some('\''), "the string ends early: {setting}"),
+                '\\' => {
+                    value.extend(rest.next());
+                    continue;
+                }
+                _ => {}
+            }
+            value.push(character);
+        }
+        let (mut command, mut rest) = (String::new(), value.chars());
+        while let Some(character) = rest.next() {
+            match character {
+                '%' => match rest.next() {
+                    Some('f') => command.push_str(file),
+                    Some('p') => command.push_str(path),
+                    Some('%') => command.push('%'),
+                    other => panic!("%{other:?} in {value}"),
+                },
+                other => command.push(other),
+            }
+        }
+        command
+    }
+
+    #[test]
+    fn plain_paths_are_printed_as_they_are() {
+        let [archive, restore] = server_commands("/usr/bin/walden", "/etc/walden/18-main.toml");
+        assert_eq!(archive, "'/usr/bin/walden archive push --config /etc/walden/18-main.toml %p'");
+        assert_eq!(restore, "'/usr/bin/walden archive get --config /etc/walden/18-main.toml %f \"%p\"'");
+    }
+
+    #[test]
+    fn commands_run_a_program_and_name_a_configuration_with_any_characters() {
+        let folder = tempfile::tempdir().unwrap();
+        let odd = folder.path().join("it's 100%f of \"a\" $HOME \\ path; `x`");
+        std::fs::create_dir(&odd).unwrap();
+        let program = odd.join("walden");
+        std::os::unix::fs::symlink("/bin/echo", &program).unwrap();
+        let config = odd.join("walden.toml").display().to_string();
+        let [archive, restore] = server_commands(&program.display().to_string(), &config);
+        for (setting, expected) in [
+            (archive, format!("archive push --config {config} pg_wal/7")),
+            (restore, format!("archive get --config {config} 7 pg_wal/7")),
+        ] {
+            let command = command_of(&setting, "7", "pg_wal/7");
+            let output = Command::new("sh").arg("-c").arg(&command).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), expected, "{command}: {output:?}");
+        }
+        let dsn = "host=/run user='it''s'";
+        let output = Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(dsn))).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), dsn);
+    }
 }
