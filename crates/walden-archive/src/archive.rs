@@ -304,6 +304,11 @@ impl Archive {
         })
     }
 
+    /// Bytes of the cluster's segments, if it is known already and needs no request.
+    pub(crate) fn known_segment_bytes(&self) -> Option<u64> {
+        Some(SegmentSize::new(self.identity.get()?.segment_bytes)?.bytes())
+    }
+
     /// Makes sure that there is an archive, be there anything in it or not: what is not found in a place that has none, such as a
     /// folder whose file system is not mounted, is not known to be missing.
     ///

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use walden_codec::container::{Entry, Head, Reader};
+use walden_codec::container::{Entry, FileForm, Head, Reader};
 use walden_format::lsn::{SegmentName, SegmentSize};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::Contents;
 use crate::name::{ArchivedFile, Object, PackName};
-use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS, Summary};
+use crate::object::{self, ObjectError, ObjectReader, Summary};
 use crate::parts;
 use crate::pending::Incoming;
 use crate::store::Store;
@@ -216,7 +216,7 @@ pub fn decode(
         }
         _ => {
             let content = archive.store().read(&object.key())?;
-            object::decode(file, &content, out)?;
+            object::decode_within(file, archive.known_segment_bytes(), &content, out)?;
             Ok(())
         }
     }
@@ -231,6 +231,8 @@ pub struct PackMembers<'a> {
     head: Option<Head>,
     next: SegmentName,
     pack: PackName,
+    /// Bytes that a segment has at most.
+    max_bytes: u64,
 }
 
 impl<'a> PackMembers<'a> {
@@ -242,7 +244,9 @@ impl<'a> PackMembers<'a> {
         let key = pack.key();
         let failed = |source| ObjectError::Container { key: key.clone(), source };
         let input = ObjectReader::new(archive.store(), key.clone(), bytes);
-        let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
+        let segment_bytes = archive.known_segment_bytes();
+        let limits = object::read_limits(FileForm::Pack, segment_bytes);
+        let mut reader = Reader::open(input, limits).map_err(failed)?;
         let index = reader.index().map_err(failed)?;
         let has_own = index.len() as u64 == pack.segments()
             && pack
@@ -254,7 +258,8 @@ impl<'a> PackMembers<'a> {
             return Err(ObjectError::Mismatch { key, expected, found }.into());
         }
         let head = reader.seek(&index[0]).map_err(failed)?;
-        Ok(PackMembers { key, reader, index, head: Some(head), next: pack.first, pack })
+        let max_bytes = object::max_bytes(ArchivedFile::Segment(pack.first), segment_bytes);
+        Ok(PackMembers { key, reader, index, head: Some(head), next: pack.first, pack, max_bytes })
     }
 
     /// The pack.
@@ -313,7 +318,8 @@ impl<'a> PackMembers<'a> {
             let found = found.unwrap_or_else(|| "the pack's end".to_owned());
             return Err(ObjectError::Mismatch { key: key.clone(), expected: wanted, found }.into());
         };
-        self.reader.decode(&head, out).map_err(failed)?;
+        let reader = &mut self.reader;
+        object::bounded(key, self.max_bytes, out, |out| reader.decode(&head, out).map_err(failed))?;
         self.next.segment += 1;
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! number of its bytes (u32, little-endian), and `wsum`. In an object of one file it is the last frame, so the object's last bytes
 //! say where it starts. A pack has one for each of its segments, in their order, between the last member and the index.
 
-use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use walden_codec::container::{
     FileForm, Head, Meta, Needs, ReadLimits, Reader, Summary as Member, WriteOptions, Writer,
 };
 
-use crate::check::Checked;
+use crate::check::{Checked, MAX_TEXT_BYTES};
 use crate::contents::Contents;
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::store::{Cause, Store, StoreError};
@@ -33,6 +33,19 @@ const MAX_SUMMARY: u64 = 1 << 20;
 ///
 /// An object states what it needs itself, and no more is used.
 pub const READ_LIMITS: ReadLimits = ReadLimits { memory: 32 << 30, spill: 64 << 30, page_memory: 64 << 20 };
+
+/// The highest level of compression.
+const MAX_LEVEL: u8 = 9;
+/// Bytes of PostgreSQL's largest segments.
+const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+
+/// What decoding an object may use whose segments have so many bytes, if that is known: who can write to the store can state anything.
+pub(crate) fn read_limits(form: FileForm, segment_bytes: Option<u64>) -> ReadLimits {
+    let Some(bytes) = segment_bytes else { return READ_LIMITS };
+    // Twice what is stated by what this version writes, as another may reckon otherwise.
+    let memory = 2 * Needs::of_segments(form, MAX_LEVEL, bytes).memory() + READ_LIMITS.page_memory;
+    ReadLimits { memory: memory.min(READ_LIMITS.memory), ..READ_LIMITS }
+}
 
 /// What an object says of itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -97,7 +110,7 @@ impl ObjectError {
         match self {
             ObjectError::Store(error) => error.cause == Cause::NotFound,
             ObjectError::Container { source: ContainerError::Io(error), .. } => {
-                error.kind() == std::io::ErrorKind::NotFound
+                error.kind() == io::ErrorKind::NotFound
             }
             _ => false,
         }
@@ -114,7 +127,7 @@ impl ObjectError {
                     std::iter::successors(Some(source as &(dyn std::error::Error + 'static)), |cause| {
                         cause.source()
                     });
-                causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref())
+                causes.find_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref())
             }
         }
     }
@@ -159,7 +172,7 @@ pub fn encode(
     let object = writer.finish().map_err(failed)?;
     match content {
         Content::Held(bytes) => compare(file, &object, bytes, &checked.hash)?,
-        Content::Read(_) => decode(file, &object, &mut std::io::sink())
+        Content::Read(_) => decode(file, &object, &mut io::sink())
             .and_then(|hash| expect_hash(&key, &hash, &hexadecimal(&checked.hash)))?,
     }
     Ok(object)
@@ -167,20 +180,34 @@ pub fn encode(
 
 /// Decodes the file that an object holds, and compares it with the original, which has this hash.
 fn compare(file: ArchivedFile, object: &[u8], original: &[u8], hash: &[u8; 32]) -> Result<(), ObjectError> {
-    one_file(&file.key(), &file.to_string(), object, |reader, head| reader.compare(head, original, hash))
-        .map(drop)
+    let key = file.key();
+    let compare = |reader: &mut Reader<Cursor<&[u8]>>, head: &Head| {
+        reader.compare(head, original, hash).map_err(failed_in(&key))
+    };
+    one_file(&key, &file.to_string(), object, READ_LIMITS, compare).map(drop)
 }
 
 /// Writes the file that an object holds; the BLAKE3 of what was written, which the object has confirmed.
 ///
 /// # Errors
 /// An object that is damaged, or that holds something else; what was written is worth nothing then.
-pub fn decode(
+pub fn decode(file: ArchivedFile, object: &[u8], out: &mut dyn Write) -> Result<[u8; 32], ObjectError> {
+    decode_within(file, None, object, out)
+}
+
+/// The same in an archive whose segments have so many bytes, if that is known; no file has more.
+pub(crate) fn decode_within(
     file: ArchivedFile,
+    segment_bytes: Option<u64>,
     object: &[u8],
-    out: &mut dyn std::io::Write,
+    out: &mut dyn Write,
 ) -> Result<[u8; 32], ObjectError> {
-    decode_named(&file.key(), &file.to_string(), object, out)
+    let (key, max_bytes) = (file.key(), max_bytes(file, segment_bytes));
+    let limits = read_limits(FileForm::Segment, segment_bytes);
+    let member = one_file(&key, &file.to_string(), object, limits, |reader, head| {
+        bounded(&key, max_bytes, out, |out| reader.decode(head, out).map_err(failed_in(&key)))
+    })?;
+    Ok(member.end.hash)
 }
 
 /// The same, of any name.
@@ -188,9 +215,65 @@ pub(crate) fn decode_named(
     key: &str,
     name: &str,
     object: &[u8],
-    out: &mut dyn std::io::Write,
+    out: &mut dyn Write,
 ) -> Result<[u8; 32], ObjectError> {
-    one_file(key, name, object, |reader, head| reader.decode(head, out)).map(|member| member.end.hash)
+    let member = one_file(key, name, object, READ_LIMITS, |reader, head| {
+        bounded(key, MAX_SEGMENT_BYTES, out, |out| reader.decode(head, out).map_err(failed_in(key)))
+    })?;
+    Ok(member.end.hash)
+}
+
+/// Bytes that a file has at most.
+pub(crate) fn max_bytes(file: ArchivedFile, segment_bytes: Option<u64>) -> u64 {
+    match file {
+        ArchivedFile::Segment(_) | ArchivedFile::Partial(_) => segment_bytes.unwrap_or(MAX_SEGMENT_BYTES),
+        ArchivedFile::History(_) | ArchivedFile::Backup(..) => MAX_TEXT_BYTES,
+    }
+}
+
+/// Decodes what has at most so many bytes, whatever the object says.
+pub(crate) fn bounded<T>(
+    key: &str,
+    max_bytes: u64,
+    out: &mut dyn Write,
+    decode: impl FnOnce(&mut dyn Write) -> Result<T, ObjectError>,
+) -> Result<T, ObjectError> {
+    let mut out = Bounded { out, written: 0, max_bytes };
+    let decoded = decode(&mut out);
+    if out.written > max_bytes {
+        let (expected, found) = (format!("at most {max_bytes} bytes"), format!("{} or more", out.written));
+        return Err(ObjectError::Mismatch { key: key.to_owned(), expected, found });
+    }
+    decoded
+}
+
+/// Passes on what is written, up to a number of bytes.
+struct Bounded<'a> {
+    out: &'a mut dyn Write,
+    /// With what was refused.
+    written: u64,
+    max_bytes: u64,
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.written + bytes.len() as u64 > self.max_bytes {
+            self.written += bytes.len() as u64;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let written = self.out.write(bytes)?;
+        self.written += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Says which object an error is about.
+fn failed_in(key: &str) -> impl Fn(ContainerError) -> ObjectError {
+    move |source| ObjectError::Container { key: key.to_owned(), source }
 }
 
 /// Reads an object to its end, which must hold the file of this name and no other; `read` takes the file.
@@ -198,26 +281,27 @@ fn one_file(
     key: &str,
     name: &str,
     object: &[u8],
-    read: impl FnOnce(&mut Reader<Cursor<&[u8]>>, &Head) -> Result<Member, ContainerError>,
+    limits: ReadLimits,
+    read: impl FnOnce(&mut Reader<Cursor<&[u8]>>, &Head) -> Result<Member, ObjectError>,
 ) -> Result<Member, ObjectError> {
-    let failed = |source| ObjectError::Container { key: key.to_owned(), source };
+    let failed = failed_in(key);
     let mismatch = |expected: &str, found: &str| ObjectError::Mismatch {
         key: key.to_owned(),
         expected: expected.to_owned(),
         found: found.to_owned(),
     };
-    let mut reader = Reader::open(Cursor::new(object), READ_LIMITS).map_err(failed)?;
+    let mut reader = Reader::open(Cursor::new(object), limits).map_err(&failed)?;
     if reader.header().map(|header| header.form) != Some(FileForm::Segment) {
         return Err(mismatch("one file", "a pack"));
     }
-    let head = reader.next().map_err(failed)?;
+    let head = reader.next().map_err(&failed)?;
     let found = head.as_ref().map(|head| String::from_utf8_lossy(&head.meta.name).into_owned());
     let Some(head) = head.filter(|_| found.as_deref() == Some(name)) else {
         return Err(mismatch(name, found.as_deref().unwrap_or("nothing")));
     };
-    let member = read(&mut reader, &head).map_err(failed)?;
+    let member = read(&mut reader, &head)?;
     // To the end: what follows must be what may follow.
-    match reader.next().map_err(failed)? {
+    match reader.next().map_err(&failed)? {
         None => Ok(member),
         Some(_) => Err(mismatch("one file", "more than one")),
     }
@@ -455,7 +539,7 @@ impl<S> ObjectReader<S> {
 }
 
 impl<S: Deref<Target: Store>> ObjectReader<S> {
-    fn bytes(&mut self) -> std::io::Result<u64> {
+    fn bytes(&mut self) -> io::Result<u64> {
         if let Some(bytes) = self.bytes {
             return Ok(bytes);
         }
@@ -466,7 +550,7 @@ impl<S: Deref<Target: Store>> ObjectReader<S> {
 }
 
 impl<S: Deref<Target: Store>> Read for ObjectReader<S> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let window = self.window_start..self.window_start + self.window.len() as u64;
         if !window.contains(&self.at) {
             let bytes = self.bytes()?;
@@ -486,21 +570,43 @@ impl<S: Deref<Target: Store>> Read for ObjectReader<S> {
     }
 }
 
-fn io_error(error: StoreError) -> std::io::Error {
+fn io_error(error: StoreError) -> io::Error {
     match error.cause {
-        Cause::NotFound => std::io::Error::new(std::io::ErrorKind::NotFound, error),
-        _ => std::io::Error::other(error),
+        Cause::NotFound => io::Error::new(io::ErrorKind::NotFound, error),
+        _ => io::Error::other(error),
     }
 }
 
 impl<S: Deref<Target: Store>> Seek for ObjectReader<S> {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),
             SeekFrom::Current(by) => self.at.checked_add_signed(by),
             SeekFrom::End(by) => self.bytes()?.checked_add_signed(by),
         };
-        self.at = at.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
+        self.at = at.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_at_any_level_may_be_read_and_far_more_may_not_be_stated() {
+        for form in [FileForm::Segment, FileForm::Pack] {
+            for bytes in [1 << 20, 16 << 20, MAX_SEGMENT_BYTES] {
+                let limits = read_limits(form, Some(bytes));
+                for level in 0..=MAX_LEVEL {
+                    let needs = Needs::of_segments(form, level, bytes);
+                    let page_memory = limits.admit(needs).expect("admitted");
+                    assert_eq!(page_memory, READ_LIMITS.page_memory, "as without a limit");
+                }
+            }
+            let absurd = Needs { memory_mib: 4 << 10, blocks: 0 };
+            assert!(read_limits(form, Some(16 << 20)).admit(absurd).is_err());
+            assert!(read_limits(form, None).admit(absurd).is_ok());
+        }
     }
 }

@@ -259,7 +259,7 @@ fn look_at_file(
 ) -> Result<Looked, ArchiveError> {
     let object = archive.store().read(&file.key())?;
     let mut content = Vec::new();
-    object::decode(file, &object, &mut content)?;
+    object::decode_within(file, archive.known_segment_bytes(), &object, &mut content)?;
     let mut looked = Looked::default();
     looked.check(archive, file, &content, histories);
     looked.compare(&object::summary_at_end(&file.key(), &object)?);

@@ -4,6 +4,7 @@ mod check;
 mod encryption;
 mod faults;
 mod material;
+mod oversized;
 mod pack;
 mod prefetch;
 mod prune;

@@ -1,0 +1,71 @@
+//! Objects of whoever can write to the store: small ones that decode to far more than a file of the archive has.
+
+use std::fs;
+use std::io::Cursor;
+use std::path::Path;
+use std::time::Duration;
+
+use walden_archive::archive::{Archive, ArchiveError};
+use walden_archive::get::{GetError, get};
+use walden_archive::name::ArchivedFile;
+use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
+use walden_archive::verify::{VerifyOptions, verify};
+use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
+use walden_format::lsn::SegmentName;
+
+use crate::material::{archive_of, leftovers, log};
+
+/// Puts an object in the place of a file's, which is undamaged and has so many bytes of content.
+fn replace(root: &Path, name: &str, bytes: usize) {
+    let mut writer = Writer::new(Vec::new(), WriteOptions::with_level(FileForm::Segment, 3));
+    let meta = Meta { name: name.as_bytes().to_vec(), ..Meta::default() };
+    writer.add(meta, false, &mut Cursor::new(vec![0; bytes])).expect("a member");
+    let object = writer.finish().expect("an object");
+    assert!(object.len() < 100_000, "{} bytes", object.len());
+    let key = ArchivedFile::parse(name).expect("a name").key();
+    let path = root.join("archive").join(key);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    fs::write(path, object).expect("an object");
+}
+
+/// What keeps a file from being handed over. Nothing is left of it.
+fn refused(archive: &Archive, root: &Path, name: &str) -> String {
+    let target = root.join("RECOVERYXLOG");
+    let got = get(archive, ArchivedFile::parse(name).expect("a name"), &target);
+    assert!(!target.exists() && leftovers(root).is_empty(), "{name}");
+    match got {
+        Err(GetError::Archive { source: source @ ArchiveError::Object(_), .. }) => {
+            walden_source::error_text(&source)
+        }
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn no_object_decodes_to_more_than_its_file_can_have() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 4);
+    let archive = archive_of(root.path(), &segments);
+    let size = archive.segment_size().expect("a size").bytes() as usize;
+    let name = &segments[2].0;
+    replace(root.path(), name, size + 1);
+    let found = refused(&archive, root.path(), name);
+    assert!(found.contains(name) && found.contains("expected at most 1048576 bytes, found "), "{found}");
+    replace(root.path(), name, 64 * size);
+    refused(&archive, root.path(), name);
+    let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+    let is_found = |problem: &str| problem.contains("expected at most 1048576 bytes");
+    assert!(verified.damaged.iter().any(|it| is_found(&it.problem)), "{verified:?}");
+    let spool = Spool::new(root.path(), &archive);
+    let lock = spool.lock().expect("a lock").expect("no other process");
+    spool.note(SegmentName::parse(&segments[1].0).expect("a name")).expect("a note");
+    let options = PrefetchOptions { segments: 4, threads: 1, idle: Duration::from_secs(20) };
+    let failed = prefetch(&archive, &spool, lock, &options).expect_err("an error");
+    let failed = walden_source::error_text(&failed);
+    assert!(failed.contains(name) && failed.contains("expected at most 1048576 bytes"), "{failed}");
+    assert!(!spool.folder().join(name).exists() && leftovers(root.path()).is_empty());
+    // Of histories it is known without the archive's own size.
+    let history = "00000002.history";
+    replace(root.path(), history, 2 << 20);
+    assert!(refused(&archive, root.path(), history).contains("expected at most 1048576 bytes"));
+}
