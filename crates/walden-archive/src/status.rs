@@ -106,12 +106,29 @@ pub struct QueuedFile {
     pub since: SystemTime,
 }
 
+impl QueuedFile {
+    /// The order in which PostgreSQL asks for files (`ready_file_comparator` in `pgarch.c`): histories first, then by name.
+    fn order(&self) -> (bool, String) {
+        (!matches!(self.file, ArchivedFile::History(_)), self.file.to_string())
+    }
+
+    fn seconds_waited(&self, now: SystemTime) -> f64 {
+        now.duration_since(self.since).unwrap_or_default().as_secs_f64()
+    }
+}
+
 /// How far an archive is behind its server.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Lag {
     /// Files that the server has marked as ready, with those that are archived and not marked as done yet.
     pub ready_files: u64,
-    /// Of these, files that the archive does not have.
+    /// Seconds that the oldest of these has been ready.
+    pub ready_seconds: f64,
+    /// The first of these, which the server asks for until it is archived, however many behind it are.
+    pub next_file: Option<String>,
+    /// Whether the archive does not have it.
+    pub is_next_missing: bool,
+    /// Of the ready files, those that the archive does not have.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -122,16 +139,28 @@ pub struct Lag {
 impl Lag {
     /// If nothing of a queue is archived.
     pub fn of_queue(queue: &[QueuedFile], now: SystemTime) -> Lag {
-        let mut lag = Lag { ready_files: queue.len() as u64, ..Lag::default() };
+        let mut lag = Lag::of_ready(queue, now);
         queue.iter().for_each(|queued| lag.add(queued, now));
         lag
     }
 
+    fn of_ready(queue: &[QueuedFile], now: SystemTime) -> Lag {
+        let waited = queue.iter().map(|queued| queued.seconds_waited(now));
+        let next = queue.iter().min_by_key(|queued| queued.order());
+        Lag {
+            ready_files: queue.len() as u64,
+            ready_seconds: waited.fold(0.0, f64::max),
+            next_file: next.map(|queued| queued.file.to_string()),
+            ..Lag::default()
+        }
+    }
+
+    /// Adds a file that is not archived.
     fn add(&mut self, queued: &QueuedFile, now: SystemTime) {
-        let waited = now.duration_since(queued.since).unwrap_or_default().as_secs_f64();
         self.files += 1;
         self.bytes += queued.bytes;
-        self.seconds = self.seconds.max(waited);
+        self.seconds = self.seconds.max(queued.seconds_waited(now));
+        self.is_next_missing |= self.next_file.as_ref() == Some(&queued.file.to_string());
     }
 }
 
@@ -140,7 +169,7 @@ impl Lag {
 /// # Errors
 /// The store's.
 pub fn lag(archive: &Archive, queue: &[QueuedFile], now: SystemTime) -> Result<Lag, ArchiveError> {
-    let mut lag = Lag { ready_files: queue.len() as u64, ..Lag::default() };
+    let mut lag = Lag::of_ready(queue, now);
     let mut folders: BTreeMap<String, LogListing> = BTreeMap::new();
     for queued in queue {
         let is_archived = match queued.file {

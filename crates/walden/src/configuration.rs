@@ -41,6 +41,8 @@ pub struct ArchiveSection {
     pub threads: Option<usize>,
     /// Number of waiting files above which each push prints a warning, and `status` gives 1.
     pub backlog_warning: Option<usize>,
+    /// Seconds that a file may wait, after which `status` gives 1.
+    pub backlog_warning_seconds: Option<u64>,
     /// Segments that lie ready for recovery.
     pub prefetch: Option<usize>,
     /// The file that push and get append JSON lines to.

@@ -13,6 +13,9 @@ use super::log::{Entry, Outcome};
 
 /// More than any line has; longer ones are none of the log's.
 const MAX_LINE: u64 = 64 << 10;
+/// Of more files than this that failed and were not archived since, the first ones are remembered: any number can fail, and the server
+/// waits at the first.
+const MAX_UNRESOLVED: usize = 1000;
 /// The seconds over which the rate is taken.
 const RATE_SECONDS: i64 = 3600;
 
@@ -35,8 +38,10 @@ pub struct Activity {
     pub failures: Vec<Failures>,
     /// When a file was archived last, in microseconds since 1970-01-01 00:00:00 UTC.
     pub last_archived: Option<i64>,
-    /// The last failure to archive a file, if no file was archived since.
+    /// The last failure of the first file, in PostgreSQL's order, that failed to be archived and was not archived since.
     pub unresolved_failure: Option<Failure>,
+    /// How many such files there are.
+    pub unresolved_files: u64,
     /// Bytes of WAL per second archived in the last hour.
     pub bytes_per_second: f64,
 }
@@ -72,6 +77,8 @@ pub struct ActivityReader {
     position: Option<((u64, u64), u64)>,
     activity: Activity,
     failures: BTreeMap<(String, String), u64>,
+    /// Files that failed to be archived and were not archived since, in PostgreSQL's order.
+    unresolved: BTreeMap<(bool, String), Failure>,
     /// Times and bytes of the files archived in the last hour.
     recent: VecDeque<(i64, u64)>,
 }
@@ -84,6 +91,7 @@ impl ActivityReader {
             position: None,
             activity: Activity::default(),
             failures: BTreeMap::new(),
+            unresolved: BTreeMap::new(),
             recent: VecDeque::new(),
         }
     }
@@ -109,6 +117,8 @@ impl ActivityReader {
         });
         Ok(Activity {
             failures: failures.collect(),
+            unresolved_failure: self.unresolved.values().next().cloned(),
+            unresolved_files: self.unresolved.len() as u64,
             bytes_per_second: bytes as f64 / RATE_SECONDS as f64,
             ..self.activity.clone()
         })
@@ -118,6 +128,10 @@ impl ActivityReader {
         let metadata = file.metadata()?;
         let identity = (metadata.dev(), metadata.ino());
         let known = self.position.filter(|(of, at)| *of == identity && *at <= metadata.len());
+        if known.is_none() {
+            // What still fails is tried again within a minute, and said in the new log; what nobody tries again is over.
+            self.unresolved.clear();
+        }
         let mut at = known.map_or(0, |(_, at)| at);
         file.seek(SeekFrom::Start(at))?;
         let mut reader = BufReader::with_capacity(256 << 10, file);
@@ -143,6 +157,8 @@ impl ActivityReader {
         let Ok(time) = entry.time.parse::<Timestamp>() else { return };
         let time = time.as_microsecond();
         let is_push = entry.command == "push";
+        // As PostgreSQL asks for them: histories first.
+        let place = (!entry.file.ends_with(".history"), entry.file.clone());
         let activity = &mut self.activity;
         match entry.outcome {
             Outcome::Archived if is_push => {
@@ -160,7 +176,10 @@ impl ActivityReader {
                 *self.failures.entry((entry.command.clone(), cause.clone())).or_default() += 1;
                 if is_push {
                     let message = entry.message.unwrap_or_default();
-                    activity.unresolved_failure = Some(Failure { time, file: entry.file, cause, message });
+                    self.unresolved.insert(place, Failure { time, file: entry.file, cause, message });
+                    if self.unresolved.len() > MAX_UNRESOLVED {
+                        self.unresolved.pop_last();
+                    }
                 }
                 return;
             }
@@ -168,10 +187,8 @@ impl ActivityReader {
         }
         if is_push {
             activity.last_archived = activity.last_archived.max(Some(time));
-            // Other files are archived while one fails; it is over when the file that failed, or a later one, is.
-            if activity.unresolved_failure.as_ref().is_some_and(|failure| entry.file >= failure.file) {
-                activity.unresolved_failure = None;
-            }
+            // The server gets past a file only once that file is archived: what was archived ahead of it says nothing.
+            self.unresolved.remove(&place);
         }
     }
 }
@@ -187,6 +204,39 @@ mod tests {
         format!(
             "{{\"time\":\"{time}\",\"command\":\"push\",\"file\":\"{file}\",\"outcome\":\"{outcome}\"{more}}}\n"
         )
+    }
+
+    #[test]
+    fn a_failure_is_over_once_that_file_is_archived_whatever_is_archived_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut reader = ActivityReader::new(&path);
+        let mut log = String::new();
+        let mut read = |more: String| {
+            log += &more;
+            fs::write(&path, &log).unwrap();
+            let activity = reader.read().unwrap();
+            (activity.unresolved_failure.map(|failure| failure.file), activity.unresolved_files)
+        };
+        let of = |file: &str| (Some(file.to_owned()), 1);
+        // One call: what was asked for, and behind it what was archived ahead.
+        let call =
+            |file: &str| line(9, file, "failed", ",\"cause\":\"damaged\"") + &line(9, "08", "archived", "");
+        assert_eq!(read(call("07") + &line(9, "09", "archived", "")), of("07"));
+        assert_eq!(read(call("07") + &line(8, "0A", "present", "")), of("07"));
+        // Others fail too. A history is asked for before all segments.
+        assert_eq!(read(line(7, "0B", "failed", "")), (Some("07".to_owned()), 2));
+        assert_eq!(read(line(7, "00000002.history", "failed", "")).0, Some("00000002.history".to_owned()));
+        assert_eq!(
+            read(line(6, "00000002.history", "archived", "") + &line(6, "0B", "archived", "")),
+            of("07")
+        );
+        assert_eq!(read(line(5, "07", "present", "")), (None, 0));
+        // Nobody tries it again: it ends with the log.
+        assert_eq!(read(line(4, "by hand", "failed", "")), of("by hand"));
+        fs::rename(&path, folder.path().join("log.1")).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(reader.read().unwrap().unresolved_files, 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::report::Report;
 use crate::prometheus::{self, Labels, Metric};
 
 #[rustfmt::skip]
-const METRICS: [Metric; 31] = [
+const METRICS: [Metric; 33] = [
     Metric { name: "walden_archive_up", kind: "gauge", help: "Whether there is an archive and it could be read." },
     Metric { name: "walden_archive_problems", kind: "gauge", help: "What is wrong, as walden archive status says it." },
     Metric { name: "walden_archive_segments", kind: "gauge", help: "Complete segments in the archive." },
@@ -27,6 +27,8 @@ const METRICS: [Metric; 31] = [
     Metric { name: "walden_archive_lag_seconds", kind: "gauge", help: "Seconds that the oldest of these files has waited." },
     Metric { name: "walden_archive_ready_files", kind: "gauge", help: "Files that the server has marked as ready." },
     Metric { name: "walden_archive_backlog_limit_files", kind: "gauge", help: "Files that may wait before it is a problem." },
+    Metric { name: "walden_archive_backlog_limit_seconds", kind: "gauge", help: "Seconds that a file may wait before it is a problem." },
+    Metric { name: "walden_archive_failing_files", kind: "gauge", help: "Files that failed to be archived and were not archived since." },
     Metric { name: "walden_archive_last_archived_timestamp_seconds", kind: "gauge", help: "When a file was archived last." },
     Metric { name: "walden_archive_archived_files_total", kind: "counter", help: "Files that were archived." },
     Metric { name: "walden_archive_archived_raw_bytes_total", kind: "counter", help: "Bytes of the files that were archived." },
@@ -50,7 +52,7 @@ pub fn render(report: &Report) -> String {
 
 /// The samples of a metric: labels and values.
 fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
-    let (holdings, lag, activity) = (&report.holdings, &report.lag, &report.activity);
+    let (holdings, lag, activity) = (&report.holdings, report.lag.as_ref(), &report.activity);
     let verified = holdings.as_ref().and_then(|holdings| holdings.verified.as_ref());
     let seconds = |micros: i64| micros as f64 / 1e6;
     let of_holdings = |number: fn(&walden_archive::status::Holdings) -> f64| holdings.as_ref().map(number);
@@ -77,6 +79,8 @@ fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
         "lag_seconds" => lag.map(|it| it.seconds),
         "ready_files" => lag.map(|it| it.ready_files as f64),
         "backlog_limit_files" => Some(report.backlog_limit as f64),
+        "backlog_limit_seconds" => Some(report.backlog_limit_seconds as f64),
+        "failing_files" => of_activity(|it| it.unresolved_files as f64),
         "last_archived_timestamp_seconds" => activity.as_ref().and_then(|it| it.last_archived).map(seconds),
         "archived_files_total" => of_activity(|it| it.archived as f64),
         "archived_raw_bytes_total" => of_activity(|it| it.raw_bytes as f64),

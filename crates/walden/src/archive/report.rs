@@ -21,6 +21,9 @@ use super::queue::QueueOptions;
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
 
+/// A file that waits for longer than this is a problem.
+const BACKLOG_SECONDS: u64 = 900;
+
 /// How archiving is doing.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
@@ -32,6 +35,8 @@ pub struct Report {
     pub lag: Option<Lag>,
     /// Files that may wait before it is a problem.
     pub backlog_limit: u64,
+    /// Seconds that a file may wait before it is a problem.
+    pub backlog_limit_seconds: u64,
     /// What the log says; nothing if there is no log.
     pub activity: Option<Activity>,
     /// What `walden receive` does; nothing if no spool was named.
@@ -63,24 +68,17 @@ impl Report {
         let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
         let receiving = receiving.read().map_err(&mut keep).ok().flatten();
         let backlog_limit = section.backlog_warning.unwrap_or(BACKLOG) as u64;
-        let mut report = Report { problems, holdings, lag, backlog_limit, activity, receiving };
+        let backlog_limit_seconds = section.backlog_warning_seconds.unwrap_or(BACKLOG_SECONDS);
+        let mut report =
+            Report { problems, holdings, lag, backlog_limit, backlog_limit_seconds, activity, receiving };
         report.add_problems();
         report
     }
 
     fn add_problems(&mut self) {
         let mut found = Vec::new();
-        if let Some(lag) = self.lag.filter(|lag| lag.files > self.backlog_limit) {
-            let (files, limit, waited) = (lag.files, self.backlog_limit, units::seconds(lag.seconds));
-            found.push(format!(
-                "{files} files wait to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
-            ));
-        }
-        let failure = self.activity.as_ref().and_then(|activity| activity.unresolved_failure.as_ref());
-        if let Some(failure) = failure {
-            let (time, message) = (Timestamp::from_unix_micros(failure.time), harmless(&failure.message));
-            found.push(format!("the last failure, at {time}, is not over: {message}"));
-        }
+        found.extend(self.backlog_problem());
+        found.extend(self.activity.as_ref().and_then(failure_problem));
         if let Some(status) = &self.receiving {
             found.extend(problem_of(status));
         }
@@ -105,6 +103,46 @@ impl Report {
         }
         self.problems.append(&mut found);
     }
+
+    /// What is wrong with the server's queue. How many of its files are archived ahead says nothing of its length: the server marks none
+    /// of them as done, and removes none, before it has got past the first.
+    fn backlog_problem(&self) -> Option<String> {
+        let lag = self.lag.as_ref()?;
+        let limit = self.backlog_limit;
+        let is_late = |seconds: f64| seconds > self.backlog_limit_seconds as f64;
+        let stops = lag.is_next_missing || is_late(lag.ready_seconds);
+        if lag.ready_files > limit.max(lag.files) && stops {
+            let (ready, next) = (lag.ready_files, lag.next_file.as_deref().unwrap_or_default());
+            let waited = units::seconds(lag.ready_seconds);
+            return Some(format!(
+                "{ready} files are ready to be archived, more than {limit}, the oldest for {waited}, and the server does not get past \
+                 {next}: pg_wal grows until it does"
+            ));
+        }
+        if lag.files > limit {
+            let (files, waited) = (lag.files, units::seconds(lag.seconds));
+            return Some(format!(
+                "{files} files wait to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
+            ));
+        }
+        is_late(lag.seconds).then(|| {
+            let (waited, limit) =
+                (units::seconds(lag.seconds), units::seconds(self.backlog_limit_seconds as f64));
+            format!("{} files wait to be archived, the oldest for {waited}, longer than {limit}", lag.files)
+        })
+    }
+}
+
+/// What failed and is not over.
+fn failure_problem(activity: &Activity) -> Option<String> {
+    let failure = activity.unresolved_failure.as_ref()?;
+    let (file, message) = (harmless(&failure.file), harmless(&failure.message));
+    let others = match activity.unresolved_files.saturating_sub(1) {
+        0 => String::new(),
+        others => format!(", nor are {others} others that failed"),
+    };
+    let time = Timestamp::from_unix_micros(failure.time);
+    Some(format!("{file}, last tried at {time}, is not archived{others}: {message}"))
 }
 
 /// What an archive holds. What is known to wait to be archived is not missing.

@@ -26,8 +26,9 @@ Examples:
 
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
-Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, segments are missing, the last file could not be archived, or \
-verify found damage; 3 the archive could not be read.";
+Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
+that is not archived; segments are missing; a file failed to be archived and was not archived since; or verify found damage; 3 the \
+archive could not be read.";
 
 /// Say in one line how archiving is doing, with metrics for Prometheus
 #[derive(Args, Debug)]
@@ -78,13 +79,15 @@ fn line(report: &Report) -> String {
     if let Some(holdings) = &report.holdings {
         parts.extend(of_holdings(holdings));
     }
-    match report.lag {
-        Some(lag) if lag.files > 0 => parts.push(format!(
-            "{} files wait ({}, the oldest for {})",
-            lag.files,
-            units::bytes(lag.bytes),
-            units::seconds(lag.seconds)
-        )),
+    match &report.lag {
+        Some(lag) if lag.files > 0 => {
+            let (files, bytes, seconds) = (lag.files, units::bytes(lag.bytes), units::seconds(lag.seconds));
+            let ready = match lag.ready_files > files {
+                true => format!(" of {} ready ones", lag.ready_files),
+                false => String::new(),
+            };
+            parts.push(format!("{files} files wait{ready} ({bytes}, the oldest for {seconds})"));
+        }
         Some(_) => parts.push("nothing waits".to_owned()),
         None => {}
     }

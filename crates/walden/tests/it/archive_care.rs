@@ -19,6 +19,7 @@ walden_testing::tests! {
     holes_that_a_failover_leaves_are_found_and_filled,
     gaps_are_acknowledged_in_writing,
     status_and_metrics_say_what_is_wrong,
+    a_damaged_segment_does_not_hide_the_queue_behind_it,
     the_exporter_serves_metrics_and_nothing_else,
     every_bad_input_is_refused,
 }
@@ -375,7 +376,10 @@ fn status_and_metrics_say_what_is_wrong() {
         "{said}"
     );
     let (code, report, metrics) = site.status();
-    assert!(code == 1 && report["problems"][0].as_str().unwrap().contains("the last failure"), "{report:#}");
+    assert!(
+        code == 1 && report["problems"][0].as_str().unwrap().contains(", is not archived: "),
+        "{report:#}"
+    );
     assert_eq!(metrics["walden_archive_failures_total{command=\"push\",cause=\"mismatch\"}"], 1.0);
     let line = site.walden(&["status"]);
     assert!(
@@ -410,6 +414,63 @@ fn status_and_metrics_say_what_is_wrong() {
     fs::create_dir(site.log()).unwrap();
     let pushed = site.push(names[1]);
     assert!(pushed.code == 0 && pushed.stderr.contains("cannot append to the log"), "{pushed:?}");
+}
+
+/// Others are archived ahead of a segment that is refused, and the server gets past none of them.
+fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
+    let site = Site::new("backlog_warning = 1");
+    let names: Vec<&String> = site.segments.keys().collect();
+    let (first, last) = (names[0], names[names.len() - 1]);
+    let good = &site.segments[first];
+    let mut damaged = good.clone();
+    damaged[good.len() / 2] ^= 1;
+    write(&site.data(), &format!("pg_wal/{first}"), &damaged);
+    // PostgreSQL asks for the same one again and again; the first call archives what is behind it, and its log entries follow.
+    for _ in 0..3 {
+        assert_eq!(site.push(first).code, 1);
+    }
+    let outcomes = site.entries();
+    let archived = outcomes.iter().filter(|entry| entry["outcome"] == "archived").count();
+    assert_eq!(
+        (&outcomes[0]["outcome"], archived),
+        (&Value::from("failed"), names.len() - 1),
+        "{outcomes:?}"
+    );
+    let stuck = format!("the server does not get past {first}");
+    let failed = format!("{first}, last tried at ");
+    let (code, report, metrics) = site.status();
+    let problems = report["problems"].as_array().unwrap();
+    assert!(code == 1 && problems.len() == 2, "{report:#}");
+    assert!(problems[0].as_str().unwrap().contains(&stuck), "{report:#}");
+    assert!(problems[1].as_str().unwrap().starts_with(&failed), "{report:#}");
+    assert_eq!(
+        (report["lag"]["files"].as_u64(), report["lag"]["next_file"].as_str()),
+        (Some(1), Some(&**first))
+    );
+    assert_eq!((metrics["walden_archive_lag_segments"], metrics["walden_archive_failing_files"]), (1.0, 1.0));
+    assert!(metrics["walden_archive_ready_files"] > metrics["walden_archive_backlog_limit_files"]);
+    // Each of the two is found without the other: by the log alone, and by the queue alone.
+    let alone = site.walden(&["status"]);
+    assert!(alone.code == 1 && alone.stdout.contains(&failed), "{alone:?}");
+    fs::remove_file(site.log()).unwrap();
+    let (code, report, _) = site.status();
+    assert!(code == 1 && report["problems"][0].as_str().unwrap().contains(&stuck), "{report:#}");
+    // A short queue is a problem once it is an old one.
+    write(&site.data(), &format!("pg_wal/archive_status/{last}.done"), b"");
+    fs::remove_file(site.data().join(format!("pg_wal/archive_status/{last}.ready"))).unwrap();
+    assert_eq!(site.status().0, 0);
+    let mark = fs::File::options()
+        .write(true)
+        .open(site.data().join(format!("pg_wal/archive_status/{first}.ready")));
+    mark.unwrap().set_modified(std::time::SystemTime::now() - Duration::from_secs(1000)).unwrap();
+    let (code, report, metrics) = site.status();
+    assert!(code == 1 && report["problems"][0].as_str().unwrap().contains("longer than"), "{report:#}");
+    assert!(metrics["walden_archive_lag_seconds"] > metrics["walden_archive_backlog_limit_seconds"]);
+    // It is over when that file is archived.
+    write(&site.data(), &format!("pg_wal/{first}"), good);
+    assert_eq!(site.push(first).code, 0);
+    let (code, report, metrics) = site.status();
+    assert_eq!((code, metrics["walden_archive_failing_files"]), (0, 0.0), "{report:#}");
 }
 
 /// Stopped in the end.
