@@ -36,11 +36,11 @@ const AUTHENTICATION: u64 = 16;
 const STORED_CHUNK: u64 = CHUNK + AUTHENTICATION;
 /// Bytes at an object's beginning that most headers fit in.
 pub const HEADER_READ: u64 = 4 << 10;
-/// More than any header has.
-pub const MAX_HEADER: u64 = 128 << 10;
+/// More than any header has: a pack has the segments of one log at most, of 1 MB 4096, whose tags take 178 kB in base64.
+pub const MAX_HEADER: u64 = 256 << 10;
 
 /// What an object's header states, authenticated only by the archive's key.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Stated {
     /// The key that the object was created under.
     pub key: String,
@@ -106,6 +106,7 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
     let mut writer = encryptor.wrap_output(&mut sealed)?;
     writer.write_all(content)?;
     writer.finish()?;
+    expect_header(&sealed, stated)?;
     let known = FileKeyIdentity(sealing.file_key);
     let mut reader = Decryptor::new_buffered(&sealed[..])?.decrypt(iter::once(&known as _))?;
     let mut buffer = vec![0; CHUNK as usize];
@@ -126,8 +127,27 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
     Ok(sealed)
 }
 
+/// Makes sure that an object's header is one that is read: an object whose content alone comes back is lost to all who ask for a part.
+fn expect_header(sealed: &[u8], stated: &Stated) -> Result<(), Fault> {
+    match Header::of(sealed)? {
+        Some(header) if header.stated == *stated => Ok(()),
+        Some(_) => Err(Fault::damaged("its header does not come back as it was written")),
+        None => {
+            let files = stated.tags.len();
+            let source = format!(
+                "expected a header of at most {MAX_HEADER} bytes, found a longer one, for {files} files"
+            );
+            Err(Fault { cause: Cause::Other, source: source.into() })
+        }
+    }
+}
+
 /// Decrypts a whole object that must be the one of a key.
 pub fn open(identities: &[Identity], key: &str, sealed: &[u8]) -> Result<Vec<u8>, Fault> {
+    // As strictly as where a part is read: what is read back here is what everyone else can read.
+    if Header::of(sealed)?.is_none() {
+        return Err(Fault::damaged("it ends within its header, or that is too long"));
+    }
     let opening = Opening { identities, stated: RefCell::new(None) };
     let mut reader = Decryptor::new_buffered(sealed)?.decrypt(iter::once(&opening as _))?;
     opening.expect_key(key)?;
@@ -145,6 +165,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// The header of a whole object, read as that of a part; nothing if it is not within [`MAX_HEADER`].
+    fn of(sealed: &[u8]) -> Result<Option<Header>, Fault> {
+        Header::read(&sealed[..sealed.len().min(MAX_HEADER as usize)])
+    }
+
     /// The header that bytes begin with; nothing if there are too few of them.
     pub fn read(beginning: &[u8]) -> Result<Option<Header>, Fault> {
         let opening = Opening { identities: &[], stated: RefCell::new(None) };
@@ -311,5 +336,32 @@ impl age::Identity for Opening<'_> {
             tags: stanza.body.as_chunks().0.to_vec(),
         }));
         stanzas.iter().find_map(|stanza| self.unwrap_stanza(stanza))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stated(recipient: &Recipient, files: usize) -> Stated {
+        let tags = (0..files).map(|file| *blake3::hash(&file.to_le_bytes()).as_bytes()).collect();
+        Stated { key: "wal/x".to_owned(), recipient: recipient.to_string(), tags }
+    }
+
+    #[test]
+    fn what_is_sealed_has_a_header_that_is_read() {
+        let identity = Identity::generate();
+        let recipient = identity.to_public();
+        let content = vec![7; 3 * CHUNK as usize];
+        // As many as the largest pack has.
+        for files in [0, 1, 3100, 4096] {
+            let stated = stated(&recipient, files);
+            let sealed = seal(&recipient, &stated, &content).expect("sealed");
+            let header = Header::of(&sealed).expect("a header").expect("whole");
+            assert_eq!(header.stated, stated);
+            assert_eq!(open(std::slice::from_ref(&identity), "wal/x", &sealed).expect("open"), content);
+        }
+        let refused = seal(&recipient, &stated(&recipient, 8000), &content).expect_err("too long");
+        assert!(format!("{:?}", refused.source).contains("at most 262144 bytes"), "{refused:?}");
     }
 }
