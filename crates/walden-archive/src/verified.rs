@@ -1,16 +1,19 @@
 //! When an archive was verified, and what was found: one object for each run.
 //!
 //! ```text
-//! verified/20261125001530123456.json    the time in its digits
+//! verified/run-0000000017.json          a running number
+//! verified/20261125001530123456.json    the time, as the first versions named them: before all numbers
 //! ```
+//!
+//! Runs are in the order of their numbers and not of their times: one with a clock that was ahead must not hide what later ones find.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use walden_format::payload::Timestamp;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::gaps::Gap;
+use crate::store::Created;
 use crate::verify::Verified;
 
 /// The prefix of these objects.
@@ -52,7 +55,11 @@ pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(
         missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
     };
     let json = serde_json::to_vec_pretty(&found).unwrap_or_default();
-    archive.store().create(&key(time), &json)?;
+    let mut number = next_number(&keys(archive)?);
+    // Another run may end at the same moment.
+    while archive.store().create(&key(number), &json)? == Created::Exists {
+        number += 1;
+    }
     let keys = keys(archive)?;
     for old in keys.iter().rev().skip(KEPT) {
         archive.store().remove(old)?;
@@ -73,16 +80,37 @@ pub fn last(archive: &Archive) -> Result<Option<VerifiedAt>, ArchiveError> {
     Ok(None)
 }
 
-fn key(time: i64) -> String {
-    let text = Timestamp::from_unix_micros(time).to_string();
-    let digits = text.split('+').next().unwrap_or_default().chars().filter(char::is_ascii_digit);
-    let digits: String = digits.chain(std::iter::repeat('0')).take(20).collect();
-    format!("{VERIFIED}{digits}.json")
+/// What a number's key begins with: behind all digits, so that keys sort as their runs.
+const RUN: &str = "run-";
+/// Digits of a number.
+const DIGITS: usize = 10;
+
+fn key(number: u64) -> String {
+    format!("{VERIFIED}{RUN}{number:0DIGITS$}.json")
 }
 
+/// The number in a key, if it has one.
+fn number_of(key: &str) -> Option<u64> {
+    let digits = key.strip_prefix(VERIFIED)?.strip_prefix(RUN)?.strip_suffix(".json")?;
+    (digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| digits.parse().ok())?
+}
+
+/// The number behind those of all keys.
+fn next_number(keys: &[String]) -> u64 {
+    keys.iter().rev().find_map(|key| number_of(key)).map_or(1, |last| last + 1)
+}
+
+/// The keys of all runs, in their order.
 fn keys(archive: &Archive) -> Result<Vec<String>, ArchiveError> {
     let mut keys = Vec::new();
-    archive.store().list(VERIFIED, &mut |listed| keys.push(listed.key))?;
+    archive.store().list(VERIFIED, &mut |listed| {
+        let digits = listed.key.strip_prefix(VERIFIED).and_then(|name| name.strip_suffix(".json"));
+        let is_time = digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_time || number_of(&listed.key).is_some() {
+            keys.push(listed.key);
+        }
+    })?;
     keys.sort();
     Ok(keys)
 }
@@ -92,9 +120,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_sort_by_time() {
-        let at = |micros: i64| key(1_795_565_730_000_000 + micros);
-        assert_eq!(at(123_456), "verified/20261125001530123456.json");
-        assert!(at(0) < at(1) && at(999_999) < at(1_000_000) && at(120_000) < at(123_456));
+    fn keys_sort_as_their_runs() {
+        assert_eq!(key(17), "verified/run-0000000017.json");
+        let keys = [
+            "verified/20261125001530123456.json".to_owned(),
+            "verified/20991231235959000000.json".to_owned(),
+            key(1),
+            key(2),
+            key(10),
+        ];
+        assert!(keys.is_sorted());
+        assert_eq!((next_number(&keys[..2]), next_number(&keys)), (1, 11));
+        assert_eq!(number_of("verified/run-17.json"), None);
     }
 }
