@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_format::lsn::{SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
-use crate::gaps::Gap;
+use crate::gaps::{self, Acknowledgement, Gap};
 use crate::get::{self, GetError, PackMembers};
 use crate::log::{Log, stretches};
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
@@ -94,6 +94,7 @@ impl Plan {
             Some(timeline) => vec![timeline],
             None => timelines(archive)?,
         };
+        let acknowledged = gaps::all_acknowledged(archive)?;
         let histories = archive.histories()?;
         let followed = |timeline| stretches(timeline, histories.get(&timeline));
         for listed in [HISTORY, BACKUP] {
@@ -119,7 +120,7 @@ impl Plan {
                 Some(_) => Log::of(archive, Some(timeline), range.clone())?,
                 None => Log::of_timeline_alone(archive, timeline, range.clone())?,
             };
-            plan.add_log(&log, if is_whole { None } else { Some(&range) });
+            plan.add_log(&log, if is_whole { None } else { Some(&range) }, &acknowledged);
         }
         Ok(plan)
     }
@@ -140,32 +141,23 @@ impl Plan {
                 plan.files.push((file, object, bytes));
             }
         }
-        plan.add_log(&recovery.log, None);
+        plan.add_log(&recovery.log, None, &gaps::all_acknowledged(archive)?);
         Ok(plan)
     }
 
     /// Adds segments, and what is missing between them and up to the bounds of a range that was asked for.
-    fn add_log(&mut self, log: &Log, range: Option<&RangeInclusive<u64>>) {
+    fn add_log(&mut self, log: &Log, range: Option<&RangeInclusive<u64>>, acknowledged: &[Acknowledgement]) {
         self.files.extend(log.segments.iter().map(|segment| (segment.file(), segment.object, segment.bytes)));
-        self.gaps.extend(log.gaps());
+        self.gaps.extend(log.gaps(acknowledged));
         let (Some(range), Some(first), Some(last)) = (range, log.segments.first(), log.segments.last())
         else {
             return;
         };
-        let name = |number| SegmentName::new(log.timeline_of(number), number, log.size).to_string();
-        let mut missing = |from: u64, to: u64| {
-            self.gaps.push(Gap {
-                first: name(from),
-                last: name(to),
-                segments: to - from + 1,
-                acknowledged: None,
-            });
-        };
         if *range.start() > 0 && *range.start() < first.number {
-            missing(*range.start(), first.number - 1);
+            self.gaps.extend(log.missing(*range.start()..=first.number - 1, acknowledged));
         }
         if *range.end() < u64::MAX && last.number < *range.end() {
-            missing(last.number + 1, *range.end());
+            self.gaps.extend(log.missing(last.number + 1..=*range.end(), acknowledged));
         }
     }
 

@@ -110,6 +110,19 @@ pub fn acknowledged(
     Ok((acknowledged, unknown))
 }
 
+/// Whether objects are encrypted, and no private key was named to read them with.
+pub(crate) fn is_locked(archive: &Archive) -> Result<bool, ArchiveError> {
+    Ok(archive.encrypted().is_encrypted()? && archive.encrypted().options().identity.is_none())
+}
+
+/// What was acknowledged, as far as it can be read.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>, ArchiveError> {
+    Ok(acknowledged(archive, is_locked(archive)?)?.0)
+}
+
 /// What is missing in both of two listings, with what the second says of acknowledgements.
 ///
 /// A segment can be archived before the one in front of it, as several are at once: for that moment there is a gap, which a later

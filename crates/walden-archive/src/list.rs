@@ -30,6 +30,8 @@ pub struct Listing {
     pub encrypted: bool,
     /// The objects could not be looked into, as no private key was named: parents of timelines, times and restore points are missing.
     pub locked: bool,
+    /// Every segment's summary was read, so no restore point is missing.
+    pub has_all_restore_points: bool,
     /// The timelines, in ascending order.
     pub timelines: Vec<TimelineListing>,
     /// Backup history files, by name.
@@ -42,6 +44,56 @@ impl Listing {
     /// What is missing, of all timelines.
     pub fn gaps(&self) -> Vec<Gap> {
         self.timelines.iter().flat_map(|timeline| timeline.gaps.iter().cloned()).collect()
+    }
+
+    /// What can be reached along the newest timeline that has segments, from its ancestors on: ranges without a gap between their
+    /// segments, in the log's order.
+    pub fn restorable(&self) -> Vec<RestorableRange> {
+        let size = SegmentSize::new(self.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+        let number = |name: &str| SegmentName::parse(name)?.number(size);
+        // From the newest one backwards.
+        let mut ranges: Vec<RestorableRange> = Vec::new();
+        let mut end = u64::MAX;
+        let mut next = self.timelines.iter().rev().find(|timeline| !timeline.restorable.is_empty());
+        while let Some(timeline) = next {
+            for range in timeline.restorable.iter().rev() {
+                let (Some(first), Some(last)) = (number(&range.first_segment), number(&range.last_segment))
+                else {
+                    continue;
+                };
+                // The segment in which a timeline was left is read on the later one, as is all behind it.
+                if first >= end {
+                    continue;
+                }
+                let mut range = range.clone();
+                if last >= end {
+                    range.last_segment = SegmentName::new(timeline.timeline, end - 1, size).to_string();
+                    // Whether it is before the switch is not known.
+                    range.last_commit_time = None;
+                }
+                let last = last.min(end - 1);
+                match ranges
+                    .last_mut()
+                    .filter(|later| number(&later.first_segment).is_some_and(|first| first <= last + 1))
+                {
+                    Some(later) => {
+                        later.first_segment = range.first_segment;
+                        later.base_backup_from = range.base_backup_from;
+                        later.first_commit_time = range.first_commit_time.or(later.first_commit_time);
+                        later.last_commit_time = later.last_commit_time.or(range.last_commit_time);
+                    }
+                    None => ranges.push(range),
+                }
+            }
+            let begin = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse().ok());
+            end = begin.map_or(0, |begin| size.segment_of(begin)).min(end);
+            next = timeline
+                .parent
+                .filter(|&parent| parent < timeline.timeline)
+                .and_then(|parent| self.timelines.iter().find(|timeline| timeline.timeline == parent));
+        }
+        ranges.reverse();
+        ranges
     }
 }
 
@@ -74,10 +126,38 @@ pub struct TimelineListing {
     pub objects: u64,
     /// The first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
     pub first_commit_time: Option<i64>,
-    /// The last one: the latest moment that recovery to a time can reach.
+    /// The last one. Recovery to a time stops only at a commit or abort later than that time: it can reach every moment before this one,
+    /// and not this one.
     pub last_commit_time: Option<i64>,
+    /// The moments that recovery to a time can reach: a range for each part of the timeline between gaps.
+    pub restorable: Vec<RestorableRange>,
     /// Named restore points, in the segments that were looked into.
     pub restore_points: Vec<RestorePoint>,
+}
+
+/// Segments without a gap, and the moments that recovery to a time can reach in them: those from the first commit on and before the last
+/// one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RestorableRange {
+    /// The first segment.
+    pub first_segment: String,
+    /// The last segment.
+    pub last_segment: String,
+    /// Recovery cannot pass a gap: the first segment behind the gap before these, on this timeline or one that it descends from. A base
+    /// backup has to have started there or later. Nothing if there is no gap before these.
+    pub base_backup_from: Option<String>,
+    /// The first commit or abort in them, in microseconds since 1970-01-01 00:00:00 UTC. Nothing if there is none, or if it was not
+    /// looked for, as with all but the newest of many ranges.
+    pub first_commit_time: Option<i64>,
+    /// The last one, which itself cannot be reached by its time.
+    pub last_commit_time: Option<i64>,
+}
+
+impl RestorableRange {
+    /// The first and the last commit or abort.
+    pub fn commit_times(&self) -> Option<(i64, i64)> {
+        self.first_commit_time.zip(self.last_commit_time)
+    }
 }
 
 /// How much of the archive is read.
@@ -104,13 +184,14 @@ pub(crate) fn list_objects(
     let mut all = Vec::new();
     let identity = archive.identity()?.clone();
     let encrypted = archive.encrypted().is_encrypted()?;
-    let locked = encrypted && archive.encrypted().options().identity.is_none();
+    let locked = gaps::is_locked(archive)?;
     let mut listing = Listing {
         location: archive.store().location().to_owned(),
         system_identifier: identity.system_identifier,
         segment_bytes: identity.segment_bytes,
         encrypted,
         locked,
+        has_all_restore_points: options.is_some() && !locked,
         timelines: Vec::new(),
         backups: Vec::new(),
         unknown: Vec::new(),
@@ -144,14 +225,31 @@ pub(crate) fn list_objects(
         None => archive.histories().unwrap_or_default(),
     };
     let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
-    let with_segments: BTreeSet<Timeline> =
-        timelines.iter().filter(|(_, objects)| !objects.is_empty()).map(|(&timeline, _)| timeline).collect();
+    let first_numbers: BTreeMap<Timeline, u64> = timelines
+        .iter()
+        .filter_map(|(&timeline, objects)| {
+            Some((timeline, objects.keys().filter_map(|object| first_number(*object, size)).min()?))
+        })
+        .collect();
     for (timeline, objects) in timelines {
-        let expected = Expected::of(timeline, &histories, &with_segments, size);
+        let expected = Expected::of(timeline, &histories, &first_numbers, size);
         let mut found = segments(timeline, &objects, size, &acknowledged, expected);
         if let Some(parent) = histories.get(&timeline).and_then(|history| history.parent()) {
             found.parent = Some(parent.timeline);
             found.begins_at = Some(parent.end.to_string());
+            let before = size.segment_of(parent.end).saturating_sub(1);
+            let before = SegmentName::new(parent.timeline, before, size).to_string();
+            let ranges = listing.timelines.iter().filter(|other| other.timeline == parent.timeline);
+            // The last one that begins before the switch; none if the archive begins behind it.
+            let range =
+                ranges.flat_map(|parent| &parent.restorable).rfind(|range| range.first_segment <= before);
+            if let (Some(range), Some(first)) = (range, found.restorable.first_mut()) {
+                let is_connected = range.last_segment >= before && first.base_backup_from.is_none();
+                first.base_backup_from = match is_connected {
+                    true => range.base_backup_from.clone(),
+                    false => Some(first.first_segment.clone()),
+                };
+            }
         }
         // Parts of a segment that is archived were to be removed.
         let live = live.iter().find(|(segment, _)| segment.timeline == timeline);
@@ -159,7 +257,7 @@ pub(crate) fn list_objects(
         let live_end = live.and_then(|(segment, end)| Some(segment.start(size)?.plus(u64::from(*end))));
         found.live_end = live_end.map(|end| end.to_string());
         if let Some(options) = options.filter(|_| !locked) {
-            times(archive, &objects, options, &mut found)?;
+            listing.has_all_restore_points &= times(archive, &objects, options, &mut found)?;
         }
         listing.timelines.push(found);
     }
@@ -197,21 +295,33 @@ struct Expected {
 }
 
 impl Expected {
-    /// By the histories. Where an archive begins is nobody's loss: of a timeline, only what follows archived segments is expected.
+    /// By the histories, and the first segment that each timeline has. Where an archive begins is nobody's loss, be it by its first push
+    /// or by pruning: of a timeline, only what follows archived segments is expected.
     fn of(
         timeline: Timeline,
         histories: &BTreeMap<Timeline, History>,
-        with_segments: &BTreeSet<Timeline>,
+        first_numbers: &BTreeMap<Timeline, u64>,
         size: SegmentSize,
     ) -> Expected {
         let parent = histories.get(&timeline).and_then(History::parent);
-        let parent = parent.filter(|parent| with_segments.contains(&parent.timeline));
+        let begin = parent.map(|parent| (parent.timeline, size.segment_of(parent.end)));
+        let follows = |&(parent, begin): &(Timeline, u64)| {
+            first_numbers.get(&parent).is_some_and(|&first| first <= begin)
+        };
         // Each timeline that left this one needs it up to there, and the last one needs all.
         let switches = histories.values().filter_map(|history| history.end_of(timeline));
         Expected {
-            first: parent.map(|parent| size.segment_of(parent.end)),
+            first: begin.filter(follows).map(|(_, begin)| begin),
             end: switches.max().map(|switch| size.segment_of(switch)),
         }
+    }
+}
+
+/// The number of the first segment that an object has, a partial one too.
+fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
+    match object {
+        Object::File(ArchivedFile::Partial(name)) => name.number(size),
+        _ => object.segments()?.0.number(size),
     }
 }
 
@@ -238,6 +348,7 @@ fn segments(
         objects: objects.len() as u64,
         first_commit_time: None,
         last_commit_time: None,
+        restorable: Vec::new(),
         restore_points: Vec::new(),
     };
     let mut ranges = Vec::new();
@@ -259,12 +370,25 @@ fn segments(
         if let Some(next) = next.filter(|&next| next < from) {
             listing.gaps.extend(gaps::divide((name(next), name(from - 1)), size, acknowledged));
         }
+        if listing.restorable.is_empty() || next.is_some_and(|next| next < from) {
+            let (first_segment, last_segment) = (first.to_string(), last.to_string());
+            listing.restorable.push(RestorableRange {
+                base_backup_from: (!listing.gaps.is_empty()).then(|| first_segment.clone()),
+                first_segment,
+                last_segment,
+                first_commit_time: None,
+                last_commit_time: None,
+            });
+        }
         // A pack whose own objects are not removed yet counts once.
         let counted = next.unwrap_or(from).max(from);
         listing.segments += (to + 1).saturating_sub(counted);
         if next.is_none_or(|next| to + 1 > next) {
             next = Some(to + 1);
             listing.last_segment = Some(last.to_string());
+            if let Some(range) = listing.restorable.last_mut() {
+                range.last_segment = last.to_string();
+            }
         }
     }
     if let (Some(next), Some(end)) = (next, expected.end)
@@ -276,13 +400,17 @@ fn segments(
     listing
 }
 
-/// Reads when the first and the last transaction ended, from the ends inwards until there is one.
+/// Ranges between gaps of which times are read: of an archive that lacks every second segment, all summaries would be.
+const MAX_RANGES: usize = 16;
+
+/// Reads when the first and the last transaction ended, in all and between gaps, from the ends inwards until there is one; whether all
+/// summaries were read.
 fn times(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
     options: ListOptions,
     listing: &mut TimelineListing,
-) -> Result<(), ArchiveError> {
+) -> Result<bool, ArchiveError> {
     let mut summaries = BTreeMap::new();
     let mut contents = |object: &Object, bytes: u64| -> Result<_, ArchiveError> {
         if let Some(known) = summaries.get(object) {
@@ -292,26 +420,42 @@ fn times(
         summaries.insert(*object, read.clone());
         Ok(read)
     };
-    for (object, &bytes) in objects {
-        if let Some(time) = contents(object, bytes)?.iter().find_map(|it| it.first_end_of_transaction) {
-            listing.first_commit_time = Some(time);
-            break;
+    let mut times_of = |is_asked: &dyn Fn(&Object) -> bool| -> Result<_, ArchiveError> {
+        let (mut first, mut last) = (None, None);
+        for (object, &bytes) in objects.iter().filter(|(object, _)| is_asked(object)) {
+            first = contents(object, bytes)?.iter().find_map(|it| it.first_end_of_transaction);
+            if first.is_some() {
+                break;
+            }
         }
-    }
-    for (object, &bytes) in objects.iter().rev() {
-        if let Some(time) = contents(object, bytes)?.iter().rev().find_map(|it| it.last_end_of_transaction) {
-            listing.last_commit_time = Some(time);
-            break;
+        for (object, &bytes) in objects.iter().rev().filter(|(object, _)| is_asked(object)) {
+            last = contents(object, bytes)?.iter().rev().find_map(|it| it.last_end_of_transaction);
+            if last.is_some() {
+                break;
+            }
         }
+        Ok((first, last))
+    };
+    (listing.first_commit_time, listing.last_commit_time) = times_of(&|_| true)?;
+    for range in listing.restorable.iter_mut().rev().take(MAX_RANGES) {
+        // Names of one timeline sort as their positions do. A partial segment is none that recovery reads.
+        let is_in_range = |object: &Object| {
+            let segments = object.segments();
+            segments.is_some_and(|(first, last)| {
+                first.to_string() >= range.first_segment && last.to_string() <= range.last_segment
+            })
+        };
+        (range.first_commit_time, range.last_commit_time) = times_of(&is_in_range)?;
     }
     if options.all_summaries {
         for (object, &bytes) in objects {
             contents(object, bytes)?;
         }
     }
+    let has_all = summaries.len() == objects.len();
     listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
     // Of a segment that is in a pack and in its own object, only once.
     let mut seen = BTreeSet::new();
     listing.restore_points.retain(|point| seen.insert((point.lsn.clone(), point.name.clone())));
-    Ok(())
+    Ok(has_all)
 }

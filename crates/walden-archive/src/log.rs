@@ -8,7 +8,7 @@ use walden_source::timelines::{Stretch, timeline_of};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::Contents;
-use crate::gaps::Gap;
+use crate::gaps::{self, Acknowledgement, Gap};
 use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, WAL, folder_of, folder_of_timeline};
@@ -118,19 +118,29 @@ impl Log {
         self.stretches.last().map_or(1, |stretch| stretch.timeline)
     }
 
-    /// Segments that are missing between the first and the last.
-    pub fn gaps(&self) -> Vec<Gap> {
-        let name = |number| SegmentName::new(self.timeline_of(number), number, self.size).to_string();
-        let gap = |pair: &[LogSegment]| {
-            let (before, after) = (pair[0].number, pair[1].number);
-            (before + 1 < after).then(|| Gap {
-                first: name(before + 1),
-                last: name(after - 1),
-                segments: after - before - 1,
-                acknowledged: None,
-            })
-        };
-        self.segments.windows(2).filter_map(gap).collect()
+    /// Segments that are missing between the first and the last, divided where what was acknowledged begins and ends.
+    pub fn gaps(&self, acknowledged: &[Acknowledgement]) -> Vec<Gap> {
+        let numbers =
+            self.segments.windows(2).map(|pair| (pair[0].number + 1, pair[1].number.saturating_sub(1)));
+        numbers.flat_map(|(first, last)| self.missing(first..=last, acknowledged)).collect()
+    }
+
+    /// The segments of a range as missing ones, by timeline, divided where what was acknowledged begins and ends.
+    pub fn missing(&self, range: RangeInclusive<u64>, acknowledged: &[Acknowledgement]) -> Vec<Gap> {
+        let (mut first, last) = (*range.start(), *range.end());
+        let mut missing = Vec::new();
+        for stretch in &self.stretches {
+            // The segment in which a timeline was left is read on the later one.
+            let end = stretch
+                .end
+                .map_or(last.saturating_add(1), |end| self.size.segment_of(end).min(last.saturating_add(1)));
+            if first < end {
+                let name = |number| SegmentName::new(stretch.timeline, number, self.size);
+                missing.extend(gaps::divide((name(first), name(end - 1)), self.size, acknowledged));
+                first = end;
+            }
+        }
+        missing
     }
 
     /// Leaves the segments before the first gap; the first segment that is missing.

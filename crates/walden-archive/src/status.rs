@@ -8,7 +8,7 @@ use walden_format::lsn::{SegmentName, SegmentSize};
 
 use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::gaps::{self, Gap};
-use crate::list::{self, ListOptions, Listing};
+use crate::list::{self, ListOptions, Listing, RestorableRange};
 use crate::name::{ArchivedFile, folder_of};
 use crate::verified::{self, VerifiedAt};
 
@@ -29,11 +29,13 @@ pub struct Holdings {
     pub stored_bytes: u64,
     /// The last segment of the latest timeline.
     pub last_segment: Option<String>,
-    /// The first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC: the oldest moment that a base backup from before
-    /// can be restored to.
+    /// The first commit or abort behind the last gap, in microseconds since 1970-01-01 00:00:00 UTC: the oldest moment that a base
+    /// backup from before and behind the gap can be restored to.
     pub oldest_restorable: Option<i64>,
-    /// The last one on the latest timeline that has one.
+    /// The last one on the latest timeline: recovery to a time can reach every moment from the oldest one to before this one.
     pub newest_restorable: Option<i64>,
+    /// What can be restored along the latest timeline and its ancestors, in the log's order: the last of these ranges is the same.
+    pub restorable: Vec<RestorableRange>,
     /// Segments that are missing and do not wait to be archived.
     pub missing_segments: u64,
     /// Segments that are missing and acknowledged.
@@ -78,6 +80,11 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
     let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
     let missing = |gap: &Gap| gap.segments.saturating_sub(gap.count(&waits));
+    let is_lasting = |gap: &&Gap| !gap.is_new() || missing(gap) > 0;
+    let lasting: Vec<&Gap> = gaps.iter().filter(is_lasting).collect();
+    let restorable = listing.as_ref().map(Listing::restorable).unwrap_or_default();
+    let restorable = before_what_waits(restorable, &lasting);
+    let newest = restorable.iter().rev().find_map(RestorableRange::commit_times);
     Ok(Holdings {
         location: archive.store().location().to_owned(),
         system_identifier: listing.as_ref().map(|listing| listing.system_identifier.clone()),
@@ -86,13 +93,28 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         raw_bytes: sum(|timeline| timeline.raw_bytes),
         stored_bytes: sum(|timeline| timeline.stored_bytes),
         last_segment: timelines.iter().rev().find_map(|timeline| timeline.last_segment.clone()),
-        oldest_restorable: timelines.iter().filter_map(|timeline| timeline.first_commit_time).min(),
-        newest_restorable: timelines.iter().rev().find_map(|timeline| timeline.last_commit_time),
+        oldest_restorable: newest.map(|(first, _)| first),
+        newest_restorable: newest.map(|(_, last)| last),
+        restorable,
         missing_segments: gaps.iter().filter(|gap| gap.is_new()).map(missing).sum(),
         acknowledged_segments: gaps.iter().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
         verified,
     })
+}
+
+/// Leaves of ranges those that lie before segments that wait to be archived: what is archived ahead of these is not reached before they
+/// are there, and then without a gap.
+fn before_what_waits(mut ranges: Vec<RestorableRange>, lasting: &[&Gap]) -> Vec<RestorableRange> {
+    // Names along one log sort as their positions do.
+    let lasts = |pair: &[RestorableRange]| {
+        let is_between = |gap: &&Gap| pair[0].last_segment < gap.first && gap.last < pair[1].first_segment;
+        lasting.iter().any(is_between)
+    };
+    if let Some(at) = ranges.windows(2).position(|pair| !lasts(pair)) {
+        ranges.truncate(at + 1);
+    }
+    ranges
 }
 
 /// A file that a server has marked as ready to be archived.

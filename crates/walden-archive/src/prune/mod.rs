@@ -15,7 +15,8 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use self::plan::{Choice, Segments};
 use crate::archive::{Archive, ArchiveError};
 use crate::backup::{self, Backup};
-use crate::list::Gap;
+use crate::gaps::{self, Gap};
+use crate::history::History;
 use crate::name::{ArchivedFile, Object, WAL};
 use crate::snapshot::Snapshot;
 
@@ -159,10 +160,52 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     let cut = first_kept.unwrap_or(0);
     pruned.add_backups(&backups, states, cut, first_kept, size);
     if first_kept.is_some() {
-        pruned.warnings.extend(segments.gaps_from(cut).iter().map(describe_gap));
+        let acknowledged = gaps::all_acknowledged(archive)?;
+        pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
     }
-    let keys = pruned.divide(&objects, &backups, cut, size);
+    let cuts = Cuts::new(cut, &objects, &archive.histories()?, size);
+    let keys = pruned.divide(&objects, &backups, &cuts, size);
     Ok(Plan { pruned, keys })
+}
+
+/// The number of the first segment that stays, by timeline.
+struct Cuts {
+    cut: u64,
+    earlier: BTreeMap<Timeline, u64>,
+}
+
+impl Cuts {
+    /// A pack of which something stays, stays as a whole. If it has the segment before another timeline's first one, that one stays from
+    /// its beginning too: what lies between would be missing for everyone who finds both.
+    fn new(
+        cut: u64,
+        objects: &BTreeMap<Object, u64>,
+        histories: &BTreeMap<Timeline, History>,
+        size: SegmentSize,
+    ) -> Cuts {
+        let mut cuts = Cuts { cut, earlier: BTreeMap::new() };
+        // Ascending: a timeline's parent comes before it.
+        for (&timeline, history) in histories {
+            let Some(parent) = history.parent() else { continue };
+            let begin = size.segment_of(parent.end);
+            let stays_before = objects.keys().any(|object| {
+                let Some((first, last)) = object.segments() else { return false };
+                let numbers = first.number(size).zip(last.number(size));
+                first.timeline == parent.timeline
+                    && numbers
+                        .is_some_and(|(first, last)| first <= begin && !cuts.removes(parent.timeline, last))
+            });
+            if begin < cut && stays_before {
+                cuts.earlier.insert(timeline, begin);
+            }
+        }
+        cuts
+    }
+
+    /// Whether an object goes whose last segment has this number.
+    fn removes(&self, timeline: Timeline, last: u64) -> bool {
+        last < self.earlier.get(&timeline).copied().unwrap_or(self.cut)
+    }
 }
 
 fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
@@ -221,12 +264,12 @@ impl Pruned {
         &mut self,
         objects: &BTreeMap<Object, u64>,
         backups: &[Backup],
-        cut: u64,
+        cuts: &Cuts,
         size: SegmentSize,
     ) -> Vec<String> {
         let mut keys = Vec::new();
         for backup in backups {
-            if let Some(file) = backup.file.filter(|_| size.segment_of(backup.start().1) < cut) {
+            if let Some(file) = backup.file.filter(|_| size.segment_of(backup.start().1) < cuts.cut) {
                 self.removed_objects += 1;
                 keys.push(file.key());
             }
@@ -249,7 +292,7 @@ impl Pruned {
             let (Some(first_number), Some(last_number)) = (first.number(size), last.number(size)) else {
                 continue;
             };
-            let goes = last_number < cut;
+            let goes = cuts.removes(timeline, last_number);
             state.add(object, bytes, (first, last), goes);
             if goes {
                 self.removed_objects += 1;

@@ -6,7 +6,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
 use super::Rule;
 use crate::backup::{Backup, WalRange};
-use crate::list::Gap;
+use crate::gaps::{self, Acknowledgement, Gap};
 use crate::name::{ArchivedFile, Object};
 
 /// Which segments the archive has.
@@ -70,23 +70,21 @@ impl Segments {
         Some(format!("{} is not in the archive", SegmentName::new(range.timeline, missing, self.size)))
     }
 
-    /// What is missing between the segments from a number on.
-    pub fn gaps_from(&self, cut: u64) -> Vec<(Timeline, Gap)> {
-        let mut gaps = Vec::new();
+    /// What is missing between the segments from a number on, and not known to be.
+    pub fn new_gaps_from(&self, cut: u64, acknowledged: &[Acknowledgement]) -> Vec<(Timeline, Gap)> {
+        let mut new = Vec::new();
         for (&timeline, ranges) in &self.ranges {
             for pair in ranges.windows(2) {
                 let (first, last) = (pair[0].1 + 1, pair[1].0 - 1);
                 // What is missing before a range that begins at the cut would go as well.
                 if last >= cut && pair[0].1 >= cut {
-                    let name = |number| SegmentName::new(timeline, number, self.size).to_string();
-                    let (first_name, last_name) = (name(first), name(last));
-                    let segments = last + 1 - first;
-                    let gap = Gap { first: first_name, last: last_name, segments, acknowledged: None };
-                    gaps.push((timeline, gap));
+                    let name = |number| SegmentName::new(timeline, number, self.size);
+                    let found = gaps::divide((name(first), name(last)), self.size, acknowledged);
+                    new.extend(found.into_iter().filter(Gap::is_new).map(|gap| (timeline, gap)));
                 }
             }
         }
-        gaps
+        new
     }
 }
 

@@ -3,6 +3,7 @@
 mod check;
 mod encryption;
 mod faults;
+mod listing;
 mod material;
 mod oversized;
 mod pack;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use walden_archive::Archive;
 use walden_archive::base::BackupStart;
 use walden_archive::export::{self, Exported, Plan, Selection};
+use walden_archive::gaps::Gap;
 use walden_archive::get;
 use walden_archive::name::ArchivedFile;
 use walden_archive::recovery::{Recovery, RecoveryError, RecoveryStart, TransactionEnd, recovery_to};
@@ -35,8 +36,8 @@ Examples:
 A file that is there with the same content is left as it is: an export that was interrupted goes on when it is run again. Another \
 content is never overwritten.
 
-Exit status: 0 all files are there; 1 segments are missing in the archive, or the moment cannot be reached; 2 wrong usage; 3 the archive \
-could not be read, or a file not be written.";
+Exit status: 0 all files are there but segments of acknowledged gaps; 1 others are missing in the archive, or the moment cannot be \
+reached; 2 wrong usage; 3 the archive could not be read, or a file not be written.";
 
 /// Write archived files as plain files, as PostgreSQL named them
 #[derive(Args, Debug)]
@@ -135,7 +136,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let exported = write_files(&archive, &plan, &args.output, threads)?;
     let document = || document(&plan, &exported, &args.output);
     terminal::show(args.format, document, || table(&plan, &exported, &args.output))?;
-    Ok(if plan.gaps.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+    Ok(if plan.gaps.iter().any(Gap::is_new) { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
 /// Exports what recovery to a moment reads; the status says whether the moment can be reached.
@@ -268,7 +269,7 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
         exported.unchanged
     );
     for gap in &plan.gaps {
-        let _ = writeln!(text, "MISSING: {} segments, {} to {}", gap.segments, gap.first, gap.last);
+        let _ = writeln!(text, "{}", super::gaps::line(gap));
     }
     text
 }

@@ -56,8 +56,16 @@ fn table(listing: &Listing) -> String {
         listing.system_identifier,
         units::bytes(listing.segment_bytes)
     );
-    for timeline in &listing.timelines {
-        one(&mut text, timeline, listing.locked);
+    let roots = listing.timelines.iter().filter(|timeline| parent_of(timeline, listing).is_none());
+    for root in roots {
+        tree(&mut text, root, listing, ("", ""), 0);
+        text.push('\n');
+    }
+    if !listing.has_all_restore_points && !listing.locked {
+        let _ = writeln!(
+            text,
+            "Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them."
+        );
     }
     if !listing.backups.is_empty() {
         let _ = writeln!(text, "Base backups: {}", listing.backups.join(", "));
@@ -74,50 +82,190 @@ fn table(listing: &Listing) -> String {
     text
 }
 
-fn one(text: &mut String, timeline: &TimelineListing, is_locked: bool) {
+/// The timeline that another one descends from, if it is listed too.
+fn parent_of<'a>(timeline: &TimelineListing, listing: &'a Listing) -> Option<&'a TimelineListing> {
+    listing.timelines.iter().find(|other| Some(other.timeline) == timeline.parent)
+}
+
+/// After so many failovers, timelines are not indented further: each says whom it left.
+const MAX_DEPTH: usize = 12;
+
+/// A timeline, and below it those that left it; before its first line and before the others there is so much.
+fn tree(
+    text: &mut String,
+    timeline: &TimelineListing,
+    listing: &Listing,
+    (head, below): (&str, &str),
+    depth: usize,
+) {
+    let (first, lines) = one(timeline, listing.locked);
+    // Histories only name timelines below their own.
+    let is_child = |other: &&TimelineListing| {
+        other.parent == Some(timeline.timeline) && other.timeline > timeline.timeline
+    };
+    let children: Vec<&TimelineListing> = listing.timelines.iter().filter(is_child).collect();
+    let _ = writeln!(text, "{head}{first}");
+    let bar = if children.is_empty() { ' ' } else { '│' };
+    for line in lines {
+        let _ = writeln!(text, "{below}{bar} {line}");
+    }
+    for (at, child) in children.iter().enumerate() {
+        let is_last = at + 1 == children.len();
+        let (branch, bar) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let bar = if depth < MAX_DEPTH { bar } else { "" };
+        tree(text, child, listing, (&format!("{below}{branch}"), &format!("{below}{bar}")), depth + 1);
+    }
+}
+
+/// What is said of a timeline: the first line, and those below it.
+fn one(timeline: &TimelineListing, is_locked: bool) -> (String, Vec<String>) {
     let TimelineListing { timeline: number, segments, .. } = timeline;
     let from = match (timeline.parent, &timeline.begins_at) {
         (Some(parent), Some(at)) => format!(", which left timeline {parent} at {at}"),
         _ => String::new(),
     };
-    let _ = writeln!(text, "Timeline {number}{from}");
+    let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (&timeline.first_segment, &timeline.last_segment) {
-        let _ = writeln!(text, "  {segments} segments in {} objects, {first} to {last}", timeline.objects);
+        lines.push(format!("{segments} segments in {} objects, {first} to {last}", timeline.objects));
         let ratio = timeline.raw_bytes as f64 / timeline.stored_bytes.max(1) as f64;
         let (raw, stored) = (units::bytes(timeline.raw_bytes), units::bytes(timeline.stored_bytes));
-        let _ = writeln!(text, "  {raw} of WAL in {stored} ({ratio:.1} times smaller)");
+        lines.push(format!("{raw} of WAL in {stored} ({ratio:.1} times smaller)"));
     }
     if let Some(partial) = &timeline.partial_segment {
-        let _ = writeln!(text, "  ends in {partial}");
+        lines.push(format!("ends in {partial}"));
     }
     if let Some(end) = &timeline.live_end {
-        let _ = writeln!(text, "  goes on to {end}, in parts of the segment that is being written");
+        lines.push(format!("goes on to {end}, in parts of the segment that is being written"));
     }
-    for gap in &timeline.gaps {
-        let _ = writeln!(text, "  {}", super::gaps::line(gap));
+    lines.extend(timeline.gaps.iter().map(super::gaps::line));
+    if !is_locked {
+        restorable(timeline, &mut lines);
     }
-    let time = |micros: i64| Timestamp::from_unix_micros(micros).to_string();
-    match (timeline.first_commit_time, timeline.last_commit_time) {
-        (Some(first), Some(last)) => {
-            let _ = writeln!(text, "  restorable to any moment from {} to {}", time(first), time(last));
-            let _ = writeln!(
-                text,
-                "  (from the first base backup on; what came after the last commit or abort is reached by the end of WAL, not by a time)"
-            );
+    lines.extend(timeline.restore_points.iter().map(|point| {
+        let (name, time) = (walden_report::table::harmless(&point.name), time_text(point.time));
+        format!("restore point \"{name}\" at {} ({time})", point.lsn)
+    }));
+    (format!("Timeline {number}{from}"), lines)
+}
+
+/// Which moments of a timeline can be restored to.
+fn restorable(timeline: &TimelineListing, lines: &mut Vec<String>) {
+    let ranges = timeline.restorable.iter().filter_map(|range| Some((range, range.commit_times()?)));
+    let before = lines.len();
+    for (range, times) in ranges {
+        let backup = match &range.base_backup_from {
+            Some(first) => format!("a base backup that started in {first} or later"),
+            None => "the first base backup on".to_owned(),
+        };
+        lines.push(format!("restorable to any moment {}, from {backup}", moments(times)));
+    }
+    lines.push(match lines.len() > before {
+        true => "(what came with the last commit or abort and after it is reached by the end of WAL, not by a time)".to_owned(),
+        false => "no transaction ended in it: no time can be restored to, only the end".to_owned(),
+    });
+}
+
+/// The moments that recovery to a time can reach, by the first and the last commit or abort. It stops only at one that is later than the
+/// time: nothing is later than the last one.
+pub fn moments((first, last): (i64, i64)) -> String {
+    match first < last {
+        true => format!("from {} to before {}", time_text(first), time_text(last)),
+        false => format!("before {}", time_text(last)),
+    }
+}
+
+fn time_text(micros: i64) -> String {
+    Timestamp::from_unix_micros(micros).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_archive::list::RestorableRange;
+
+    use super::*;
+
+    /// 2026-11-20 10:00:00 UTC and some minutes.
+    fn at(minutes: i64) -> i64 {
+        1_795_168_800_000_000 + minutes * 60_000_000
+    }
+
+    fn timeline(timeline: u32, parent: Option<(u32, &str)>, ranges: Vec<RestorableRange>) -> TimelineListing {
+        TimelineListing {
+            timeline,
+            parent: parent.map(|(parent, _)| parent),
+            begins_at: parent.map(|(_, at)| at.to_owned()),
+            first_segment: ranges.first().map(|range| range.first_segment.clone()),
+            last_segment: ranges.last().map(|range| range.last_segment.clone()),
+            segments: 4,
+            partial_segment: None,
+            live_end: None,
+            gaps: Vec::new(),
+            raw_bytes: 64 << 20,
+            stored_bytes: 8 << 20,
+            objects: 4,
+            first_commit_time: None,
+            last_commit_time: None,
+            restorable: ranges,
+            restore_points: Vec::new(),
         }
-        _ if is_locked => {}
-        _ => {
-            let _ = writeln!(text, "  no transaction ended in it: no time can be restored to, only the end");
+    }
+
+    fn range(first: &str, last: &str, minutes: (i64, i64), from: Option<&str>) -> RestorableRange {
+        RestorableRange {
+            first_segment: first.to_owned(),
+            last_segment: last.to_owned(),
+            base_backup_from: from.map(str::to_owned),
+            first_commit_time: Some(at(minutes.0)),
+            last_commit_time: Some(at(minutes.1)),
         }
     }
-    for point in &timeline.restore_points {
-        let _ = writeln!(
-            text,
-            "  restore point \"{}\" at {} ({})",
-            walden_report::table::harmless(&point.name),
-            point.lsn,
-            time(point.time)
-        );
+
+    #[test]
+    fn timelines_are_a_tree_and_moments_end_before_the_last_commit() {
+        let listing = Listing {
+            location: "/archive".to_owned(),
+            system_identifier: "7".to_owned(),
+            segment_bytes: 16 << 20,
+            encrypted: false,
+            locked: false,
+            has_all_restore_points: false,
+            timelines: vec![
+                timeline(
+                    1,
+                    None,
+                    vec![range("A1", "A4", (0, 10), None), range("A6", "A8", (20, 30), Some("A6"))],
+                ),
+                timeline(2, Some((1, "0/7000000")), vec![range("B7", "B8", (40, 50), Some("A6"))]),
+                timeline(3, Some((2, "0/8000000")), Vec::new()),
+                timeline(4, Some((1, "0/2000000")), vec![range("D2", "D3", (60, 60), None)]),
+            ],
+            backups: Vec::new(),
+            unknown: Vec::new(),
+        };
+        let expected = "\
+/archive: cluster 7, segments of 16.0 MB
+
+Timeline 1
+│ 4 segments in 4 objects, A1 to A8
+│ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
+│ restorable to any moment from 2026-11-20 10:00:00+00 to before 2026-11-20 10:10:00+00, from the first base backup on
+│ restorable to any moment from 2026-11-20 10:20:00+00 to before 2026-11-20 10:30:00+00, from a base backup that started in A6 or later
+│ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+├─ Timeline 2, which left timeline 1 at 0/7000000
+│  │ 4 segments in 4 objects, B7 to B8
+│  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
+│  │ restorable to any moment from 2026-11-20 10:40:00+00 to before 2026-11-20 10:50:00+00, from a base backup that started in A6 or later
+│  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+│  └─ Timeline 3, which left timeline 2 at 0/8000000
+│       no transaction ended in it: no time can be restored to, only the end
+└─ Timeline 4, which left timeline 1 at 0/2000000
+     4 segments in 4 objects, D2 to D3
+     64.0 MB of WAL in 8.0 MB (8.0 times smaller)
+     restorable to any moment before 2026-11-20 11:00:00+00, from the first base backup on
+     (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+
+Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them.
+";
+        assert_eq!(table(&listing), expected);
     }
-    text.push('\n');
 }

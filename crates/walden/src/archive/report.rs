@@ -93,6 +93,12 @@ impl Report {
                     holdings.missing_segments
                 ));
             }
+            // It would never be too old.
+            if let Some(verified) = holdings.verified.as_ref().filter(|verified| is_in_future(verified.time))
+            {
+                let time = Timestamp::from_unix_micros(verified.time);
+                found.push(format!("the last verify says that it ended at {time}, which is to come: a clock was set wrong; verify again"));
+            }
             if let Some(verified) = holdings.verified.as_ref().filter(|verified| verified.damaged > 0) {
                 let time = Timestamp::from_unix_micros(verified.time);
                 found.push(format!(
@@ -143,6 +149,12 @@ fn failure_problem(activity: &Activity) -> Option<String> {
     };
     let time = Timestamp::from_unix_micros(failure.time);
     Some(format!("{file}, last tried at {time}, is not archived{others}: {message}"))
+}
+
+/// Later than clocks of two machines differ.
+fn is_in_future(micros: i64) -> bool {
+    const HOUR: i64 = 3600 * 1_000_000;
+    micros.saturating_sub(jiff::Timestamp::now().as_microsecond()) > HOUR
 }
 
 /// What an archive holds. What is known to wait to be archived is not missing.

@@ -118,9 +118,19 @@ fn of_holdings(holdings: &Holdings) -> Vec<String> {
         units::bytes(holdings.raw_bytes),
         units::bytes(holdings.stored_bytes)
     )];
-    let time = |micros: i64| Timestamp::from_unix_micros(micros).to_string();
-    if let (Some(oldest), Some(newest)) = (holdings.oldest_restorable, holdings.newest_restorable) {
-        parts.push(format!("restorable from {} to {}", time(oldest), time(newest)));
+    let ranges: Vec<String> = holdings
+        .restorable
+        .iter()
+        .filter_map(|range| {
+            let text = super::list::moments(range.commit_times()?);
+            Some(match &range.base_backup_from {
+                Some(first) => format!("{text} (by a base backup since {first})"),
+                None => text,
+            })
+        })
+        .collect();
+    if !ranges.is_empty() {
+        parts.push(format!("restorable {}", ranges.join(" and ")));
     }
     if holdings.acknowledged_segments > 0 {
         parts.push(format!("{} segments are known to be missing", holdings.acknowledged_segments));

@@ -1,0 +1,253 @@
+//! What is said of an archive: what is missing, which moments can be restored to, and when it was verified.
+
+use std::path::Path;
+
+use walden_archive::Archive;
+use walden_archive::export::{Plan, Selection};
+use walden_archive::gaps::{Gap, acknowledge};
+use walden_archive::list::{ListOptions, Listing, RestorableRange, list};
+use walden_archive::name::ArchivedFile;
+use walden_archive::pack::{PackOptions, pack};
+use walden_archive::prune::{Rule, plan};
+use walden_archive::status::holdings;
+use walden_archive::verified::{self, VerifiedAt};
+use walden_archive::verify::{VerifyOptions, verify};
+use walden_format::lsn::{SegmentName, SegmentSize};
+
+use crate::material::{archive_of, commit_time, log, pg_wal, push_all};
+
+fn name(timeline: u32, number: u64) -> SegmentName {
+    SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
+}
+
+fn push_more(archive: &Archive, root: &Path, files: &[(String, Vec<u8>)]) {
+    push_all(archive, &pg_wal(root, files), files);
+}
+
+/// The history of timeline 2, which left timeline 1 in a segment.
+fn history(number: u64) -> (String, Vec<u8>) {
+    ("00000002.history".to_owned(), format!("1\t0/{:X}\tx\n", (number << 20) + 0x8_0000).into_bytes())
+}
+
+fn remove(archive: &Archive, timeline: u32, numbers: impl IntoIterator<Item = u64>) {
+    for number in numbers {
+        let key = ArchivedFile::Segment(name(timeline, number)).key();
+        archive.store().remove(&key).expect("removed");
+    }
+}
+
+fn listed(archive: &Archive) -> Listing {
+    list(archive, ListOptions::default()).expect("a list")
+}
+
+/// The gaps of a listing: timeline, first and last number.
+fn gaps(archive: &Archive) -> Vec<(u32, u64, u64)> {
+    let size = SegmentSize::new(1 << 20).expect("a size");
+    let parse = |name: &str| SegmentName::parse(name).expect("a name");
+    let gap = |gap: Gap| {
+        let (first, last) = (parse(&gap.first), parse(&gap.last));
+        (first.timeline, first.number(size).expect("a number"), last.number(size).expect("a number"))
+    };
+    listed(archive).gaps().into_iter().map(gap).collect()
+}
+
+/// A range of segments, from which one on a base backup is needed, and the segments of the first and last commit.
+fn range(first: (u32, u64), last: (u32, u64), base: Option<(u32, u64)>) -> RestorableRange {
+    RestorableRange {
+        first_segment: name(first.0, first.1).to_string(),
+        last_segment: name(last.0, last.1).to_string(),
+        base_backup_from: base.map(|(timeline, number)| name(timeline, number).to_string()),
+        first_commit_time: Some(commit_time(first.1)),
+        last_commit_time: Some(commit_time(last.1)),
+    }
+}
+
+#[test]
+fn moments_that_can_be_restored_to_end_at_gaps() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 12));
+    assert_eq!(listed(&archive).restorable(), [range((1, 0x20), (1, 0x2B), None)]);
+    remove(&archive, 1, [0x25, 0x26]);
+    let behind = Some((1, 0x27));
+    let ranges = [range((1, 0x20), (1, 0x24), None), range((1, 0x27), (1, 0x2B), behind)];
+    assert_eq!(listed(&archive).timelines[0].restorable, ranges);
+    assert_eq!(listed(&archive).restorable(), ranges);
+    // Timeline 2 goes on from 0x29: what timeline 1 has behind that is not on the way.
+    push_more(&archive, root.path(), &[vec![history(0x29)], log(2, 0x29, 5)].concat());
+    let along = [range((1, 0x20), (1, 0x24), None), range((1, 0x27), (2, 0x2D), behind)];
+    let listing = listed(&archive);
+    assert_eq!(listing.restorable(), along);
+    assert_eq!(listing.timelines[1].restorable, [range((2, 0x29), (2, 0x2D), behind)]);
+    // As long as the missing ones wait, what is archived behind them is not reached.
+    let waiting = || vec![name(1, 0x25), name(1, 0x26)];
+    let held = holdings(&archive, &waiting).expect("holdings");
+    assert_eq!((held.missing_segments, held.restorable.as_slice()), (0, &along[..1]));
+    assert_eq!(held.newest_restorable, Some(commit_time(0x24)));
+    // One of them is lost: known or not, recovery does not pass it.
+    let held = holdings(&archive, &|| vec![name(1, 0x25)]).expect("holdings");
+    assert_eq!((held.missing_segments, held.restorable.as_slice()), (1, &along[..]));
+    acknowledge(&archive, name(1, 0x25), name(1, 0x26), "me", "lost").expect("acknowledged");
+    let held = holdings(&archive, &Vec::new).expect("holdings");
+    assert_eq!((held.missing_segments, held.acknowledged_segments), (0, 2));
+    assert_eq!(held.restorable, along);
+    assert_eq!(
+        (held.oldest_restorable, held.newest_restorable),
+        (Some(commit_time(0x27)), Some(commit_time(0x2D)))
+    );
+    // The first segment of timeline 2 is lost as well: nothing leads from timeline 1 to the rest.
+    remove(&archive, 2, [0x29]);
+    let apart = [
+        along[0].clone(),
+        RestorableRange { last_commit_time: None, ..range((1, 0x27), (1, 0x28), behind) },
+        range((2, 0x2A), (2, 0x2D), Some((2, 0x2A))),
+    ];
+    assert_eq!(listed(&archive).restorable(), apart);
+}
+
+#[test]
+fn of_an_archive_with_many_gaps_few_summaries_are_read() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 80));
+    remove(&archive, 1, (0x20..0x70).filter(|number| number % 2 == 1));
+    let ranges = listed(&archive).restorable();
+    assert_eq!(ranges.len(), 40);
+    assert_eq!(ranges.iter().filter(|range| range.commit_times().is_some()).count(), 16);
+    assert!(ranges[39].commit_times().is_some());
+}
+
+#[test]
+fn it_is_said_whether_all_restore_points_are_known() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 4));
+    assert!(!listed(&archive).has_all_restore_points);
+    let all = list(&archive, ListOptions { all_summaries: true }).expect("a list");
+    assert!(all.has_all_restore_points);
+}
+
+#[test]
+fn a_timeline_that_was_pruned_lacks_nothing_at_its_beginning() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = [log(1, 0x20, 24), vec![history(0x2D)], log(2, 0x2D, 12)].concat();
+    let archive = archive_of(root.path(), &files);
+    assert_eq!(gaps(&archive), []);
+    // Wherever it is cut: before, at and behind the switch.
+    for cut in [0x2B, 0x2C, 0x2D, 0x2E, 0x32] {
+        let rule = Rule::OlderThanSegment(name(1, cut));
+        let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+        assert!(done.is_good(), "{cut:X}");
+        assert_eq!(gaps(&archive), [], "{cut:X}");
+        let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+        assert_eq!(verified.gaps, [], "{cut:X}");
+    }
+    assert_eq!(listed(&archive).timelines[1].first_segment, Some(name(2, 0x32).to_string()));
+}
+
+#[test]
+fn what_is_missing_at_a_switch_is_found() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = [log(1, 0x20, 24), vec![history(0x2D)], log(2, 0x2D, 12)].concat();
+    let archive = archive_of(root.path(), &files);
+    remove(&archive, 2, [0x2D, 0x2E]);
+    assert_eq!(gaps(&archive), [(2, 0x2D, 0x2E)]);
+    // The last segments of the timeline that was left, too, and all that it has behind the switch.
+    remove(&archive, 1, [0x2B, 0x2C].into_iter().chain(0x2D..0x38));
+    assert_eq!(gaps(&archive), [(1, 0x2B, 0x2C), (2, 0x2D, 0x2E)]);
+    // With nothing left from before the switch, the archive begins behind it.
+    remove(&archive, 1, 0x20..0x2B);
+    assert_eq!(gaps(&archive), []);
+}
+
+#[test]
+fn a_pack_that_stays_keeps_the_beginning_of_the_timeline_that_left_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 24));
+    let options = PackOptions { segments: Some(16), keep: 0, ..PackOptions::default() };
+    assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
+    push_more(&archive, root.path(), &[vec![history(0x22)], log(2, 0x22, 14)].concat());
+    let rule = Rule::OlderThanSegment(name(1, 0x28));
+    let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+    // The pack of 0x20 to 0x2F is needed from 0x28 on.
+    assert_eq!((done.removed_objects, gaps(&archive).len()), (0, 0));
+    // Without it, timeline 2 can be cut.
+    let rule = Rule::OlderThanSegment(name(1, 0x30));
+    let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+    assert_eq!((done.removed_objects, gaps(&archive).len()), (15, 0));
+}
+
+#[test]
+fn acknowledged_gaps_do_not_trouble_prune_and_export() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &[log(1, 0x20, 12), vec![history(0x2A)], log(2, 0x2A, 4)].concat());
+    remove(&archive, 1, [0x26, 0x27]);
+    let selections = [
+        Selection { timeline: None, from: None, to: None },
+        Selection { timeline: Some(2), from: None, to: None },
+        Selection { timeline: Some(2), from: Some(0x20), to: Some(0x2D) },
+    ];
+    let missing = |selection: &Selection| {
+        let gaps = Plan::of(&archive, selection).expect("a plan").gaps;
+        gaps.iter().filter(|gap| gap.is_new()).map(|gap| gap.segments).sum::<u64>()
+    };
+    let warnings = || {
+        let rule = Rule::OlderThanSegment(name(1, 0x22));
+        plan(&archive, &rule, Vec::new()).expect("a plan").report().warnings.len()
+    };
+    assert_eq!((selections.each_ref().map(missing), warnings()), ([2, 2, 2], 1));
+    acknowledge(&archive, name(1, 0x26), name(1, 0x26), "me", "lost").expect("acknowledged");
+    assert_eq!((selections.each_ref().map(missing), warnings()), ([1, 1, 1], 1));
+    acknowledge(&archive, name(1, 0x27), name(1, 0x27), "me", "lost").expect("acknowledged");
+    assert_eq!((selections.each_ref().map(missing), warnings()), ([0, 0, 0], 0));
+    // What is missing across a switch is named on each timeline, and is new beside what is known.
+    remove(&archive, 1, [0x29]);
+    remove(&archive, 2, [0x2A]);
+    let gaps = Plan::of(&archive, &selections[1]).expect("a plan").gaps;
+    let new: Vec<_> =
+        gaps.iter().filter(|gap| gap.is_new()).map(|gap| (gap.first.clone(), gap.last.clone())).collect();
+    let alone = |timeline, number| (name(timeline, number).to_string(), name(timeline, number).to_string());
+    assert_eq!(new, [alone(1, 0x29), alone(2, 0x2A)]);
+}
+
+/// A run that ended in 2099, by its clock.
+fn future() -> VerifiedAt {
+    VerifiedAt {
+        time: 4_102_444_799_000_000,
+        is_fast: false,
+        objects: 4,
+        segments: 4,
+        damaged: 0,
+        missing_segments: 0,
+    }
+}
+
+#[test]
+fn a_run_of_verify_with_a_clock_ahead_hides_no_later_one() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 4));
+    let write = |key: &str| {
+        let json = serde_json::to_vec(&future()).expect("JSON");
+        archive.store().create(key, &json).expect("created");
+    };
+    // What was written before keys had numbers is read.
+    write("verified/20991231235959000000.json");
+    assert_eq!(verified::last(&archive).expect("read"), Some(future()));
+    let key = ArchivedFile::Segment(name(1, 0x21)).key();
+    std::fs::write(root.path().join("archive").join(key), b"damaged").expect("written");
+    let run = || {
+        let found = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+        verified::record(&archive, &found, false).expect("recorded");
+        verified::last(&archive).expect("read").expect("a run")
+    };
+    assert_eq!(run().damaged, 1);
+    // The same of one with a number: it is the last one until the next one is.
+    write("verified/run-0000000002.json");
+    assert_eq!(verified::last(&archive).expect("read"), Some(future()));
+    assert_eq!(run().damaged, 1);
+    // Old ones go, whatever their times.
+    for _ in 0..20 {
+        run();
+    }
+    let mut keys = Vec::new();
+    archive.store().list("verified/", &mut |listed| keys.push(listed.key)).expect("a list");
+    keys.sort();
+    assert_eq!((keys.len(), keys[0].as_str()), (16, "verified/run-0000000008.json"));
+}
