@@ -200,8 +200,8 @@ mod tests {
             partial_segment: None,
             live_end: None,
             gaps: Vec::new(),
-            raw_bytes: 64 << 20,
-            stored_bytes: 8 << 20,
+            raw_bytes: 64_000_000,
+            stored_bytes: 8_000_000,
             objects: 4,
             first_commit_time: None,
             last_commit_time: None,
@@ -243,25 +243,25 @@ mod tests {
             unknown: Vec::new(),
         };
         let expected = "\
-/archive: cluster 7, segments of 16.0 MB
+/archive: cluster 7, segments of 16.8 MB
 
 Timeline 1
 │ 4 segments in 4 objects, A1 to A8
 │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│ restorable to any moment from 2026-11-20 10:00:00+00 to before 2026-11-20 10:10:00+00, from the first base backup on
-│ restorable to any moment from 2026-11-20 10:20:00+00 to before 2026-11-20 10:30:00+00, from a base backup that started in A6 or later
+│ restorable to any moment from 2026-11-20 10:00:00.000000 UTC to before 2026-11-20 10:10:00.000000 UTC, from the first base backup on
+│ restorable to any moment from 2026-11-20 10:20:00.000000 UTC to before 2026-11-20 10:30:00.000000 UTC, from a base backup that started in A6 or later
 │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 ├─ Timeline 2, which left timeline 1 at 0/7000000
 │  │ 4 segments in 4 objects, B7 to B8
 │  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│  │ restorable to any moment from 2026-11-20 10:40:00+00 to before 2026-11-20 10:50:00+00, from a base backup that started in A6 or later
+│  │ restorable to any moment from 2026-11-20 10:40:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in A6 or later
 │  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
 │       no transaction ended in it: no time can be restored to, only the end
 └─ Timeline 4, which left timeline 1 at 0/2000000
      4 segments in 4 objects, D2 to D3
      64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-     restorable to any moment before 2026-11-20 11:00:00+00, from the first base backup on
+     restorable to any moment before 2026-11-20 11:00:00.000000 UTC, from the first base backup on
      (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 
 Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them.
