@@ -29,6 +29,9 @@ use crate::store::{Cause, Store, StoreError};
 
 /// What an encrypted object's key ends with.
 pub const SUFFIX: &str = ".age";
+/// Files of an encrypted object at most. Its header has a tag for each, and age takes time that grows with the square of a header's
+/// length to read it.
+pub const MAX_FILES: u64 = 512;
 /// The prefix of the generations of the archive's keys.
 pub const KEYS: &str = "keys/";
 

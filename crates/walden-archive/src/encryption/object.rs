@@ -24,6 +24,7 @@ use age::x25519::{Identity, Recipient};
 use age::{DecryptError, Decryptor, EncryptError, Encryptor};
 use age_core::format::{FileKey, Stanza, is_arbitrary_string};
 
+use super::MAX_FILES;
 use crate::store::{Cause, FileHash};
 
 /// The stanza's type.
@@ -36,7 +37,8 @@ const AUTHENTICATION: u64 = 16;
 const STORED_CHUNK: u64 = CHUNK + AUTHENTICATION;
 /// Bytes at an object's beginning that most headers fit in.
 pub const HEADER_READ: u64 = 4 << 10;
-/// More than any header has: a pack has the segments of one log at most, of 1 MB 4096, whose tags take 178 kB in base64.
+/// More than any header has. Those that are written now have [`MAX_FILES`] tags at most; packs had those of all segments of a log, of
+/// 1 MB 4096, which take 178 kB in base64.
 pub const MAX_HEADER: u64 = 256 << 10;
 
 /// What an object's header states, authenticated only by the archive's key.
@@ -99,6 +101,12 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
         let source = format!("expected a key without blanks and of ASCII, found {:?}", stated.key).into();
         return Err(Fault { cause: Cause::InvalidKey, source });
     }
+    let files = stated.tags.len();
+    if files as u64 > MAX_FILES {
+        let source =
+            format!("expected at most {MAX_FILES} files in an encrypted object, found {files}").into();
+        return Err(Fault { cause: Cause::Other, source });
+    }
     let sealing = Sealing { recipient, stated, file_key: RefCell::new(None) };
     let failed = |error: EncryptError| Fault { cause: Cause::Other, source: error.to_string().into() };
     let encryptor = Encryptor::with_recipients(iter::once(&sealing as _)).map_err(failed)?;
@@ -132,13 +140,9 @@ fn expect_header(sealed: &[u8], stated: &Stated) -> Result<(), Fault> {
     match Header::of(sealed)? {
         Some(header) if header.stated == *stated => Ok(()),
         Some(_) => Err(Fault::damaged("its header does not come back as it was written")),
-        None => {
-            let files = stated.tags.len();
-            let source = format!(
-                "expected a header of at most {MAX_HEADER} bytes, found a longer one, for {files} files"
-            );
-            Err(Fault { cause: Cause::Other, source: source.into() })
-        }
+        None => Err(Fault::damaged(format!(
+            "expected a header of at most {MAX_HEADER} bytes, found a longer one"
+        ))),
     }
 }
 
@@ -353,15 +357,15 @@ mod tests {
         let identity = Identity::generate();
         let recipient = identity.to_public();
         let content = vec![7; 3 * CHUNK as usize];
-        // As many as the largest pack has.
-        for files in [0, 1, 3100, 4096] {
+        for files in [0, 1, MAX_FILES as usize] {
             let stated = stated(&recipient, files);
             let sealed = seal(&recipient, &stated, &content).expect("sealed");
             let header = Header::of(&sealed).expect("a header").expect("whole");
             assert_eq!(header.stated, stated);
             assert_eq!(open(std::slice::from_ref(&identity), "wal/x", &sealed).expect("open"), content);
         }
-        let refused = seal(&recipient, &stated(&recipient, 8000), &content).expect_err("too long");
-        assert!(format!("{:?}", refused.source).contains("at most 262144 bytes"), "{refused:?}");
+        let refused =
+            seal(&recipient, &stated(&recipient, MAX_FILES as usize + 1), &content).expect_err("too many");
+        assert!(format!("{:?}", refused.source).contains("at most 512 files"), "{refused:?}");
     }
 }

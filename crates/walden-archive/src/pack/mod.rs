@@ -20,6 +20,7 @@ use walden_source::{error_text, workers};
 
 use self::build::Outcome;
 use crate::archive::{Archive, ArchiveError};
+use crate::encryption::MAX_FILES;
 use crate::name::{ArchivedFile, Object, PackName, WAL};
 use crate::store::MAX_OBJECT_BYTES;
 use crate::verify::Finding;
@@ -190,9 +191,10 @@ fn plan_runs(
     if let Some(before) = options.before {
         ends = plan::ends_before(archive, stored, before, size)?;
     }
+    let segments = options.segments.unwrap_or(PACK_BYTES / size.bytes());
     let rules = plan::Rules {
         size,
-        segments: options.segments.unwrap_or(PACK_BYTES / size.bytes()),
+        segments: if archive.encrypted().is_encrypted()? { segments.min(MAX_FILES) } else { segments },
         keep: options.keep,
         ends: options.before.map(|_| &ends),
         left: &left,

@@ -37,7 +37,7 @@ pub struct PackArgs {
     #[command(flatten)]
     place: Place,
 
-    /// Segments of a pack at most [default: 512 MB of WAL]
+    /// Segments of a pack at most, in an encrypted archive no more than 512 [default: 512 MB of WAL]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     segments: Option<u64>,
 
