@@ -15,7 +15,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::iter;
 use std::ops::Range;
 
@@ -226,7 +226,9 @@ impl Header {
         }
         let pieces = Pieces { header: &self.bytes, chunks, stored: stored.clone(), stored_bytes, at: 0 };
         let opening = Opening { identities, stated: RefCell::new(None) };
-        let mut reader = Decryptor::new(pieces)?.decrypt(iter::once(&opening as _))?;
+        // Without a buffer the header would be parsed once more for every few bytes of it.
+        let mut reader =
+            Decryptor::new_buffered(BufReader::new(pieces))?.decrypt(iter::once(&opening as _))?;
         opening.expect_key(key)?;
         let first = content.start / CHUNK * CHUNK;
         if first > 0 {
