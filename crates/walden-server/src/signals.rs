@@ -13,6 +13,9 @@ use std::thread;
 
 use signal_hook::iterator::{Handle, Signals};
 
+use signal_hook::consts::{
+    SIGABRT, SIGALRM, SIGBUS, SIGIO, SIGPROF, SIGQUIT, SIGSYS, SIGTRAP, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
 pub use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 /// When an action runs, in this order.
@@ -76,6 +79,20 @@ pub fn flag_on(signal: c_int) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal, flag.clone())?;
     Ok(flag)
+}
+
+/// Has each signal that can be caught end the process at once with a status: signals that ask it to end with the one, those that failures
+/// send with the other. An abort is also how an allocation ends that fails, and a stack that overflows.
+///
+/// A signal that cannot be caught here does what it did.
+pub fn exit_with(asked: u8, failed: u8) {
+    let always = Arc::new(AtomicBool::new(true));
+    let ask = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO];
+    let fail = [SIGABRT, SIGBUS, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ];
+    let all = ask.map(|signal| (signal, asked)).into_iter();
+    for (signal, status) in all.chain(fail.map(|signal| (signal, failed))) {
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, status.into(), always.clone());
+    }
 }
 
 fn handler() -> MutexGuard<'static, Handler> {

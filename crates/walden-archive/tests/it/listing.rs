@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use walden_archive::Archive;
+use walden_archive::acknowledge::acknowledge;
 use walden_archive::export::{Plan, Selection};
-use walden_archive::gaps::{Gap, acknowledge};
+use walden_archive::gaps::Gap;
 use walden_archive::list::{ListOptions, Listing, RestorableRange, list};
 use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};

@@ -20,7 +20,7 @@ use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 
 use crate::material::{archive, archive_of, complete, expect_all, log, pg_wal, segments};
-use crate::writer::LogWriter;
+use walden_testing::writer::LogWriter;
 
 #[test]
 fn what_is_ready_is_archived_ahead_and_comes_back_byte_for_byte() {
@@ -187,7 +187,8 @@ fn another_clusters_histories_are_refused() {
     let label = format!("START WAL LOCATION: 0/00000028 (file {})\n", segment.0);
     let texts =
         [("00000002.history".to_owned(), b"1\t0/3000000\tx\n".to_vec()), (backup, label.into_bytes())];
-    let by_segment = pg_wal(&root.path().join("other"), &[&texts[..], &[segment.clone()]].concat());
+    let by_segment =
+        pg_wal(&root.path().join("other"), &[&texts[..], std::slice::from_ref(segment)].concat());
     // Of a server's own files, as `%p` names them.
     let by_server = pg_wal(&root.path().join("server"), &texts);
     fs::create_dir(root.path().join("server/global")).expect("a folder");

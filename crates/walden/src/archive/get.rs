@@ -5,21 +5,16 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use signal_hook::consts::{
-    SIGABRT, SIGALRM, SIGBUS, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGSYS, SIGTERM, SIGTRAP, SIGUSR1,
-    SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
-};
-use signal_hook::flag;
 use walden_archive::Archive;
 use walden_archive::get::{self, GetError};
 use walden_archive::name::ArchivedFile;
 use walden_archive::prefetch::{self, PrefetchOptions, Spool};
 use walden_format::lsn::Timeline;
+use walden_server::signals;
 
 use super::export::{Position, UntilRequest, export_until, parse_position};
 use super::log::{Entry, Log, LogOptions};
@@ -269,7 +264,8 @@ fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Pat
 
 /// Runs `walden archive prefetch`.
 pub fn run_prefetch(args: &PrefetchArgs) -> ExitCode {
-    end_well_at_signals();
+    // What it leaves in the spool, the next one uses or removes.
+    signals::exit_with(0, PREFETCH_FAILED);
     // Without a configuration that can be read, the options alone say where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Arc::new(Log::new(&args.log, &section));
@@ -296,20 +292,6 @@ fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
     log.write(&[Entry::of_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
     if log.is_text() {
         complain("", error.as_ref(), error.downcast_ref::<GetError>().and_then(GetError::hint));
-    }
-}
-
-/// Has signals and aborts end the process with a status that process 1 takes no offence at. What it leaves in the spool, the next one
-/// uses or removes.
-fn end_well_at_signals() {
-    let always = Arc::new(AtomicBool::new(true));
-    let asked = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO];
-    // An abort is also how an allocation ends that fails, and a stack that overflows.
-    let failures = [SIGABRT, SIGBUS, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ];
-    let all = asked.map(|signal| (signal, 0)).into_iter();
-    for (signal, status) in all.chain(failures.map(|signal| (signal, PREFETCH_FAILED.into()))) {
-        // Without a handler, fetching ahead works all the same.
-        let _ = flag::register_conditional_shutdown(signal, status, always.clone());
     }
 }
 

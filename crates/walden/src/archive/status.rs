@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use walden_archive::status::Holdings;
-use walden_format::payload::Timestamp;
 use walden_report::units;
 
 use super::metrics;
