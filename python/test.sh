@@ -13,9 +13,7 @@ environment=../target/python
 packages=('maturin>=1.9,<2' duckdb pandas polars pyarrow pytest)
 # An object store in memory; moto[server] has all of Amazon's other services, which weigh three times as much.
 packages+=('moto[s3]' flask flask-cors)
-# Spark without a JVM, whose release 0.7 refuses the client of Spark 4.3.
-packages+=('pysail>=0.7')
-if command -v java >/dev/null; then packages+=('pyspark[connect]>=4.1,<4.3'); else packages+=('pyspark-client>=4.1,<4.3'); fi
+command -v java >/dev/null && packages+=('pyspark>=4.1,<5')
 "$environment/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
 [ "${1:-}" != --environment ] || exit 0
 

@@ -334,7 +334,9 @@ impl Drop for SmallDisk {
 
 fn a_disk_that_fills_up_loses_nothing() -> Outcome {
     let place = Place::new();
-    let disk = SmallDisk::mount(&place.repo(), "size=8k")?;
+    let disk = SmallDisk::mount(&place.repo(), "size=64m")?;
+    make_archive(&place.repo());
+    disk.remount(&format!("size={}", files_sizes(&place.repo()) + 8192));
     let pushed = walden(&place.push(NAMES[0]));
     assert_eq!(pushed.code, 1, "{pushed:?}");
     assert!(pushed.stderr.contains("no room left") && pushed.stderr.contains("HINT: "), "{pushed:?}");

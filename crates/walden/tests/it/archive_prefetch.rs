@@ -17,7 +17,7 @@ use walden_testing::{Missing, Outcome, postgres};
 use crate::archive::{program_for, text, wait_until_archived, work};
 use crate::archive_faults::strace;
 use crate::archive_interrupted::wait_for_handler;
-use crate::material::{Run, golden, walden, write};
+use crate::material::{Run, golden, make_archive, walden, write};
 
 walden_testing::tests! {
     fetching_ahead_ends_with_0_or_1_whatever_goes_wrong,
@@ -160,6 +160,7 @@ fn a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend() -
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
     let program = program_for(&primary);
     let (repo, backup) = (primary.make_folder("repo").unwrap(), primary.dir().join("backup"));
+    make_archive(&repo);
     primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
     let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
     primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();

@@ -357,7 +357,7 @@ fn a_store_that_takes_nothing_is_told_and_later_tried_again() {
     // The mount point, in which nothing may be archived.
     fs::create_dir(serve.path("repo")).unwrap();
     let refused = serve.ask(&names[0]);
-    assert!(refused.kind == 'F' && refused.texts[1].contains("mount the file system"), "{refused:?}");
+    assert!(refused.kind == 'F' && refused.texts[1].contains("cannot find an archive"), "{refused:?}");
     fs::remove_dir(serve.path("repo")).unwrap();
     fs::rename(serve.path("away"), serve.path("repo")).unwrap();
     assert_eq!(serve.ask(&names[0]), archived());
