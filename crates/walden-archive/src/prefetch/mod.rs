@@ -80,7 +80,7 @@ pub fn prefetch(
         fetcher.schedule.stop();
         result
     });
-    if result.is_ok() && !spool.is_awaited() {
+    if result.is_ok() && spool.is_left_over() {
         spool.remove();
     }
     drop(lock);

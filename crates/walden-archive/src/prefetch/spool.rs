@@ -203,16 +203,18 @@ impl Spool {
         Ok(())
     }
 
-    /// Whether the server whose `pg_wal` the spool is in goes on recovering: it will ask for what lies ready, even if it replays slowly, is
-    /// paused, or was stopped. It removes these files of its data directory when recovery ends.
-    pub(super) fn is_awaited(&self) -> bool {
-        let Some(data) = self.folder.parent().and_then(Path::parent) else { return false };
-        ["recovery.signal", "standby.signal", "recovery.conf"].iter().any(|name| data.join(name).exists())
-    }
-
-    /// Whether the spool is there although nobody will ask for what is in it.
+    /// Whether the spool is there although nobody will ask for what is in it: the server in whose `pg_wal` it is runs, and is done with
+    /// recovery. While it recovers it will ask for what lies ready, even if it replays slowly or is paused; it removes the files that say so
+    /// when recovery ends.
+    ///
+    /// Of a server that does not run, nothing is removed. `pg_rewind`, which calls `restore_command` too, lists the files of such a one,
+    /// and fails if one of them is gone when it gets to removing it.
     pub fn is_left_over(&self) -> bool {
-        self.folder.exists() && !self.is_awaited()
+        let Some(data) = self.folder.parent().and_then(Path::parent) else { return false };
+        let is_there = |name: &&str| data.join(name).exists();
+        self.folder.exists()
+            && is_there(&"postmaster.pid")
+            && !["recovery.signal", "standby.signal", "recovery.conf"].iter().any(is_there)
     }
 
     /// Removes the spool, by the process that has the lock.

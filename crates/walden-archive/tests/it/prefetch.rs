@@ -99,6 +99,10 @@ fn the_spool_goes_with_recovery() {
     // Recovery is slow, or paused: it will ask for what lies ready.
     assert!(spool.is_ahead(name(&segments[1].0)) && !spool.is_left_over());
     fs::remove_file(root.path().join("data/standby.signal")).expect("promoted");
+    // It does not run: pg_rewind has listed its files.
+    fetch(&archive, &spool, &segments[0].0, IDLE);
+    assert!(spool.is_ahead(name(&segments[1].0)) && !spool.is_left_over());
+    fs::write(root.path().join("data/postmaster.pid"), "").expect("a file");
     assert!(spool.is_left_over());
     fetch(&archive, &spool, &segments[0].0, IDLE);
     assert_eq!(fs::read_dir(&wal).expect("a folder").count(), 0);

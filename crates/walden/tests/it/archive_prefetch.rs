@@ -44,6 +44,8 @@ impl Place {
         let imported = walden(&["archive", "import", "--repo", text(&place.path("repo")), text(&wal)]);
         assert_eq!(imported.code, 0, "{imported:?}");
         fs::create_dir(place.path("pg_wal")).unwrap();
+        // Of a server that runs and does not recover.
+        write(place.root.path(), "postmaster.pid", b"");
         place
     }
 
