@@ -165,12 +165,12 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
             say(format!("timeline {from} has ended; timeline {timeline} goes on, received from {start} on"));
         }
         Event::Interrupted { error, pause } => {
-            let hint = error.hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
+            let hint = hint_line(error.hint());
             let pause = units::seconds(pause.as_secs_f64());
             server.log.warn(&format!("{prefix}{}; trying again in {pause}{hint}", error_text(error)));
         }
         Event::NotStored { error, pause } => {
-            let hint = error.hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
+            let hint = hint_line(error.hint());
             let pause = units::seconds(pause.as_secs_f64());
             let error = error_text(error);
             server.log.warn(&format!(
@@ -188,7 +188,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
     };
     // Nobody would look for it in the status of a service that has just begun.
     if let Err(error @ ArchiveError::Missing(_)) = server.archive.expect_archive() {
-        let hint = error.hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
+        let hint = hint_line(error.hint());
         server.log.warn(&format!("{prefix}{error}; what is received waits in the spool{hint}"));
     }
     match receiver.run_observed(stop, &observer) {
@@ -198,4 +198,9 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
             false
         }
     }
+}
+
+/// What the user can do, as a line behind the message.
+fn hint_line(hint: Option<&str>) -> String {
+    hint.map(|hint| format!("\nHINT: {hint}")).unwrap_or_default()
 }
