@@ -110,6 +110,17 @@ fn members_in_another_order_or_number_are_found() {
 }
 
 #[test]
+fn a_member_behind_the_index_is_found() {
+    let pack = pack(&mixture());
+    let (all, after) = members(&pack);
+    let (index, footer) = (after[..1].to_vec(), after[1..].to_vec());
+    let behind = [all.concat(), index.clone(), all[0].clone(), footer.clone()].concat();
+    let walk = refused(&mended(&pack, &behind), "a member behind the index");
+    assert_eq!(walk.members.len(), all.len() + 1, "it comes out, and is said to belong nowhere");
+    refused(&mended(&pack, &[all.concat(), index.clone(), index, footer].concat()), "two indexes");
+}
+
+#[test]
 fn a_name_of_another_member_is_found() {
     for pack in [pack(&mixture()), write(options(FileForm::Pack, 1), &mixture()).0] {
         let (all, after) = members(&pack);

@@ -115,7 +115,8 @@ impl<R: Read + Seek> Reader<R> {
     /// The file system's, damage, and an index that does not fit the member.
     pub fn seek(&mut self, entry: &Entry) -> Result<Head, Error> {
         self.go_to(entry.offset, entry.frame, entry.head.number);
-        (self.binding, self.walked) = (self.binding_before(entry.head.number), None);
+        self.binding = self.binding_before(entry.head.number);
+        (self.walked, self.index_passed) = (None, None);
         let head = self.next()?;
         match head {
             Some(head) if self.last.bytes == entry.head_bytes => Ok(head),

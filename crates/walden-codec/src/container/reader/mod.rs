@@ -260,6 +260,10 @@ impl<R: Read + Seek> Reader<R> {
                 let found = format!("a frame of kind {}", frame.kind.0);
                 return Err(self.damage("the file's end", offset, "nothing more", found));
             }
+            if self.index_passed.is_some() && [Kind::HEAD, Kind::INDEX].contains(&frame.kind) {
+                let found = format!("a frame of kind {}", frame.kind.0);
+                return Err(self.damage("a frame", offset, "the footer, as the index was there", found));
+            }
             match frame.kind {
                 Kind::HEAD => return self.next_head(frame, offset).map(Some),
                 Kind::INDEX => self.pass_index(frame, offset)?,

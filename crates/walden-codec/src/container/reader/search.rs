@@ -62,6 +62,10 @@ impl<R: Read + Seek> Reader<R> {
             Some(member) => {
                 self.go_to(offset, frame.number, member);
                 (self.binding, self.walked) = (self.binding_before(member), None);
+                if frame.kind == Kind::HEAD {
+                    // What is behind an index belongs nowhere, and may be all that is left of a member.
+                    self.index_passed = None;
+                }
             }
             None => self.id = id,
         }
