@@ -355,20 +355,26 @@ impl Archive {
     /// # Errors
     /// The store's.
     pub fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
-        // A pack is there before its segments' own objects are removed. A listing that was begun before that may have neither, as
-        // the second one cannot.
-        for _ in 0..2 {
-            match self.store.size(&file.key()) {
-                Ok(bytes) => return Ok(Some((Object::File(file), bytes))),
-                Err(error) if error.cause == Cause::NotFound => {}
-                Err(error) => return Err(error.into()),
-            }
-            let ArchivedFile::Segment(name) = file else { return Ok(None) };
-            if let Some(found) = self.segments_beside(name)?.find(file) {
-                return Ok(Some(found));
-            }
+        match (self.find_once(file)?, file) {
+            // A pack is there before its segments' own objects are removed. A listing that was begun before that may have neither, as
+            // the second one cannot.
+            (None, ArchivedFile::Segment(_)) => self.find_once(file),
+            (found, _) => Ok(found),
         }
-        Ok(None)
+    }
+
+    /// The same by one look, which may miss a segment that is packed meanwhile.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) fn find_once(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
+        match self.store.size(&file.key()) {
+            Ok(bytes) => return Ok(Some((Object::File(file), bytes))),
+            Err(error) if error.cause == Cause::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ArchivedFile::Segment(name) = file else { return Ok(None) };
+        Ok(self.segments_beside(name)?.find(file))
     }
 
     /// The histories of all timelines, by timeline.

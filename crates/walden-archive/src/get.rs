@@ -75,11 +75,18 @@ const ATTEMPTS: usize = 4;
 pub fn with_object<T>(
     archive: &Archive,
     file: ArchivedFile,
+    read: impl FnMut(Object, u64) -> Result<T, ArchiveError>,
+) -> Result<Option<T>, ArchiveError> {
+    with_found_object(|| archive.find(file), read)
+}
+
+fn with_found_object<T>(
+    mut find: impl FnMut() -> Result<Option<(Object, u64)>, ArchiveError>,
     mut read: impl FnMut(Object, u64) -> Result<T, ArchiveError>,
 ) -> Result<Option<T>, ArchiveError> {
     let mut attempt = 1;
     loop {
-        let Some((object, bytes)) = archive.find(file)? else { return Ok(None) };
+        let Some((object, bytes)) = find()? else { return Ok(None) };
         match read(object, bytes) {
             Err(error) if error.is_not_found() && attempt < ATTEMPTS => attempt += 1,
             other => return other.map(Some),
@@ -153,8 +160,18 @@ pub fn get_after(
 ) -> Result<(), GetError> {
     let name = || file.to_string();
     let write = |source| GetError::Write { path: target.to_owned(), source };
+    let not_there = || GetError::NotThere { name: name(), location: archive.store().location().to_owned() };
     let mut found = Some(found);
-    let content = with_object(archive, file, |object, bytes| {
+    let mut has_parts = false;
+    let find = || match (archive.find_once(file)?, file) {
+        // The parts of a segment go once it is archived: if neither is there at first, the second look finds what was archived between.
+        (None, ArchivedFile::Segment(segment)) => {
+            has_parts = !parts::list(archive, segment)?.is_empty();
+            archive.find_once(file)
+        }
+        (found, _) => Ok(found),
+    };
+    let content = with_found_object(find, |object, bytes| {
         if let Some(found) = found.take() {
             found();
         }
@@ -170,19 +187,19 @@ pub fn get_after(
         None => {
             let failed = |source| GetError::Archive { name: name(), source };
             archive.expect_archive().map_err(failed)?;
-            if let ArchivedFile::Segment(segment) = file
-                && let Some(bytes) = parts::assemble(archive, segment).map_err(failed)?
-            {
+            let ArchivedFile::Segment(segment) = file else { return Err(not_there()) };
+            if !has_parts {
+                return Err(not_there());
+            }
+            if let Some(bytes) = parts::assemble(archive, segment).map_err(failed)? {
                 let size = archive.segment_size().map_err(failed)?;
                 return hand_over_begun(&bytes, size, target).map_err(write);
             }
-            if let ArchivedFile::Segment(_) = file
-                && archive.find(file).map_err(failed)?.is_some()
-            {
-                // Archived since it was looked for, its parts removed.
-                return get(archive, file, target);
+            match archive.find(file).map_err(failed)? {
+                // Archived since its parts were listed, and they are removed.
+                Some(_) => get(archive, file, target),
+                None => Err(not_there()),
             }
-            Err(GetError::NotThere { name: name(), location: archive.store().location().to_owned() })
         }
         Some(output) => output.map_err(write)?.publish().map_err(write),
     }

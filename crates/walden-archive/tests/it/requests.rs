@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use walden_archive::archive::Archive;
+use walden_archive::get::{GetError, get};
+use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushOptions, push};
 
@@ -29,6 +31,18 @@ impl Requests {
         }
     }
 
+    /// An archive below a folder that counts its requests here.
+    fn archive(self: &Arc<Requests>, root: &Path) -> Archive {
+        let requests = self.clone();
+        let count = move |call| {
+            if let Some(count) = requests.of(call) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        Archive::new(Box::new(Watched::new(&root.join("archive"), count)))
+    }
+
+    /// Requests that write or list, and that read, since the last call.
     fn take(&self) -> (usize, usize) {
         (self.write.swap(0, Ordering::Relaxed), self.read.swap(0, Ordering::Relaxed))
     }
@@ -52,6 +66,26 @@ fn stated(name: &str) -> (f64, f64, u64) {
     (number("write"), number("read"), number("pack_segments") as u64)
 }
 
+/// A server without another source asks for the next segment every few seconds.
+#[test]
+fn a_segment_that_is_not_there_takes_three_listings() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 2);
+    let wal = pg_wal(root.path(), &files);
+    let requests = Arc::new(Requests::default());
+    let archive = requests.archive(root.path());
+    archive.found().expect("an archive");
+    push(&archive, &wal.join(&files[0].0), &PushOptions { look_ahead: 0, ..PushOptions::default() })
+        .asked
+        .expect("archived");
+    requests.take();
+    // Another process: nothing is known.
+    let next = ArchivedFile::parse(&files[1].0).expect("a segment's name");
+    let error = get(&requests.archive(root.path()), next, &root.path().join("next")).expect_err("not there");
+    assert!(matches!(error, GetError::NotThere { .. }), "{error}");
+    assert_eq!(requests.take(), (3, 3));
+}
+
 #[test]
 fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     const SEGMENTS: u64 = 64;
@@ -60,15 +94,7 @@ fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     let wal = pg_wal(root.path(), &files);
     let requests = Arc::new(Requests::default());
     // Each call of archive_command is a process that knows nothing yet.
-    let archive = || {
-        let requests = requests.clone();
-        let count = move |call| {
-            if let Some(count) = requests.of(call) {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        };
-        Archive::new(Box::new(Watched::new(&root.path().join("archive"), count)))
-    };
+    let archive = || requests.archive(root.path());
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
     archive().found().expect("an archive");
     push(&archive(), &wal.join(&files[0].0), &options).asked.expect("archived");
