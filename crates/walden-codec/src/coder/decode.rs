@@ -77,9 +77,12 @@ impl Decoder {
                 let mut rest = &encoded.content[..];
                 let mut unpacker =
                     Unpacker::new(false).with_cases(self.cases).allow_mixing(self.limits.may_model);
-                unpacker.part(&mut rest, bytes).map(|decoded| {
+                unpacker.part(&mut rest, bytes).and_then(|decoded| {
+                    if !rest.is_empty() {
+                        return Err(corrupt("cannot decode a piece: expected one part and nothing after it"));
+                    }
                     out(&decoded);
-                    decoded.len()
+                    Ok(decoded.len())
                 })
             }
             Form::Records => self.decode_records(&encoded.content, bytes, encoded.restart, out),

@@ -99,7 +99,7 @@ impl FileHeader {
     /// Decodes a header. What is reserved for later versions is left out.
     ///
     /// # Errors
-    /// Magic or checksum are wrong, or a later reader is needed.
+    /// Magic or checksum are wrong, a later reader is needed, or the form is none that this version knows.
     pub fn parse(bytes: &[u8; FILE_HEADER]) -> Result<FileHeader, HeaderFault> {
         if bytes[0..8] != MAGIC {
             return Err(HeaderFault::Magic);
@@ -458,7 +458,7 @@ impl Footer {
         bytes
     }
 
-    /// Decodes a footer; `None` if it is too short.
+    /// Decodes a footer; `None` unless it has exactly this length.
     pub fn parse(bytes: &[u8]) -> Option<Footer> {
         let mut reader = Reader::new(bytes);
         let footer = Footer {

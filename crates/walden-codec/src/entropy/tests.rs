@@ -1,5 +1,8 @@
 use super::level::{SECOND_LEVEL, effort_of};
-use super::part::{CODER_LEARNED, CODER_MIXED_COLUMNS, Part, put_part};
+use super::part::{
+    CODER_DICTIONARY, CODER_LEARNED, CODER_MIXED, CODER_MIXED_COLUMNS, CODER_MIXED_DICTIONARY, CODER_STORED,
+    CODER_ZSTD, CODER_ZSTD_PREFIX, Part, put_part,
+};
 use super::*;
 use crate::column_kind::{Class, Form, Kind};
 use crate::columns::{Coder, Column, Decoder, Encoder};
@@ -183,8 +186,14 @@ fn a_changed_byte_is_refused() {
 fn no_stored_bytes_make_decoding_panic() {
     let mut numbers = Numbers(5);
     let bytes = content(Kind::Rows(Class::Fixed, 24), &mut Numbers(1)).repeat(3);
-    for (coder, tries) in [(0, 20), (1, 200), (2, 200), (3, 20), (4, 5), (5, 3), (6, 1), (255, 1)] {
-        let level = if coder < CODER_MIXED_COLUMNS { 5 } else { (coder - CODER_MIXED_COLUMNS).min(2) + 7 };
+    let plain = [(CODER_STORED, 20), (CODER_ZSTD, 200), (CODER_ZSTD_PREFIX, 200), (CODER_DICTIONARY, 20)];
+    let mixed = [CODER_LEARNED, CODER_MIXED_COLUMNS, CODER_MIXED, CODER_MIXED_DICTIONARY];
+    // Of three efforts each, and one that there is not.
+    let mixed = mixed
+        .into_iter()
+        .flat_map(|first| [(0, 5), (1, 3), (2, 1), (3, 1)].map(|(effort, tries)| (first + effort, tries)));
+    for (coder, tries) in plain.into_iter().chain(mixed).chain([(255, 1)]) {
+        let level = if coder < CODER_LEARNED { 5 } else { (coder % CODER_LEARNED).min(2) + 7 };
         let mut column = Content::of(Class::Fixed, Form::Rows(24), &bytes);
         let mut whole = Vec::new();
         Packer::new(level, true).class(Class::Fixed, &mut [&mut column], &mut whole);

@@ -54,7 +54,7 @@ pub fn transpose(bytes: &[u8], width: usize, varying: &[u8], planes: &mut Vec<u8
     }
 }
 
-/// A plane that is is_constant to be transposed.
+/// A plane as it is read while rows are transposed back.
 pub enum Plane<'a> {
     /// Bytes as they are.
     Plain(&'a [u8]),

@@ -12,6 +12,8 @@ use crate::cases::Cases;
 use crate::column_kind::{Class, Form};
 use crate::{Corrupt, corrupt};
 
+const OTHER_LENGTH: Corrupt = Corrupt("cannot decompress a part: expected the length that it states");
+
 /// Decompresses what a [`Packer`](super::Packer) wrote.
 pub struct Unpacker {
     state: State,
@@ -146,6 +148,9 @@ impl Unpacker {
             CODER_DICTIONARY => {
                 let mut coded = Vec::new();
                 self.zstd.decompress(part.stored, &[], part.raw, &mut coded)?;
+                if coded.len() != part.raw {
+                    return Err(OTHER_LENGTH);
+                }
                 return dictionary::decode(&coded, max, out);
             }
             CODER_STORED => out.extend_from_slice(part.stored),
@@ -170,7 +175,7 @@ impl Unpacker {
             }
         }
         if out.len() - start != part.raw {
-            return Err(corrupt("cannot decompress a part: expected the length that it states"));
+            return Err(OTHER_LENGTH);
         }
         Ok(())
     }

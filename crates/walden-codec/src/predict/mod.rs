@@ -26,9 +26,9 @@ use self::keyed_columns::KeyedColumns;
 use self::relation::BlockAddress;
 use self::run::{PageItems, Run};
 pub use self::unknown::UnknownItems;
-use crate::Corrupt;
 use crate::cases::Cases;
 use crate::columns::{Coder, Column};
+use crate::{Corrupt, corrupt};
 
 /// Predicts what an access method puts into records, or on its pages: one implementation for each kind of item.
 ///
@@ -57,6 +57,15 @@ pub trait Predictor<S: Coder> {
         _items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
         Ok(())
+    }
+}
+
+/// Makes sure that no more was decoded than the data of a block, or a tuple, can have: its length is of 16 bits in a record. Values are
+/// predicted from others, so a few bytes can state many.
+fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
+    match u16::try_from(bytes) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(corrupt("cannot decode tuples: expected at most 65535 bytes")),
     }
 }
 

@@ -6,8 +6,8 @@ use std::io::Cursor;
 use walden_codec::container::{Binding, FileForm, Reader, Walk, WriteOptions, walk};
 use walden_format::crc::crc32c_append;
 
-use crate::frames::{FOOTER, Frames, HEAD, INDEX, frames, mended};
-use crate::material::{File, limits, mixture, options, read, write};
+use crate::frames::{FOOTER, Frames, HEAD, INDEX, PIECE, frames, mended};
+use crate::material::{File, limits, mixture, options, read, segment, write};
 
 /// The frames of each member of a pack, and those after the last.
 fn members(pack: &[u8]) -> (Vec<Frames>, Frames) {
@@ -118,6 +118,88 @@ fn a_member_behind_the_index_is_found() {
     let walk = refused(&mended(&pack, &behind), "a member behind the index");
     assert_eq!(walk.members.len(), all.len() + 1, "it comes out, and is said to belong nowhere");
     refused(&mended(&pack, &[all.concat(), index.clone(), index, footer].concat()), "two indexes");
+}
+
+/// An error of reading a file in order.
+fn fault(file: &[u8]) -> String {
+    let mut reader = Reader::open(Cursor::new(file), limits()).unwrap();
+    loop {
+        match reader.next().and_then(|head| match head {
+            Some(head) => reader.decode(&head, &mut std::io::sink()).map(Some),
+            None => Ok(None),
+        }) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("read without an error"),
+            Err(error) => {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                return [Some(error.to_string()), source]
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .join(": ");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_of_other_frames_than_their_form_has_are_found() {
+    let one = write(options(FileForm::Segment, 1), &[("one", b"some bytes".to_vec())]).0;
+    let (_, after) = members(&pack(&mixture()));
+    let fault_of = |frames: &Frames| fault(&mended(&one, frames));
+    // An empty pack behind the header of the other form.
+    let nothing = vec![(INDEX, vec![0; 8]), after[1].clone()];
+    assert!(fault_of(&nothing).contains("expected a member, found a frame of kind 4"));
+    let mut longer = frames(&one);
+    let piece = longer.iter_mut().find(|frame| frame.0 == PIECE).unwrap();
+    piece.1.push(0);
+    let found = fault_of(&longer);
+    assert!(found.contains("expected one part and nothing after it"), "{found}");
+
+    let records =
+        write(options(FileForm::Segment, 1), &[("one", segment("15.18", "000000010000000000000009"))]).0;
+    let mut without: Frames = frames(&records);
+    without.retain(|frame| frame.0 != PIECE);
+    let found = fault(&mended(&records, &without));
+    assert!(found.contains("expected one piece, found none"), "{found}");
+}
+
+#[test]
+fn an_index_that_has_members_elsewhere_is_found() {
+    let pack = pack(&mixture());
+    let all = frames(&pack);
+    let index = all.len() - 2;
+    // The first entry's offset, and how many bytes its member has, with the right hash in the footer.
+    for (at, bits, expected) in
+        [(8, 0x04, "member 2 between offsets"), (24 + 6, 0x7F, "member 1 between"), (24, 1, "")]
+    {
+        let mut changed = all.clone();
+        changed[index].1[at] ^= bits;
+        let hash = *blake3::hash(&changed[index].1).as_bytes();
+        changed[index + 1].1[48..80].copy_from_slice(&hash);
+        let file = mended(&pack, &changed);
+        refused(&file, "an index of other places");
+        let mut reader = Reader::open(Cursor::new(&file), limits()).unwrap();
+        match reader.index() {
+            Err(error) => assert!(!expected.is_empty() && error.to_string().contains(expected), "{error}"),
+            Ok(entries) => {
+                assert!(expected.is_empty());
+                let head = reader.seek(&entries[0]).unwrap();
+                reader.decode(&head, &mut std::io::sink()).expect_err("another length than the index has");
+            }
+        }
+    }
+    let mut changed = all;
+    changed[index + 1].1[7] = 0x80;
+    let mut file = mended(&pack, &changed);
+    let footer = file.len() - changed[index + 1].1.len();
+    file[footer + 7] = 0x80;
+    let checksum = crc32c_append(0, &file[footer..]);
+    file[footer - 8..footer - 4].copy_from_slice(&checksum.to_le_bytes());
+    let checksum = crc32c_append(0, &file[footer - 40..footer - 4]);
+    file[footer - 4..footer].copy_from_slice(&checksum.to_le_bytes());
+    let error = Reader::open(Cursor::new(&file), limits()).unwrap().index().unwrap_err().to_string();
+    assert!(error.contains("expected an index before it"), "{error}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use walden_format::crc::crc32c_append;
 pub const HEADER: usize = 40;
 const FRAME: usize = 40;
 pub const HEAD: u8 = 1;
+pub const PIECE: u8 = 2;
 pub const END: u8 = 3;
 pub const INDEX: u8 = 4;
 pub const FOOTER: u8 = 5;

@@ -4,14 +4,16 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use walden_format::crc::crc32c_append;
 
-use super::super::layout::{
-    End, FOOTER, FOOTER_FRAME, FRAME_HEADER, Footer, FrameHeader, Head, Kind, MAX_HEAD,
-};
+use super::super::layout::{End, FOOTER, FRAME_HEADER, Footer, FrameHeader, Head, Kind, MAX_HEAD};
 use super::super::{Damage, Error};
 use super::Reader;
 
 /// Bytes that are allocated at once, before they are read.
 const MAX_AT_ONCE: u64 = 16 << 20;
+
+/// How many times the bytes of a damaged file are read at most. Behind damage, frames are searched for within what was taken for one, and
+/// the headers of a hostile file may all claim the rest of it.
+const MAX_TIMES_SALVAGED: u64 = 16;
 
 impl<R: Read + Seek> Reader<R> {
     /// The header of the next frame, which must be the next of this file.
@@ -77,6 +79,12 @@ impl<R: Read + Seek> Reader<R> {
             let found = format!("{} bytes", frame.bytes);
             return Err(self.damage(part, offset, format!("at most {most} bytes"), found));
         }
+        let content_bytes = self.content_bytes.saturating_add(frame.bytes);
+        if self.is_salvaging && content_bytes / MAX_TIMES_SALVAGED > self.bytes {
+            let found = format!("{content_bytes} bytes in a file of {}", self.bytes);
+            return Err(self.damage(part, offset, "frames that do not overlap", found));
+        }
+        self.content_bytes = content_bytes;
         // The file is that long, by what the system says; where it has holes, that means little.
         let expected = frame.bytes.min(self.bytes.saturating_sub(self.at)).min(MAX_AT_ONCE);
         let mut content = Vec::with_capacity(expected as usize);
@@ -134,7 +142,7 @@ impl<R: Read + Seek> Reader<R> {
         if frame.kind != Kind::FOOTER {
             return Err(self.damage(PART, offset, "the footer", format!("a frame of kind {}", frame.kind.0)));
         }
-        let content = self.content(frame, offset, FOOTER_FRAME, PART)?;
+        let content = self.content(frame, offset, FOOTER as u64, PART)?;
         let found = format!("{} bytes", content.len());
         Footer::parse(&content).ok_or_else(|| self.damage(PART, offset, format!("{FOOTER} bytes"), found))
     }

@@ -15,6 +15,8 @@ impl<R: Read + Seek> Reader<R> {
     /// What a pack's index says, which is compared with its footer; from then on, members are compared with it. Reading has
     /// to be placed by [`Reader::seek`] after it.
     ///
+    /// An index is no longer than what is before it: each entry takes less than its member's frames.
+    ///
     /// # Errors
     /// The file system's, and damage: a pack that was cut short has no index.
     pub fn index(&mut self) -> Result<Vec<Entry>, Error> {
@@ -31,13 +33,17 @@ impl<R: Read + Seek> Reader<R> {
             Err(error) => return Err(error),
         };
         let offset = footer.index;
+        if offset >= place {
+            let found = format!("one at offset {offset}");
+            return Err(self.damage("the footer", place, "an index before it", found));
+        }
         self.at = offset;
         let frame = self.any_frame_header()?;
         if frame.kind != Kind::INDEX {
             let found = format!("a frame of kind {}", frame.kind.0);
             return Err(self.damage(PART, offset, "the index's frame", found));
         }
-        let content = self.content(frame, offset, self.bytes, PART)?;
+        let content = self.content(frame, offset, offset, PART)?;
         let hash = *blake3::hash(&content).as_bytes();
         if hash != footer.index_hash {
             let expected = format!("BLAKE3 {}", hex(&footer.index_hash));
@@ -46,14 +52,20 @@ impl<R: Read + Seek> Reader<R> {
         let mut cursor = Cursor::new(&content);
         let count = cursor.u64().unwrap_or(0);
         let mut entries: Vec<Entry> = Vec::new();
+        let mut free = FILE_HEADER as u64;
         while cursor.left() > 0 {
             let number = entries.len() as u64;
-            let entry =
-                Entry::take(&mut cursor).filter(|entry| entry.offset < offset && entry.head.number == number);
-            let Some(entry) = entry else {
+            let entry = Entry::take(&mut cursor).filter(|entry| entry.head.number == number);
+            let end = entry.as_ref().and_then(|entry| entry.offset.checked_add(entry.stored));
+            let (Some(entry), Some(end)) = (entry, end) else {
                 let expected = format!("an entry of member {}", number + 1);
                 return Err(self.damage(PART, offset, expected, "none".to_owned()));
             };
+            if entry.offset < free || end > offset {
+                let expected = format!("member {} between offsets {free} and {offset}", number + 1);
+                return Err(self.damage(PART, offset, expected, format!("{} to {end}", entry.offset)));
+            }
+            free = end;
             entries.push(entry);
         }
         if entries.len() as u64 != count || count != footer.members {
@@ -172,7 +184,7 @@ impl<R: Read + Seek> Reader<R> {
     /// The index after the last member, which must have all members.
     pub(super) fn pass_index(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
         const PART: &str = "the index";
-        let content = self.content(frame, offset, self.bytes, PART)?;
+        let content = self.content(frame, offset, offset, PART)?;
         if let Some(walked) = &self.walked {
             let (count, entries) = content.split_at_checked(8).unwrap_or_default();
             if count != self.member.to_le_bytes() || entries != walked {

@@ -61,6 +61,8 @@ pub struct Reader<R> {
     index: Option<Vec<Entry>>,
     /// Whether members are decoded that are not where they belong.
     is_salvaging: bool,
+    /// Bytes of contents of frames that were read, those that were read twice twice.
+    content_bytes: u64,
     /// The member that the decoder's state fits.
     ready_for: Option<u64>,
     ended: bool,
@@ -150,6 +152,7 @@ impl<R: Read + Seek> Reader<R> {
             index_passed: None,
             index: None,
             is_salvaging: false,
+            content_bytes: 0,
             ready_for: None,
             ended: false,
         }
@@ -256,13 +259,18 @@ impl<R: Read + Seek> Reader<R> {
                 None => return Err(self.cut_frame_header(0)),
                 Some(frame) => frame,
             };
-            if is_complete && !frame.kind.may_be_skipped() {
-                let found = format!("a frame of kind {}", frame.kind.0);
-                return Err(self.damage("the file's end", offset, "nothing more", found));
-            }
-            if self.index_passed.is_some() && [Kind::HEAD, Kind::INDEX].contains(&frame.kind) {
-                let found = format!("a frame of kind {}", frame.kind.0);
-                return Err(self.damage("a frame", offset, "the footer, as the index was there", found));
+            let unexpected = match frame.kind {
+                kind if kind.may_be_skipped() => None,
+                _ if is_complete => Some(("the file's end", "nothing more")),
+                Kind::INDEX | Kind::FOOTER if segment => Some(("a frame", "a member")),
+                Kind::HEAD | Kind::INDEX if self.index_passed.is_some() => {
+                    Some(("a frame", "the footer, as the index was there"))
+                }
+                Kind::HEAD | Kind::INDEX | Kind::FOOTER => None,
+                _ => Some(("a frame", "a member, the index or the footer")),
+            };
+            if let Some((part, expected)) = unexpected {
+                return Err(self.damage(part, offset, expected, format!("a frame of kind {}", frame.kind.0)));
             }
             match frame.kind {
                 Kind::HEAD => return self.next_head(frame, offset).map(Some),
@@ -271,11 +279,7 @@ impl<R: Read + Seek> Reader<R> {
                     self.check_footer(frame, offset)?;
                     self.expect_end()?;
                 }
-                kind if kind.may_be_skipped() => self.pass(frame),
-                kind => {
-                    let found = format!("a frame of kind {}", kind.0);
-                    return Err(self.damage("a frame", offset, "a member, the index or the footer", found));
-                }
+                _ => self.pass(frame),
             }
         }
     }

@@ -54,6 +54,9 @@ impl<R: Read + Seek> Reader<R> {
             }
         };
         self.member = head.number.saturating_add(1);
+        if head.form == Form::Records && pieces == 0 {
+            return Err(self.damage("the pieces", start, "one piece", "none".to_owned()));
+        }
         if let Some(out) = &out {
             check
                 .finish(out, end)
@@ -113,7 +116,9 @@ impl<R: Read + Seek> Reader<R> {
         let index = self.index.as_ref();
         let in_index = index.map(|index| {
             let entry = usize::try_from(head.number).ok().and_then(|number| index.get(number));
-            entry.is_some_and(|entry| entry.head_bytes == *head_bytes && entry.end == end)
+            entry.is_some_and(|entry| {
+                (&entry.head_bytes, entry.stored, entry.end) == (head_bytes, stored, end)
+            })
         });
         let binding = match (bound, in_index) {
             (Some(false), _) | (_, Some(false)) => Binding::Broken,

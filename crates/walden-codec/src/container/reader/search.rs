@@ -85,3 +85,34 @@ impl<R: Read + Seek> Reader<R> {
         self.is_salvaging = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor as File;
+
+    use walden_format::crc::crc32c_append;
+
+    use super::super::super::ReadLimits;
+    use super::*;
+
+    /// Frames within each other, each of which has the rest of the file as its content.
+    #[test]
+    fn salvage_reads_frames_within_each_other_a_few_times_at_most() {
+        let mut file = Vec::new();
+        for number in (0..2000_u64).rev() {
+            let bytes = file.len() as u64;
+            let header =
+                FrameHeader { kind: Kind::INDEX, id: 7, number, bytes, checksum: crc32c_append(0, &file) };
+            file.splice(..0, header.to_bytes());
+        }
+        let mut reader = Reader::open_damaged(File::new(&file), ReadLimits::default()).expect("memory");
+        reader.salvage();
+        let mut from = 0;
+        while reader.find_next(from).expect("memory").is_some() {
+            from = reader.position() + 1;
+            assert!(reader.next().is_err());
+        }
+        let times = reader.content_bytes / file.len() as u64;
+        assert!((15..=16).contains(&times), "{times} times");
+    }
+}

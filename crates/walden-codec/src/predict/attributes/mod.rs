@@ -9,6 +9,7 @@ use walden_format::record::RelFileLocator;
 use walden_redo::page::varlena::TOAST_POINTER_CONTENT;
 
 use self::varlena::{Chunks, ValueCoder};
+use super::expect_block_data;
 use super::keyed_columns::CachedMap;
 use super::survey::{Survey, TupleKind};
 use crate::cases::{Case, Cases};
@@ -409,15 +410,11 @@ impl Layouts {
             match *field {
                 Field::Fixed { width, align } => {
                     pad(out, origin, align.into());
-                    let bytes =
-                        content.map_or(&[][..], |(attributes, span)| &attributes[span.start..span.end]);
-                    match old.zip(old_spans.get(index)).filter(|_| cases.has(Case::ChangedNumbers)) {
-                        Some((old, span)) => {
-                            let changes = changes[index].get_or_insert_default();
-                            changes.code(coder, (width, align), &old[span.start..span.end], bytes, out)?;
-                        }
-                        None => coder.bytes(columns.content, bytes, width.into(), out)?,
-                    }
+                    let old = old.zip(old_spans.get(index)).filter(|_| cases.has(Case::ChangedNumbers));
+                    let old = old.map(|(old, span)| &old[span.start..span.end]);
+                    let new = content.map(|(attributes, span)| &attributes[span.start..span.end]);
+                    let columns = (columns.content, &mut changes[index]);
+                    fixed_width_field(coder, (width, align), columns, (old, new), out)?;
                 }
                 Field::Varlena => {
                     let chunks = chunks.filter(|_| index == 1);
@@ -426,12 +423,29 @@ impl Layouts {
                         .varlena_or_chunk(chunks, content, out)?;
                 }
             }
+            // A value may be much longer than what codes it.
+            expect_block_data(out.len() - origin)?;
         }
         pad(out, origin, end_align);
         if keeps {
             last.keep(&out[origin..]);
         }
         Ok(())
+    }
+}
+
+/// Codes a field of fixed width: by how it differs from that of the tuple that is replaced, if there is one.
+fn fixed_width_field<S: Coder>(
+    coder: &mut S,
+    (width, align): (u16, u8),
+    (content, changes): (Column, &mut Option<Box<Changes>>),
+    (old, new): (Option<&[u8]>, Option<&[u8]>),
+    out: &mut Vec<u8>,
+) -> Result<(), Corrupt> {
+    let new = new.unwrap_or_default();
+    match old {
+        Some(old) => changes.get_or_insert_default().code(coder, (width, align), old, new, out),
+        None => coder.bytes(content, new, width.into(), out),
     }
 }
 
@@ -481,6 +495,35 @@ mod tests {
     use super::*;
     use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};
+
+    /// As no record and no page has one, decoding makes none, whatever a file states.
+    #[test]
+    fn a_tuple_of_more_than_a_record_can_have_is_refused() {
+        let (kind, key) =
+            (TupleKind { relation: RelFileLocator::default(), layout: 0, bitmap: &[] }, LayoutKey(0, 0));
+        let (mut layouts, mut coder) = (Layouts::default(), Encoder::default());
+        let mut code = |layouts: &mut Layouts, tuple: &[u8]| {
+            layouts.tuple(&mut coder, (key, 1), None, Some((tuple, kind)), &mut Vec::new())
+        };
+        // A number and a text.
+        let short: Vec<Vec<u8>> = (0..40_u8)
+            .map(|len| {
+                let text = [(len + 1) << 1 | 1].into_iter().chain((0..len).map(|at| b'a' + at % 7));
+                (u32::from(len) * 7919).to_le_bytes().into_iter().chain(text).collect()
+            })
+            .collect();
+        short.iter().for_each(|tuple| layouts.survey.add(kind, tuple));
+        short.iter().for_each(|tuple| code(&mut layouts, tuple).expect("a tuple"));
+        let long = |len: u32| {
+            let text = (0..len).map(|at| b'a' + (at % 7) as u8);
+            let head = [7_u32, (len + 4) << 2].map(u32::to_le_bytes);
+            head.into_iter().flatten().chain(text).collect::<Vec<u8>>()
+        };
+        code(&mut layouts, &long(60_000)).expect("a tuple");
+        assert!(layouts.layouts[0].schema.as_ref().is_some_and(Schema::has_values));
+        let error = code(&mut layouts, &long(70_000)).expect_err("a tuple of no record");
+        assert_eq!(error.to_string(), "cannot decode tuples: expected at most 65535 bytes");
+    }
 
     #[test]
     fn a_row_with_the_kept_values_may_replace_one_of_another_length() {

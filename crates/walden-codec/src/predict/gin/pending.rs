@@ -7,7 +7,7 @@ use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::Relation;
-use crate::predict::{Predictor, TupleCoder};
+use crate::predict::{Predictor, TupleCoder, expect_block_data};
 use crate::tuple::gin::{HEADER, Tuples, is_pending, put_word, word_of};
 use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
@@ -74,10 +74,12 @@ impl<S: Coder> Predictor<S> for PendingTuples {
             keys: coder.pending_column(relation, Topic::PendingKeys, Kind::Bytes(Class::Text))?,
         };
         let mut tuples = source.map(|data| Tuples { data });
+        let origin = out.len();
         for _ in 0..count {
             let tuple = tuples.as_mut().and_then(Iterator::next);
             let start = out.len();
             coder.pending_tuple(&columns, &mut expected, tuple, out)?;
+            expect_block_data(out.len() - origin)?;
             if coder.cases.has(Case::PendingEntries) {
                 coder.pending.add(relation.number, &out[start..]);
             }

@@ -145,13 +145,16 @@ impl HeapHeaders {
         let bytes = fields(header).null_bitmap_len();
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
         let bitmap = bitmap.filter(|bitmap| has_numbers || bitmap.is_empty());
+        let is_full = known.is_some_and(|known| known.0.len() >= MAX_BITMAPS);
         let symbol = bitmap.map_or(NO_BITMAP, |bitmap| {
-            let full = known.is_some_and(|known| known.0.len() >= MAX_BITMAPS);
-            let unknown = if full { NO_BITMAP } else { NEW_BITMAP };
+            let unknown = if is_full { NO_BITMAP } else { NEW_BITMAP };
             known.and_then(|known| known.find(bitmap)).map_or(unknown, |number| NEW_BITMAP + 1 + number)
         });
         match coder.symbol(column, symbol)? {
             NO_BITMAP => Ok(None),
+            NEW_BITMAP if is_full => {
+                Err(corrupt("cannot decode a null bitmap: expected one of the 4096 that are known"))
+            }
             NEW_BITMAP => {
                 let bytes = bytes.ok_or_else(|| {
                     corrupt("cannot decode a tuple header: expected t_hoff after the null bitmap")
@@ -316,5 +319,39 @@ mod tests {
             assert_eq!(out, tuple_data(number));
         }
         coder.finish().expect("nothing is left");
+    }
+
+    /// Each tuple's bitmap is compared with those that are known, so a file cannot state more of them than a writer keeps.
+    #[test]
+    fn a_null_bitmap_beyond_those_that_are_kept_is_refused() {
+        let header: HeapHeader = tuple_data(0)[..5].try_into().expect("five bytes");
+        let (mut coder, mut keyed_columns) = (Encoder::default(), KeyedColumns::default());
+        let columns = [
+            (Topic::NullBitmaps, bitmap_column(0, &header), Kind::Symbols(Class::TupleHeaders)),
+            (
+                Topic::NewNullBitmaps,
+                [0, fields(&header).header_len.into(), 0],
+                Kind::Bytes(Class::TupleHeaders),
+            ),
+        ];
+        let [numbers, bytes] = columns
+            .map(|(topic, key, kind)| keyed_columns.column(&mut coder, topic, key, kind).expect("a column"));
+        let len = fields(&header).null_bitmap_len().expect("a bitmap");
+        for number in 0..=MAX_BITMAPS as u32 {
+            coder.symbol(numbers, NEW_BITMAP).expect("a symbol");
+            let mut bitmap = number.to_le_bytes().to_vec();
+            bitmap.resize(len, 0);
+            coder.bytes(bytes, &bitmap, len, &mut Vec::new()).expect("bytes");
+        }
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let (mut coder, mut keyed_columns) = (Decoder::default(), KeyedColumns::default());
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
+        let mut headers = HeapHeaders::default();
+        let mut next = || headers.bitmap(&mut coder, &mut keyed_columns, 0, &header, None, &mut Vec::new());
+        for number in 0..MAX_BITMAPS as u64 {
+            assert_eq!(next().expect("a bitmap"), Some(number));
+        }
+        let error = next().expect_err("one more").to_string();
+        assert_eq!(error, "cannot decode a null bitmap: expected one of the 4096 that are known");
     }
 }

@@ -13,7 +13,7 @@ use super::keyed_columns::Topic;
 use super::relation::{BlockAddress, Relation};
 use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
-use super::{Predictor, TupleCoder};
+use super::{Predictor, TupleCoder, expect_block_data};
 use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
@@ -142,6 +142,7 @@ impl<S: Coder> Predictor<S> for NewTuples {
             let data_len = u16::try_from(rest.len())
                 .map_err(|_| corrupt("cannot decode a tuple: expected at most 65535 bytes"))?;
             *header = XlMultiInsertTuple { data_len, ..XlMultiInsertTuple::from_bytes(header) }.to_bytes();
+            expect_block_data(out.len() - start)?;
         }
         Ok(())
     }
