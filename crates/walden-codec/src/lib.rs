@@ -43,8 +43,8 @@
 //!
 //! **Full-page images** (`record/images.rs`). An image displaces the data of its block, so encoding predicts that data from
 //! the page before and the image, and both directions replay the record without images. The *delta* of the image against the
-//! replayed page is coded in `page/delta.rs`. If no page before is known, the image's page is coded item by item
-//! (`page/mod.rs`), and the delta is against that.
+//! replayed page is coded in `page/delta.rs`. Where there is no such page, the base of the delta is the page before the record, or what
+//! became of its items (`page/against_base.rs`); and if that is not known either, the image's page coded item by item (`page/mod.rs`).
 //!
 //! **Columns** (`columns/`). All of these are written once for both directions, against the trait `Coder`: the encoder
 //! appends a value to a column, the decoder reads it from there. `Option` sources (`Some` when encoding) make the direction

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use walden_format::lsn::Lsn;
 use walden_format::rmgr::KindTable;
+use walden_redo::PAGE_BYTES;
 use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, scan};
 
@@ -52,7 +53,7 @@ pub fn explain(
         views: &views,
         slices: &cuts.slices,
         from,
-        data_page_bytes: 8192,
+        data_page_bytes: PAGE_BYTES as u32,
     };
     let mut merge = Merge::new(&views, &cuts.slices, request.top, request.writers.as_deref());
     // Tallies of merged segments, for reuse.

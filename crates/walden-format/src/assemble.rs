@@ -8,8 +8,8 @@
 
 use crate::crc::record_crc;
 use crate::record::{
-    BlockHeader, BlockRef, Fork, ImageHeader, RECORD_HEADER, Record, RecordHeader, RelFileLocator,
-    block_flags, block_id,
+    BlockHeader, BlockRef, Fork, ImageHeader, LONG_DATA_HEADER, ORIGIN_HEADER, RECORD_HEADER, Record,
+    RecordHeader, RelFileLocator, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER, block_flags, block_id,
 };
 
 /// Empties `out` and leaves space for the record's own header.
@@ -104,12 +104,12 @@ pub fn is_in_order(record: &Record<'_>) -> bool {
         at += width;
         is_next
     };
-    (record.origin.is_none() || next_is(block_id::ORIGIN, 3))
-        && (record.toplevel_xid.is_none() || next_is(block_id::TOPLEVEL_XID, 5))
+    (record.origin.is_none() || next_is(block_id::ORIGIN, ORIGIN_HEADER))
+        && (record.toplevel_xid.is_none() || next_is(block_id::TOPLEVEL_XID, TOPLEVEL_XID_HEADER))
         && match record.main_header_len {
             0 => true,
-            2 => next_is(block_id::DATA_SHORT, 2),
-            _ => next_is(block_id::DATA_LONG, 5),
+            2 => next_is(block_id::DATA_SHORT, SHORT_DATA_HEADER),
+            _ => next_is(block_id::DATA_LONG, LONG_DATA_HEADER),
         }
 }
 

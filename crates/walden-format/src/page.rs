@@ -172,15 +172,6 @@ impl PageHeader {
         bytes
     }
 
-    /// The short header of a later page of the same segment, which goes on with `remaining` bytes of a record or with none:
-    /// the same version, timeline and flags, but for those that say what the page begins with.
-    pub fn of_later_page(&self, address: Lsn, remaining: u32) -> PageHeader {
-        let kept =
-            !(flags::FIRST_IS_CONTRECORD | flags::LONG_HEADER | flags::overwrite_contrecord(self.version));
-        let continues = if remaining > 0 { flags::FIRST_IS_CONTRECORD } else { 0 };
-        PageHeader { info: self.info & kept | continues, address, remaining, long: None, ..*self }
-    }
-
     /// Bytes of this header: [`SHORT_HEADER`] or [`LONG_HEADER`].
     pub fn width(&self) -> usize {
         if self.long.is_some() { LONG_HEADER } else { SHORT_HEADER }
@@ -223,11 +214,6 @@ mod tests {
             prop_assert_eq!(PageHeader::parse(&bytes[..header.width()]), Ok(header));
             prop_assert_eq!(PageHeader::parse(&bytes[..header.width() - 1]), Err(PageHeaderError::Short));
             prop_assert!(bytes[header.width()..].iter().all(|byte| *byte == 0));
-
-            let later = header.of_later_page(Lsn(8192), remaining);
-            prop_assert_eq!(later.continues_record(), remaining > 0);
-            prop_assert!(!later.overwrites_record() && later.width() == SHORT_HEADER);
-            prop_assert_eq!((later.version, later.timeline), (version, timeline));
         }
     }
 

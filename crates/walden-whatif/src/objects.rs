@@ -6,7 +6,9 @@
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 use walden_format::payload::{self, Payload};
-use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
+use walden_format::record::{
+    BlockHeader, BlockRef, Fork, RECORD_HEADER, Record, RelFileLocator, SHORT_DATA_HEADER,
+};
 use walden_format::rmgr::rmid;
 use walden_redo::PAGE_BYTES;
 use walden_redo::Touched;
@@ -94,8 +96,10 @@ const RIGHTMOST_FILL: f64 = 0.9;
 const USUAL_FILL: f64 = 0.7;
 /// Additional bytes of an update record if the tuple moves to another page: a block reference.
 const MOVED_UPDATE: f64 = 20.0;
-/// Header, block reference and offset of an `INSERT_LEAF` record: 24 + 20 + 2 + 2 bytes.
-const INSERT_LEAF: f64 = 48.0;
+/// Bytes of an offset number (`OffsetNumber`), the main data of an `INSERT_LEAF` record.
+const OFFSET_NUMBER: usize = 2;
+/// Header, block reference and offset of an `INSERT_LEAF` record.
+const INSERT_LEAF: f64 = (RECORD_HEADER + BlockHeader::WIDTH + SHORT_DATA_HEADER + OFFSET_NUMBER) as f64;
 /// Header, two to three block references and fields of a split's record.
 const SPLIT: f64 = 110.0;
 

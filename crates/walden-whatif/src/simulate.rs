@@ -6,7 +6,7 @@
 use walden_explain::checkpoints::Cause;
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
-use walden_format::record::RECORD_HEADER;
+use walden_format::record::{self, RECORD_HEADER};
 
 use crate::buckets::{Bucket, Buckets};
 use crate::outcome::{Basis, Prediction, SimulatedCheckpoint};
@@ -358,7 +358,7 @@ impl Simulation {
 
     #[inline]
     fn advance(&mut self, bytes: u64, now: i64) {
-        let padding = bytes.wrapping_neg() & 7;
+        let padding = record::padding(bytes);
         self.prediction.buckets.add(Bucket::Alignment, padding);
         self.position += bytes + padding;
         if self.position >= self.full_at {
@@ -519,7 +519,7 @@ impl Simulation {
         if bytes == 0 {
             return;
         }
-        let padding = bytes.wrapping_neg() & 7;
+        let padding = record::padding(bytes);
         self.prediction.buckets.add(Bucket::Checkpoints, bytes);
         self.prediction.buckets.add(Bucket::Alignment, padding);
         // These records can fill a segment too, but in practice never request the next checkpoint.

@@ -1,6 +1,6 @@
 use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
-use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+use walden_format::page::{LONG_HEADER, SHORT_HEADER, flags};
 use walden_format::rmgr::rmid;
 use walden_redo::compress::zstd::{Release, Zstd};
 
@@ -185,11 +185,10 @@ fn a_table_that_comes_late_is_compressed_as_well_as_one_that_is_there_from_the_b
 /// The first segment of a cluster, one in which base backups start and end, one that is written at a promotion.
 #[test]
 fn page_flags_and_timelines_may_change_within_a_segment() {
-    const BKP_REMOVABLE: u8 = 4;
     let mut segment = segment([1, 2], SEGMENT / 2);
     let usual = encoded_len(&segment);
     for (number, page) in segment.chunks_mut(PAGE).enumerate() {
-        page[2] |= if number > 0 && number % 100 < 90 { BKP_REMOVABLE } else { 0 };
+        page[2] |= if number > 0 && number % 100 < 90 { flags::BKP_REMOVABLE as u8 } else { 0 };
         page[4] += (number > 300) as u8 + 2 * (number > 400) as u8;
     }
     let changed = encoded_len(&segment);

@@ -1,11 +1,12 @@
 //! What decoding needs, as a file's header states it, and what a reader allows.
 
+use walden_redo::PAGE_BYTES;
+
 use super::file_form::FileForm;
 use crate::coder::{self, BLOCK_NOTES};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of a page of PostgreSQL.
-const PAGE: u64 = 8192;
+const PAGE: u64 = PAGE_BYTES as u64;
 
 /// State of the model of records and of zstd.
 const STATE: u64 = 48 * MIB;

@@ -1,4 +1,4 @@
-//! Pages that are seen first, reconstructed item by item; and the delta of an image against a page.
+//! Full-page images: the delta of an image against a page, and pages by their items, which such a delta can be against.
 //!
 //! What a page's line pointers point to is coded item by item, by the predictor of the page's kind (`kind.rs`); a page of
 //! which an older one is known may have its items coded as what became of them (`against_base.rs`). What that leaves open

@@ -1,7 +1,7 @@
 //! Full-page images: their headers, and their pages as deltas.
 //!
-//! The delta is against the page that the record makes without its image, or else against the page before the record, or
-//! else against the page that is reconstructed item by item ([`crate::page`]). The delta itself is coded in
+//! The delta is against the page that the record makes without its image; or else against the page before the record, as it was or
+//! with its items replaced by what became of them; or else against the page that is reconstructed item by item ([`crate::page`]). The delta itself is coded in
 //! [`crate::page::delta`]. An image that the server compressed is coded as its page, if that compresses to the same bytes.
 
 use walden_format::record::{Image, ImageHeader, ImageInfo};

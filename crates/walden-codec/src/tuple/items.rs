@@ -27,7 +27,7 @@ pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
 /// # Errors
 /// If a line pointer cannot say where the item is.
 pub fn normal(offset: usize, len: usize) -> Result<LinePointer, Corrupt> {
-    const MAX: usize = 0x7FFF;
+    const MAX: usize = LinePointer::MAX as usize;
     if offset > MAX || len > MAX {
         return Err(corrupt("cannot make a line pointer: expected an offset and length of 15 bits"));
     }

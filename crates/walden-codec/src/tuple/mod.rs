@@ -1,6 +1,5 @@
-//! How PostgreSQL lays out what is on its pages: line pointers, heap tuples, index tuples, GIN entries and posting lists.
-//!
-//! Nothing here codes anything.
+//! Items of pages and tuples of records, split into the parts that the predictors code: line pointers, heap tuples, index tuples, GIN
+//! entries and posting lists. The layouts are those of [`walden_redo::page`]; nothing here codes anything.
 
 pub mod gin;
 pub mod heap;

@@ -64,6 +64,12 @@ pub const fn aligned_len(total_len: u32) -> u32 {
     total_len.wrapping_add(7) & !7
 }
 
+/// Bytes of the padding after a record of `total_len` bytes (`MAXALIGN`).
+#[inline(always)]
+pub const fn padding(total_len: u64) -> u64 {
+    total_len.wrapping_neg() & 7
+}
+
 /// The header that every record begins with (`XLogRecord`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecordHeader {

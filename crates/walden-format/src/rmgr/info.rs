@@ -19,10 +19,6 @@
 
 /// The bits of the info byte that belong to the resource manager (`XLR_RMGR_INFO_MASK`).
 pub const RMGR_MASK: u8 = 0xF0;
-/// The record changes files of a relation in a way that its blocks do not show, such as truncating them.
-pub const SPECIAL_REL_UPDATE: u8 = 0x01;
-/// The record's images are there for `wal_consistency_checking`.
-pub const CHECK_CONSISTENCY: u8 = 0x02;
 
 /// `XLOG_*` of `catalog/pg_control.h`.
 pub mod xlog {

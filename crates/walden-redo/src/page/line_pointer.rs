@@ -39,10 +39,13 @@ impl LinePointer {
     /// `ItemIdSetUnused`
     pub const UNUSED: LinePointer = LinePointer(0);
 
+    /// The largest offset, and the largest length, that it can have: 15 bits each.
+    pub const MAX: u16 = 0x7FFF;
+
     /// Makes one of its fields, of whose offset and length the lower 15 bits count.
     #[inline]
     pub fn new(offset: u16, state: ItemState, len: u16) -> LinePointer {
-        LinePointer(u32::from(offset & 0x7FFF) | (state as u32) << 15 | u32::from(len & 0x7FFF) << 17)
+        LinePointer(u32::from(offset & Self::MAX) | (state as u32) << 15 | u32::from(len & Self::MAX) << 17)
     }
 
     /// A redirection to another line pointer (`ItemIdSetRedirect`).
