@@ -39,7 +39,7 @@ impl Decoder {
         }
     }
 
-    /// For files that are all restarts: nothing is kept that only helps with the next one.
+    /// For files that are all keyframes: nothing is kept that only helps with the next one.
     pub fn alone(self) -> Decoder {
         Decoder { is_alone: true, ..self }
     }
@@ -49,7 +49,7 @@ impl Decoder {
         Decoder { cases, ..self }
     }
 
-    /// Counts the bytes of columns by class and relation, from the next restart on.
+    /// Counts the bytes of columns by class and relation, from the next keyframe on.
     pub(crate) fn meter(&mut self) {
         self.is_metered = true;
     }
@@ -69,7 +69,7 @@ impl Decoder {
         bytes: usize,
         out: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Corrupt> {
-        if encoded.restart {
+        if encoded.keyframe {
             self.state = None;
         }
         let decoded = match encoded.form {
@@ -85,7 +85,7 @@ impl Decoder {
                     Ok(decoded.len())
                 })
             }
-            Form::Records => self.decode_records(&encoded.content, bytes, encoded.restart, out),
+            Form::Records => self.decode_records(&encoded.content, bytes, encoded.keyframe, out),
         };
         if decoded.is_ok() && encoded.form == Form::Records {
             self.metered = self.state.as_mut().and_then(|state| state.coder.take_metered());
@@ -114,7 +114,7 @@ impl Decoder {
         &mut self,
         stored: &[u8],
         bytes: usize,
-        restart: bool,
+        keyframe: bool,
         out: &mut dyn FnMut(&[u8]),
     ) -> Result<usize, Corrupt> {
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
@@ -123,7 +123,7 @@ impl Decoder {
                 state.coder.chunk(&mut state.entropy, stored, max_weight)?;
                 state
             }
-            None if !restart => {
+            None if !keyframe => {
                 return Err(corrupt(
                     "cannot decode the segment: expected those before it since the keyframe",
                 ));
@@ -150,7 +150,7 @@ impl Decoder {
     }
 }
 
-/// The state after the columns of a restart were decompressed.
+/// The state after the columns of a keyframe were decompressed.
 fn first_chunk(
     stored: &[u8],
     bytes: usize,

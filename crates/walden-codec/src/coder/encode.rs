@@ -33,7 +33,7 @@ pub struct Encoder {
     limits: Limits,
     cases: Cases,
     is_alone: bool,
-    was_restart: bool,
+    was_keyframe: bool,
     has_exceeded_limits: bool,
     failure: Option<String>,
     state: Option<State<columns::Encoder, Packer>>,
@@ -44,7 +44,7 @@ pub(crate) struct SegmentColumns<'e> {
     /// The BLAKE3 hash of the segment's bytes.
     pub hash: [u8; 32],
     state: &'e mut State<columns::Encoder, Packer>,
-    restart: bool,
+    keyframe: bool,
     is_alone: bool,
 }
 
@@ -54,7 +54,7 @@ impl SegmentColumns<'_> {
         self.state.coder.weight()
     }
 
-    /// Blocks that have to be kept at one time, since the restart.
+    /// Blocks that have to be kept at one time, since the keyframe.
     pub fn blocks(&self) -> usize {
         self.state.model.most_blocks()
     }
@@ -66,27 +66,27 @@ impl SegmentColumns<'_> {
             // No other file needs the model, and compression needs its memory.
             model.forget();
         }
-        Encoded { form: Form::Records, restart: self.restart, content: coder.chunk(entropy) }
+        Encoded { form: Form::Records, keyframe: self.keyframe, content: coder.chunk(entropy) }
     }
 }
 
 impl Encoder {
     /// An encoder of level 1 (fast) to 9 (small); level 0 is for bytes.
     pub fn new(level: u8, limits: Limits) -> Encoder {
-        let (was_restart, has_exceeded_limits) = (false, false);
+        let (was_keyframe, has_exceeded_limits) = (false, false);
         Encoder {
             level,
             limits,
             cases: Cases::ALL,
             is_alone: false,
-            was_restart,
+            was_keyframe,
             has_exceeded_limits,
             failure: None,
             state: None,
         }
     }
 
-    /// Makes every file a restart: nothing is kept that only helps with the next one.
+    /// Makes every file a keyframe: nothing is kept that only helps with the next one.
     pub fn alone(self) -> Encoder {
         Encoder { is_alone: true, ..self }
     }
@@ -97,17 +97,17 @@ impl Encoder {
         Encoder { cases, ..self }
     }
 
-    /// Makes the next file a restart.
-    pub fn restart(&mut self) {
+    /// Makes the next file a keyframe.
+    pub fn begin_keyframe(&mut self) {
         self.state = None;
     }
 
-    /// Sizes of each class of columns since the last restart, for measurements.
+    /// Sizes of each class of columns since the last keyframe, for measurements.
     pub fn statistics(&self) -> &[Statistics] {
         self.state.as_ref().map_or(&[], |state| state.entropy.statistics())
     }
 
-    /// Encodes a file, as bytes if it cannot be coded as records; then the file after it is a restart.
+    /// Encodes a file, as bytes if it cannot be coded as records; then the file after it is a keyframe.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
         let mut input = Cursor::new(original);
         let columns = Original::of(&mut input).ok().and_then(|original| self.fill_columns(original));
@@ -117,13 +117,13 @@ impl Encoder {
         }
     }
 
-    /// Puts the records of a segment into columns; `None` if that is not possible. Then the next file is a restart.
+    /// Puts the records of a segment into columns; `None` if that is not possible. Then the next file is a keyframe.
     pub(crate) fn fill_columns(&mut self, original: Original<'_>) -> Option<SegmentColumns<'_>> {
         if self.is_alone {
-            self.restart();
+            self.begin_keyframe();
         }
-        let restart = self.state.is_none();
-        (self.was_restart, self.has_exceeded_limits) = (restart, false);
+        let keyframe = self.state.is_none();
+        (self.was_keyframe, self.has_exceeded_limits) = (keyframe, false);
         let hash = self.encode_records(original);
         // The decoder knows a page that this side could not keep, so their predictions would differ.
         self.failure = self.state.as_ref().and_then(State::failure);
@@ -131,7 +131,7 @@ impl Encoder {
             self.state = None;
         }
         let is_alone = self.is_alone;
-        self.state.as_mut().zip(hash).map(|(state, hash)| SegmentColumns { hash, state, restart, is_alone })
+        self.state.as_mut().zip(hash).map(|(state, hash)| SegmentColumns { hash, state, keyframe, is_alone })
     }
 
     /// Whether [`Encoder::fill_columns`] gave nothing only because decoding would need more than [`Limits`].
@@ -140,8 +140,8 @@ impl Encoder {
     }
 
     /// Whether the last segment was to be decoded without those before it.
-    pub(crate) fn was_restart(&self) -> bool {
-        self.was_restart
+    pub(crate) fn was_keyframe(&self) -> bool {
+        self.was_keyframe
     }
 
     /// Why [`Encoder::fill_columns`] gave nothing, if not for what is in the segment: a temporary file could not be written or
@@ -150,12 +150,12 @@ impl Encoder {
         self.failure.take()
     }
 
-    /// Encodes a file, or a piece of one, as bytes; the next file is a restart.
+    /// Encodes a file, or a piece of one, as bytes; the next file is a keyframe.
     pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
         self.state = None;
         let mut content = Vec::new();
         Packer::new(self.level, false).with_cases(self.cases).part(original, &mut content);
-        Encoded { form: Form::Bytes, restart: true, content }
+        Encoded { form: Form::Bytes, keyframe: true, content }
     }
 
     /// Fills the columns from a segment; the hash of the bytes that they stand for.
@@ -197,7 +197,7 @@ impl Encoder {
     }
 }
 
-/// The state of a restart.
+/// The state of a keyframe.
 fn new_state(
     (level, limits, cases): (u8, Limits, Cases),
     is_alone: bool,

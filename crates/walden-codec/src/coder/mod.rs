@@ -1,7 +1,7 @@
 //! Files to their coded form and back, one after another.
 //!
 //! The state that a file leaves behind (pages, transactions, statistics) helps with the next one, so files are decoded in
-//! the order in which they were encoded, from a *restart* on: a file that starts with no state.
+//! the order in which they were encoded, from a *keyframe* on: a file that starts with no state.
 
 mod breakdown;
 mod decode;
@@ -33,7 +33,7 @@ pub struct Encoded {
     /// How it is coded.
     pub form: Form,
     /// Whether it is decoded without the files before it.
-    pub restart: bool,
+    pub keyframe: bool,
     /// The input of [`Decoder::decode`].
     pub content: Vec<u8>,
 }

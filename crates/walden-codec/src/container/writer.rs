@@ -196,12 +196,12 @@ impl<W: Write> Writer<W> {
             let encoded = self.encoder.encode_bytes(piece);
             self.piece(piece.len(), &encoded)?;
         }
-        self.encoder.restart();
+        self.encoder.begin_keyframe();
         Ok(Added { failure, ..self.end(begun, content.len() as u64, hash)? })
     }
 
     fn add_segment(&mut self, meta: Meta, segment: Segment) -> Result<Added, Error> {
-        let form = (Form::Records, segment.encoded.restart);
+        let form = (Form::Records, segment.encoded.keyframe);
         let begun = self.begin(meta, form, Some(segment.place), &segment.hash, segment.needs)?;
         self.piece(segment.bytes as usize, &segment.encoded)?;
         self.end(begun, segment.bytes, segment.hash)
@@ -230,7 +230,7 @@ impl<W: Write> Writer<W> {
             take(input, piece_bytes, &mut buffer)?;
         }
         // The next segment is a keyframe, also if there was no piece.
-        self.encoder.restart();
+        self.encoder.begin_keyframe();
         self.end(begun, bytes, *hasher.finalize().as_bytes())
     }
 
@@ -293,7 +293,7 @@ impl<W: Write> Writer<W> {
     /// Encodes a segment; nothing if it is none or its records cannot be coded.
     fn segment(&mut self, source: &mut Source<'_, impl Read + Seek>) -> Result<Option<Segment>, Error> {
         let segment = self.segment_once(source.original()?)?;
-        if segment.is_some() || !self.encoder.has_exceeded_limits() || self.encoder.was_restart() {
+        if segment.is_some() || !self.encoder.has_exceeded_limits() || self.encoder.was_keyframe() {
             return Ok(segment);
         }
         // Together with what the members before it left behind, it is too much. It may not be as a keyframe.
@@ -314,14 +314,14 @@ impl<W: Write> Writer<W> {
             return Ok(None);
         }
         if self.last.as_ref() != Some(&here) || self.since_keyframe >= self.options.keyframe {
-            self.encoder.restart();
+            self.encoder.begin_keyframe();
         }
         let Some(columns) = self.encoder.fill_columns(original) else { return Ok(None) };
         let hash = columns.hash;
         let WriteOptions { form, level, .. } = self.options;
         let needs = Needs::of_member(form, level, columns.column_weight() as u64, columns.blocks() as u64);
         let encoded = columns.pack();
-        self.since_keyframe = if encoded.restart { bytes } else { self.since_keyframe + bytes };
+        self.since_keyframe = if encoded.keyframe { bytes } else { self.since_keyframe + bytes };
         self.last = Some(Continuation { info, start: place.end() });
         Ok(Some(Segment { encoded, place, bytes, hash, needs }))
     }

@@ -31,7 +31,7 @@ impl ColumnDecoder {
     /// # Errors
     /// Content that no encoder writes.
     pub fn decode(&mut self, encoded: &Encoded, bytes: usize) -> Result<Vec<ColumnContent<'_>>, Corrupt> {
-        if encoded.restart {
+        if encoded.keyframe {
             self.state = None;
         }
         let fresh = || (columns::Decoder::default(), Unpacker::new(true));

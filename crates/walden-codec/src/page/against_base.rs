@@ -7,7 +7,7 @@ use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
 use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use super::kind::PageKind;
-use super::line_pointers::{Form, LinePointerColumns};
+use super::line_pointers::{LinePointerColumns, PointerForm};
 use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
@@ -28,46 +28,46 @@ fn is_better_by_item(page: &Page, base: &Page, fork: u8) -> bool {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes a page's items as what became of the items of the page before. That is `target`, which then has the items. No if
-    /// the page is not coded so.
+    /// Codes a page's items as what became of the items of the page before, the base: `page` has that first, and the items
+    /// afterwards. No if the page is not coded so.
     pub fn page_against_base(
         &mut self,
         address: BlockAddress,
         source: Option<&Page>,
-        target: &mut Page,
+        page: &mut Page,
     ) -> Result<bool, Corrupt> {
         let BlockAddress { relation, fork, .. } = address;
         let (key, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
         let column = self.keyed_columns.column(self.coder, Topic::PageDeltas, key, kind)?;
         let source_by_item = source.filter(|_| self.cases.has(Case::ChangedItems));
-        let by_item = source_by_item.is_some_and(|page| is_better_by_item(page, target, fork));
+        let by_item = source_by_item.is_some_and(|new| is_better_by_item(new, page, fork));
         if self.coder.symbol(column, by_item.into())? == 0 {
             return Ok(false);
         }
-        let base = target.clone();
-        let special = self.page_header(Topic::ChangedHeaders, address, source, target)?;
-        let free = target.lower().clamp(PAGE_HEADER_BYTES, special);
-        target.0[free..special].fill(0);
+        let base = page.clone();
+        let special = self.page_header(Topic::ChangedHeaders, address, source, page)?;
+        let free = page.lower().clamp(PAGE_HEADER_BYTES, special);
+        page.0[free..special].fill(0);
         let columns = LinePointerColumns::of_known_page(self, address)?;
         let mut last = special;
         let mut bytes = Vec::new();
-        for number in 1..=target.items() {
-            let pointer = source.map_or(LinePointer::UNUSED, |page| line_pointer(page, number));
-            let content = source.and_then(|page| item(page, number));
-            let form = columns.form(self.coder, Form::of_item(pointer, content.is_some(), last))?;
+        for number in 1..=page.items() {
+            let pointer = source.map_or(LinePointer::UNUSED, |source| line_pointer(source, number));
+            let content = source.and_then(|source| item(source, number));
+            let form = columns.form(self.coder, PointerForm::of_item(pointer, content.is_some(), last))?;
             let pointer = match form {
-                Form::Any => columns.pointer(self.coder, form, pointer)?,
-                Form::Next | Form::Elsewhere => {
+                PointerForm::Any => columns.pointer(self.coder, form, pointer)?,
+                PointerForm::Next | PointerForm::Elsewhere => {
                     bytes.clear();
                     let old = item(&base, number).unwrap_or_default();
                     self.changed_item(relation, old, content, &mut bytes)?;
-                    columns.put_item(self.coder, (form, pointer), &bytes, &mut last, target)?
+                    columns.put_item(self.coder, (form, pointer), &bytes, &mut last, page)?
                 }
-                Form::Unused | Form::Dead | Form::Redirect => {
+                PointerForm::Unused | PointerForm::Dead | PointerForm::Redirect => {
                     return Err(corrupt("cannot decode a page: expected a line pointer with an item"));
                 }
             };
-            put_line_pointer(target, number, pointer);
+            put_line_pointer(page, number, pointer);
         }
         Ok(true)
     }

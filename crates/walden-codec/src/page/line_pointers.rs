@@ -14,7 +14,7 @@ use crate::{Corrupt, corrupt};
 /// What has to be coded of a line pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Form {
+pub enum PointerForm {
     /// All of it.
     Any = 0,
     /// It is unused and empty.
@@ -29,31 +29,37 @@ pub enum Form {
     Elsewhere = 5,
 }
 
-impl Form {
+impl PointerForm {
     /// Of a line pointer, the item of which can be coded as one or not; `last` is where the last item begins.
-    pub fn of(pointer: LinePointer, has_item: bool, last: usize) -> Form {
+    pub fn of(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
         match pointer.state() {
-            ItemState::Unused if pointer == LinePointer::UNUSED => Form::Unused,
-            ItemState::Dead if pointer == LinePointer::dead() => Form::Dead,
-            ItemState::Redirect if pointer.is_empty() => Form::Redirect,
-            _ => Form::of_item(pointer, has_item, last),
+            ItemState::Unused if pointer == LinePointer::UNUSED => PointerForm::Unused,
+            ItemState::Dead if pointer == LinePointer::dead() => PointerForm::Dead,
+            ItemState::Redirect if pointer.is_empty() => PointerForm::Redirect,
+            _ => PointerForm::of_item(pointer, has_item, last),
         }
     }
 
     /// The same where only items have forms of their own.
-    pub fn of_item(pointer: LinePointer, has_item: bool, last: usize) -> Form {
+    pub fn of_item(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
         if pointer.state() != ItemState::Normal || !has_item {
-            return Form::Any;
+            return PointerForm::Any;
         }
         match right_before(last, pointer.len().into()) == Some(pointer.offset().into()) {
-            true => Form::Next,
-            false => Form::Elsewhere,
+            true => PointerForm::Next,
+            false => PointerForm::Elsewhere,
         }
     }
 
-    fn from_code(code: u64) -> Result<Form, Corrupt> {
-        const FORMS: [Form; 6] =
-            [Form::Any, Form::Unused, Form::Dead, Form::Redirect, Form::Next, Form::Elsewhere];
+    fn from_code(code: u64) -> Result<PointerForm, Corrupt> {
+        const FORMS: [PointerForm; 6] = [
+            PointerForm::Any,
+            PointerForm::Unused,
+            PointerForm::Dead,
+            PointerForm::Redirect,
+            PointerForm::Next,
+            PointerForm::Elsewhere,
+        ];
         let form = usize::try_from(code).ok().and_then(|code| FORMS.get(code));
         form.copied().ok_or_else(|| corrupt("cannot decode a line pointer: expected form 0 to 5"))
     }
@@ -65,7 +71,7 @@ pub struct LinePointerColumns {
     /// Their forms.
     pointers: Column,
     offsets: Column,
-    /// Those of [`Form::Any`].
+    /// Those of [`PointerForm::Any`].
     any_pointers: Column,
 }
 
@@ -103,32 +109,32 @@ impl LinePointerColumns {
 
     /// The column of forms, and the symbol of an item right before the last one.
     pub fn next(self) -> (Column, u8) {
-        (self.pointers, Form::Next as u8)
+        (self.pointers, PointerForm::Next as u8)
     }
 
     /// Codes a form.
-    pub fn form<S: Coder>(self, coder: &mut S, form: Form) -> Result<Form, Corrupt> {
-        Form::from_code(coder.symbol(self.pointers, form as u64)?)
+    pub fn form<S: Coder>(self, coder: &mut S, form: PointerForm) -> Result<PointerForm, Corrupt> {
+        PointerForm::from_code(coder.symbol(self.pointers, form as u64)?)
     }
 
     /// Codes a line pointer of a form that has no item.
     pub fn pointer<S: Coder>(
         self,
         coder: &mut S,
-        form: Form,
+        form: PointerForm,
         pointer: LinePointer,
     ) -> Result<LinePointer, Corrupt> {
         match form {
-            Form::Unused => Ok(LinePointer::UNUSED),
-            Form::Dead => Ok(LinePointer::dead()),
-            Form::Redirect => {
+            PointerForm::Unused => Ok(LinePointer::UNUSED),
+            PointerForm::Dead => Ok(LinePointer::dead()),
+            PointerForm::Redirect => {
                 let to = coder.symbol(self.offsets, pointer.offset().into())?;
                 let to = u16::try_from(to).ok().filter(|&to| LinePointer::redirect(to).offset() == to);
                 Ok(LinePointer::redirect(to.ok_or_else(|| {
                     corrupt("cannot decode a redirect: expected an offset number of 15 bits")
                 })?))
             }
-            Form::Any | Form::Next | Form::Elsewhere => {
+            PointerForm::Any | PointerForm::Next | PointerForm::Elsewhere => {
                 Ok(LinePointer(u32::from_le_bytes(coder.array(self.any_pointers, &pointer.0.to_le_bytes())?)))
             }
         }
@@ -138,13 +144,13 @@ impl LinePointerColumns {
     pub fn put_item<S: Coder>(
         self,
         coder: &mut S,
-        (form, pointer): (Form, LinePointer),
+        (form, pointer): (PointerForm, LinePointer),
         bytes: &[u8],
         last: &mut usize,
         target: &mut Page,
     ) -> Result<LinePointer, Corrupt> {
         let len = bytes.len();
-        let offset = if form == Form::Next {
+        let offset = if form == PointerForm::Next {
             right_before(*last, len)
                 .ok_or_else(|| corrupt("cannot decode an item: expected one that fits before the last"))?
         } else {

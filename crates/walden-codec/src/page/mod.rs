@@ -16,7 +16,7 @@ use walden_redo::page::heap_tuple::LOGGED_FIELDS;
 use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use self::kind::PageKind;
-use self::line_pointers::{Form, LinePointerColumns};
+use self::line_pointers::{LinePointerColumns, PointerForm};
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::keyed_columns::Topic;
@@ -134,10 +134,10 @@ impl<S: Coder> TupleCoder<'_, S> {
             let pointer = source.map_or(LinePointer::UNUSED, |page| line_pointer(page, number));
             let content = source.and_then(|page| item(page, number));
             let content = content.filter(|item| predictor.fits(self, item));
-            let form = Form::of(pointer, content.is_some(), items.last);
+            let form = PointerForm::of(pointer, content.is_some(), items.last);
             let form = columns.form(self.coder, form)?;
             let pointer = match form {
-                Form::Next | Form::Elsewhere => {
+                PointerForm::Next | PointerForm::Elsewhere => {
                     bytes.clear();
                     predictor.start_item(number);
                     predictor.code(self, content, &mut bytes)?;
@@ -147,7 +147,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             };
             put_line_pointer(items.target, number, pointer);
             items.number += 1;
-            if matches!(form, Form::Next | Form::Elsewhere) {
+            if matches!(form, PointerForm::Next | PointerForm::Elsewhere) {
                 predictor.code_run(self, &bytes, &mut items)?;
             }
         }

@@ -19,7 +19,7 @@ pub struct Block {
     /// Whether its page before the record is known and helps with its image.
     pub has_base: bool,
     /// A copy of that page, until the record is replayed on it.
-    pub base: Option<PageBox>,
+    pub rehearsal_base: Option<PageBox>,
     /// Its data, or what its image displaced.
     pub data: Vec<u8>,
     /// Whether `data` is what its image displaced.
@@ -30,7 +30,7 @@ impl Block {
     /// Forgets everything but the allocation of its data; the store gets its pages back.
     pub fn clear(&mut self, store: &mut PageStore) {
         self.image = None;
-        for page in [self.page.take(), self.base.take()].into_iter().flatten() {
+        for page in [self.page.take(), self.rehearsal_base.take()].into_iter().flatten() {
             store.recycle(page);
         }
         (self.has_base, self.has_displaced_data) = (false, false);

@@ -102,8 +102,8 @@ impl Model {
             return Vec::new();
         }
         for block in blocks.iter_mut() {
-            block.base = self.copy_of_known_page(block.address);
-            block.has_base = block.base.is_some();
+            block.rehearsal_base = self.copy_of_known_page(block.address);
+            block.has_base = block.rehearsal_base.is_some();
         }
         match source {
             Some(record) if blocks.iter().any(|block| block.has_base) => displaced_data(record, blocks),
@@ -209,7 +209,7 @@ impl Model {
         let Ok(record) = decode(&bytes, header, range, self.version, PAGE_BYTES as u32, &mut refs) else {
             return Vec::new();
         };
-        rehearse(&record, blocks.iter_mut().map(|block| block.base.take())).unwrap_or_default()
+        rehearse(&record, blocks.iter_mut().map(|block| block.rehearsal_base.take())).unwrap_or_default()
     }
 
     /// Notes which heap tuples the record put on its first page: index tuples for them probably follow.
@@ -232,10 +232,11 @@ enum Images {
 
 /// The data that images displaced, predicted from the pages before and the images.
 fn displaced_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
-    let mut pages: Vec<_> = blocks.iter_mut().map(|block| (block.base.take(), block.page.take())).collect();
+    let mut pages: Vec<_> =
+        blocks.iter_mut().map(|block| (block.rehearsal_base.take(), block.page.take())).collect();
     let mut data = reconstruct::block_data(record, &mut pages);
     for (block, pages) in blocks.iter_mut().zip(pages) {
-        (block.base, block.page) = pages;
+        (block.rehearsal_base, block.page) = pages;
     }
     // Whether an update has all of the new tuple or only its middle is said by flags, which say "all" where there is an image.
     if is_update(record.header.rmid, record.header.info)

@@ -36,7 +36,7 @@ pub fn compressors(run: &Run, command: Option<&str>) -> Result<Vec<Compressor>> 
             .with_context(|| format!("cannot read {}", segment.path.display()))?;
         let images = images(run, segment)?;
         let other = (bytes.len() as u64).saturating_sub(images);
-        encoder.restart();
+        encoder.begin_keyframe();
         let compressed = encoder.encode(&bytes).content.len() as u64;
         by_walden.push(Sample { images, other, compressed });
         if let Some(command) = command {

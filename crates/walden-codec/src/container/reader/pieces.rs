@@ -90,7 +90,7 @@ impl<R: Read + Seek> Reader<R> {
             return Err(self.damage("a piece", offset, expected, format!("one of {original} bytes")));
         }
         content.drain(..8);
-        let encoded = Encoded { form: head.form, restart: head.keyframe, content };
+        let encoded = Encoded { form: head.form, keyframe: head.keyframe, content };
         let decoded = self.decoder.decode(&encoded, original as usize, out);
         if let Some(breakdown) = self.breakdown.as_mut().filter(|_| decoded.is_ok()) {
             breakdown.add(&encoded, original, self.decoder.take_metered().as_ref());
@@ -150,7 +150,7 @@ impl<R: Read + Seek> Reader<R> {
                     let mut content = self.content(frame, offset, self.bytes, "a piece")?;
                     let original = Cursor::new(&content).u64().unwrap_or(0);
                     content.drain(..content.len().min(8));
-                    pieces.push((original, Encoded { form: head.form, restart: head.keyframe, content }));
+                    pieces.push((original, Encoded { form: head.form, keyframe: head.keyframe, content }));
                 }
                 _ => self.pass(frame),
             }
