@@ -38,7 +38,7 @@ pub fn get_leb128(input: &mut &[u8]) -> Result<u64, Corrupt> {
 /// A decoded integer as a narrower type.
 #[inline]
 pub fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, Corrupt> {
-    T::try_from(value).map_err(|_| corrupt("cannot decode an integer: expected a smaller one"))
+    T::try_from(value).map_err(|_| corrupt("cannot decode an integer: expected one that fits its field"))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@
 //! (`measure/`).
 //!
 //! **Framing** (`framing/`, `coder/`). [`coder::Encoder`] reads a segment's records. Page headers, links between records and
-//! alignment are derived when decoding: encoding writes them anew and compares. What cannot be coded as records is
+//! alignment are derived when decoding: encoding derives them too and compares. What cannot be coded as records is
 //! compressed as bytes.
 //!
 //! **Records** (`record/`). A record is its shape (the parts of its headers that are no numbers), its transaction, its main data

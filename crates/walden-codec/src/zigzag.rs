@@ -1,34 +1,34 @@
-//! Numbers as their distance from others: zigzag, so that near ones are small whatever the sign.
+//! Numbers as deltas against others, zigzag-coded: near ones are small whatever the sign. Differences wrap around.
 
-/// The distance of a number from another.
+/// The delta of a number of 32 bits against another.
 pub fn zigzag_delta(value: u32, base: u32) -> u32 {
     zigzag_delta_of_width(value.into(), base.into(), 4) as u32
 }
 
-/// The number at a distance: the reverse of [`zigzag_delta`].
+/// The number that a delta of 32 bits gives: the reverse of [`zigzag_delta`].
 pub fn zigzag_value(delta: u32, base: u32) -> u32 {
     zigzag_value_of_width(delta.into(), base.into(), 4) as u32
 }
 
-/// The distance of a number from another.
+/// The delta of a number of 64 bits against another.
 pub fn zigzag_delta_u64(value: u64, base: u64) -> u64 {
     zigzag_delta_of_width(value, base, 8)
 }
 
-/// The number at a distance: the reverse of [`zigzag_delta_u64`].
+/// The number that a delta of 64 bits gives: the reverse of [`zigzag_delta_u64`].
 pub fn zigzag_value_u64(delta: u64, base: u64) -> u64 {
     zigzag_value_of_width(delta, base, 8)
 }
 
-/// The distance of a number from another, both of 1 to 8 bytes.
+/// The delta of a number against another; both, and the delta, have `width` bytes, 1 to 8.
 #[inline]
 pub fn zigzag_delta_of_width(value: u64, base: u64, width: usize) -> u64 {
     let shift = 64 - 8 * width as u32;
-    let distance = (value.wrapping_sub(base) << shift).cast_signed();
-    (distance << 1 ^ distance >> 63).cast_unsigned() >> shift
+    let delta = (value.wrapping_sub(base) << shift).cast_signed();
+    (delta << 1 ^ delta >> 63).cast_unsigned() >> shift
 }
 
-/// The number at a distance: the reverse of [`zigzag_delta_of_width`].
+/// The number of `width` bytes that a delta gives: the reverse of [`zigzag_delta_of_width`].
 #[inline]
 pub fn zigzag_value_of_width(delta: u64, base: u64, width: usize) -> u64 {
     let value = base.wrapping_add(delta >> 1 ^ (delta & 1).wrapping_neg());
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_restored_from_their_distances() {
+    fn numbers_are_restored_from_their_deltas() {
         for (value, base) in [(0, 0), (5, 3), (3, 5), (0, u32::MAX), (u32::MAX, 0), (1 << 31, 0)] {
             assert_eq!(zigzag_value(zigzag_delta(value, base), base), value);
             let (value, base) = (u64::from(value) << 32, u64::from(base) << 32 | 7);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_have_the_width_of_their_numbers() {
+    fn deltas_have_the_width_of_their_numbers() {
         for width in [1, 2, 4, 8] {
             let all = u64::MAX >> (64 - 8 * width as u32);
             for (value, base) in [(0, 0), (5, 3), (3, 5), (0, all), (all, 0), (all / 2, all), (77, all / 2)] {

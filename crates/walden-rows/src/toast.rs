@@ -1,4 +1,4 @@
-//! Values in TOAST tables, put together from their chunks.
+//! Values in TOAST tables, reassembled from their chunks.
 //!
 //! Where a chunk's page is known, only its place is kept; the page store has the page. A chunk on a page that is not known is
 //! held itself, as the row that refers to it follows soon.

@@ -67,7 +67,7 @@ impl<'a> Part<'a> {
         let (stored, after) = after.split_at_checked(stored).ok_or_else(cut)?;
         *input = after;
         if crc32c_append(0, stored) != u32::from_le_bytes(*checksum) {
-            return Err(corrupt("cannot read a part: expected another checksum"));
+            return Err(corrupt("cannot read a part: expected the bytes of its checksum"));
         }
         Ok(Part { coder, raw, stored })
     }

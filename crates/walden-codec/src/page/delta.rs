@@ -18,7 +18,7 @@ pub struct DeltaColumns {
 }
 
 impl DeltaColumns {
-    /// Creates them.
+    /// Creates the columns, empty. A model has one set of them for all its images.
     pub fn new<S: Coder>(coder: &mut S) -> Result<DeltaColumns, Corrupt> {
         Ok(DeltaColumns {
             gap: coder.column(Kind::Symbols(Class::ImageDeltas))?,

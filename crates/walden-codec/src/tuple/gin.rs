@@ -125,7 +125,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// Reads one.
+    /// Splits an entry's index tuple; `None` if its lengths do not fit each other or its TIDs cannot be decoded.
     pub fn of(tuple: &'a [u8]) -> Option<Entry<'a>> {
         let (Tid { block, offset_number: count }, info) = (Tid::read(tuple)?, t_info(tuple)?);
         if count == GIN_TREE_POSTING {

@@ -114,7 +114,7 @@ pub struct MultiInsert<'a> {
 }
 
 impl<'a> MultiInsert<'a> {
-    /// Reads them.
+    /// The tuples of a block's data, as far as their lengths fit it.
     pub fn new(data: &'a [u8]) -> MultiInsert<'a> {
         MultiInsert { data, at: 0 }
     }
