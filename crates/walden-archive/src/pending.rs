@@ -200,7 +200,8 @@ fn hidden_name(target: &Path) -> OsString {
     name
 }
 
-fn folder_of(target: &Path) -> &Path {
+/// The folder that a path's file is in; `.` where the path has none.
+pub fn folder_of(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

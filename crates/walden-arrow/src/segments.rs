@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use walden_explain::tally::{Bucket, Buckets};
-use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::rmgr::KindTable;
 use walden_source::inventory::Run;
@@ -149,8 +148,7 @@ pub(crate) fn read_segments<O: Observer>(
         let segment_end = segment_start.plus(size);
         if start == Start::Begun && position > segment_end && bounds.to.is_some_and(|to| to <= segment_end) {
             // The last record continues in a segment that nobody reads otherwise.
-            let geometry = geometry(run);
-            framing.add(Bucket::PageHeader, geometry.header_bytes_between(segment_end, position));
+            framing.add(Bucket::PageHeader, run.geometry().header_bytes_between(segment_end, position));
         }
         match end {
             SegmentEnd::EndOfLog(tail) if start == Start::Begun => {
@@ -236,11 +234,4 @@ fn times_of<O: Observer>(
         },
     );
     times
-}
-
-/// The positions of page headers in a run.
-fn geometry(run: &Run) -> Geometry {
-    let page_bytes = run.segments.first().map_or(Geometry::DEFAULT_PAGE_BYTES, |segment| segment.page_bytes);
-    let default = Geometry::with_default_pages(run.segment_size);
-    Geometry::new(run.segment_size, page_bytes).unwrap_or(default)
 }

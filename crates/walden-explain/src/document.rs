@@ -378,7 +378,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn share(&self, bytes: u64) -> f64 {
-        if self.explanation.file_bytes == 0 { 0.0 } else { bytes as f64 / self.explanation.file_bytes as f64 }
+        self.explanation.share(bytes)
     }
 
     fn tally(&self, tally: &Tally) -> TallyDocument {

@@ -255,6 +255,11 @@ pub struct Cycle {
 }
 
 impl Explanation {
+    /// The share of bytes in those of the files: a fraction, 0 if there are none.
+    pub fn share(&self, bytes: u64) -> f64 {
+        if self.file_bytes == 0 { 0.0 } else { bytes as f64 / self.file_bytes as f64 }
+    }
+
     /// Groups the sums by relation, record kind or database. A view by transaction, time or checkpoint has to be requested before
     /// reading; here it has no rows.
     pub fn view_by(&self, dimensions: &[Dimension]) -> View {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
@@ -140,7 +139,7 @@ impl<'a> Merge<'a> {
         let segment_end = start.plus(run.segment_size.bytes());
         if self.has_range_started && position > segment_end && self.to.is_some_and(|to| to <= segment_end) {
             // The last record continues in a segment that is not read otherwise.
-            let headers = geometry(run).header_bytes_between(segment_end, position);
+            let headers = run.geometry().header_bytes_between(segment_end, position);
             tally.add_framing(false, Bucket::PageHeader, headers);
         }
         match end {
@@ -412,11 +411,4 @@ fn cycles_of(starts: &[(Lsn, i64)], along: &FxHashMap<u32, Along>) -> Vec<Cycle>
     let cycle =
         |(number, start)| Cycle { start, along: along.get(&(number as u32)).copied().unwrap_or_default() };
     starts.enumerate().map(cycle).collect()
-}
-
-/// The positions of page headers in a run.
-fn geometry(run: &Run) -> Geometry {
-    let page_bytes = run.segments.first().map_or(Geometry::DEFAULT_PAGE_BYTES, |segment| segment.page_bytes);
-    let default = Geometry::with_default_pages(run.segment_size);
-    Geometry::new(run.segment_size, page_bytes).unwrap_or(default)
 }

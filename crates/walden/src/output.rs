@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result, bail};
 use tempfile::NamedTempFile;
 use walden_archive::archive::ArchiveError;
-use walden_archive::pending;
+use walden_archive::pending::{self, folder_of};
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
@@ -388,10 +388,6 @@ fn time_of((seconds, nanoseconds): (i64, u32)) -> Option<SystemTime> {
         _ => SystemTime::UNIX_EPOCH.checked_sub(whole)?,
     };
     time.checked_add(Duration::from_nanos(nanoseconds.into()))
-}
-
-fn folder_of(target: &Path) -> &Path {
-    target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn claimed() -> MutexGuard<'static, BTreeSet<PathBuf>> {

@@ -120,7 +120,7 @@ impl<'a> Facts<'a> {
     }
 
     pub fn share(&self, bytes: u64) -> f64 {
-        if self.explanation.file_bytes == 0 { 0.0 } else { bytes as f64 / self.explanation.file_bytes as f64 }
+        self.explanation.share(bytes)
     }
 
     /// A share in percent, as text.

@@ -13,6 +13,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::version::Major;
 
@@ -288,6 +289,14 @@ impl Run {
     /// Where the last segment ends; that of a running server is not full.
     pub fn end(&self) -> Lsn {
         self.segments.last().map_or(Lsn::INVALID, |segment| segment.start.plus(segment.segment_size.bytes()))
+    }
+
+    /// Where page headers and records are in the segments.
+    pub fn geometry(&self) -> Geometry {
+        let first = self.segments.first();
+        let page_bytes = first.map_or(Geometry::DEFAULT_PAGE_BYTES, |segment| segment.page_bytes);
+        let default = Geometry::with_default_pages(self.segment_size);
+        Geometry::new(self.segment_size, page_bytes).unwrap_or(default)
     }
 
     /// Bytes of the segments' files.
