@@ -3,6 +3,7 @@
 //! A standby marks what it received as `.done` without having archived it (`XLogWalRcvClose` in `walreceiver.c`), as the primary was
 //! to do that. If the primary is lost before, nobody does: the archive has a hole although each server says that all is archived.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::Read;
 
@@ -105,7 +106,7 @@ pub struct Compared {
     pub waiting: u64,
     /// Files that the server has, does not archive any more, and the archive lacks.
     pub missing: Vec<Missing>,
-    /// Gaps of the archive that are left.
+    /// Gaps of the archive that are left, but for those of nothing but files that wait.
     pub gaps: Vec<Gap>,
 }
 
@@ -177,12 +178,15 @@ pub fn compare(
         missing: Vec::new(),
         gaps: Vec::new(),
     };
-    let mut missing = Vec::new();
+    let (mut missing, mut waits) = (Vec::new(), BTreeSet::new());
     for one in files.into_iter().filter(|one| complete.holds(one)) {
         compared.compared += 1;
         match (archive.find(one.file)?, one.mark) {
             (Some(_), _) => {}
-            (None, Mark::Ready) => compared.waiting += 1,
+            (None, Mark::Ready) => {
+                compared.waiting += 1;
+                waits.insert(one.file.to_string());
+            }
             (None, Mark::None) if is_before_archive(one.file, listing.as_ref()) => {}
             (None, _) => missing.push(one),
         }
@@ -196,6 +200,8 @@ pub fn compare(
         Err(ArchiveError::Missing(_)) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
+    // Others behind them are archived already, ahead of them.
+    compared.gaps.retain(|gap| !gap.is_new() || gap.count(&waits) < gap.segments);
     Ok(compared)
 }
 

@@ -1,5 +1,6 @@
 //! The archive as its users see it, on real segments.
 
+mod against;
 mod check;
 mod encryption;
 mod faults;

@@ -1,0 +1,76 @@
+//! An archive beside a server that has segments which the archive lacks.
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+
+use walden_archive::against::{Facts, Mark, Outcome, Server, ServerError, ServerFile, compare};
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::{PushOptions, push};
+use walden_format::lsn::Lsn;
+
+use crate::material::{archive, log, pg_wal};
+
+/// A server whose `pg_wal` is a folder.
+struct Local {
+    wal: PathBuf,
+    facts: Facts,
+    marks: Vec<(String, Mark)>,
+}
+
+impl Server for Local {
+    fn facts(&mut self) -> Result<Facts, ServerError> {
+        Ok(self.facts.clone())
+    }
+
+    fn files(&mut self) -> Result<Vec<ServerFile>, ServerError> {
+        let file = |(name, mark): &(String, Mark)| ServerFile {
+            file: ArchivedFile::parse(name).expect("a segment's name"),
+            bytes: 1 << 20,
+            mark: *mark,
+        };
+        Ok(self.marks.iter().map(file).collect())
+    }
+
+    fn open(&mut self, file: ArchivedFile) -> Box<dyn Read + '_> {
+        Box::new(fs::File::open(self.wal.join(file.to_string())).expect("a segment"))
+    }
+}
+
+#[test]
+fn what_waits_is_no_gap_and_what_nobody_archives_is_filled() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 5);
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    // As by a look-ahead that was faster with the fourth than with the third.
+    for number in [0, 1, 3] {
+        push(&archive, &wal.join(&files[number].0), &options).asked.expect("archived");
+    }
+    let system_identifier = archive.identity().expect("one").system_identifier.parse().expect("a number");
+    let facts = Facts {
+        system_identifier,
+        segment_bytes: 1 << 20,
+        timeline: 1,
+        written: Lsn(6 << 20),
+        is_standby: false,
+    };
+    let marks = [Mark::Done, Mark::Done, Mark::Ready, Mark::Done, Mark::Ready];
+    let marks = files.iter().map(|(name, _)| name.clone()).zip(marks).collect();
+    let mut server = Local { wal, facts, marks };
+    let compared = compare(&archive, &mut server, None).expect("an answer");
+    assert!(compared.is_good(), "{compared:?}");
+    assert_eq!((compared.compared, compared.waiting, compared.gaps.len()), (5, 2, 0));
+
+    server.marks[2].1 = Mark::Done;
+    let compared = compare(&archive, &mut server, None).expect("an answer");
+    assert!(!compared.is_good(), "{compared:?}");
+    let missing: Vec<_> = compared.missing.iter().map(|one| (one.file.as_str(), one.outcome)).collect();
+    assert_eq!(missing, [(files[2].0.as_str(), Outcome::Found)]);
+    assert_eq!((compared.waiting, compared.gaps.len()), (1, 1));
+
+    let compared = compare(&archive, &mut server, Some(&options)).expect("an answer");
+    assert!(compared.is_good() && compared.gaps.is_empty(), "{compared:?}");
+    assert_eq!(compared.missing[0].outcome, Outcome::Filled);
+}
