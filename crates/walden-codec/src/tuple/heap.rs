@@ -134,11 +134,9 @@ impl<'a> Iterator for MultiInsert<'a> {
             0 => 0,
             _ => *self.data.get(self.at)?,
         };
-        let at = self.at.next_multiple_of(2);
-        let (fields, rest) = XlMultiInsertTuple::split(self.data.get(at..)?)?;
-        let header = self.data[..at + XlMultiInsertTuple::WIDTH].last_chunk()?;
-        let body = rest.get(..fields.data_len.into())?;
-        self.at = at + XlMultiInsertTuple::WIDTH + body.len();
+        let mut at = self.at.next_multiple_of(2);
+        let (header, body) = XlMultiInsertTuple::take(self.data, &mut at)?;
+        self.at = at;
         Some(MultiInsertTuple { gap, header, body })
     }
 }

@@ -45,6 +45,20 @@ layout! {
     }
 }
 
+impl XlMultiInsertTuple {
+    /// The tuple that begins at `at`, which is advanced to its end: the fields of its header as an [`XlHeapHeader`] has them, and
+    /// what follows the header. `None` if the data has not all of it; `at` stays then.
+    #[inline]
+    pub fn take<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; XlHeapHeader::WIDTH], &'a [u8])> {
+        let data = data.get(*at..)?;
+        let (tuple, rest) = XlMultiInsertTuple::split(data)?;
+        let header = data[..XlMultiInsertTuple::WIDTH].last_chunk()?;
+        let rest = rest.get(..tuple.data_len.into())?;
+        *at += XlMultiInsertTuple::WIDTH + rest.len();
+        Some((header, rest))
+    }
+}
+
 layout! {
     /// `xl_heap_header`: the fields of a tuple's header that redo cannot know. The null bitmap, padding and attributes follow.
     XlHeapHeader[5] {

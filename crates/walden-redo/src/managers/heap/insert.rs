@@ -122,8 +122,8 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
             let number = if is_init { index.checked_add(1) } else { numbers.next() };
             let number = number.ok_or(Misfit("the record has not as many line pointers as heap tuples"))?;
             at += at & 1;
-            let (logged, rest) =
-                multi_tuple(data, &mut at).ok_or(Misfit("the record has not all its heap tuples"))?;
+            let (logged, rest) = XlMultiInsertTuple::take(data, &mut at)
+                .ok_or(Misfit("the record has not all its heap tuples"))?;
             inserter.put(page, number, logged, rest)?;
         }
         if at != data.len() {
@@ -148,17 +148,6 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         visibility_map::set(step, 1, 0, VISIBILITYMAP_VALID_BITS)?;
     }
     Ok(())
-}
-
-/// A heap tuple of a `MULTI_INSERT` (`xl_multi_insert_tuple`): the header's fields and what follows the header.
-#[inline]
-fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_FIELDS_BYTES], &'a [u8])> {
-    let data = data.get(*at..)?;
-    let (tuple, rest) = XlMultiInsertTuple::split(data)?;
-    let logged = data[..XlMultiInsertTuple::WIDTH].last_chunk()?;
-    let rest = rest.get(..tuple.data_len.into())?;
-    *at += XlMultiInsertTuple::WIDTH + rest.len();
-    Some((logged, rest))
 }
 
 /// The heap tuple of an `INSERT`.
