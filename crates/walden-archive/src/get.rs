@@ -47,6 +47,12 @@ pub enum GetError {
 }
 
 impl GetError {
+    /// Whether the file's file system has no space for it.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, GetError::Write { source, .. } if [StorageFull, QuotaExceeded].contains(&source.kind()))
+    }
+
     /// The cause in a word, for logs and metrics.
     pub fn cause(&self) -> &'static str {
         match self {
@@ -177,11 +183,13 @@ pub fn get_after(
         }
         // A file that cannot be written is no trouble of the archive's.
         let mut output = match Incoming::create(target) {
-            Ok(output) => output,
+            Ok(file) => Output { file, failure: None },
             Err(error) => return Ok(Err(error)),
         };
-        decode(archive, file, object, bytes, &mut output)?;
-        Ok(Ok(output))
+        match (decode(archive, file, object, bytes, &mut output), output.failure) {
+            (_, Some(failure)) => Ok(Err(failure)),
+            (decoded, None) => decoded.map(|()| Ok(output.file)),
+        }
     });
     match content.map_err(|source| GetError::Archive { name: name(), source })? {
         None => {
@@ -202,6 +210,28 @@ pub fn get_after(
             }
         }
         Some(output) => output.map_err(write)?.publish().map_err(write),
+    }
+}
+
+/// A file that is written, and what kept it from being so: decoders pass on a copy that they say more about.
+struct Output {
+    file: Incoming,
+    failure: Option<io::Error>,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).map_err(|error| {
+            let kind = error.kind();
+            if kind != io::ErrorKind::Interrupted {
+                self.failure = Some(error);
+            }
+            kind.into()
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

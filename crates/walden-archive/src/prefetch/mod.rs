@@ -2,8 +2,8 @@
 //!
 //! A process of its own fills a *spool*, a folder on the file system of the server's `pg_wal`, from where segments are handed over by
 //! a rename. It goes on while recovery does, and ends by itself when nothing was asked for some time; with recovery, the spool goes too.
-//! Objects never change, so what lies in the spool is right however long it lies there, unless the power fails; of an archive of another
-//! cluster or another place nothing is handed over, as each has a spool of its own.
+//! Objects never change, so what lies in the spool is right however long it lies there, unless the power fails; of an archive in another
+//! place nothing is handed over, as each has a spool of its own, nor of another cluster.
 
 mod schedule;
 mod spool;
@@ -61,13 +61,14 @@ pub fn prefetch(
     options: &PrefetchOptions,
 ) -> Result<(), GetError> {
     let failed = |source| GetError::Archive { name: "segments ahead".to_owned(), source };
-    let bytes = archive.identity().map_err(failed)?.segment_bytes;
-    let Some(size) = SegmentSize::new(bytes) else { return Ok(()) };
-    let should_sync = spool.prepare(bytes).map_err(|source| cannot_write(spool, source))?;
+    let identity = archive.identity().map_err(failed)?;
+    let Some(size) = SegmentSize::new(identity.segment_bytes) else { return Ok(()) };
+    let should_sync = spool.prepare(identity).map_err(|source| cannot_write(spool, source))?;
     let fetcher = Fetcher {
         archive,
         spool,
         should_sync,
+        segment_bytes: size.bytes(),
         schedule: Schedule::new(options.threads),
         outcome: Mutex::new(Outcome::default()),
     };
@@ -96,6 +97,7 @@ struct Fetcher<'a> {
     spool: &'a Spool,
     /// Segments have to be durable before they get their names.
     should_sync: bool,
+    segment_bytes: u64,
     schedule: Schedule<'a>,
     outcome: Mutex<Outcome>,
 }
@@ -132,7 +134,8 @@ impl<'a> Fetcher<'a> {
             }
             let is_due = looked.is_some_and(|looked: Instant| looked.elapsed() > pause);
             if is_due || looked.is_none() {
-                self.look_ahead(&mut way, &mut packs, position, options.segments).map_err(failed)?;
+                let count = options.segments.min(self.spool.room(self.segment_bytes));
+                self.look_ahead(&mut way, &mut packs, position, count).map_err(failed)?;
                 looked = Some(Instant::now());
                 pause *= 1 + u32::from(is_due);
             }

@@ -1,6 +1,7 @@
 //! The folder where segments lie ready.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use walden_format::lsn::SegmentName;
 
-use crate::archive::Archive;
+use walden_source::datadir::ControlFile;
+
+use crate::archive::{Archive, Identity};
 use crate::pending;
 
 /// Segments that lie ready.
@@ -16,16 +19,21 @@ use crate::pending;
 /// They are not synchronised, which would cost recovery more than anything else here: after a power failure a file may have its name and
 /// not its bytes. So the spool notes under which boot of the system it was filled, and what is in it counts only as long as that goes
 /// on. Where the system does not say which boot it is, each segment is synchronised before it gets its name.
+///
+/// A place may get the archive of another cluster. So the spool also notes whose segments it has, and a server that knows its own
+/// identifier takes no others.
 #[derive(Clone, Debug)]
 pub struct Spool {
     folder: PathBuf,
     /// What names the boot.
     boot_id: PathBuf,
+    /// The system identifier of the server beside it, if that can be read.
+    own: Option<u64>,
 }
 
 /// What Linux names each boot by.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The file that says under which boot the spool was filled, and of how many bytes its segments are.
+/// The file that says under which boot the spool was filled, of how many bytes its segments are, and of which cluster.
 const FILLED: &str = "filled";
 /// In place of a boot: segments are synchronised.
 const SYNCHRONISED: &str = "synchronised";
@@ -35,6 +43,8 @@ const POSITION: &str = "position";
 const COMING: &str = "coming";
 /// The file that is locked by the process that fetches.
 const LOCK: &str = "lock";
+/// Segments for which there is space left on the file system whatever lies ready.
+const KEPT_FREE: u64 = 4;
 /// How long a segment is waited for that another process is fetching.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -43,7 +53,22 @@ impl Spool {
     pub fn new(beside: &Path, archive: &Archive) -> Spool {
         let place = blake3::hash(archive.store().location().as_bytes());
         let folder = beside.join(format!("walden-prefetch-{}", &place.to_hex()[..16]));
-        Spool { folder, boot_id: PathBuf::from(BOOT_ID) }
+        let mut spool = Spool { folder, boot_id: PathBuf::from(BOOT_ID), own: None };
+        let control = spool.data_directory().and_then(|data| fs::read(data.join("global/pg_control")).ok());
+        let control = control.and_then(|bytes| ControlFile::parse(&bytes).ok());
+        spool.own = control.map(|control| control.system_identifier);
+        spool
+    }
+
+    /// The folder that would be a server's data directory: its `pg_wal` is beside the spool.
+    fn data_directory(&self) -> Option<&Path> {
+        self.folder.parent()?.parent()
+    }
+
+    /// Whether a server's data directory is there. Otherwise nobody asks for one segment after the other, and nobody would remove what lies
+    /// ready.
+    pub fn is_of_a_server(&self) -> bool {
+        self.data_directory().is_some_and(|data| data.join("PG_VERSION").exists())
     }
 
     /// As on a system that says in this file which boot it is, or in none that can be read.
@@ -146,22 +171,27 @@ impl Spool {
         }
     }
 
-    /// Prepares the spool for segments of so many bytes: what a process left that was killed is removed, and what was there before a
+    /// Prepares the spool for segments of an archive: what a process left that was killed is removed, and what was there before a
     /// power failure may have come in between. Whether each segment has to be synchronised.
     ///
     /// # Errors
     /// The file system's.
-    pub(super) fn prepare(&self, segment_bytes: u64) -> io::Result<bool> {
+    pub(super) fn prepare(&self, of: &Identity) -> io::Result<bool> {
         pending::remove_leftovers_in(&self.folder)?;
         self.announce(std::iter::empty())?;
         let boot = self.boot();
-        if self.filled() != Some((boot.clone(), segment_bytes)) {
+        let filled = Filled {
+            boot: boot.clone(),
+            segment_bytes: of.segment_bytes,
+            system_identifier: of.system_identifier.clone(),
+        };
+        if self.filled().as_ref() != Some(&filled) {
             self.keep(&BTreeSet::new())?;
             if boot == SYNCHRONISED {
                 // What came back after a power failure would count.
                 File::open(&self.folder)?.sync_all()?;
             }
-            self.write(FILLED, &format!("{boot}\n{segment_bytes}\n"))?;
+            self.write(FILLED, &filled.to_string())?;
         }
         Ok(boot == SYNCHRONISED)
     }
@@ -175,11 +205,33 @@ impl Spool {
         }
     }
 
-    /// Under which boot the spool was filled, and of how many bytes its segments are.
-    fn filled(&self) -> Option<(String, u64)> {
-        let text = fs::read_to_string(self.folder.join(FILLED)).ok()?;
-        let (boot, bytes) = text.split_once('\n')?;
-        Some((boot.to_owned(), bytes.trim_end().parse().ok()?))
+    fn filled(&self) -> Option<Filled> {
+        Filled::parse(&fs::read_to_string(self.folder.join(FILLED)).ok()?)
+    }
+
+    /// How many segments of so many bytes may lie ready: the file system is the server's, and keeps some space for it.
+    pub(super) fn room(&self, segment_bytes: u64) -> usize {
+        let Ok(system) = rustix::fs::statvfs(&self.folder) else { return usize::MAX };
+        let free = system.f_bavail.saturating_mul(system.f_frsize) / segment_bytes.max(1);
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let ready = entries.filter_map(|entry| SegmentName::parse(entry.file_name().to_str()?)).count();
+        usize::try_from(free.saturating_sub(KEPT_FREE)).unwrap_or(usize::MAX).saturating_add(ready)
+    }
+
+    /// Ends what fetches ahead and removes what lies ready, for the space that it takes.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn give_way(&self) -> io::Result<()> {
+        let began = Instant::now();
+        let _ = fs::remove_file(self.folder.join(POSITION));
+        // Without a position, the process ends as soon as its threads have what they are fetching.
+        while began.elapsed() < MAX_WAIT && self.lock()?.is_none() {
+            self.keep(&BTreeSet::new())?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.keep(&BTreeSet::new())?;
+        pending::remove_leftovers_in(&self.folder).map(drop)
     }
 
     /// Removes segments that are none of these.
@@ -210,7 +262,7 @@ impl Spool {
     /// Of a server that does not run, nothing is removed. `pg_rewind`, which calls `restore_command` too, lists the files of such a one,
     /// and fails if one of them is gone when it gets to removing it.
     pub fn is_left_over(&self) -> bool {
-        let Some(data) = self.folder.parent().and_then(Path::parent) else { return false };
+        let Some(data) = self.data_directory() else { return false };
         let is_there = |name: &&str| data.join(name).exists();
         self.folder.exists()
             && is_there(&"postmaster.pid")
@@ -231,11 +283,72 @@ impl Spool {
     /// Whether a segment lies ready, whole and as it was written.
     pub(super) fn has(&self, segment: SegmentName) -> bool {
         let Ok(found) = self.path(segment).metadata() else { return false };
-        self.filled().is_some_and(|(boot, bytes)| boot == self.boot() && bytes == found.len())
+        let Some(filled) = self.filled() else { return false };
+        let is_own = self.own.is_none_or(|own| filled.system_identifier == own.to_string());
+        is_own && filled.boot == self.boot() && filled.segment_bytes == found.len()
     }
 
     /// Where a segment lies when it is ready.
     pub(super) fn path(&self, segment: SegmentName) -> PathBuf {
         self.folder.join(segment.to_string())
+    }
+}
+
+/// What the spool was filled with.
+#[derive(PartialEq, Eq)]
+struct Filled {
+    /// The boot of the system that went on.
+    boot: String,
+    /// Bytes of each segment.
+    segment_bytes: u64,
+    /// The cluster whose segments they are.
+    system_identifier: String,
+}
+
+impl Filled {
+    fn parse(text: &str) -> Option<Filled> {
+        let mut lines = text.lines();
+        Some(Filled {
+            boot: lines.next()?.to_owned(),
+            segment_bytes: lines.next()?.parse().ok()?,
+            system_identifier: lines.next()?.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Filled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}\n{}\n", self.boot, self.segment_bytes, self.system_identifier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_of_another_cluster_do_not_count() {
+        let root = tempfile::tempdir().expect("a folder");
+        let segment = SegmentName::parse("000000010000000000000003").expect("a name");
+        let (folder, boot_id) = (root.path().join("spool"), root.path().join("boot_id"));
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(&boot_id, "7a0e").expect("a file");
+        let spool = |own| Spool { folder: folder.clone(), boot_id: boot_id.clone(), own };
+        let identity = |cluster: u64| Identity {
+            walden_archive: 1,
+            system_identifier: cluster.to_string(),
+            segment_bytes: 1 << 20,
+            encryption: None,
+        };
+        spool(None).prepare(&identity(7)).expect("a spool");
+        let put = || fs::write(folder.join(segment.to_string()), vec![0; 1 << 20]).expect("a segment");
+        put();
+        assert!(spool(Some(7)).has(segment) && spool(None).has(segment));
+        assert!(!spool(Some(8)).has(segment));
+        // The archive that is there now is another cluster's.
+        spool(None).prepare(&identity(8)).expect("a spool");
+        assert!(!folder.join(segment.to_string()).exists());
+        put();
+        assert!(spool(Some(8)).has(segment) && !spool(Some(7)).has(segment));
     }
 }

@@ -308,6 +308,8 @@ fn client_options_of_environment() -> ClientOptions {
 fn retries(answer_within: Option<Duration>) -> RetryConfig {
     let mut retries = RetryConfig {
         retry_timeout: answer_within.map_or(REQUEST_TIMEOUT, |limit| limit / 2),
+        // The time decides: a connection that is refused at once would use up any number within seconds.
+        max_retries: usize::MAX,
         ..Default::default()
     };
     if answer_within.is_some() {

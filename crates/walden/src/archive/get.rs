@@ -206,6 +206,8 @@ fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     let ahead = args.prefetch.or(section.prefetch).unwrap_or(PrefetchOptions::default().segments);
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spool = Spool::new(folder, &archive);
+    // By hand, a segment is asked for alone.
+    let ahead = if spool.is_of_a_server() { ahead } else { 0 };
     let ArchivedFile::Segment(segment) = file else {
         // The last file that a server asks for when recovery has ended is a history (`writeTimeLineHistory` in `timeline.c`). If recovery
         // was paused before, the process that fetched ahead is gone; another one removes what it has left.
@@ -229,11 +231,18 @@ fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
         }
     }
     // What comes next is fetched meanwhile; of a file that is not there, nothing does.
-    Ok(get::get_after(&archive, file, target, || {
+    let got = get::get_after(&archive, file, target, || {
         if !is_ahead {
             note();
         }
-    })?)
+    });
+    match got {
+        // What lies ready for later may take the space.
+        Err(error) if ahead > 0 && error.is_full() && spool.give_way().is_ok() => {
+            Ok(get::get(&archive, file, target)?)
+        }
+        other => Ok(other?),
+    }
 }
 
 /// Starts the process that fetches ahead, unless it runs.

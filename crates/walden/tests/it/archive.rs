@@ -188,6 +188,11 @@ fn restore_command_tells_a_missing_file_from_trouble() {
     assert_eq!(get(&repo, name).code, 0);
     assert_eq!(&fs::read(&target).unwrap(), &golden("18.6")[name]);
     fs::remove_file(&target).unwrap();
+    // By hand, beside no server's data directory: nothing is fetched ahead, which nobody would remove.
+    assert_eq!(walden(&["archive", "get", "--repo", text(&repo), name, text(&target)]).code, 0);
+    let is_spool = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("walden-prefetch-");
+    assert!(!fs::read_dir(&wal).unwrap().any(|entry| is_spool(entry.unwrap())));
+    fs::remove_file(&target).unwrap();
     assert_eq!(get(&repo, "00000001000000000000000B").code, 1);
     assert_eq!(get(&repo, "00000002.history").code, 1);
     // A damaged object, a store that cannot be read, an unknown option, a target that cannot be written.

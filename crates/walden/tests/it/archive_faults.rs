@@ -22,6 +22,7 @@ walden_testing::tests! {
     pruning_that_is_killed_at_any_step_loses_nothing,
     a_disk_that_is_full_at_any_step_loses_nothing,
     a_disk_that_fills_up_loses_nothing,
+    what_lies_ready_gives_way_to_what_recovery_asks_for,
     what_may_only_be_read_is_read_and_not_written,
     a_clock_that_was_set_loses_nothing,
 }
@@ -356,6 +357,32 @@ fn a_disk_that_fills_up_loses_nothing() -> Outcome {
     disk.remount("size=64m");
     assert_eq!(walden(&arguments).code, 0);
     assert!(NAMES.iter().all(|name| place.has(name, "packed")) && place.objects().len() == 1);
+    Ok(())
+}
+
+fn what_lies_ready_gives_way_to_what_recovery_asks_for() -> Outcome {
+    let place = Place::archived();
+    let data = place.root.path().join("data");
+    let disk = SmallDisk::mount(&data, "size=32m")?;
+    fs::create_dir_all(data.join("pg_wal")).unwrap();
+    fs::write(data.join("PG_VERSION"), "18\n").unwrap();
+    let target = data.join("pg_wal/RECOVERYXLOG");
+    let get_first = place.arguments(&["get", NAMES[0]], &[&target]);
+    assert_eq!(walden(&get_first).code, 0);
+    let began = std::time::Instant::now();
+    while !files(&data).iter().any(|path| path.ends_with(NAMES[1])) {
+        assert!(began.elapsed().as_secs() < 60, "nothing is fetched ahead");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // Space for what lies ready, and for half of what is asked for.
+    fs::remove_file(&target).unwrap();
+    disk.remount(&format!("size={}k", files_sizes(&data) / 1024 + 512));
+    let again = walden(&get_first);
+    assert_eq!(again.code, 0, "{again:?}");
+    assert!(fs::read(&target).unwrap() == golden("18.6")[NAMES[0]]);
+    // Nothing is left that could give way.
+    let full = walden(&place.arguments(&["get", NAMES[1]], &[&data.join("pg_wal/other")]));
+    assert!(full.code > 125 && full.stderr.contains("cannot write "), "{full:?}");
     Ok(())
 }
 
