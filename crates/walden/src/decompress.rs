@@ -27,8 +27,8 @@ Examples:
       the segment, beside the compressed one, which stays
   walden decompress -o /restore /backup/*.wpk
       all members of packs
-  walden decompress --member 0000000100000A2B000000C5 --stdout march.wpk | pg_waldump ...
-      one member of a pack; it is decoded from the last keyframe before it on
+  walden decompress --member 0000000100000A2B000000C5 -o /tmp march.wpk && pg_waldump /tmp/0000000100000A2B000000C5
+      one member of a pack, for a program that reads files; it is decoded from the last keyframe before it on
   walden decompress - < 0000000100000A2B000000C5.wlz > 0000000100000A2B000000C5
       standard input to standard output
   walden decompress --salvage -o /restore damaged.wpk
@@ -155,10 +155,11 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
 /// Decompresses standard input, member by member.
 fn stream(args: &DecompressArgs) -> Result<ExitCode> {
     let is_alone = args.files.len() == 1 && args.member.is_empty() && !args.salvage;
-    ensure!(
-        is_alone,
-        "cannot use - (standard input) with --member, --salvage or other files, as it is read only once"
-    );
+    if !is_alone {
+        crate::wrong_usage(
+            "cannot use - (standard input) with --member, --salvage or other files, as it is read only once",
+        );
+    }
     let path = Path::new("standard input");
     let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(terminal::Stdout));
     let mut out = stdout.as_ref().map(|stdout| stdout.take(0)).transpose().context(TO_STDOUT)?;

@@ -147,14 +147,8 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     let inventory = sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to })?;
     sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
-    if let [first, .., last] = inventory.runs.as_slice()
-        && first.system_id != last.system_id
-    {
-        let problem = format!(
-            "segments of two clusters: system identifiers {} and {}",
-            first.system_id, last.system_id
-        );
-        return Ok(fail(USAGE, &problem));
+    if let Err(error) = sources::expect_one_cluster(&inventory) {
+        return Ok(fail(USAGE, &error.to_string()));
     }
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");

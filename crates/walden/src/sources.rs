@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use walden_archive::Archive;
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
@@ -37,7 +37,17 @@ impl SourceRange {
 }
 
 /// Finds the segments in sources. An archive is one log, along its newest timeline unless another one is wanted.
+///
+/// A range that ends before it starts is wrong usage.
 pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
+    let is_inverted = match (range.from, range.to) {
+        (Some(Bound::Lsn(from)), Some(Bound::Lsn(to))) => from > to,
+        (Some(Bound::Time(from)), Some(Bound::Time(to))) => from > to,
+        _ => false,
+    };
+    if is_inverted {
+        crate::wrong_usage("--to is before --from: expected a range that ends where it starts or later");
+    }
     let (archives, paths): (Vec<PathBuf>, Vec<PathBuf>) =
         sources.iter().cloned().partition(|path| is_archive(path));
     let archives = archives.iter().map(|place| open_archive(place)).collect::<Result<Vec<_>>>()?;
@@ -60,6 +70,18 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
         eprintln!("note: {note}");
     }
     Ok(found.inventory)
+}
+
+/// Makes sure that the segments are of one cluster: positions, blocks and transactions of another mean something else.
+pub fn expect_one_cluster(inventory: &Inventory) -> Result<()> {
+    let mut clusters = inventory.runs.iter().map(|run| run.system_id);
+    let first = clusters.next();
+    match first.zip(clusters.find(|other| Some(*other) != first)) {
+        Some((one, other)) => bail!(
+            "cannot read segments of two clusters together, with the system identifiers {one} and {other}: name the folder or the segments of one"
+        ),
+        None => Ok(()),
+    }
 }
 
 fn open_archive(place: &Path) -> Result<(String, Archive)> {

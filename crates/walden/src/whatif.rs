@@ -177,6 +177,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let inventory =
         sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
     sources::tell_about(&inventory);
+    sources::expect_one_cluster(&inventory)?;
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
     let run = match &base {
         Some((at, _)) => &inventory.runs[*at],

@@ -68,14 +68,21 @@ impl Needs {
         other.memory_mib <= self.memory_mib && other.blocks <= self.blocks
     }
 
-    /// Needs within so many bytes of memory and of a temporary file.
+    /// Needs within so many bytes of memory and of a temporary file: a quarter of the memory for what is noted of blocks, but for
+    /// what the smallest file takes.
     pub fn within(memory: u64, spill: u64) -> Needs {
-        let blocks = (spill / PAGE).min(memory / 4 / BLOCK_NOTES);
+        let blocks = (spill / PAGE).min(memory.saturating_sub(STATE + 2 * MEMBER) / 4 / BLOCK_NOTES);
         let memory = memory.saturating_sub(blocks * BLOCK_NOTES + MIN_PAGES * PAGE) / MIB;
         Needs {
             memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
         }
+    }
+
+    /// The fewest bytes of memory within which anything can be coded, in steps of MiB.
+    pub(super) fn least_memory(form: FileForm, level: u8) -> u64 {
+        let is_enough = |memory: &u64| Needs::within(*memory, u64::MAX).columns(form, level) > 0;
+        (1..).map(|mib| mib * MIB).find(is_enough).unwrap_or(u64::MAX)
     }
 
     /// Bytes that columns, counted as [`coder::Limits::columns`] counts them, may have when decoding is to stay within the

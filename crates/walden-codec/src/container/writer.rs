@@ -238,11 +238,10 @@ impl<W: Write> Writer<W> {
     fn piece_bytes(&self) -> Result<usize, Error> {
         let WriteOptions { form, level, needs, page_memory, .. } = self.options;
         let allowed = needs.limits(form, level, page_memory).columns.min(PIECE);
-        let least = Needs::of_member(form, level, 1, 0).memory();
         match allowed {
             0 => {
                 let what = "compress for a reader of so little memory";
-                Err(Error::Limit { what, allowed: needs.memory(), found: least })
+                Err(Error::Limit { what, allowed: needs.memory(), found: Needs::least_memory(form, level) })
             }
             bytes => Ok(bytes),
         }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use walden_codec::coder::Form;
-use walden_codec::container::{Error, FileForm, Reader, WriteOptions, Writer};
+use walden_codec::container::{Error, FileForm, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer};
 
 use crate::material::{
     consecutive, first_pages, limits, meta, mixture, noise, options, read, segment, write,
@@ -242,6 +242,33 @@ fn a_segment_that_is_kept_from_being_understood_comes_back() {
 }
 
 /// By then, the parts of the segment that are in columns are gone from memory: it is read again.
+#[test]
+fn anything_comes_back_within_the_least_memory() {
+    const MIB: u64 = 1 << 20;
+    for (form, level, least) in [
+        (FileForm::Segment, 3, 54),
+        (FileForm::Pack, 6, 149),
+        (FileForm::Segment, 7, 223),
+        (FileForm::Pack, 7, 319),
+    ] {
+        let files = [("segment", segment("15.18", "000000010000000000000009"))];
+        let needs = |mib| Needs::within(mib * MIB, 4 << 30);
+        let file = write(WriteOptions { needs: needs(least), ..options(form, level) }, &files).0;
+        let limits = ReadLimits { memory: least * MIB, ..ReadLimits::default() };
+        let mut reader = Reader::open(Cursor::new(&file), limits).unwrap();
+        let head = reader.next().unwrap().unwrap();
+        let mut out = Vec::new();
+        reader.decode(&head, &mut out).unwrap();
+        assert!(out == files[0].1, "{form:?} at level {level}");
+
+        let options = WriteOptions { needs: needs(least - 1), ..options(form, level) };
+        let mut writer = Writer::new(Vec::new(), options);
+        let meta = Meta { name: b"segment".to_vec(), ..Meta::default() };
+        let error = writer.add(meta, false, &mut Cursor::new(&files[0].1)).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("found {}", least * MIB)), "{error}");
+    }
+}
+
 #[test]
 fn a_segment_whose_pages_cannot_be_kept_comes_back() {
     const NAME: &str = "container::a_segment_whose_pages_cannot_be_kept_comes_back";

@@ -111,11 +111,9 @@ fn is_compressed(path: &Path) -> bool {
 /// Opens a regular file. Opening a named pipe would wait for a writer.
 pub fn open(path: &Path) -> Result<(File, Metadata)> {
     let named = || format!("open {}", path.display());
-    ensure!(
-        fs::metadata(path).with_context(named)?.is_file(),
-        "cannot compress {}: expected a regular file",
-        path.display()
-    );
+    let kind = fs::metadata(path).with_context(named)?.file_type();
+    let hint = if kind.is_dir() { ", found a folder: name the files in it" } else { "" };
+    ensure!(kind.is_file(), "cannot read {}: expected a regular file{hint}", path.display());
     let file = File::open(path).with_context(named)?;
     let found = file.metadata().with_context(named)?;
     Ok((file, found))

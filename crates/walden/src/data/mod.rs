@@ -53,6 +53,7 @@ impl LogArgs {
         let range = SourceRange { timeline: self.timeline, from, to: self.to };
         let inventory = sources::open(paths, &range)?;
         sources::tell_about(&inventory);
+        sources::expect_one_cluster(&inventory)?;
         let mut names = names::load(&self.names)?;
         names::check_cluster(&names, &inventory)?;
         let Some(first) = inventory.runs.first() else {
