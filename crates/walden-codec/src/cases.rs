@@ -78,7 +78,6 @@ cases! {
     Planes "planes" "rows transposed into planes",
     PlaneDeltas "plane-deltas" "planes as differences from byte to byte where these are cheaper",
     ConstantPlanes "constant-planes" "planes with the same byte in all rows as that byte",
-    RowSamples "row-samples" "rows stay as they are where a sample compresses better so",
     Words "words" "frequent words of text as numbers",
     WordsInData "words-in-data" "the same in block data and image bytes, at levels 4 to 6",
     Prefixes "prefixes" "zstd with the earlier contents of a class as prefix, in packs",

@@ -12,7 +12,6 @@ use super::content::Content;
 use super::headed::WithHeader;
 use super::plane_cost::Costs;
 use super::transpose::{Plane, Planes, find_varying, transpose};
-use super::zstd_coder::{Compressor, Effort};
 use crate::cases::{Case, Cases};
 use crate::column_kind::Form;
 use crate::leb128::{MAX_LEB128_BYTES, get_leb128, put_leb128};
@@ -53,12 +52,12 @@ impl Layout {
         Layout { cases, body, body_at, ..Layout::default() }
     }
 
-    /// Appends a column in the layout with the smallest estimated size.
-    pub fn push(&mut self, column: &Content, zstd: &mut Compressor) {
+    /// Appends a column: rows as planes, unless they are few.
+    pub fn push(&mut self, column: &Content) {
         match column.form {
             Form::Rows(width) => {
                 let mut joined = std::mem::take(&mut self.joined);
-                self.push_rows(column.joined(&mut joined), width.into(), zstd);
+                self.push_rows(column.joined(&mut joined), width.into());
                 self.joined = joined;
             }
             Form::Symbols | Form::Bytes => {
@@ -67,22 +66,15 @@ impl Layout {
         }
     }
 
-    fn push_rows(&mut self, bytes: &[u8], width: usize, zstd: &mut Compressor) {
+    fn push_rows(&mut self, bytes: &[u8], width: usize) {
         let rows = bytes.len() / width;
         if rows < MIN_ROWS || !self.cases.has(Case::Planes) || !bytes.len().is_multiple_of(width) {
             self.forms.push(LAYOUT_ROWS);
             self.body.extend_from_slice(bytes);
             return;
         }
-        let (forms, body) = (self.forms.len(), self.body.len());
         self.forms.push(LAYOUT_TRANSPOSED);
         self.push_planes(bytes, width);
-        if self.cases.has(Case::RowSamples) && rows_are_better(bytes, &self.body[body..], zstd) {
-            self.forms.truncate(forms);
-            self.body.truncate(body);
-            self.forms.push(LAYOUT_ROWS);
-            self.body.extend_from_slice(bytes);
-        }
     }
 
     fn push_planes(&mut self, bytes: &[u8], width: usize) {
@@ -248,22 +240,6 @@ impl LaidOut<'_> {
     }
 }
 
-/// Text compresses better along the row than across rows: tried on a sample.
-fn rows_are_better(rows: &[u8], planes: &[u8], zstd: &mut Compressor) -> bool {
-    const SAMPLE: usize = 32 << 10;
-    let mut sample = |bytes: &[u8]| {
-        let middle = bytes.len() / 2;
-        let start = middle.saturating_sub(SAMPLE / 2);
-        let sample = &bytes[start..(start + SAMPLE).min(bytes.len())];
-        // Of all of it, if planes were left out.
-        zstd.compress(sample, &[], Effort { level: 1, is_text: false })
-            .map_or(sample.len(), |packed| packed.len()) as u64
-            * bytes.len() as u64
-            / sample.len().max(1) as u64
-    };
-    rows.len() > SAMPLE && sample(rows) < sample(planes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,9 +247,8 @@ mod tests {
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
         let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())), Cases::ALL);
-        let mut zstd = Compressor::default();
         let column = |(form, bytes): &(Form, Vec<u8>)| Content::of(Class::Text, *form, bytes);
-        columns.iter().for_each(|of| layout.push(&column(of), &mut zstd));
+        columns.iter().for_each(|of| layout.push(&column(of)));
         layout.finish().to_vec()
     }
 

@@ -123,7 +123,7 @@ impl Packer {
     fn lay_out(&mut self, columns: &[&mut Content]) -> WithHeader {
         let forms = columns.iter().map(|column| (column.form, column.len()));
         let mut layout = Layout::new(forms, self.cases);
-        columns.iter().for_each(|column| layout.push(column, &mut self.zstd));
+        columns.iter().for_each(|column| layout.push(column));
         layout.finish()
     }
 
