@@ -43,8 +43,7 @@ pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
     let query =
         format!("SELECT name, setting, COALESCE(unit, '') FROM pg_settings WHERE name IN ({settings})");
     for row in rows(&mut client, &query)? {
-        let value = format!("{} {}", text(&row, 1), text(&row, 2)).trim().to_owned();
-        names.settings.insert(text(&row, 0).to_owned(), value);
+        names.settings.insert(text(&row, 0).to_owned(), with_unit(text(&row, 1), text(&row, 2)));
     }
     let mut open_to_connections = Vec::new();
     for row in
@@ -275,10 +274,28 @@ fn one(client: &mut Client, query: &str, notes: &mut Vec<String>) -> Option<Stri
     }
 }
 
+/// A setting and its unit, such as `300 s`. Nothing of the setting is cut off: a `log_line_prefix` usually ends in a space.
+fn with_unit(setting: &str, unit: &str) -> String {
+    if unit.is_empty() { setting.to_owned() } else { format!("{setting} {unit}") }
+}
+
 fn number(row: &SimpleQueryRow, at: usize) -> u32 {
     row.get(at).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 fn text(row: &SimpleQueryRow, at: usize) -> &str {
     row.get(at).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_keep_their_spaces() {
+        assert_eq!(with_unit("300", "s"), "300 s");
+        assert_eq!(with_unit("64", "16MB"), "64 16MB");
+        assert_eq!(with_unit("%m [%p] %x ", ""), "%m [%p] %x ");
+        assert_eq!(with_unit("", ""), "");
+    }
 }

@@ -102,6 +102,9 @@ impl Prefix {
             }
         }
         pattern.push_str(&")?".repeat(open));
+        // Names that were saved without the spaces at a setting's end still fit: the server writes none between the prefix and
+        // the level, so that these are the prefix's, and no escape has another value with them.
+        pattern.push_str(" *");
         pattern.push_str(&format!("(?P<level>{LEVELS}):  ?(?P<text>.*)$"));
         let has = |name: &str| used.contains(&name);
         fields.xid = has("xid");
@@ -240,10 +243,25 @@ mod tests {
         let prefix = Prefix::new("%-8u|%5p|%x%%").unwrap();
         let all = entries(
             |input, each| read(input, &prefix, each),
-            "app     |   77|9% LOG:  x\napp     |   77|9%LOG:  x\n",
+            "app     |   77|9%LOG:  x\napp     |   77|9 LOG:  x\n",
         );
         assert_eq!(all.len(), 1);
         assert_eq!((all[0].user.as_str(), all[0].session.as_str(), all[0].xid), ("app", "77", 9));
         assert!(Prefix::new("%z").is_err() && Prefix::new("%").is_err());
+    }
+
+    #[test]
+    fn a_prefix_fits_without_the_spaces_at_its_end() {
+        let log = "2026-11-20 22:00:00.125 UTC [77] app 1234 LOG:  statement: INSERT INTO t\n\
+                   2026-11-20 22:00:01.125 UTC [78] LOG:  checkpoint starting: time\n";
+        let of = |prefix| {
+            let prefix = Prefix::new(prefix).unwrap();
+            entries(|input, each| read(input, &prefix, each), log)
+        };
+        let all = of("%m [%p] %q%a %x ");
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert_eq!((all[0].application.as_str(), all[0].xid), ("app", 1234));
+        assert_eq!(of("%m [%p] %q%a %x"), all);
+        assert!(of("%m [%p] %q%a %x|").iter().all(|entry| entry.xid == 0));
     }
 }
