@@ -6,7 +6,7 @@ use walden_format::lsn::Lsn;
 
 use crate::advise::{self, Advice, Aim};
 use crate::archive::{ArchiveSize, Compressor};
-use crate::learn::Traced;
+use crate::learn::{Origin, Traced};
 use crate::objects;
 use crate::outcome::Prediction;
 use crate::predict::Forecast;
@@ -299,11 +299,28 @@ fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Predi
             }
         ));
     }
-    if settings.log_hints && !traced.log_hints {
-        note(format!(
+    match (traced.log_hints(), settings.log_hints()) {
+        (false, true) => note(format!(
             "hint bits would be logged: up to {} bytes more, as the WAL does not show which pages are read",
             prediction.hints_at_most
-        ));
+        )),
+        (true, true) if settings.wal_log_hints != traced.wal_log_hints && settings.data_checksums => {
+            note("wal_log_hints changes nothing: data checksums log hint bits as well".into());
+        }
+        (true, false)
+            if forecast
+                .learned
+                .traced
+                .iter()
+                .any(|one| one.name == "data_checksums" && one.from == Origin::Assumed) =>
+        {
+            note(
+                "data checksums are assumed to be off; if they are on (--traced data_checksums=on), hint bits are logged \
+                 without wal_log_hints as well"
+                    .into(),
+            );
+        }
+        _ => {}
     }
     if settings.checkpoint_timeout != traced.checkpoint_timeout && forecast.survey.times.len() < 2 {
         note(

@@ -80,9 +80,10 @@ pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String
         Some((row.name.into(), format!("{number}{}", &unit[digits..])))
     };
     let mut all: Vec<(String, String)> = known.filter_map(one).collect();
-    // Data checksums log hint bits regardless of wal_log_hints.
-    if reported.get("data_checksums").is_some_and(|on| on == "on") {
-        all.push(("data_checksums".into(), "on".into()));
+    // 19 has states between, in which pages are written with checksums (`DataChecksumsNeedWrite`).
+    if let Some(state) = reported.get("data_checksums") {
+        let state = if state == "off" { "off" } else { "on" };
+        all.push(("data_checksums".into(), state.into()));
     }
     all
 }
@@ -100,13 +101,22 @@ pub fn learn(
     settings.segment_size = survey.segment_size;
     let size = show_size(survey.segment_size.bytes());
     let from_headers = "from the segments' headers".into();
+    let mut known = settings.clone();
+    for (name, value) in given {
+        known.set(name, value)?;
+    }
+    let is_given = |name: &str| given.iter().any(|(one, _)| one.trim().eq_ignore_ascii_case(name));
+    let given_hints = GivenHints {
+        wal_log_hints: is_given("wal_log_hints").then_some(known.wal_log_hints),
+        data_checksums: is_given("data_checksums").then_some(known.data_checksums),
+    };
     let mut traced = vec![
         Traced::new("wal_segment_size", size, Origin::Learned, from_headers),
         learn_wal_level(survey, window, &mut settings),
         learn_full_page_writes(survey, window, &mut settings),
         learn_compression(survey, &mut settings),
-        learn_hints(survey, &mut settings),
     ];
+    traced.extend(learn_hints(survey, given_hints, &mut settings));
     learn_checkpoint_settings(survey, &mut settings, &mut traced);
     traced.push(learn_archive_timeout(survey, &mut settings));
     for (name, value) in given {
@@ -206,16 +216,45 @@ fn learn_compression(survey: &Survey, settings: &mut Settings) -> Traced {
     Traced::new("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why)
 }
 
-fn learn_hints(survey: &Survey, settings: &mut Settings) -> Traced {
+/// What is given of the two settings that log hint bits.
+#[derive(Clone, Copy, Default)]
+struct GivenHints {
+    wal_log_hints: Option<bool>,
+    data_checksums: Option<bool>,
+}
+
+fn learn_hints(survey: &Survey, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let records = survey.evidence.hint_records + survey.outside.hint_records;
     let logged = survey.evidence.wal_log_hints.last().map(|(_, on)| *on);
-    let (on, from, why) = match (records, logged) {
-        (1.., _) => (true, Origin::Learned, format!("{records} full-page images for hint bits")),
-        (0, Some(true)) => (true, Origin::Learned, "logged in a record".to_string()),
+    infer_hints(records, logged, given, settings)
+}
+
+/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, and not which: what is given of
+/// one decides for the other.
+fn infer_hints(
+    records: u64,
+    logged: Option<bool>,
+    given: GivenHints,
+    settings: &mut Settings,
+) -> [Traced; 2] {
+    let images = format!("{records} full-page images for hint bits");
+    let are_of_checksums = given.data_checksums.unwrap_or(given.wal_log_hints == Some(false));
+    let (hints, hints_from, hints_why) = match (records, logged) {
+        (_, Some(true)) => (true, Origin::Learned, "logged in a record".to_owned()),
         (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
+        _ if are_of_checksums => {
+            (false, Origin::Assumed, format!("{images}, which data checksums log as well"))
+        }
+        _ => (true, Origin::Learned, format!("{images}, or data checksums are on")),
     };
-    settings.log_hints = on;
-    Traced::new("wal_log_hints", settings.show("wal_log_hints").unwrap_or_default(), from, why)
+    let is_other_off = given.wal_log_hints == Some(false) && given.data_checksums.is_none();
+    let (checksums, checksums_from, checksums_why) = match records {
+        1.. if is_other_off => (true, Origin::Learned, format!("{images}, without wal_log_hints")),
+        _ => (false, Origin::Assumed, "no evidence in the trace".to_owned()),
+    };
+    (settings.wal_log_hints, settings.data_checksums) = (hints, checksums);
+    let traced = |name, from, why| Traced::new(name, settings.show(name).unwrap_or_default(), from, why);
+    [traced("wal_log_hints", hints_from, hints_why), traced("data_checksums", checksums_from, checksums_why)]
 }
 
 /// The value in force at a position, of one that records log now and then.
@@ -409,12 +448,60 @@ fn skipped_requests(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<bool
 
 #[cfg(test)]
 mod tests {
+    use walden_format::version::Major;
+
     use super::*;
+
+    /// What is learned and given of both settings, in order: whether hint bits were logged, and what is contradicted.
+    #[test]
+    fn images_for_hint_bits_are_of_wal_log_hints_or_checksums() {
+        let learn = |records, logged, wal_log_hints, data_checksums| {
+            let mut settings = Settings::default_of(Major::V18);
+            let given = GivenHints { wal_log_hints, data_checksums };
+            let mut traced = infer_hints(records, logged, given, &mut settings).to_vec();
+            for (name, on) in [("wal_log_hints", wal_log_hints), ("data_checksums", data_checksums)] {
+                let Some(on) = on else { continue };
+                settings.set(name, if on { "on" } else { "off" }).unwrap();
+                take_given(name, &settings, &mut traced);
+            }
+            let contradicted: Vec<&str> =
+                traced.iter().filter(|one| one.contradicted).map(|one| one.name).collect();
+            (settings.wal_log_hints, settings.data_checksums, contradicted)
+        };
+        let (on, off) = (Some(true), Some(false));
+        assert_eq!(learn(0, None, None, None), (false, false, vec![]));
+        assert_eq!(learn(9, None, None, None), (true, false, vec![]));
+        assert_eq!(learn(0, on, None, None), (true, false, vec![]));
+        // What a server with checksums reports, and with either setting alone.
+        assert_eq!(learn(9, None, off, on), (false, true, vec![]));
+        assert_eq!(learn(9, off, off, on), (false, true, vec![]));
+        assert_eq!(learn(9, None, None, on), (false, true, vec![]));
+        assert_eq!(learn(9, None, off, None), (false, true, vec![]));
+        assert_eq!(learn(9, None, None, off), (true, false, vec![]));
+        assert_eq!(learn(9, None, on, off), (true, false, vec![]));
+        assert_eq!(learn(9, None, off, off), (false, false, vec!["wal_log_hints"]));
+        assert_eq!(learn(0, on, off, None), (false, false, vec!["wal_log_hints"]));
+    }
+
+    #[test]
+    fn a_server_reports_checksums_by_themselves() {
+        let reported = |state: &str| {
+            let all = [("wal_log_hints", "off"), ("data_checksums", state)];
+            settings_from_server(&all.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+        };
+        let of = |checksums: &str| {
+            [("wal_log_hints", "off"), ("data_checksums", checksums)]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        assert_eq!(reported("on"), of("on"));
+        assert_eq!(reported("off"), of("off"));
+        assert_eq!(reported("inprogress-off"), of("on"));
+    }
 
     #[test]
     fn checkpoint_distances_are_rounded_to_common_settings() {
         for megabytes in [48_u64, 128, 512, 1024, 2048, 4096, 16384] {
-            let mut settings = Settings::default_of(walden_format::version::Major::V15);
+            let mut settings = Settings::default_of(Major::V15);
             settings.max_wal_size = megabytes << 20;
             let segments = settings.checkpoint_segments();
             settings.max_wal_size = roundest_segment_count(segments, 900) << 24;

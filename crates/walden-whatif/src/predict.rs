@@ -615,7 +615,7 @@ impl Job<'_> {
             to: self.question.to,
             redo,
             full_page_writes: traced.full_page_writes,
-            log_hints: traced.log_hints,
+            log_hints: traced.log_hints(),
             level: Level::of(traced.wal_level),
             running,
             requested,

@@ -123,7 +123,6 @@ impl Predicted {
     ) -> Predicted {
         let changed: Vec<(String, String)> = ROWS
             .iter()
-            .filter(|row| row.name != "data_checksums")
             .filter_map(|row| row.show.map(|show| (row.name, show(settings), show(traced))))
             .filter(|(_, now, before)| now != before)
             .map(|(name, now, _)| (name.into(), now))

@@ -22,8 +22,10 @@ pub struct Settings {
     pub full_page_writes: bool,
     /// `wal_compression`
     pub wal_compression: Option<Method>,
-    /// `wal_log_hints`, or data checksums, which log hints as well.
-    pub log_hints: bool,
+    /// `wal_log_hints`
+    pub wal_log_hints: bool,
+    /// Data checksums, which log hint bits as well; see [`Settings::log_hints`].
+    pub data_checksums: bool,
     /// `max_wal_size`, in bytes.
     pub max_wal_size: u64,
     /// `min_wal_size`, in bytes: how many old segments are recycled.
@@ -50,7 +52,9 @@ impl Settings {
             wal_level: if version >= Major::V10 { WalLevel::Replica } else { WalLevel::Minimal },
             full_page_writes: true,
             wal_compression: None,
-            log_hints: version >= Major::V18,
+            wal_log_hints: false,
+            // The default of initdb.
+            data_checksums: version >= Major::V18,
             max_wal_size: 1 << 30,
             min_wal_size: 80 << 20,
             checkpoint_timeout: 300,
@@ -60,6 +64,11 @@ impl Settings {
             skip_threshold: 2 << 20,
             dropped: FxHashSet::default(),
         }
+    }
+
+    /// Whether hint bits are logged (`XLogHintBitIsNeeded`).
+    pub fn log_hints(&self) -> bool {
+        self.wal_log_hints || self.data_checksums
     }
 
     /// Segments from one redo pointer to the next volume-triggered checkpoint request (`CalculateCheckpointSegments`).
@@ -244,11 +253,11 @@ pub static ROWS: &[Row] = &[
         },
         |s| s.wal_level.to_string()
     ),
-    changes!("wal_log_hints", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(
-        s.log_hints
+    changes!("wal_log_hints", ON_OFF, |s, v| on_off(v).map(|on| s.wal_log_hints = on), |s| show_bool(
+        s.wal_log_hints
     )),
-    changes!("data_checksums", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(
-        s.log_hints
+    changes!("data_checksums", ON_OFF, |s, v| on_off(v).map(|on| s.data_checksums = on), |s| show_bool(
+        s.data_checksums
     )),
     changes!(
         "wal_segment_size",
@@ -392,6 +401,22 @@ mod tests {
             let mut old = Settings::default_of(Major::V14);
             assert_eq!(old.set(name, refused), Ok(Effect::Changed));
             assert!(old.validate().is_err(), "{name}={refused}");
+        }
+    }
+
+    #[test]
+    fn checksums_log_hints_without_wal_log_hints() {
+        let mut settings = Settings::default_of(Major::V15);
+        assert!(!settings.log_hints());
+        for (name, value, logs) in [
+            ("data_checksums", "on", true),
+            ("wal_log_hints", "off", true),
+            ("wal_log_hints", "on", true),
+            ("data_checksums", "off", true),
+            ("wal_log_hints", "off", false),
+        ] {
+            assert_eq!(settings.set(name, value), Ok(Effect::Changed));
+            assert_eq!((settings.show(name).as_deref(), settings.log_hints()), (Some(value), logs), "{name}");
         }
     }
 

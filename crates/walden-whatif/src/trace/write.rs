@@ -215,7 +215,7 @@ impl State {
             && record.blocks.iter().all(|block| settings.dropped.contains(&block.relation));
         self.variants[level as usize].is_written
             && !(self.is_unlogged_file && level == Level::Minimal)
-            && (!is_hint || settings.log_hints && self.blocks.iter().any(is_stale))
+            && (!is_hint || settings.log_hints() && self.blocks.iter().any(is_stale))
             && !is_of_dropped
     }
 
@@ -261,7 +261,7 @@ impl State {
                 bytes.compressed_images += u64::from(simulation.settings.wal_compression.is_some());
                 bytes.add_basis(size.basis, size.bytes.into());
             }
-            let bound = simulation.settings.log_hints && !self.plan.log_hints && !block.will_init;
+            let bound = simulation.settings.log_hints() && !self.plan.log_hints && !block.will_init;
             if bound
                 && self.changes.is_changed(state.slot, at)
                 && self.changes.is_stale(state.slot, at, state.is_recent)

@@ -68,7 +68,12 @@ fn pass(replay: Replay, version: Major, choice: u8, settings: usize) -> Pass {
         Settings { wal_compression: Some(Method::Pglz), max_wal_size: 2 << 20, ..traced.clone() },
         Settings { wal_compression: Some(Method::Lz4), wal_level: WalLevel::Logical, ..traced.clone() },
         Settings { wal_compression: Some(Method::Zstd), wal_level: WalLevel::Minimal, ..traced.clone() },
-        Settings { log_hints: !traced.log_hints, archive_timeout: 1, ..traced.clone() },
+        Settings {
+            wal_log_hints: !traced.log_hints(),
+            data_checksums: false,
+            archive_timeout: 1,
+            ..traced.clone()
+        },
         Settings { dropped: [file(1)].into_iter().collect(), ..traced.clone() },
     ];
     let all = all.map(|one| Settings { segment_size: SegmentSize::new(1_u64 << 20).unwrap(), ..one });
