@@ -193,7 +193,8 @@ pub struct Retention {
     pub redo_lsn: Option<String>,
     pub holders: Vec<Holder>,
     pub archiver: Option<ArchiverFailures>,
-    /// Bytes of log written per second in the last minutes.
+    /// Bytes of log written per second in the last minutes; `None` if no segment of the folder was finished in them, which is
+    /// so of an idle server and of one that has written less than a segment.
     pub bytes_per_second: Option<f64>,
     /// Whether the folder grows by all that is written, as a slot or the archiver does not get on.
     pub is_growing: bool,
@@ -402,7 +403,8 @@ fn other_name(name: &str) -> &'static str {
     }
 }
 
-/// How fast the log grows, by when its last segments were written.
+/// How fast the log grows, by when its last segments were finished. That of the current one is no measure: its time is that of its
+/// last write, and nothing says when it was begun.
 fn rate(listing: &Listing, situation: &Situation, current: u64, now: SystemTime) -> Option<f64> {
     let size = situation.segment_size;
     let age = |file: &WalFile| now.duration_since(file.modified?).ok();
@@ -454,4 +456,35 @@ fn remedies(holders: &[Holder], situation: &Situation) -> Vec<Remedy> {
 pub fn disk_of(folder: &Path) -> Option<(u64, u64)> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     Some((stat.f_bavail.checked_mul(stat.f_frsize)?, stat.f_blocks.checked_mul(stat.f_frsize)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_known_once_a_segment_was_finished() {
+        let segment = SegmentSize::DEFAULT.bytes();
+        let situation = Situation {
+            end: Lsn(5 * segment + 1000),
+            segment_size: SegmentSize::DEFAULT,
+            server: ServerState::default(),
+            failures: None,
+            disk: None,
+        };
+        let rate = |files: &[(&str, u64)]| {
+            let files = files.iter().map(|(name, age)| WalFile {
+                name: (*name).to_owned(),
+                bytes: segment,
+                modified: SystemTime::now().checked_sub(Duration::from_secs(*age)),
+            });
+            let listing = Listing { files: files.collect(), ready: HashSet::new() };
+            Retention::new(&listing, &situation).bytes_per_second
+        };
+        let (finished, current) = ("000000010000000000000004", "000000010000000000000005");
+        assert_eq!(rate(&[(current, 1)]), None);
+        assert_eq!(rate(&[(finished, 700), (current, 1)]), None);
+        let found = rate(&[(finished, 100), (current, 1)]).unwrap();
+        assert!((found - 10.0).abs() < 0.5, "{found}");
+    }
 }

@@ -280,7 +280,8 @@ fn text(retention: &Retention) -> String {
 
 fn growth(retention: &Retention) -> String {
     let Some(rate) = retention.bytes_per_second else {
-        return "Nothing was written in the last ten minutes.\n".to_owned();
+        return "How fast it grows is not known: of the segments in it, none was finished in the last ten minutes.\n"
+            .to_owned();
     };
     let per_second = format!("{}/s", bytes(rate as u64));
     let disk = match (retention.disk_free_bytes, retention.disk_bytes) {
