@@ -37,7 +37,7 @@ impl Folders {
 }
 
 /// What keeps a slot's log, and who reads it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Slot {
     /// Its name.
     pub name: String,

@@ -265,6 +265,9 @@ fn text(retention: &Retention) -> String {
         );
     }
     text += &growth(retention);
+    for holder in &retention.holders {
+        text += &slot_text(holder);
+    }
     for backlog in &retention.backlogs {
         text += &backlog_text(backlog);
     }
@@ -297,6 +300,19 @@ fn growth(retention: &Retention) -> String {
     }
 }
 
+/// Who uses a slot, or since when nobody does; nothing if that is not known.
+fn slot_text(holder: &Holder) -> String {
+    let Some(slot) = &holder.slot else { return String::new() };
+    let name = harmless(&holder.name);
+    match (slot.is_lost, slot.active, &slot.client, slot.idle_seconds) {
+        (false, Some(true), Some(client), _) => format!("Slot {name}: used by {}.\n", harmless(client)),
+        (false, Some(false), _, Some(idle)) => {
+            format!("Slot {name}: inactive for {}.\n", seconds(idle as f64))
+        }
+        _ => String::new(),
+    }
+}
+
 fn backlog_text(backlog: &Backlog) -> String {
     let share = |part: u64| {
         let percent = walden_report::units::percent(part as f64 / backlog.bytes.max(1) as f64);
@@ -320,23 +336,74 @@ fn holder_text(holder: &Holder) -> String {
         HolderKind::Recovery => "crash recovery".to_owned(),
         HolderKind::Slot => {
             let Some(slot) = &holder.slot else { return format!("slot {}", holder.name) };
-            let kind = if slot.is_logical { "logical" } else { "physical" };
-            let state = match (slot.is_lost, slot.active, &slot.client) {
-                (true, _, _) => ", lost".to_owned(),
-                (_, Some(true), Some(client)) => format!(", {client}"),
-                (_, Some(true), None) => ", active".to_owned(),
-                (_, Some(false), _) => match slot.idle_seconds {
-                    Some(idle) => format!(", inactive for {}", seconds(idle as f64)),
-                    None => ", inactive".to_owned(),
-                },
-                (_, None, _) => String::new(),
+            // A table omits the middle of a label that is too long: what comes first stays.
+            let state = match (slot.is_lost, slot.active) {
+                (true, _) => "lost ",
+                (_, Some(true)) => "active ",
+                (_, Some(false)) => "inactive ",
+                (_, None) => "",
             };
-            format!("slot {} ({kind}{state})", holder.name)
+            let kind = if slot.is_logical { "logical" } else { "physical" };
+            format!("{state}{kind} slot {}", holder.name)
         }
         HolderKind::Archiver => "not archived yet".to_owned(),
         HolderKind::WalKeepSize => "wal_keep_size".to_owned(),
         HolderKind::Removable => "nothing (until the next checkpoint)".to_owned(),
         HolderKind::Recycled => "files for segments to come".to_owned(),
         HolderKind::Other => holder.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_report::table::shorten;
+    use walden_watch::server::Slot;
+
+    use super::*;
+
+    fn of_slot(name: &str, active: Option<bool>) -> Holder {
+        let slot = Slot {
+            name: name.to_owned(),
+            active,
+            client: active.filter(|active| *active).map(|_| "standby1".to_owned()),
+            idle_seconds: active.filter(|active| !*active).map(|_| 600),
+            ..Slot::default()
+        };
+        Holder {
+            kind: HolderKind::Slot,
+            name: name.to_owned(),
+            files: 1,
+            bytes: 1,
+            holds_bytes: 1,
+            releases_bytes: 0,
+            oldest_seconds: None,
+            slot: Some(slot),
+        }
+    }
+
+    #[test]
+    fn a_slots_state_is_seen_in_a_narrow_table() {
+        // What is left for the first column at 80 columns.
+        let narrow = |name, active| shorten(&holder_text(&of_slot(name, active)), 27);
+        assert_eq!(narrow("s1", Some(false)), "inactive physical slot s1");
+        assert!(narrow("a_long_name_of_a_slot", Some(false)).starts_with("inactive physical "));
+        assert!(narrow("a_long_name_of_a_slot", Some(true)).starts_with("active physical "));
+        assert!(narrow("a_long_name_of_a_slot", None).starts_with("physical slot "));
+        assert_eq!(slot_text(&of_slot("s1", Some(false))), "Slot s1: inactive for 10 min 0 s.\n");
+        assert_eq!(slot_text(&of_slot("s1", Some(true))), "Slot s1: used by standby1.\n");
+        assert_eq!(slot_text(&of_slot("s1", None)), "");
+    }
+
+    #[test]
+    fn growth_is_not_known_without_finished_segments() {
+        let situation = Situation {
+            end: Lsn(1 << 24),
+            segment_size: SegmentSize::DEFAULT,
+            server: ServerState::default(),
+            failures: None,
+            disk: None,
+        };
+        let retention = Retention::new(&Listing::default(), &situation);
+        assert!(growth(&retention).starts_with("How fast it grows is not known"));
     }
 }
