@@ -2,7 +2,8 @@
 //!
 //! One is requested when a segment is finished that is `CheckPointSegments - 1` or more behind the one with the redo pointer
 //! (`XLogCheckpointNeeded`; [`CheckpointSettings::segments`] has the number, as explanations and predictions do), and one begins
-//! `checkpoint_timeout` after the last one began (`CheckpointerMain`).
+//! `checkpoint_timeout` after the last one began (`CheckpointerMain`), except where nothing important was written since: an idle server
+//! skips it (`CreateCheckPoint`).
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, CheckpointSettings};
@@ -28,11 +29,14 @@ pub struct Forecast {
     pub bytes_left: Option<u64>,
     /// Seconds until then at the present rate; `None` at a standstill.
     pub seconds_left_by_volume: Option<f64>,
-    /// Seconds until `checkpoint_timeout`.
+    /// Seconds until `checkpoint_timeout`; `None` once it has passed.
     pub seconds_left_by_time: Option<f64>,
-    /// Seconds until the first of both.
+    /// Whether `checkpoint_timeout` has passed without a checkpoint in the log: an idle server skips it and does not say when it
+    /// looks again, and before PostgreSQL 17 one in progress is not seen.
+    pub is_timeout_passed: bool,
+    /// Seconds until the first of both; `None` if that is not known.
     pub seconds_left: Option<f64>,
-    /// Which one: `volume` or `time`.
+    /// Which one: `volume` or `time`; `None` if that is not known.
     pub cause: Option<&'static str>,
 }
 
@@ -50,9 +54,14 @@ pub fn forecast(
         .map(|settings| size.start_of(size.segment_of(cycle.redo).saturating_add(settings.segments(size))));
     let bytes_left = at.map(|at| at.0.saturating_sub(position.0));
     let by_volume = bytes_left.filter(|_| rate > 0.0).map(|bytes| bytes as f64 / rate);
-    let by_time =
-        settings.zip(seconds_since).map(|(settings, since)| (settings.timeout as f64 - since).max(0.0));
+    let until_timeout = settings.zip(seconds_since).map(|(settings, since)| settings.timeout as f64 - since);
+    let is_timeout_passed = until_timeout.is_some_and(|seconds| seconds <= 0.0);
+    let by_time = until_timeout.filter(|_| !is_timeout_passed);
     let first = match (by_volume, by_time) {
+        // It comes at any time, unless `max_wal_size` is reached already.
+        (volume, None) if is_timeout_passed => {
+            volume.filter(|volume| *volume <= 0.0).map(|volume| (volume, Cause::Volume))
+        }
         (Some(volume), Some(time)) if volume <= time => Some((volume, Cause::Volume)),
         (_, Some(time)) => Some((time, Cause::Time)),
         (Some(volume), None) => Some((volume, Cause::Volume)),
@@ -64,6 +73,7 @@ pub fn forecast(
         bytes_left,
         seconds_left_by_volume: by_volume,
         seconds_left_by_time: by_time,
+        is_timeout_passed,
         seconds_left: first.map(|(seconds, _)| seconds),
         cause: first.map(|(_, cause)| cause.name()),
     }
@@ -94,6 +104,13 @@ mod tests {
         assert_eq!((slow.seconds_left, slow.cause), (Some(290.0), Some("time")));
         let idle = next(20 * segment, 0.0, 1290.0);
         assert_eq!((idle.seconds_left, idle.seconds_left_by_volume), (Some(10.0), None));
+        // An idle server, and one that writes again.
+        for rate in [0.0, 1000.0] {
+            let passed = next(20 * segment, rate, 1300.0);
+            assert_eq!((passed.is_timeout_passed, passed.cause), (true, None));
+            assert_eq!((passed.seconds_left, passed.seconds_left_by_time), (None, None));
+        }
+        assert!(!idle.is_timeout_passed);
         let due = next(50 * segment, 1.0, 9999.0);
         assert_eq!((due.bytes_left, due.seconds_left, due.cause), (Some(0), Some(0.0), Some("volume")));
         let unknown = forecast(cycle, Lsn(6 * segment), size, None, 1.0, 1010.0);

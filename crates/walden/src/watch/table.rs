@@ -128,10 +128,52 @@ fn checkpoint_line(checkpoint: &CheckpointDocument) -> String {
         Some("volume") if next.bytes_left == Some(0) => "; next due by max_wal_size".to_owned(),
         Some("volume") => format!("; next in {left} by max_wal_size"),
         Some(_) => format!("; next in {left} by checkpoint_timeout"),
+        None if next.is_timeout_passed && checkpoint.is_running => String::new(),
+        None if next.is_timeout_passed && next.seconds_left_by_volume.is_none() => {
+            "; checkpoint_timeout has passed: an idle server skips checkpoints".to_owned()
+        }
+        None if next.is_timeout_passed => {
+            "; checkpoint_timeout has passed: the next is due, or in progress".to_owned()
+        }
         None => "; what triggers the next is not known (--set max_wal_size=...)".to_owned(),
     };
     if let Some(left) = next.bytes_left.filter(|left| *left > 0) {
         text += &format!(" ({} to max_wal_size)", bytes(left));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_explain::checkpoints::CheckpointSettings;
+    use walden_format::lsn::{Lsn, SegmentSize};
+    use walden_watch::forecast::{Cycle, forecast};
+
+    use super::*;
+
+    #[test]
+    fn no_time_is_said_of_a_checkpoint_that_an_idle_server_skips() {
+        let settings = CheckpointSettings {
+            timeout: 300,
+            max_wal_size: 1 << 30,
+            completion_target_milli: 900,
+            keeps_one: true,
+        };
+        let cycle = Cycle { redo: Lsn(1 << 24), began: Some(1000.0) };
+        let line = |rate, now, is_running| {
+            let (end, size) = (Lsn((1 << 24) + 120), SegmentSize::DEFAULT);
+            checkpoint_line(&CheckpointDocument {
+                redo: cycle.redo.to_string(),
+                next: forecast(cycle, end, size, Some(settings), rate, now),
+                is_running,
+                max_wal_size: None,
+                checkpoint_timeout_seconds: None,
+                seen: Default::default(),
+            })
+        };
+        assert!(line(0.0, 1290.0, false).contains("; next in 10.0 s by checkpoint_timeout ("));
+        assert!(line(0.0, 1500.0, false).contains("; checkpoint_timeout has passed: an idle server skips"));
+        assert!(line(9.0, 1500.0, false).contains("; checkpoint_timeout has passed: the next is due"));
+        assert!(line(9.0, 1500.0, true).contains(" since the last, in progress ("));
+    }
 }
