@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use walden_whatif::recovery::RecoveryRates;
 
+use crate::output;
+
 /// `$XDG_CONFIG_HOME/walden/recovery.json`, else `~/.config/walden/recovery.json`; `None` without either variable.
 pub fn default_path() -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -18,7 +20,11 @@ pub fn default_path() -> Option<PathBuf> {
 pub fn read(path: &Path) -> Result<RecoveryRates> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("cannot read the rates of recovery: {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| {
+    parse(&text, path)
+}
+
+fn parse(text: &str, path: &Path) -> Result<RecoveryRates> {
+    serde_json::from_str(text).with_context(|| {
         format!(
             "cannot use the rates of recovery in {}: expected what `walden bench redo --calibrate` writes; remove the file or repeat \
              that command",
@@ -27,11 +33,39 @@ pub fn read(path: &Path) -> Result<RecoveryRates> {
     })
 }
 
-/// Reads the default file, if there is one.
+/// Reads the default file, if there is one. Nobody asked for it: one that cannot be read is told of, and does without.
 pub fn read_default() -> Result<Option<RecoveryRates>> {
-    let Some(path) = default_path() else { return Ok(None) };
-    match fs::metadata(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        _ => read(&path).map(Some),
+    default_path().map_or(Ok(None), |path| read_optional(&path))
+}
+
+fn read_optional(path: &Path) -> Result<Option<RecoveryRates>> {
+    match fs::read_to_string(path) {
+        Ok(text) => parse(&text, path).map(Some),
+        Err(error) => {
+            if error.kind() != ErrorKind::NotFound {
+                output::tell(&format!(
+                    "note: cannot read the rates of recovery in {}: {error}; the default rates are used",
+                    path.display()
+                ));
+            }
+            Ok(None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_file_that_cannot_be_read_is_not_needed() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("recovery.json");
+        assert!(read_optional(&missing).unwrap().is_none());
+        // A folder in its place cannot be read, by root neither.
+        assert!(read_optional(folder.path()).unwrap().is_none());
+        assert!(read(folder.path()).is_err());
+        fs::write(&missing, "not rates").unwrap();
+        assert!(read_optional(&missing).is_err());
     }
 }
