@@ -260,6 +260,7 @@ fn objects(args: &WhatifArgs, names: &Names) -> Result<Vec<ObjectChange>> {
     let mut all = Vec::new();
     for name in &args.drop_index {
         let files = Object::find(name, names)?;
+        files.expect(&[RelationKind::Index], ("--drop-index", "an index"))?;
         let table = files.relation.and_then(|index| names.by_oid(index.database, index.table?));
         let table = table.map(|table| Object::of(table, names));
         let indexes = table.as_ref().map(|table| table.indexes(names)).unwrap_or_default();
@@ -276,6 +277,8 @@ fn objects(args: &WhatifArgs, names: &Names) -> Result<Vec<ObjectChange>> {
     });
     for (name, change, what) in tables.chain(fills) {
         let table = Object::find(name, names)?;
+        let option = if matches!(change, Change::AddIndex(_)) { "--add-index" } else { "--fillfactor" };
+        table.expect(&[RelationKind::Table, RelationKind::MaterializedView], (option, "a table"))?;
         all.push(ObjectChange { what, change, indexes: table.indexes(names), table: table.files });
     }
     Ok(all)
@@ -314,6 +317,16 @@ impl<'a> Object<'a> {
     fn of(relation: &'a Relation, names: &Names) -> Object<'a> {
         let files = names.files().filter(|(_, of)| *of == relation).map(|(file, _)| file);
         Object { relation: Some(relation), files: files.collect() }
+    }
+
+    /// Refuses a relation of another kind, where names say which it is.
+    fn expect(&self, kinds: &[RelationKind], (option, expected): (&str, &str)) -> Result<()> {
+        match self.relation {
+            Some(relation) if !kinds.contains(&relation.kind) => {
+                bail!("cannot use {option}: expected {expected}, found the {} {relation}", relation.kind)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The files of its indexes.
@@ -436,4 +449,54 @@ fn parse_sweep(text: &str) -> Result<Sweep, String> {
         Settings::default_of(Major::V19).set(&name, value).map_err(|error| error.to_string())?;
     }
     Ok(Sweep { name, values })
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_source::names::Persistence;
+
+    use super::*;
+
+    #[test]
+    fn changes_are_of_relations_that_can_have_them() {
+        let mut names = Names::default();
+        let all = [
+            ("orders", RelationKind::Table),
+            ("orders_pkey", RelationKind::Index),
+            ("orders_id_seq", RelationKind::Sequence),
+            ("totals", RelationKind::MaterializedView),
+            ("pg_toast_1", RelationKind::Toast),
+        ];
+        for (oid, (name, kind)) in (20_000..).zip(all) {
+            let relation = Relation {
+                database: 5,
+                shared: false,
+                oid,
+                schema: "public".to_owned(),
+                name: name.to_owned(),
+                kind,
+                persistence: Persistence::Permanent,
+                access_method: None,
+                table: None,
+                partition_of: None,
+                scans: None,
+                is_required: None,
+            };
+            names.add(relation, Some(RelFileLocator { tablespace: 1663, database: 5, relation: oid }));
+        }
+        let is_index = |name: &str| {
+            let found = Object::find(name, &names).unwrap();
+            found
+                .expect(&[RelationKind::Index], ("--drop-index", "an index"))
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(is_index("orders_pkey"), Ok(()));
+        assert_eq!(is_index("1663/5/20001"), Ok(()));
+        // What no names are known of may be an index.
+        assert_eq!(is_index("1663/5/29999"), Ok(()));
+        let refused = "cannot use --drop-index: expected an index, found the table orders";
+        assert_eq!(is_index("public.orders"), Err(refused.to_owned()));
+        assert_eq!(is_index("1663/5/20000"), Err(refused.to_owned()));
+        assert!(["orders_id_seq", "totals", "pg_toast_1"].iter().all(|name| is_index(name).is_err()));
+    }
 }
