@@ -12,6 +12,7 @@ pub mod history;
 pub mod inventory;
 pub mod names;
 pub mod open;
+pub mod regular_file;
 pub mod replay;
 pub mod replication;
 pub mod scan;

@@ -21,6 +21,7 @@ use walden_format::page::{LONG_HEADER, PageHeader};
 
 use crate::compressed::Members;
 pub use crate::compression::Compression;
+use crate::regular_file;
 use crate::segment_file::SegmentFile;
 use crate::store::FileRange;
 
@@ -99,10 +100,10 @@ pub fn identify(path: &Path) -> io::Result<Result<Compression, Foreign>> {
 /// Opens a file that is no segment, decompressed if it is compressed in a way that its first bytes show.
 ///
 /// # Errors
-/// The file system's, with the file's name.
+/// The file system's, with the file's name; anything but a regular file.
 pub(crate) fn open_text(path: &Path) -> io::Result<Box<dyn Read + Send>> {
     let named = |error| explain(path, Compression::None, error);
-    let file = File::open(path).map_err(named)?;
+    let file = regular_file::open(path).map_err(named)?;
     let raw = read_start(&mut &file, 16).map_err(named)?;
     let known = SIGNATURES.iter().find(|(bytes, _)| raw.starts_with(bytes));
     match known {

@@ -1,13 +1,16 @@
 //! The file with this machine's rates of recovery: written by `walden bench redo --calibrate`, read by `walden whatif`.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use walden_source::regular_file;
 use walden_whatif::recovery::RecoveryRates;
 
 use crate::output;
+
+/// The largest file of rates that is read; they have a few kilobytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// `$XDG_CONFIG_HOME/walden/recovery.json`, else `~/.config/walden/recovery.json`; `None` without either variable.
 pub fn default_path() -> Option<PathBuf> {
@@ -18,9 +21,14 @@ pub fn default_path() -> Option<PathBuf> {
 
 /// Reads a file of rates.
 pub fn read(path: &Path) -> Result<RecoveryRates> {
-    let text = fs::read_to_string(path)
-        .with_context(|| format!("cannot read the rates of recovery: {}", path.display()))?;
+    let text =
+        read_text(path).with_context(|| format!("cannot read the rates of recovery: {}", path.display()))?;
     parse(&text, path)
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let content = regular_file::read(path, MAX_BYTES)?;
+    String::from_utf8(content).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 fn parse(text: &str, path: &Path) -> Result<RecoveryRates> {
@@ -39,7 +47,7 @@ pub fn read_default() -> Result<Option<RecoveryRates>> {
 }
 
 fn read_optional(path: &Path) -> Result<Option<RecoveryRates>> {
-    match fs::read_to_string(path) {
+    match read_text(path) {
         Ok(text) => parse(&text, path).map(Some),
         Err(error) => {
             if error.kind() != ErrorKind::NotFound {
@@ -65,7 +73,7 @@ mod tests {
         // A folder in its place cannot be read, by root neither.
         assert!(read_optional(folder.path()).unwrap().is_none());
         assert!(read(folder.path()).is_err());
-        fs::write(&missing, "not rates").unwrap();
+        std::fs::write(&missing, "not rates").unwrap();
         assert!(read_optional(&missing).is_err());
     }
 }

@@ -21,8 +21,11 @@ use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
 
 use super::{FollowError, Follower, GapReason, MAX_POLL_BYTES, News, Polled};
 use crate::history::History;
+use crate::regular_file;
 use crate::timelines::{Stretch, timeline_of};
 
+/// The largest history of a timeline that is read; one has a line for each of its ancestors.
+const MAX_HISTORY: u64 = 16 << 20;
 /// Bytes read at first: mostly enough for what was written since.
 const FIRST_WINDOW: usize = 32 << 10;
 /// Bytes read at a time.
@@ -396,9 +399,12 @@ fn last_valid_page(folder: &Path, name: SegmentName, info: StreamInfo) -> Result
 
 fn open(folder: &Path, name: SegmentName) -> Result<Option<File>, FollowError> {
     let path = folder.join(name.to_string());
-    match File::open(&path) {
+    match regular_file::open(&path) {
         Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // What is no regular file is no segment, whatever its name.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+            Ok(None)
+        }
         Err(error) => Err(FollowError::Io { path, error }),
     }
 }
@@ -429,11 +435,27 @@ fn newest_descendant(folder: &Path, of: Timeline) -> Result<Option<History>, Fol
             continue;
         }
         // One that is half-written is read again.
-        let Ok(content) = fs::read(&path) else { continue };
+        let Ok(content) = regular_file::read(&path, MAX_HISTORY) else { continue };
         newest = match History::parse(timeline, &content) {
             Ok(history) if history.end_of(of).is_some() => Some(history),
             _ => newest,
         };
     }
     Ok(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_no_segment_whatever_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["000000010000000000000001", "00000002.history"] {
+            regular_file::make_fifo(&folder.path().join(name));
+        }
+        let error = FolderFollower::at_end(folder.path()).unwrap_err();
+        assert!(matches!(error, FollowError::NoWal { .. }), "{error}");
+        assert!(newest_descendant(folder.path(), 1).unwrap().is_none());
+    }
 }

@@ -1,7 +1,6 @@
 //! Names in a file; [`Names::write`] describes its form.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use super::{
     Column, Database, Missing, NamedFile, Names, NamesError, Origin, Persistence, Relation, RelationKind,
     Type,
 };
+use crate::regular_file;
 
 const FORM: u32 = 1;
 
@@ -232,7 +232,7 @@ fn type_row(database: u32, of: &Type) -> TypeRow {
 }
 
 pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
-    let file = File::open(path).map_err(|error| NamesError::File { path: path.to_owned(), error })?;
+    let file = regular_file::open(path).map_err(|error| NamesError::File { path: path.to_owned(), error })?;
     let format = |what: String| NamesError::Format { path: path.to_owned(), what };
     let saved: Saved =
         serde_json::from_reader(BufReader::new(file)).map_err(|error| match error.io_error_kind() {

@@ -241,6 +241,17 @@ mod tests {
     }
 
     #[test]
+    fn a_log_must_be_a_regular_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("postgresql.log");
+        crate::regular_file::make_fifo(&fifo);
+        let error = read(&fifo, None, &mut |_| ()).unwrap_err().to_string();
+        assert!(error.ends_with("postgresql.log: expected a regular file"), "{error}");
+        assert!(first_time(&fifo, None).is_err());
+        assert!(crate::names::Names::load(&fifo).is_err());
+    }
+
+    #[test]
     fn ports_are_left_out() {
         assert_eq!(without_port("10.0.0.1:5432"), "10.0.0.1");
         assert_eq!(without_port("10.0.0.1(5432)"), "10.0.0.1");

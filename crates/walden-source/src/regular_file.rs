@@ -1,0 +1,64 @@
+//! Files that must be regular ones.
+//!
+//! To open a FIFO waits until somebody writes into it, and a device such as `/dev/zero` has no end.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Opens a regular file for reading, without waiting for anybody.
+///
+/// # Errors
+/// The file system's, and [`io::ErrorKind::InvalidInput`] for anything but a regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    // The flag changes nothing for a regular file.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
+    }
+    Ok(file)
+}
+
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+/// Those of [`open`], and [`io::ErrorKind::FileTooLarge`].
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    open(path)?.take(most.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > most {
+        let text = format!("expected a file of at most {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+pub(crate) fn make_fifo(path: &Path) {
+    // `mkfifoat` of rustix is not there on all systems.
+    let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_read_and_only_so_much() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, fifo) = (folder.path().join("file"), folder.path().join("fifo"));
+        std::fs::write(&file, "12345").unwrap();
+        make_fifo(&fifo);
+        assert_eq!(read(&file, 5).unwrap(), b"12345");
+        assert_eq!(read(&file, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        for other in [&fifo, folder.path(), Path::new("/dev/zero")] {
+            assert_eq!(open(other).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{}", other.display());
+        }
+        assert_eq!(open(&folder.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
