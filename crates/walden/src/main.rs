@@ -190,12 +190,27 @@ fn parse() -> Arguments {
 
 /// Ends the process with the message and exit status of any other wrong usage.
 fn wrong_usage(text: &str) -> ! {
-    Arguments::command().error(ErrorKind::ArgumentConflict, text).exit()
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    named_command(words).error(ErrorKind::ArgumentConflict, text).exit()
+}
+
+/// The command that the first words name, whose usage an error shows.
+fn named_command(words: impl Iterator<Item = String>) -> clap::Command {
+    let mut command = Arguments::command();
+    command.build();
+    let mut named = &command;
+    for word in words {
+        match named.find_subcommand(&word) {
+            Some(next) => named = next,
+            None => break,
+        }
+    }
+    named.clone()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Arguments;
+    use super::{Arguments, named_command};
     use clap::{Command, CommandFactory};
 
     fn all(command: &Command) -> Vec<&Command> {
@@ -205,6 +220,22 @@ mod tests {
     #[test]
     fn definitions_of_commands_and_options_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_shows_the_usage_of_its_command() {
+        let usage = |line: &str| {
+            let mut command = named_command(line.split(' ').map(str::to_owned));
+            command.error(clap::error::ErrorKind::ArgumentConflict, "no").to_string()
+        };
+        for (line, expected) in [
+            ("explain --by user", "Usage: walden explain "),
+            ("diff a", "Usage: walden diff "),
+            ("archive get x", "Usage: walden archive get "),
+            ("--version", "Usage: walden <COMMAND>"),
+        ] {
+            assert!(usage(line).contains(expected), "{}", usage(line));
+        }
     }
 
     /// Lines of text in the help are whole paragraphs: the terminal's width decides where they break.

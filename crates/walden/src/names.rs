@@ -12,7 +12,13 @@ pub fn load(sources: &[String]) -> Result<Names> {
     for source in sources {
         let path = std::path::Path::new(source);
         let more = if path.is_file() {
-            Names::load(path).with_context(|| format!("cannot read names from {source}"))?
+            Names::load(path)?
+        } else if path.exists() {
+            bail!(
+                "cannot read names from {source}: expected a file that --save-names made, found no regular file"
+            )
+        } else if source.is_empty() {
+            bail!("--names is empty: expected a connection string or a file that --save-names made")
         } else if looks_like_path(source) {
             bail!(
                 "{source}: no such file (--names takes a connection string or a file that --save-names made)"

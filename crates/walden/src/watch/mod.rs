@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use regex::Regex;
 use walden_explain::document::{Context, Document};
@@ -57,7 +58,7 @@ Exit status: 0 done or stopped, 2 wrong usage, 3 the log cannot be read.";
 #[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
     /// A server's data directory or its pg_wal folder, or a connection string for replication
-    #[arg(value_name = "PGDATA|PG_WAL|DSN", env = "PGDATA")]
+    #[arg(value_name = "PGDATA|PG_WAL|DSN", env = "PGDATA", value_parser = NonEmptyStringValueParser::new())]
     source: String,
 
     /// Names of tables and indexes: a connection string, read again when files are created or dropped, or a file written by
