@@ -33,10 +33,8 @@ fn head(document: &Document, look: Look) -> String {
     let over = trace.seconds.map_or(String::new(), |seconds| format!(" in {}", units::seconds(seconds)));
     let check = &document.self_check;
     let wrong = check.diagnostics.missing_images + check.diagnostics.unexpected_images;
-    format!(
-        "{}\n  {} to {}, PostgreSQL {}: {}{over}, {} records, {} images after checkpoints, checkpoints: {}\n  self-check: \
-         its own settings predicted give {} ({}), checkpoints: {}; the rule for images was right {} of {} times\n",
-        look.heading("The trace"),
+    let of_trace = format!(
+        "  {} to {}, PostgreSQL {}: {}{over}, {} records, {} images after checkpoints, checkpoints: {}",
         trace.from,
         trace.to,
         trace.version,
@@ -44,12 +42,17 @@ fn head(document: &Document, look: Look) -> String {
         units::count(trace.records),
         units::count(trace.images),
         causes(&trace.checkpoints),
+    );
+    let of_check = format!(
+        "  self-check: its own settings predicted give {} ({}), checkpoints: {}; the rule for images was right {} of {} times",
         units::bytes(check.predicted_bytes),
         signed(check.error, 2),
         causes(&check.checkpoints),
         units::count(check.diagnostics.decisions - wrong.min(check.diagnostics.decisions)),
         units::count(check.diagnostics.decisions),
-    )
+    );
+    let [of_trace, of_check] = [of_trace, of_check].map(|line| wrap(&line, look.width, 4));
+    format!("{}\n{of_trace}\n{of_check}\n", look.heading("The trace"))
 }
 
 fn settings(document: &Document, look: Look) -> String {
@@ -137,14 +140,16 @@ fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
         .collect();
     let mut text = table(look, "Where it goes", ("", &["now", "then", "change"]), &rows);
     let [exact, reconstructed, sampled, estimated] = only.shares;
-    text.push_str(&format!(
+    let shares = format!(
         "  of what is predicted, {} is in the trace as it would be, {} follows from replayed pages, {} from a sample of \
-         images, {} is estimated\n",
+         images, {} is estimated",
         units::percent(exact),
         units::percent(reconstructed),
         units::percent(sampled),
         units::percent(estimated)
-    ));
+    );
+    text.push_str(&wrap(&shares, look.width, 4));
+    text.push('\n');
     if let Some(hour) = only.segments_per_hour {
         text.push_str(&format!("  {} segments, {hour:.0} an hour\n", units::count(only.segments)));
     }

@@ -147,13 +147,13 @@ fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
         row.name,
         settings.show(row.name).unwrap_or_default(),
         Origin::Given,
-        "given with the trace".into(),
+        "on the command line or by the server".into(),
     );
     match traced.iter_mut().find(|traced| traced.name == row.name) {
         Some(known) => {
             // A server's settings of today need not be those of the time when it wrote the log.
             if known.from == Origin::Learned && known.value != given.value {
-                given.why = format!("given; the trace shows {}: {}", known.value, known.why);
+                given.why = format!("the trace shows {}: {}", known.value, known.why);
                 given.contradicted = true;
             }
             *known = given;

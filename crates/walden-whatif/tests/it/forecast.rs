@@ -286,7 +286,7 @@ fn a_given_setting_that_the_trace_contradicts_is_marked() {
         let row = forecast.learned.traced.iter().find(|row| row.name == "wal_compression").unwrap();
         (row.contradicted, row.why.clone())
     };
-    assert_eq!(forecast("lz4"), (false, "given with the trace".into()));
+    assert_eq!(forecast("lz4"), (false, "on the command line or by the server".into()));
     let (contradicted, why) = forecast("off");
     assert!(contradicted && why.contains("the trace shows lz4"), "{why}");
 }
