@@ -164,7 +164,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let version = std::fs::read_to_string(data.join("PG_VERSION")).context("cannot read PG_VERSION")?;
     let bin = find_programs(options.bin.as_deref(), version.trim())?;
     let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone() };
-    server.configure(&copied, options)?;
+    server.configure(&copied, archive.segment_size()?, options)?;
     let first = first_segment(archive, &start)?;
     server.check_restore_command(first)?;
     let log = log_from(archive, &start, options.timeline)?;

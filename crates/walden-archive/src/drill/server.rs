@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use postgres::{Client, Config, NoTls};
 use rustix::process::Signal;
-use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_server::account;
 use walden_server::folder::{PORT, tail};
 use walden_server::guard::Guard;
@@ -59,13 +59,13 @@ impl Server {
     }
 
     /// Writes the configuration and the script that fetches files.
-    pub fn configure(&self, copied: &DataDir, options: &DrillOptions) -> Result<()> {
+    pub fn configure(&self, copied: &DataDir, size: SegmentSize, options: &DrillOptions) -> Result<()> {
         let dir = self.guard.dir();
         let socket = dir.join("s");
         fs::create_dir(&socket).context("cannot make a folder for the socket")?;
         self.write_restore_script(&options.restore_command)?;
         let data = self.data();
-        let text = self.settings(copied, options, &socket)?;
+        let text = self.settings(copied, size, options, &socket)?;
         fs::write(data.join("postgresql.conf"), text).context("cannot write postgresql.conf")?;
         // Only the account that the server runs as, and root, can enter the folder of the socket.
         fs::write(data.join("pg_hba.conf"), "local all all trust\n").context("cannot write pg_hba.conf")?;
@@ -74,7 +74,13 @@ impl Server {
         account::chown_all(dir)
     }
 
-    fn settings(&self, copied: &DataDir, options: &DrillOptions, socket: &Path) -> Result<String> {
+    fn settings(
+        &self,
+        copied: &DataDir,
+        size: SegmentSize,
+        options: &DrillOptions,
+        socket: &Path,
+    ) -> Result<String> {
         let sizes = copied.control().sizes;
         let (script, _) = self.restore();
         // PostgreSQL replaces %f and %p, and %% by %.
@@ -106,6 +112,7 @@ impl Server {
             ("timezone", "UTC".into()),
             ("log_timezone", "UTC".into()),
         ];
+        settings.extend(wal_sizes(size));
         if self.version.major >= 17 {
             settings.push(("event_triggers", "off".into()));
         }
@@ -310,7 +317,32 @@ impl Server {
     }
 }
 
+/// `min_wal_size` and `max_wal_size`: PostgreSQL's defaults, or more for large segments. The server needs room for two segments in each
+/// (`ReadControlFile` in `xlog.c`), which 80 MB are not for segments of 64 MB, nor 1 GB for segments of 1 GB.
+fn wal_sizes(size: SegmentSize) -> [(&'static str, String); 2] {
+    let segment = size.bytes() >> 20;
+    let megabytes = |default: u64, segments: u64| format!("{}MB", default.max(segments * segment));
+    [("min_wal_size", megabytes(80, 2)), ("max_wal_size", megabytes(1024, 4))]
+}
+
 /// A word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wal_sizes_fit_segments_of_all_sizes() {
+        for bytes in (20..=30).map(|shift| 1_u64 << shift) {
+            let sizes = wal_sizes(SegmentSize::new(bytes).unwrap());
+            let megabytes = sizes.map(|(_, value)| value.strip_suffix("MB").unwrap().parse::<u64>().unwrap());
+            assert!(megabytes.iter().all(|&size| size >= 2 * (bytes >> 20)), "{bytes}: {megabytes:?}");
+            assert!(megabytes[0] < megabytes[1], "{bytes}: {megabytes:?}");
+        }
+        let default = [("min_wal_size", "80MB".to_owned()), ("max_wal_size", "1024MB".to_owned())];
+        assert_eq!(wal_sizes(SegmentSize::DEFAULT), default);
+    }
 }

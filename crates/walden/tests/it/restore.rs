@@ -20,6 +20,7 @@ walden_testing::tests! {
     files_are_exported_and_none_is_replaced,
     an_archive_of_15_is_read_replayed_and_restored,
     an_archive_of_17_is_read_replayed_and_restored,
+    a_drill_has_room_for_large_segments,
     an_interrupted_drill_leaves_nothing,
 }
 
@@ -437,6 +438,39 @@ fn drill_across_the_switch(archived: &Archived, rows: i64) {
         assert_eq!(drill["timeline"], 3, "{more:?}: {drill:#}");
     }
     assert_ne!(rows, on_first[2]);
+}
+
+/// The defaults of `min_wal_size` and `max_wal_size` are too small for segments of 64 MB and of 1 GB; the former are tried.
+fn a_drill_has_room_for_large_segments() -> Outcome {
+    let primary = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(64).start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("repo").unwrap();
+    make_archive(&repo);
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.restart(StopMode::Fast).unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    primary.start().unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t AS SELECT generate_series(1, 1000) i").unwrap();
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    primary.stop(StopMode::Fast).unwrap();
+    let bin = &primary.installation().bin_dir;
+    let all = ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(bin)];
+    let count = ["--no-amcheck", "--query", "SELECT count(*) FROM t", "--format", "json"];
+    let size = ["--query", "SHOW min_wal_size"];
+    // What the user sets counts.
+    for (more, expected) in [(&[][..], "128MB"), (&["--set", "min_wal_size=256MB"], "256MB")] {
+        let drill = json(&[&all[..], &count, &size, more].concat());
+        let values: Vec<&Value> =
+            (0..2).map(|query| &drill["checked"]["queries"][query]["rows"][0][0]).collect();
+        assert_eq!(values, ["1000", expected], "{drill:#}");
+    }
+    Ok(())
 }
 
 /// Ctrl-C while the server recovers or is checked.
