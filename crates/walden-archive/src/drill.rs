@@ -165,9 +165,8 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let bin = find_programs(options.bin.as_deref(), version.trim())?;
     let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone() };
     server.configure(&copied, archive.segment_size()?, options)?;
-    let first = first_segment(archive, &start)?;
-    server.check_restore_command(first)?;
     let log = log_from(archive, &start, options.timeline)?;
+    server.check_restore_command(first_segment(&log, &start))?;
     // How many segments recovery to the end asks for, more or less.
     let segments = log.segments.len() as u64;
     let recovering = Instant::now();
@@ -204,10 +203,14 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     })
 }
 
-/// The segment that recovery asks for first.
-fn first_segment(archive: &Archive, start: &BackupStart) -> Result<SegmentName> {
-    let size = archive.segment_size()?;
-    Ok(SegmentName::new(start.timeline.unwrap_or(1), size.segment_of(start.start), size))
+/// The segment that recovery starts in. PostgreSQL asks for it on the newest timeline that may have it, and on older ones if that does
+/// not (`XLogFileReadAnyTLI` in `xlogrecovery.c`): a backup of a standby that was promoted soon after starts in the segment of the
+/// switch, which its own timeline has as a `.partial` at most.
+fn first_segment(log: &Log, start: &BackupStart) -> SegmentName {
+    let number = log.size.segment_of(start.start);
+    let first = log.segments.first().filter(|first| first.number == number && !first.is_partial);
+    let of_start = || SegmentName::new(start.timeline.unwrap_or(1), number, log.size);
+    first.map_or_else(of_start, |first| first.name)
 }
 
 /// The log that recovery replays, if it gets to the end.
@@ -243,4 +246,38 @@ fn find_programs(bin: Option<&Path>, major: &str) -> Result<(PathBuf, Version)> 
     bail!(
         "cannot find a server for the backup: expected PostgreSQL {wanted}, found {found}\nhint: install it, or name the folder of its programs with --bin"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::lsn::{Lsn, SegmentSize};
+    use walden_source::timelines::Stretch;
+
+    use super::*;
+    use crate::log::LogSegment;
+    use crate::name::{ArchivedFile, Object};
+
+    #[test]
+    fn recovery_starts_in_the_segment_of_the_newest_timeline_that_has_it() {
+        let size = SegmentSize::DEFAULT;
+        let name = |timeline, number| SegmentName::new(timeline, number, size);
+        // A backup of a standby that was promoted in the same segment.
+        let end = Some(Lsn(0x1200_02B8));
+        let stretches = vec![Stretch { timeline: 1, end }, Stretch { timeline: 2, end: None }];
+        let log = |timeline, is_partial| {
+            let name = name(timeline, 0x12);
+            let object = Object::File(ArchivedFile::Segment(name));
+            let segment = LogSegment { name, number: 0x12, is_partial, object, bytes: 1 };
+            Log { size, stretches: stretches.clone(), segments: vec![segment] }
+        };
+        let backup = |start| {
+            let timeline = Some(1);
+            BackupStart { start: Lsn(start), timeline, end: None, system_identifier: None }
+        };
+        let first = |log: &Log, start| first_segment(log, &backup(start));
+        assert_eq!(first(&log(2, false), 0x1200_0098), name(2, 0x12));
+        // Without one, the backup's own is looked for and named.
+        assert_eq!(first(&log(1, true), 0x1200_0098), name(1, 0x12));
+        assert_eq!(first(&log(2, false), 0x1100_0028), name(1, 0x11));
+    }
 }
