@@ -171,9 +171,11 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let segments = log.segments.len() as u64;
     let recovering = Instant::now();
     let recovered = server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)));
-    recovered.map_err(|error| match extent::gap_text(&log).filter(|_| is_recovery_failure(&error)) {
-        Some(gap) => error.context(gap),
-        None => error,
+    recovered.map_err(|error| {
+        match extent::end_text(archive, &log).filter(|_| is_recovery_failure(&error)) {
+            Some(end) => error.context(end),
+            None => error,
+        }
     })?;
     let recovery_seconds = recovering.elapsed().as_secs_f64();
     progress(Step::Checking);
@@ -208,7 +210,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
 /// switch, which its own timeline has as a `.partial` at most.
 fn first_segment(log: &Log, start: &BackupStart) -> SegmentName {
     let number = log.size.segment_of(start.start);
-    let first = log.segments.first().filter(|first| first.number == number && !first.is_partial);
+    let first = log.segments.first().filter(|first| first.number == number);
     let of_start = || SegmentName::new(start.timeline.unwrap_or(1), number, log.size);
     first.map_or_else(of_start, |first| first.name)
 }
@@ -216,7 +218,7 @@ fn first_segment(log: &Log, start: &BackupStart) -> SegmentName {
 /// The log that recovery replays, if it gets to the end.
 fn log_from(archive: &Archive, start: &BackupStart, timeline: Option<Timeline>) -> Result<Log> {
     let number = archive.segment_size()?.segment_of(start.start);
-    Ok(Log::of(archive, timeline, number..=u64::MAX)?)
+    Ok(Log::of_recovery(archive, timeline, start.timeline, number)?)
 }
 
 /// The programs of a major version, and their exact version.
@@ -264,20 +266,22 @@ mod tests {
         // A backup of a standby that was promoted in the same segment.
         let end = Some(Lsn(0x1200_02B8));
         let stretches = vec![Stretch { timeline: 1, end }, Stretch { timeline: 2, end: None }];
-        let log = |timeline, is_partial| {
-            let name = name(timeline, 0x12);
-            let object = Object::File(ArchivedFile::Segment(name));
-            let segment = LogSegment { name, number: 0x12, is_partial, object, bytes: 1 };
-            Log { size, stretches: stretches.clone(), segments: vec![segment] }
+        let log = |numbers: &[u64]| {
+            let segment = |&number: &u64| {
+                let name = name(2, number);
+                let object = Object::File(ArchivedFile::Segment(name));
+                LogSegment { name, number, is_partial: false, object, bytes: 1 }
+            };
+            Log { size, stretches: stretches.clone(), segments: numbers.iter().map(segment).collect() }
         };
         let backup = |start| {
             let timeline = Some(1);
             BackupStart { start: Lsn(start), timeline, end: None, system_identifier: None }
         };
         let first = |log: &Log, start| first_segment(log, &backup(start));
-        assert_eq!(first(&log(2, false), 0x1200_0098), name(2, 0x12));
+        assert_eq!(first(&log(&[0x12, 0x13]), 0x1200_0098), name(2, 0x12));
         // Without one, the backup's own is looked for and named.
-        assert_eq!(first(&log(1, true), 0x1200_0098), name(1, 0x12));
-        assert_eq!(first(&log(2, false), 0x1100_0028), name(1, 0x11));
+        assert_eq!(first(&log(&[]), 0x1200_0098), name(1, 0x12));
+        assert_eq!(first(&log(&[0x12]), 0x1100_0028), name(1, 0x11));
     }
 }

@@ -66,13 +66,49 @@ impl Log {
         timeline: Option<Timeline>,
         range: RangeInclusive<u64>,
     ) -> Result<Log, ArchiveError> {
-        let size = archive.segment_size()?;
         let histories = archive.histories()?;
         let timeline = match timeline {
             Some(timeline) => timeline,
             None => newest_timeline(archive, &histories)?,
         };
-        let stretches = stretches(timeline, histories.get(&timeline));
+        Log::along(archive, timeline, histories.get(&timeline), range)
+    }
+
+    /// Finds the segments that recovery asks for from the one with the number `first` on: along `timeline`, or else along the one that
+    /// PostgreSQL takes for the latest, by the timeline on which recovery starts.
+    ///
+    /// A `.partial` is none of them. PostgreSQL archives the last segment of a timeline that is left under this name so that recovery
+    /// does not read it (`CleanupAfterArchiveRecovery` in `xlog.c`).
+    ///
+    /// # Errors
+    /// As [`Log::of`].
+    pub fn of_recovery(
+        archive: &Archive,
+        timeline: Option<Timeline>,
+        start: Option<Timeline>,
+        first: u64,
+    ) -> Result<Log, ArchiveError> {
+        let histories = archive.histories()?;
+        let latest = || match (start, histories.keys().next_back()) {
+            (Some(start), _) => Ok(latest_timeline(start, &histories)),
+            (None, Some(&newest)) => Ok(newest),
+            (None, None) => newest_timeline(archive, &histories),
+        };
+        let timeline = timeline.map_or_else(latest, Ok)?;
+        let mut log = Log::along(archive, timeline, histories.get(&timeline), first..=u64::MAX)?;
+        log.segments.retain(|segment| !segment.is_partial);
+        Ok(log)
+    }
+
+    /// Finds the segments along a timeline, whose history is known or not, with numbers in `range`.
+    fn along(
+        archive: &Archive,
+        timeline: Timeline,
+        history: Option<&History>,
+        range: RangeInclusive<u64>,
+    ) -> Result<Log, ArchiveError> {
+        let size = archive.segment_size()?;
+        let stretches = stretches(timeline, history);
         let mut found = BTreeMap::new();
         for stretch in &stretches {
             let last = stretch.end.map_or(u64::MAX, |end| size.segment_of(end));
@@ -141,6 +177,24 @@ impl Log {
             }
         }
         missing
+    }
+
+    /// The `.partial` that has the segment with a number, if the log leads to it.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn partial_at(&self, archive: &Archive, number: u64) -> Result<Option<ArchivedFile>, ArchiveError> {
+        let is_left_in = |stretch: &&Stretch| match stretch.end {
+            Some(end) => self.size.segment_of(end) == number,
+            None => stretch.timeline == self.timeline_of(number),
+        };
+        for stretch in self.stretches.iter().rev().filter(is_left_in) {
+            let partial = ArchivedFile::Partial(SegmentName::new(stretch.timeline, number, self.size));
+            if archive.find(partial)?.is_some() {
+                return Ok(Some(partial));
+            }
+        }
+        Ok(None)
     }
 
     /// Leaves the segments before the first gap; the first segment that is missing.
@@ -299,6 +353,13 @@ pub fn stretches(timeline: Timeline, history: Option<&History>) -> Vec<Stretch> 
         .map(|ancestor| Stretch { timeline: ancestor.timeline, end: Some(ancestor.end) })
         .chain([Stretch { timeline, end: None }])
         .collect()
+}
+
+/// The timeline that PostgreSQL takes for the latest: the last one of those whose histories follow each other, whether it has segments
+/// or not (`findNewestTimeLine` in `timeline.c`).
+fn latest_timeline(start: Timeline, histories: &BTreeMap<Timeline, History>) -> Timeline {
+    let has_history = |timeline: &Timeline| histories.contains_key(timeline);
+    (start.saturating_add(1)..).take_while(has_history).last().unwrap_or(start)
 }
 
 /// The newest timeline that has segments; 1 if there are none at all.

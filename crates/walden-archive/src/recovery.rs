@@ -74,15 +74,23 @@ pub enum RecoveryError {
         start: String,
     },
     /// The segment at the start is not archived.
-    #[error("cannot recover: expected segment {0}, at which recovery starts, in the archive, found none")]
-    NoStart(String),
+    #[error(
+        "cannot recover: expected segment {segment}, at which recovery starts, in the archive, found {}",
+        .partial.as_ref().map_or_else(|| "none".to_owned(), |partial| format!("{partial}, which recovery does not ask for"))
+    )]
+    NoStart {
+        /// The segment.
+        segment: String,
+        /// The `.partial` in its place.
+        partial: Option<String>,
+    },
     /// A segment was removed meanwhile.
     #[error(
         "cannot recover: expected segment {0} in the archive, found it removed since the archive was listed"
     )]
     Gone(String),
     /// The moment is not between the first and the last that can be reached.
-    #[error("cannot recover to {}: {}", time_text(*.moment), reachable(*.earliest, *.latest, .missing.as_deref()))]
+    #[error("cannot recover to {}: {}", time_text(*.moment), reachable(*.earliest, *.latest, .ends_at))]
     Unreachable {
         /// The moment.
         moment: i64,
@@ -90,9 +98,20 @@ pub enum RecoveryError {
         earliest: Option<i64>,
         /// The last that can be reached lies before this: there is no commit or abort behind it.
         latest: Option<i64>,
-        /// The segment whose absence ends the log.
-        missing: Option<String>,
+        /// What ends the log.
+        ends_at: LogEnd,
     },
+}
+
+/// What ends a log that recovery reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LogEnd {
+    /// Nothing is archived behind it.
+    Nothing,
+    /// The absence of this segment.
+    Missing(String),
+    /// This `.partial`, which recovery does not ask for.
+    Partial(String),
 }
 
 impl RecoveryError {
@@ -103,7 +122,9 @@ impl RecoveryError {
             RecoveryError::OtherTimeline { .. } => {
                 Some("name the timeline with --timeline; walden archive list shows them")
             }
-            RecoveryError::NoStart(_) => {
+            RecoveryError::NoStart { partial: Some(_), .. }
+            | RecoveryError::Unreachable { ends_at: LogEnd::Partial(_), .. } => Some(PARTIAL_HINT),
+            RecoveryError::NoStart { partial: None, .. } => {
                 Some("use a base backup whose log is archived; walden archive list shows what is")
             }
             RecoveryError::Gone(_) => Some("try again; walden archive list shows what is there"),
@@ -114,19 +135,27 @@ impl RecoveryError {
     }
 }
 
+/// How to recover what a `.partial` has.
+pub(crate) const PARTIAL_HINT: &str = "recovery reads what a .partial has only if the file is put into the server's pg_wal without \
+                                       this ending; walden archive get fetches it";
+
 fn time_text(micros: i64) -> String {
     Timestamp::from_unix_micros(micros).to_string()
 }
 
-fn reachable(earliest: Option<i64>, latest: Option<i64>, missing: Option<&str>) -> String {
-    let gap = missing.map(|segment| format!(" (segment {segment} is missing)")).unwrap_or_default();
+fn reachable(earliest: Option<i64>, latest: Option<i64>, ends_at: &LogEnd) -> String {
+    let end = match ends_at {
+        LogEnd::Nothing => String::new(),
+        LogEnd::Missing(segment) => format!(" (segment {segment} is missing)"),
+        LogEnd::Partial(partial) => format!(" ({partial} follows, which recovery does not ask for)"),
+    };
     match (earliest, latest) {
         (Some(earliest), Some(latest)) if earliest < latest => format!(
-            "expected a moment from {} to before {}, the last commit or abort in the log{gap}",
+            "expected a moment from {} to before {}, the last commit or abort in the log{end}",
             time_text(earliest),
             time_text(latest)
         ),
-        _ => format!("no moment can be reached from this start, as too few transactions end in the log{gap}"),
+        _ => format!("no moment can be reached from this start, as too few transactions end in the log{end}"),
     }
 }
 
@@ -187,8 +216,8 @@ pub fn recovery_to(
             Some(last) => ends.of(last)?.map(|(_, time)| time),
             None => None,
         };
-        let missing = missing.map(|name| name.to_string());
-        return Err(RecoveryError::Unreachable { moment, earliest: Some(begun), latest, missing });
+        let ends_at = log_end(archive, &log, missing)?;
+        return Err(RecoveryError::Unreachable { moment, earliest: Some(begun), latest, ends_at });
     }
     let stop = end(reached, (lsn, time));
     log.segments.truncate(reached + 1);
@@ -210,7 +239,7 @@ fn log_from(
             (size.segment_of(start), timeline, start.to_string())
         }
     };
-    let log = Log::of(archive, timeline, number..=u64::MAX)?;
+    let log = Log::of_recovery(archive, timeline, start_timeline, number)?;
     let followed = log.timeline();
     if let Some(timeline) =
         start_timeline.filter(|&timeline| !log.stretches.iter().any(|it| it.timeline == timeline))
@@ -218,9 +247,9 @@ fn log_from(
         return Err(RecoveryError::OtherTimeline { followed, timeline, start: text });
     }
     if log.segments.first().is_none_or(|first| first.number != number) {
-        return Err(RecoveryError::NoStart(
-            SegmentName::new(log.timeline_of(number), number, size).to_string(),
-        ));
+        let segment = SegmentName::new(log.timeline_of(number), number, size).to_string();
+        let partial = log.partial_at(archive, number)?.map(|partial| partial.to_string());
+        return Err(RecoveryError::NoStart { segment, partial });
     }
     Ok(log)
 }
@@ -253,7 +282,16 @@ fn unreachable(
             break;
         }
     }
-    Ok(RecoveryError::Unreachable { moment, earliest, latest, missing: missing.map(|name| name.to_string()) })
+    Ok(RecoveryError::Unreachable { moment, earliest, latest, ends_at: log_end(archive, log, missing)? })
+}
+
+fn log_end(archive: &Archive, log: &Log, missing: Option<SegmentName>) -> Result<LogEnd, RecoveryError> {
+    if let Some(missing) = missing {
+        return Ok(LogEnd::Missing(missing.to_string()));
+    }
+    let Some(last) = log.segments.last() else { return Ok(LogEnd::Nothing) };
+    let partial = log.partial_at(archive, last.number + 1)?;
+    Ok(partial.map_or(LogEnd::Nothing, |partial| LogEnd::Partial(partial.to_string())))
 }
 
 /// The time of the last transaction end before a position; else of the first one behind it.

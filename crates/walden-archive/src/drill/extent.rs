@@ -7,6 +7,7 @@ use super::{DrillOptions, Target};
 use crate::archive::{Archive, ArchiveError};
 use crate::get;
 use crate::log::{Log, LogSegment};
+use crate::recovery::PARTIAL_HINT;
 
 /// PostgreSQL from this version on refuses to end recovery before its target (`PerformWalRecovery` in `xlogrecovery.c`).
 const REFUSES_TO_END_EARLY: u32 = 13;
@@ -37,10 +38,17 @@ pub fn find_shortfall(
     }
 }
 
-/// Says that a segment is missing in a log, which may be why recovery did not reach its target.
-pub fn gap_text(log: &Log) -> Option<String> {
-    let missing = log.clone().cut_at_gap()?;
-    Some(format!("recovery comes no further than segment {missing}, which is not in the archive: {MENDING}"))
+/// Says that a segment is missing in a log, or has been archived as a `.partial` alone, which may be why recovery did not reach its
+/// target.
+pub fn end_text(archive: &Archive, log: &Log) -> Option<String> {
+    if let Some(missing) = log.clone().cut_at_gap() {
+        return Some(format!(
+            "recovery comes no further than segment {missing}, which is not in the archive: {MENDING}"
+        ));
+    }
+    // What cannot be asked is not worth another error.
+    let partial = log.partial_at(archive, log.segments.last()?.number + 1).ok()??;
+    Some(format!("recovery does not ask for {partial}, which follows the last segment: {PARTIAL_HINT}"))
 }
 
 fn is_target(setting: &str) -> bool {
@@ -60,7 +68,7 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
         segment.name
     );
     let was_complete = log.clone().cut_at_gap().is_none();
-    let now = Log::of(archive, Some(log.timeline()), first.number..=u64::MAX)?.cut_at_gap();
+    let now = Log::of_recovery(archive, Some(log.timeline()), None, first.number)?.cut_at_gap();
     Ok(match now {
         Some(missing) => Some(format!("{found}: segment {missing} is missing. {MENDING}")),
         None if was_complete => Some(format!(
@@ -83,8 +91,7 @@ fn at_gap(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, 
 
 /// The last record that is whole in the segments that recovery asks for, and the segment that has it.
 fn last_record(archive: &Archive, log: &Log) -> Result<Option<(LogSegment, Lsn)>, ArchiveError> {
-    // PostgreSQL does not ask for a `.partial`.
-    for &segment in log.segments.iter().rev().filter(|segment| !segment.is_partial) {
+    for &segment in log.segments.iter().rev() {
         let contents = get::read_contents(archive, segment.object, segment.bytes)?;
         // Others of the same pack have theirs elsewhere.
         let last = contents.iter().filter_map(|it| it.last_record.as_ref()?.parse::<Lsn>().ok());

@@ -11,6 +11,7 @@ mod pack;
 mod prefetch;
 mod prune;
 mod races;
+mod recovery;
 mod requests;
 mod round_trip;
 mod source;

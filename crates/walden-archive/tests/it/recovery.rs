@@ -1,0 +1,71 @@
+//! Which moments recovery can reach, and from where.
+
+use std::path::Path;
+
+use walden_archive::Archive;
+use walden_archive::log::Log;
+use walden_archive::name::ArchivedFile;
+use walden_archive::recovery::{LogEnd, Recovery, RecoveryError, RecoveryStart, recovery_to};
+use walden_format::lsn::{SegmentName, SegmentSize};
+
+use crate::material::{archive_of, commit_time, log, pg_wal, push_all};
+
+fn name(timeline: u32, number: u64) -> SegmentName {
+    SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
+}
+
+/// The history of timeline 2, which left timeline 1 in a segment.
+fn history(number: u64) -> (String, Vec<u8>) {
+    ("00000002.history".to_owned(), format!("1\t0/{:X}\tx\n", (number << 20) + 0x8_0000).into_bytes())
+}
+
+/// The segment in which timeline 1 was left, as a server archives it.
+fn partial(number: u64) -> (String, Vec<u8>) {
+    let (name, content) = log(1, number, 1).swap_remove(0);
+    (format!("{name}.partial"), content)
+}
+
+fn push_more(archive: &Archive, root: &Path, files: &[(String, Vec<u8>)]) {
+    push_all(archive, &pg_wal(root, files), files);
+}
+
+/// Recovery from a segment of timeline 1 to right behind the commit in another one.
+fn recover(
+    archive: &Archive,
+    timeline: Option<u32>,
+    from: u64,
+    behind: u64,
+) -> Result<Recovery, RecoveryError> {
+    recovery_to(archive, RecoveryStart::Segment(name(1, from)), timeline, commit_time(behind) + 1)
+}
+
+#[test]
+fn recovery_does_not_read_partial_segments() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &[log(1, 0x20, 12), vec![partial(0x2C), history(0x2C)]].concat());
+    let ends_at = LogEnd::Partial(format!("{}.partial", name(1, 0x2C)));
+    for timeline in [None, Some(1), Some(2)] {
+        let found = recover(&archive, timeline, 0x20, 0x2A).expect("a recovery");
+        assert_eq!(found.log.timeline(), timeline.unwrap_or(2));
+        assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(name(1, 0x2B))));
+        // The next commit is in the partial segment.
+        let error = recover(&archive, timeline, 0x20, 0x2B).expect_err("it cannot be reached");
+        let latest = Some(commit_time(0x2B));
+        assert!(
+            matches!(&error, RecoveryError::Unreachable { latest: found, ends_at: end, .. }
+                if *found == latest && *end == ends_at),
+            "{timeline:?}: {error}"
+        );
+        let hint = error.hint().expect("a hint");
+        assert!(hint.contains("pg_wal") && error.to_string().contains(".partial"), "{error}");
+        let error = recover(&archive, timeline, 0x2C, 0x2B).expect_err("it cannot start");
+        assert!(matches!(&error, RecoveryError::NoStart { partial: Some(_), .. }), "{timeline:?}: {error}");
+    }
+    // Whatever else reads the log of timeline 1 has it.
+    let of_one = Log::of(&archive, Some(1), 0..=u64::MAX).expect("a log");
+    assert!(of_one.segments.last().is_some_and(|last| last.is_partial));
+    // Timeline 2 has its records, once its first segment is archived.
+    push_more(&archive, root.path(), &log(2, 0x2C, 2));
+    let found = recover(&archive, None, 0x20, 0x2B).expect("a recovery");
+    assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(name(2, 0x2C))));
+}
