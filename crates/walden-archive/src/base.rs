@@ -60,6 +60,8 @@ pub struct BackupStart {
     pub timeline: Option<Timeline>,
     /// The position up to which the log has to be replayed before the files are consistent, if it is known.
     pub end: Option<Lsn>,
+    /// The timeline of that position, if it is known: a standby may follow its primary to another one during a backup.
+    pub end_timeline: Option<Timeline>,
     /// The cluster, if it is known.
     pub system_identifier: Option<u64>,
 }
@@ -84,7 +86,9 @@ impl BackupStart {
         };
         if path.join(MANIFEST).is_file() {
             let manifest = of_file(&path.join(MANIFEST))?;
-            start.end = start.end.or(manifest.end);
+            if start.end.is_none() {
+                (start.end, start.end_timeline) = (manifest.end, manifest.end_timeline);
+            }
             start.system_identifier = start.system_identifier.or(manifest.system_identifier);
         }
         if let Ok(data) = DataDir::open(path) {
@@ -107,16 +111,20 @@ impl BackupStart {
             start: label.start.ok_or(expected)?,
             timeline: Some(label.timeline.ok_or(expected)?),
             end: label.stop,
+            // PostgreSQL archives where a backup ended of primaries alone, which stay on their timeline.
+            end_timeline: label.stop.and(label.timeline),
             system_identifier: None,
         })
     }
 
     fn of_manifest(manifest: &Manifest) -> Option<BackupStart> {
         let first = manifest.ranges.iter().min_by_key(|range| range.start)?;
+        let last = manifest.ranges.iter().max_by_key(|range| (range.end, range.timeline))?;
         Some(BackupStart {
             start: first.start,
             timeline: Some(first.timeline),
-            end: manifest.ranges.iter().filter_map(|range| range.end).max(),
+            end: last.end,
+            end_timeline: Some(last.timeline),
             system_identifier: manifest.system_identifier,
         })
     }
@@ -159,6 +167,7 @@ fn of_data_directory(path: &Path) -> Result<BackupStart, BaseError> {
         start: control.redo,
         timeline: Some(control.timeline),
         end: None,
+        end_timeline: None,
         system_identifier: Some(control.system_identifier),
     })
 }
@@ -287,8 +296,8 @@ mod tests {
         fs::write(&manifest, format!("{text}\"Manifest-Checksum\": \"{checksum}\"}}\n")).unwrap();
         let start = BackupStart::read(&manifest).unwrap();
         assert_eq!(
-            (start.start, start.timeline, start.end),
-            (Lsn(0x200_0028), Some(1), Some(Lsn(0x300_0100)))
+            (start.start, start.timeline, start.end, start.end_timeline),
+            (Lsn(0x200_0028), Some(1), Some(Lsn(0x300_0100)), Some(2))
         );
         assert_eq!(start.system_identifier, Some(7));
         // A manifest confirms itself.

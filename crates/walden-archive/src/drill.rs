@@ -27,6 +27,7 @@ pub use checks::{Amcheck, CheckedData, QueryResult};
 use crate::archive::Archive;
 use crate::base::BackupStart;
 use crate::log::Log;
+use crate::recovery::{self, RecoveryStart};
 
 /// Up to where recovery goes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -147,6 +148,11 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
             identity.system_identifier
         );
     }
+    let log = log_from(archive, &start, options.timeline)?;
+    if !options.settings.iter().any(|(name, _)| name.eq_ignore_ascii_case("recovery_target_timeline")) {
+        // The server would say so as well, in other words, and only after the backup was copied.
+        recovery::check_timelines(&log, RecoveryStart::from(&start))?;
+    }
     let temporary = match &options.folder {
         Some(folder) => folder::temporary_folder_in(folder)
             .with_context(|| format!("cannot make a temporary folder in {}", folder.display()))?,
@@ -165,7 +171,6 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let bin = find_programs(options.bin.as_deref(), version.trim())?;
     let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone() };
     server.configure(&copied, archive.segment_size()?, options)?;
-    let log = log_from(archive, &start, options.timeline)?;
     server.check_restore_command(first_segment(&log, &start))?;
     // How many segments recovery to the end asks for, more or less.
     let segments = log.segments.len() as u64;
@@ -276,7 +281,13 @@ mod tests {
         };
         let backup = |start| {
             let timeline = Some(1);
-            BackupStart { start: Lsn(start), timeline, end: None, system_identifier: None }
+            BackupStart {
+                start: Lsn(start),
+                timeline,
+                end: None,
+                end_timeline: None,
+                system_identifier: None,
+            }
         };
         let first = |log: &Log, start| first_segment(log, &backup(start));
         assert_eq!(first(&log(&[0x12, 0x13]), 0x1200_0098), name(2, 0x12));

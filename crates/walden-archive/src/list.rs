@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::RestorePoint;
@@ -44,6 +44,23 @@ impl Listing {
     /// What is missing, of all timelines.
     pub fn gaps(&self) -> Vec<Gap> {
         self.timelines.iter().flat_map(|timeline| timeline.gaps.iter().cloned()).collect()
+    }
+
+    /// The timelines that left a base backup's own one before it started: it is none of theirs. The backup is named by its backup
+    /// history file.
+    pub fn left_before_backup(&self, backup: &str) -> Vec<&TimelineListing> {
+        let size = SegmentSize::new(self.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+        let Some(ArchivedFile::Backup(segment, offset)) = ArchivedFile::parse(backup) else {
+            return Vec::new();
+        };
+        let Some(start) = segment.start(size).map(|start| start.plus(u64::from(offset))) else {
+            return Vec::new();
+        };
+        let is_left = |timeline: &&TimelineListing| {
+            let left_at = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+            timeline.parent == Some(segment.timeline) && left_at.is_some_and(|left_at| left_at <= start)
+        };
+        self.timelines.iter().filter(is_left).collect()
     }
 
     /// What can be reached along the newest timeline that has segments, from its ancestors on: ranges without a gap between their

@@ -13,6 +13,7 @@ use walden_format::rmgr::rmid;
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::base::BackupStart;
 use crate::get;
 use crate::log::{Ends, Log, LogSegment};
 use crate::name::ArchivedFile;
@@ -30,7 +31,16 @@ pub enum RecoveryStart {
         timeline: Option<Timeline>,
         /// Up to where it is replayed before the files are consistent, if that is known.
         end: Option<Lsn>,
+        /// The timeline there, if it is known.
+        end_timeline: Option<Timeline>,
     },
+}
+
+impl From<&BackupStart> for RecoveryStart {
+    fn from(backup: &BackupStart) -> RecoveryStart {
+        let &BackupStart { start, timeline, end, end_timeline, .. } = backup;
+        RecoveryStart::Backup { start, timeline, end, end_timeline }
+    }
 }
 
 /// What recovery to a moment reads.
@@ -61,17 +71,17 @@ pub enum RecoveryError {
     /// The archive's.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The start is on none of the timelines that are followed.
-    #[error(
-        "cannot recover along timeline {followed}: expected it to descend from timeline {timeline} at the start, {start}"
-    )]
+    /// The start is on none of the timelines that are followed, or behind the position at which its own was left for the next one.
+    #[error("cannot recover along timeline {followed}: expected {}", other_timeline(*.timeline, *.left_at, .found))]
     OtherTimeline {
         /// The timeline that is followed.
         followed: Timeline,
         /// The start's.
         timeline: Timeline,
-        /// The start.
-        start: String,
+        /// Where that was left, if it is one of those that are followed.
+        left_at: Option<Lsn>,
+        /// What the start is.
+        found: String,
     },
     /// The segment at the start is not archived.
     #[error(
@@ -138,6 +148,19 @@ impl RecoveryError {
 /// How to recover what a `.partial` has.
 pub(crate) const PARTIAL_HINT: &str = "recovery reads what a .partial has only if the file is put into the server's pg_wal without \
                                        this ending; walden archive get fetches it";
+
+fn other_timeline(timeline: Timeline, left_at: Option<Lsn>, found: &str) -> String {
+    match left_at {
+        None => {
+            format!(
+                "a base backup of a timeline that it descends from, found {found}, on timeline {timeline}"
+            )
+        }
+        Some(left_at) => format!(
+            "a base backup of timeline {timeline} that ended before {left_at}, where that timeline was left, found {found}"
+        ),
+    }
+}
 
 fn time_text(micros: i64) -> String {
     Timestamp::from_unix_micros(micros).to_string()
@@ -231,27 +254,46 @@ fn log_from(
     timeline: Option<Timeline>,
 ) -> Result<Log, RecoveryError> {
     let size = archive.segment_size()?;
-    let (number, start_timeline, text) = match start {
-        RecoveryStart::Segment(name) => {
-            (name.number(size).unwrap_or(u64::MAX), Some(name.timeline), name.to_string())
-        }
-        RecoveryStart::Backup { start, timeline, .. } => {
-            (size.segment_of(start), timeline, start.to_string())
-        }
+    let (number, start_timeline) = match start {
+        RecoveryStart::Segment(name) => (name.number(size).unwrap_or(u64::MAX), Some(name.timeline)),
+        RecoveryStart::Backup { start, timeline, .. } => (size.segment_of(start), timeline),
     };
     let log = Log::of_recovery(archive, timeline, start_timeline, number)?;
-    let followed = log.timeline();
-    if let Some(timeline) =
-        start_timeline.filter(|&timeline| !log.stretches.iter().any(|it| it.timeline == timeline))
-    {
-        return Err(RecoveryError::OtherTimeline { followed, timeline, start: text });
-    }
+    check_timelines(&log, start)?;
     if log.segments.first().is_none_or(|first| first.number != number) {
         let segment = SegmentName::new(log.timeline_of(number), number, size).to_string();
         let partial = log.partial_at(archive, number)?.map(|partial| partial.to_string());
         return Err(RecoveryError::NoStart { segment, partial });
     }
     Ok(log)
+}
+
+/// Whether a log goes through the start, and through the position at which a backup is consistent, on the timelines that these are on:
+/// PostgreSQL refuses others (`InitWalRecovery` in `xlogrecovery.c`), or finds no checkpoint at the start.
+///
+/// # Errors
+/// The start or that position is on another timeline, or behind where its timeline was left.
+pub(crate) fn check_timelines(log: &Log, start: RecoveryStart) -> Result<(), RecoveryError> {
+    let check = |timeline: Option<Timeline>, position: Lsn, found: String| {
+        let Some(timeline) = timeline else { return Ok(()) };
+        let stretch = log.stretches.iter().find(|stretch| stretch.timeline == timeline);
+        if stretch.is_some_and(|stretch| stretch.end.is_none_or(|end| position < end)) {
+            return Ok(());
+        }
+        let left_at = stretch.and_then(|stretch| stretch.end);
+        Err(RecoveryError::OtherTimeline { followed: log.timeline(), timeline, left_at, found })
+    };
+    match start {
+        RecoveryStart::Segment(name) => {
+            let start = name.start(log.size).unwrap_or(Lsn(u64::MAX));
+            check(Some(name.timeline), start, format!("segment {name}"))
+        }
+        RecoveryStart::Backup { start, timeline, end, end_timeline } => {
+            check(timeline, start, format!("one that starts at {start}"))?;
+            let last_byte = |end: Lsn| Lsn(end.0.saturating_sub(1));
+            end.map_or(Ok(()), |end| check(end_timeline, last_byte(end), format!("one that ended at {end}")))
+        }
+    }
 }
 
 /// Says which moments can be reached instead.

@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use tempfile::NamedTempFile;
 use walden_archive::archive::ArchiveError;
 use walden_archive::pending::{self, folder_of};
+use walden_archive::recovery::RecoveryError;
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
@@ -303,6 +304,9 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
 
 fn hint_of_archive(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     if let Some(error) = cause.downcast_ref::<ArchiveError>() {
+        return error.hint();
+    }
+    if let Some(error) = cause.downcast_ref::<RecoveryError>() {
         return error.hint();
     }
     cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())

@@ -106,6 +106,22 @@ fn moments_that_can_be_restored_to_end_at_gaps() {
 }
 
 #[test]
+fn base_backups_that_no_timeline_goes_on_from_are_known() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &[log(1, 0x20, 12), vec![history(0x26)], log(2, 0x26, 4)].concat());
+    let listing = listed(&archive);
+    let left = |timeline, number, offset: u32| -> Vec<u32> {
+        let backup = ArchivedFile::Backup(name(timeline, number), offset).to_string();
+        listing.left_before_backup(&backup).iter().map(|timeline| timeline.timeline).collect()
+    };
+    assert!(left(1, 0x26, 0x28).is_empty());
+    assert_eq!(left(1, 0x26, 0x8_0000), [2]);
+    assert_eq!(left(1, 0x28, 0x28), [2]);
+    assert!(left(2, 0x28, 0x28).is_empty());
+    assert!(listing.left_before_backup("no backup").is_empty());
+}
+
+#[test]
 fn of_an_archive_with_many_gaps_few_summaries_are_read() {
     let root = tempfile::tempdir().expect("a folder");
     let archive = archive_of(root.path(), &log(1, 0x20, 80));

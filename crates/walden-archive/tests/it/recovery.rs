@@ -6,7 +6,7 @@ use walden_archive::Archive;
 use walden_archive::log::Log;
 use walden_archive::name::ArchivedFile;
 use walden_archive::recovery::{LogEnd, Recovery, RecoveryError, RecoveryStart, recovery_to};
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
 use crate::material::{archive_of, commit_time, log, pg_wal, push_all};
 
@@ -68,4 +68,56 @@ fn recovery_does_not_read_partial_segments() {
     push_more(&archive, root.path(), &log(2, 0x2C, 2));
     let found = recover(&archive, None, 0x20, 0x2B).expect("a recovery");
     assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(name(2, 0x2C))));
+}
+
+#[test]
+fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
+    let root = tempfile::tempdir().expect("a folder");
+    // Both timelines were written to after the switch, as when recovery to a moment began a timeline.
+    let archive = archive_of(root.path(), &[log(1, 0x20, 12), vec![history(0x26)], log(2, 0x26, 6)].concat());
+    let switch = Lsn((0x26 << 20) + 0x8_0000);
+    let of = |timeline, start, end: Option<Lsn>| {
+        let end_timeline = end.map(|_| timeline);
+        RecoveryStart::Backup { start, timeline: Some(timeline), end, end_timeline }
+    };
+    let follow = |timeline, start| recovery_to(&archive, start, timeline, commit_time(0x2A) + 1);
+    let before = Lsn((0x25 << 20) + 0x28);
+    let late = of(1, Lsn((0x28 << 20) + 0x28), None);
+    for start in [
+        of(1, before, None),
+        of(1, before, Some(switch)),
+        of(1, Lsn(switch.0 - 8), None),
+        RecoveryStart::Segment(name(1, 0x26)),
+        of(2, switch, Some(Lsn(0x29 << 20))),
+        // A standby followed its primary across the switch.
+        RecoveryStart::Backup {
+            start: before,
+            timeline: Some(1),
+            end: Some(Lsn(switch.0 + 8)),
+            end_timeline: Some(2),
+        },
+    ] {
+        assert_eq!(follow(None, start).expect("a recovery").log.timeline(), 2, "{start:?}");
+    }
+    for start in [
+        late,
+        of(1, switch, None),
+        of(1, before, Some(Lsn(switch.0 + 8))),
+        RecoveryStart::Segment(name(1, 0x27)),
+    ] {
+        let error = follow(None, start).expect_err("it is on another timeline");
+        assert!(
+            matches!(error, RecoveryError::OtherTimeline { followed: 2, timeline: 1, left_at, .. } if left_at == Some(switch)),
+            "{start:?}: {error}"
+        );
+        assert!(error.to_string().contains("of timeline 1 that ended before 0/02680000"), "{error}");
+        assert!(error.hint().expect("a hint").contains("--timeline"));
+        // The timeline itself has it.
+        follow(Some(1), start).unwrap_or_else(|error| panic!("{start:?}: {error}"));
+    }
+    let error = follow(Some(1), of(2, switch, None)).expect_err("it is on a later timeline");
+    assert!(
+        matches!(error, RecoveryError::OtherTimeline { followed: 1, timeline: 2, left_at: None, .. }),
+        "{error}"
+    );
 }

@@ -144,7 +144,9 @@ pub fn export_until(archive: &Archive, request: &UntilRequest<'_>) -> Result<Exi
     let start = match (request.base, request.from) {
         (Some(base), _) => backup_start(archive, base)?,
         (None, Some(Position::Segment(name))) => RecoveryStart::Segment(name),
-        (None, Some(Position::Lsn(start))) => RecoveryStart::Backup { start, timeline: None, end: None },
+        (None, Some(Position::Lsn(start))) => {
+            RecoveryStart::Backup { start, timeline: None, end: None, end_timeline: None }
+        }
         (None, None) => crate::wrong_usage(
             "--until needs to know where recovery starts: --base BACKUP, or --from SEGMENT",
         ),
@@ -210,7 +212,7 @@ fn backup_start(archive: &Archive, base: &Path) -> Result<RecoveryStart> {
             base.display()
         );
     }
-    Ok(RecoveryStart::Backup { start: start.start, timeline: start.timeline, end: start.end })
+    Ok(RecoveryStart::from(&start))
 }
 
 fn number_of(archive: &Archive, position: Position) -> Result<u64> {

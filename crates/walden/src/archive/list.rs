@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use walden_archive::gaps::Gap;
 use walden_archive::list::{self, ListOptions, Listing, TimelineListing};
+use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::units;
 
@@ -69,6 +70,15 @@ fn table(listing: &Listing) -> String {
     }
     if !listing.backups.is_empty() {
         let _ = writeln!(text, "Base backups: {}", listing.backups.join(", "));
+    }
+    for backup in &listing.backups {
+        for left in listing.left_before_backup(backup) {
+            let (number, at) = (left.timeline, left.begins_at.as_deref().unwrap_or_default());
+            let _ = writeln!(
+                text,
+                "{backup} is no base backup for timeline {number}, which left its timeline before, at {at}"
+            );
+        }
     }
     if listing.locked {
         let _ = writeln!(
@@ -153,11 +163,20 @@ fn restorable(timeline: &TimelineListing, lines: &mut Vec<String>) {
     let ranges = timeline.restorable.iter().filter_map(|range| Some((range, range.commit_times()?)));
     let before = lines.len();
     for (range, times) in ranges {
-        let backup = match &range.base_backup_from {
+        let from = range.base_backup_from.as_deref();
+        let backup = match from {
             Some(first) => format!("a base backup that started in {first} or later"),
             None => "the first base backup on".to_owned(),
         };
-        lines.push(format!("restorable to any moment {}, from {backup}", moments(times)));
+        // Behind a gap on the timeline itself, only its own ones count.
+        let is_own = from.and_then(SegmentName::parse).is_some_and(|name| name.timeline == timeline.timeline);
+        let limit = match (timeline.parent, &timeline.begins_at) {
+            (Some(parent), Some(at)) if !is_own => {
+                format!(" (of timeline {parent}, one that ended before {at})")
+            }
+            _ => String::new(),
+        };
+        lines.push(format!("restorable to any moment {}, from {backup}{limit}", moments(times)));
     }
     lines.push(match lines.len() > before {
         true => "(what came with the last commit or abort and after it is reached by the end of WAL, not by a time)".to_owned(),
@@ -239,7 +258,9 @@ mod tests {
                 timeline(3, Some((2, "0/8000000")), Vec::new()),
                 timeline(4, Some((1, "0/2000000")), vec![range("D2", "D3", (60, 60), None)]),
             ],
-            backups: Vec::new(),
+            backups: ["000000010000000000000001.00000028", "000000010000000000000006.00000028"]
+                .map(|name| format!("{name}.backup"))
+                .to_vec(),
             unknown: Vec::new(),
         };
         let expected = "\
@@ -254,17 +275,19 @@ Timeline 1
 ├─ Timeline 2, which left timeline 1 at 0/7000000
 │  │ 4 segments in 4 objects, B7 to B8
 │  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│  │ restorable to any moment from 2026-11-20 10:40:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in A6 or later
+│  │ restorable to any moment from 2026-11-20 10:40:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in A6 or later (of timeline 1, one that ended before 0/7000000)
 │  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
 │       no transaction ended in it: no time can be restored to, only the end
 └─ Timeline 4, which left timeline 1 at 0/2000000
      4 segments in 4 objects, D2 to D3
      64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-     restorable to any moment before 2026-11-20 11:00:00.000000 UTC, from the first base backup on
+     restorable to any moment before 2026-11-20 11:00:00.000000 UTC, from the first base backup on (of timeline 1, one that ended before 0/2000000)
      (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 
 Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them.
+Base backups: 000000010000000000000001.00000028.backup, 000000010000000000000006.00000028.backup
+000000010000000000000006.00000028.backup is no base backup for timeline 4, which left its timeline before, at 0/2000000
 ";
         assert_eq!(table(&listing), expected);
     }
