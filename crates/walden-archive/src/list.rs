@@ -6,7 +6,7 @@ use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
-use crate::contents::RestorePoint;
+use crate::contents::{Contents, RestorePoint};
 use crate::gaps::{self, Acknowledgement};
 use crate::get;
 use crate::history::History;
@@ -71,6 +71,8 @@ impl Listing {
         // From the newest one backwards.
         let mut ranges: Vec<RestorableRange> = Vec::new();
         let mut end = u64::MAX;
+        // The last commit before `end`, where it was looked for.
+        let mut last_before_end = None;
         let mut next = self.timelines.iter().rev().find(|timeline| !timeline.restorable.is_empty());
         while let Some(timeline) = next {
             for range in timeline.restorable.iter().rev() {
@@ -85,8 +87,7 @@ impl Listing {
                 let mut range = range.clone();
                 if last >= end {
                     range.last_segment = SegmentName::new(timeline.timeline, end - 1, size).to_string();
-                    // Whether it is before the switch is not known.
-                    range.last_commit_time = None;
+                    range.last_commit_time = last_before_end;
                 }
                 let last = last.min(end - 1);
                 match ranges
@@ -103,7 +104,9 @@ impl Listing {
                 }
             }
             let begin = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse().ok());
-            end = begin.map_or(0, |begin| size.segment_of(begin)).min(end);
+            let begin = begin.map_or(0, |begin| size.segment_of(begin));
+            last_before_end = timeline.parent_last_commit_time.filter(|_| begin < end);
+            end = begin.min(end);
             next = timeline
                 .parent
                 .filter(|&parent| parent < timeline.timeline)
@@ -123,6 +126,9 @@ pub struct TimelineListing {
     pub parent: Option<Timeline>,
     /// Where it left that timeline.
     pub begins_at: Option<String>,
+    /// The last commit or abort of that timeline before the segment in which it was left, in microseconds since 1970-01-01 00:00:00
+    /// UTC. It is looked for if that timeline goes on without a gap to that segment and behind it.
+    pub parent_last_commit_time: Option<i64>,
     /// The first segment.
     pub first_segment: Option<String>,
     /// The last segment.
@@ -248,9 +254,9 @@ pub(crate) fn list_objects(
             Some((timeline, objects.keys().filter_map(|object| first_number(*object, size)).min()?))
         })
         .collect();
-    for (timeline, objects) in timelines {
+    for (&timeline, objects) in &timelines {
         let expected = Expected::of(timeline, &histories, &first_numbers, size);
-        let mut found = segments(timeline, &objects, size, &acknowledged, expected);
+        let mut found = segments(timeline, objects, size, &acknowledged, expected);
         if let Some(parent) = histories.get(&timeline).and_then(|history| history.parent()) {
             found.parent = Some(parent.timeline);
             found.begins_at = Some(parent.end.to_string());
@@ -260,6 +266,12 @@ pub(crate) fn list_objects(
             // The last one that begins before the switch; none if the archive begins behind it.
             let range =
                 ranges.flat_map(|parent| &parent.restorable).rfind(|range| range.first_segment <= before);
+            if let Some(range) = range.filter(|range| range.last_segment > before && options.is_some())
+                && let Some(objects) = timelines.get(&parent.timeline).filter(|_| !locked)
+            {
+                let segments = (range.first_segment.as_str(), before.as_str());
+                found.parent_last_commit_time = last_commit_in(archive, objects, segments, size)?;
+            }
             if let (Some(range), Some(first)) = (range, found.restorable.first_mut()) {
                 let is_connected = range.last_segment >= before && first.base_backup_from.is_none();
                 first.base_backup_from = match is_connected {
@@ -274,7 +286,7 @@ pub(crate) fn list_objects(
         let live_end = live.and_then(|(segment, end)| Some(segment.start(size)?.plus(u64::from(*end))));
         found.live_end = live_end.map(|end| end.to_string());
         if let Some(options) = options.filter(|_| !locked) {
-            listing.has_all_restore_points &= times(archive, &objects, options, &mut found)?;
+            listing.has_all_restore_points &= times(archive, objects, options, &mut found)?;
         }
         listing.timelines.push(found);
     }
@@ -354,6 +366,7 @@ fn segments(
         timeline,
         parent: None,
         begins_at: None,
+        parent_last_commit_time: None,
         first_segment: None,
         last_segment: None,
         segments: 0,
@@ -415,6 +428,36 @@ fn segments(
     }
     listing.raw_bytes = listing.segments * size.bytes();
     listing
+}
+
+/// The last commit or abort in the segments of a timeline from one to another.
+fn last_commit_in(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    (first_segment, last_segment): (&str, &str),
+    size: SegmentSize,
+) -> Result<Option<i64>, ArchiveError> {
+    let end = SegmentName::parse(last_segment).and_then(|last| last.start(size)?.0.checked_add(size.bytes()));
+    for (object, &bytes) in objects.iter().rev() {
+        let is_asked = object.segments().is_some_and(|(first, _)| {
+            let first = first.to_string();
+            first.as_str() >= first_segment && first.as_str() <= last_segment
+        });
+        if !is_asked {
+            continue;
+        }
+        // A pack may go on behind the last segment.
+        let is_before = |contents: &&Contents| {
+            let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+            first.zip(end).is_some_and(|(first, end)| first.0 < end)
+        };
+        let contents = get::read_contents(archive, *object, bytes)?;
+        let last = contents.iter().filter(is_before).rev().find_map(|it| it.last_end_of_transaction);
+        if last.is_some() {
+            return Ok(last);
+        }
+    }
+    Ok(None)
 }
 
 /// Ranges between gaps of which times are read: of an archive that lacks every second segment, all summaries would be.

@@ -15,7 +15,7 @@ use walden_archive::verified::{self, VerifiedAt};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::{SegmentName, SegmentSize};
 
-use crate::material::{archive_of, commit_time, log, pg_wal, push_all};
+use crate::material::{archive_of, commit_time, log, log_without_commits, pg_wal, push_all};
 
 fn name(timeline: u32, number: u64) -> SegmentName {
     SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
@@ -97,12 +97,24 @@ fn moments_that_can_be_restored_to_end_at_gaps() {
     );
     // The first segment of timeline 2 is lost as well: nothing leads from timeline 1 to the rest.
     remove(&archive, 2, [0x29]);
-    let apart = [
-        along[0].clone(),
-        RestorableRange { last_commit_time: None, ..range((1, 0x27), (1, 0x28), behind) },
-        range((2, 0x2A), (2, 0x2D), Some((2, 0x2A))),
-    ];
+    let apart =
+        [along[0].clone(), range((1, 0x27), (1, 0x28), behind), range((2, 0x2A), (2, 0x2D), Some((2, 0x2A)))];
     assert_eq!(listed(&archive).restorable(), apart);
+}
+
+#[test]
+fn moments_before_a_switch_are_known_while_the_new_timeline_has_no_commit() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = [log(1, 0x20, 12), vec![history(0x26)], log_without_commits(2, 0x26, 2)].concat();
+    let archive = archive_of(root.path(), &files);
+    let expected =
+        RestorableRange { last_commit_time: Some(commit_time(0x25)), ..range((1, 0x20), (2, 0x27), None) };
+    assert_eq!(listed(&archive).restorable(), [expected.clone()]);
+    assert_eq!(listed(&archive).timelines[1].parent_last_commit_time, Some(commit_time(0x25)));
+    // In a pack that goes on behind the switch, too.
+    let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
+    assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
+    assert_eq!(listed(&archive).restorable(), [expected]);
 }
 
 #[test]

@@ -68,6 +68,15 @@ pub fn commit_time(number: u64) -> i64 {
 
 /// Consecutive segments of 1 MB of a timeline: numbers from `first` on, each with a commit, ended by a switch.
 pub fn log(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
+    log_with(timeline, first, count, true)
+}
+
+/// The same without commits.
+pub fn log_without_commits(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
+    log_with(timeline, first, count, false)
+}
+
+fn log_with(timeline: u32, first: u64, count: u64, has_commits: bool) -> Vec<(String, Vec<u8>)> {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = timeline;
     writer.start = Lsn(first << 20);
@@ -80,7 +89,9 @@ pub fn log(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
             writer.main_data(rmid::XLOG, 0x20, text.as_bytes());
         }
         let time = commit_time(number) - POSTGRES_EPOCH;
-        writer.main_data(rmid::XACT, 0, &time.to_le_bytes());
+        if has_commits {
+            writer.main_data(rmid::XACT, 0, &time.to_le_bytes());
+        }
         writer.switch();
     }
     let segments = writer.bytes.chunks(1 << 20).zip(first..);

@@ -213,6 +213,7 @@ mod tests {
             timeline,
             parent: parent.map(|(parent, _)| parent),
             begins_at: parent.map(|(_, at)| at.to_owned()),
+            parent_last_commit_time: None,
             first_segment: ranges.first().map(|range| range.first_segment.clone()),
             last_segment: ranges.last().map(|range| range.last_segment.clone()),
             segments: 4,
