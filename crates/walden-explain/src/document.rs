@@ -160,7 +160,7 @@ pub struct TransactionsDocument {
     pub bytes: u64,
     /// Of these, bytes of transactions that are counted in `aborted`.
     pub aborted_bytes: u64,
-    /// Number of records without a transaction: of vacuum, checkpoints and the like.
+    /// Number of records without a transaction: of vacuum, checkpoints, initdb's bootstrap and the like.
     pub system_records: u64,
     /// Bytes of these, with alignment.
     pub system_bytes: u64,

@@ -157,7 +157,7 @@ pub struct TransactionSums {
     pub bytes: u64,
     /// Bytes of rolled back transactions.
     pub aborted_bytes: u64,
-    /// Bytes of records that belong to no transaction.
+    /// Bytes of records that belong to no transaction: of vacuum, checkpoints, initdb's bootstrap.
     pub system_bytes: u64,
     /// Records that belong to no transaction.
     pub system_records: u64,

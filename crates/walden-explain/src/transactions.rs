@@ -4,6 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use walden_format::transam::FIRST_NORMAL_XID;
 
 use crate::collect::TransactionTally;
 use crate::explanation::{Outcome, Transaction, TransactionSums};
@@ -57,8 +58,10 @@ impl Transactions {
         }
     }
 
+    /// Adds records of a transaction, or of none. initdb's bootstrap writes all of its records with `BootstrapTransactionId`, and
+    /// none that ends it: that is no transaction that a crash could have cut off.
     pub(crate) fn add(&mut self, xid: u32, sum: &TransactionTally) {
-        if xid == 0 {
+        if xid < FIRST_NORMAL_XID {
             self.sums.system_bytes += sum.bytes;
             self.sums.system_records += sum.records;
         } else if sum.records > 0 {

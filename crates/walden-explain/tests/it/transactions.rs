@@ -1,8 +1,10 @@
 //! Transactions: subtransactions are folded into their top-level one, whatever the segment.
 
 use walden_explain::{Outcome, Request};
+use walden_format::rmgr::info::standby;
+use walden_format::rmgr::rmid;
 
-use crate::material::{Log, SEGMENT, request};
+use crate::material::{Log, SEGMENT, explain_golden, request};
 
 #[test]
 fn subtransactions_are_folded_into_their_top_level_one() {
@@ -49,4 +51,27 @@ fn only_the_largest_transactions_are_kept_and_all_are_summed() {
     assert!(xids.len() == 3 && xids.iter().all(|xid| *xid > 490), "{xids:?}");
     assert_eq!(explanation.transaction_sums.committed, 500);
     assert_eq!(explanation.transaction_sums.bytes, explanation.record_bytes());
+}
+
+/// The first segment of a cluster: what initdb writes in bootstrap mode has transaction ID 1.
+#[test]
+fn the_bootstrap_of_a_new_cluster_is_no_transaction() {
+    let explanation = explain_golden("15.18-first", &request(Vec::new())).remove(0);
+    let sums = explanation.transaction_sums;
+    assert_eq!((sums.committed, sums.aborted, sums.open, sums.bytes), (0, 0, 0, 0));
+    assert_eq!(sums.system_bytes, explanation.record_bytes());
+    assert_eq!(sums.system_records, explanation.records);
+    assert_eq!(explanation.transactions, []);
+
+    // IDs 1 and 2 are older than any that RUNNING_XACTS has.
+    let mut log = Log::new();
+    (1..=4).for_each(|xid| {
+        log.heap_insert(xid, 16384, 100);
+    });
+    // xcnt, subxcnt, subxid_overflow, nextXid, oldestRunningXid, latestCompletedXid
+    let running: Vec<u8> = [0, 0, 0, 9, 9, 8].into_iter().flat_map(u32::to_le_bytes).collect();
+    log.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &running);
+    let sums = log.explain(&request(Vec::new())).transaction_sums;
+    assert_eq!((sums.committed, sums.aborted, sums.open), (0, 2, 0));
+    assert_eq!(sums.system_records, 3);
 }
