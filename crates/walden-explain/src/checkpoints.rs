@@ -148,7 +148,11 @@ impl CheckpointSettings {
         })
     }
 
-    /// Segments from one redo pointer to the next request by volume (`CalculateCheckpointSegments`).
+    /// How many segments the redo pointer of a checkpoint for volume lies behind the one before, at least
+    /// (`CalculateCheckpointSegments`).
+    ///
+    /// The request comes when the segment before that one is finished (`XLogCheckpointNeeded`, called by `XLogWrite`). All of it is
+    /// written then, so that what is inserted next, and with it the new redo pointer, lies behind it.
     pub fn segments(&self, size: SegmentSize) -> u64 {
         let kept = if self.keeps_one { 1000 } else { 2000 };
         let segments = self.max_wal_size / size.bytes();
@@ -179,8 +183,7 @@ pub fn explain_checkpoints(
     }
     let timeout = settings.map(|settings| settings.timeout).or_else(|| usual_timeout(&checkpoints));
     let trigger = match settings {
-        // Requested at the end of a segment, so one segment before that of the redo pointer.
-        Some(settings) => Some(settings.segments(segment_size).saturating_sub(1).max(1)),
+        Some(settings) => Some(settings.segments(segment_size)),
         None => usual_distance(&checkpoints, segment_size, timeout),
     };
     for checkpoint in &mut checkpoints {
@@ -301,6 +304,27 @@ mod tests {
             causes(&log, Some(settings)),
             [Cause::First, Cause::Volume, Cause::Time, Cause::Requested]
         );
+    }
+
+    /// With N segments, the request comes when segment r + N - 1 is finished: no redo pointer in that segment is due to it.
+    #[test]
+    fn volume_begins_in_the_segment_behind_the_finished_one() {
+        let with = |max_wal_size| CheckpointSettings {
+            timeout: 300,
+            max_wal_size,
+            completion_target_milli: 900,
+            keeps_one: true,
+        };
+        for (max_wal_size, segments) in [(32 << 20, 1), (64 << 20, 2), (1 << 30, 33)] {
+            let settings = with(max_wal_size);
+            assert_eq!(settings.segments(SIZE), segments);
+            let cause =
+                |segment, offset| causes(&[seen(7, 9000, 0), seen(segment, offset, 60)], Some(settings))[1];
+            let last_before = SIZE.bytes() - 8;
+            assert_eq!(cause(7 + segments - 1, last_before), Cause::Requested, "{segments}");
+            assert_eq!(cause(7 + segments, 40), Cause::Volume, "{segments}");
+            assert_eq!(cause(7 + segments + 1, 40), Cause::Volume, "{segments}");
+        }
     }
 
     #[test]
