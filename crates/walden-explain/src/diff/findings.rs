@@ -139,7 +139,8 @@ impl Finder<'_> {
         let change: i64 = parts.iter().map(|part| part.change_bytes).sum();
         if main.status == Status::New {
             let bytes: u64 = parts.iter().map(|part| part.b_bytes).sum();
-            let forced: u64 = parts.iter().map(|part| part.b_forced).sum();
+            let mains = parts.iter().filter(|part| !is_fork(part.part));
+            let forced: u64 = mains.map(|part| part.b_forced).sum();
             let share = percent_text(bytes as f64 / self.compare.b.bytes.max(1) as f64);
             let is_created = self.is_in(parts, |side| &side.explanation.created);
             let verb = if is_created { "is new and writes" } else { "has no WAL before, and writes" };

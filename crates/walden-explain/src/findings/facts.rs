@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use walden_format::record::{Fork, RelFileLocator};
-use walden_format::rmgr::info::{btree, heap, heap2};
+use walden_format::rmgr::info::{btree, heap, heap2, xlog};
 use walden_format::rmgr::{Kind, rmid};
 
 use super::ledger::Claim;
@@ -162,6 +162,15 @@ impl<'a> Facts<'a> {
         cells.filter(|(_, (cell, _))| is_its(cell)).map(|(at, _)| at).collect()
     }
 
+    /// The cells of a relation's main fork. Images of maps say nothing of how the relation was written: to truncate a table is to
+    /// log a page of each (`FreeSpaceMapPrepareTruncateRel`, `visibilitymap_prepare_truncate`).
+    pub fn main_fork(&self, relation: &Relation) -> impl Iterator<Item = usize> {
+        let owner = |cell: usize| self.explanation.cells[cell].0.owner;
+        let is_main =
+            move |cell: &usize| matches!(owner(*cell), Owner::Relation(_, fork) if fork == Fork::MAIN);
+        relation.cells.iter().copied().filter(is_main)
+    }
+
     pub fn records(&self, cells: impl Iterator<Item = usize>) -> u64 {
         cells.map(|cell| self.tally(cell).records).sum()
     }
@@ -224,6 +233,11 @@ pub(super) fn kind_of(cell: &Cell) -> Option<Kind> {
 
 pub(super) fn is_index_manager(manager: u8) -> bool {
     (rmid::BTREE..=rmid::GIST).contains(&manager) || matches!(manager, rmid::SPGIST | rmid::BRIN)
+}
+
+/// Records that are an image of a page and nothing else, as builds and rewrites write them.
+pub(super) fn is_page_image(manager: u8, info: u8) -> bool {
+    manager == rmid::XLOG && info == xlog::FPI
 }
 
 /// Records in which vacuum works on an index.

@@ -1,6 +1,6 @@
 //! Causes in relations that are written whole.
 
-use super::facts::{Facts, Relation, Table, is_delete, is_insert};
+use super::facts::{Facts, Relation, Table, is_delete, is_insert, is_page_image, is_update};
 use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::labels::Part;
@@ -49,8 +49,10 @@ pub(super) fn staging(facts: &Facts<'_>) -> Vec<Candidate> {
         let is_filled = |one: &Relation| facts.records(facts.cells([one], is_insert)) > 0;
         let dropped = table.relations.iter().filter(|one| one.was_dropped && !one.is_index);
         let fills = dropped.filter(|one| is_filled(one)).count();
-        let is_rewritten =
-            table.relations.iter().any(|one| one.was_created && !one.is_index && forced(facts, one) > 0);
+        let is_rewritten = table
+            .relations
+            .iter()
+            .any(|one| one.was_created && !one.is_index && is_written_by_images(facts, one));
         let is_nameless_index = table.part == Part::Relation
             && table.relations.iter().all(|one| one.was_created && one.was_dropped);
         if (fills == 0 && !is_nameless_index) || is_rewritten {
@@ -127,8 +129,7 @@ pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables().filter(|table| is_rewritten(facts, table)) {
-        let created = table.relations.iter().filter(|one| one.was_created);
-        let claim = facts.claim(created.flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
+        let claim = written_whole(facts, table);
         let name = &table.name;
         found.push(Candidate {
             text: format!(
@@ -152,8 +153,8 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
         }
         for index in table.relations.iter().filter(|one| one.is_index && one.was_created) {
             let mut claim = Claim::default();
-            for cell in &index.cells {
-                claim.add_images(*cell, facts.tally(*cell).buckets.get(Bucket::ImageForced));
+            for cell in facts.main_fork(index) {
+                claim.add_images(cell, facts.tally(cell).buckets.get(Bucket::ImageForced));
             }
             if claim.bytes() == 0 {
                 continue;
@@ -179,13 +180,42 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
+/// How many times as many bytes a file's rows may take as the images of all of its pages: more rows than that were not added
+/// since it was rewritten.
+const MAX_ROWS_TO_IMAGES: u64 = 10;
+
 fn is_rewritten(facts: &Facts<'_>, table: &Table) -> bool {
     table.part != Part::MaterializedView
         && table.relations.iter().any(|one| {
-            one.was_created && !one.is_index && one.part != Part::Relation && forced(facts, one) > 0
+            one.was_created && !one.is_index && one.part != Part::Relation && is_written_by_images(facts, one)
         })
 }
 
-fn forced(facts: &Facts<'_>, relation: &Relation) -> u64 {
-    facts.bucket(relation.cells.iter().copied(), Bucket::ImageForced)
+/// Whether images filled a file, and not rows: vacuum logs an image of an empty page now and then (`lazy_scan_new_or_empty`).
+fn is_written_by_images(facts: &Facts<'_>, relation: &Relation) -> bool {
+    let images = facts.bucket(facts.main_fork(relation), Bucket::ImageForced);
+    let rows: u64 = facts.cells([relation], is_insert).map(|cell| facts.tally(cell).bytes()).sum();
+    images > 0 && rows <= MAX_ROWS_TO_IMAGES * images
+}
+
+/// What a rewrite wrote: images of the pages of the new files, with their records, and rows of the TOAST table, which are inserted
+/// one by one. What was written to the new files later is left out, and so are rows of TOAST that may have come later.
+fn written_whole(facts: &Facts<'_>, table: &Table) -> Claim {
+    let mut claim = Claim::default();
+    let created = || table.relations.iter().filter(|one| one.was_created);
+    let heaps = || created().filter(|one| !one.is_index && !one.is_toast());
+    let is_untouched = facts.records(facts.cells(heaps(), |m, i| is_insert(m, i) || is_update(m, i))) == 0;
+    for relation in created() {
+        for cell in facts.main_fork(relation) {
+            let tally = facts.tally(cell);
+            let is =
+                |of: fn(u8, u8) -> bool| facts.kind(cell).is_some_and(|kind| of(kind.rmid(), kind.info()));
+            if is(is_page_image) || (relation.is_toast() && is_untouched && is(is_insert)) {
+                claim.add_share(cell, tally, 1.0, 1.0);
+            } else {
+                claim.add_images(cell, tally.buckets.get(Bucket::ImageForced));
+            }
+        }
+    }
+    claim
 }

@@ -3,8 +3,8 @@
 use walden_explain::document::Document;
 use walden_explain::evidence::Evidence;
 use walden_explain::{Explanation, FindingKind};
-use walden_format::record::RelFileLocator;
-use walden_format::rmgr::info::{btree, heap, heap2, xact};
+use walden_format::record::{Fork, RelFileLocator};
+use walden_format::rmgr::info::{btree, heap, heap2, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
@@ -338,6 +338,58 @@ fn one_large_transaction_is_found() {
     };
     assert!(with(|_| 7));
     assert!(!with(|round| round));
+}
+
+/// Bytes of records of one kind.
+fn bytes_of(log: &Log, (rmid, info): (u8, u8)) -> u64 {
+    let is_its = |record: &[u8]| record[16] == info && record[17] == rmid;
+    let records = log.writer.records.iter().filter(|(_, record)| is_its(record));
+    records.map(|(_, record)| record.len().next_multiple_of(8) as u64).sum()
+}
+
+#[test]
+fn a_table_is_written_whole_by_images_of_its_own_pages() {
+    let found = |log: &Log| {
+        let explanation = log.explain(&request(Vec::new()));
+        assert!(explanation.damage.is_none(), "{:?}", explanation.damage);
+        let findings = document_with(&explanation, &names(Some(9), Some(true))).findings;
+        let written = findings.into_iter().filter(|one| ["table-rewrite", "index-build"].contains(&one.rule));
+        written.map(|one| (one.rule, one.bytes)).collect::<Vec<_>>()
+    };
+    // A table that is filled, and truncated a little by vacuum, which logs a page of each map; then a page of its own that vacuum
+    // found empty.
+    let mut log = Log::new();
+    log.create(1000, 16384);
+    log.create(1000, 16390);
+    (0..300).for_each(|_| {
+        log.heap_insert(1000, 16384, 3000);
+    });
+    log.page_image(0, 16384, Fork::FREE_SPACE_MAP, 4000);
+    log.page_image(0, 16384, Fork::VISIBILITY_MAP, 8000);
+    assert_eq!(found(&log), []);
+    log.page_image(0, 16384, Fork::MAIN, 24);
+    assert_eq!(found(&log), []);
+    // An index of it is built.
+    (0..100).for_each(|_| {
+        log.page_image(1001, 16390, Fork::MAIN, 7000);
+    });
+    log.page_image(1001, 16390, Fork::FREE_SPACE_MAP, 100);
+    assert_eq!(found(&log), [("index-build", 100 * 7000)]);
+
+    // VACUUM FULL, and rows that come later.
+    let mut log = Log::new();
+    log.create(1000, 16384);
+    log.create(1000, 16390);
+    for relation in [16384, 16390] {
+        (0..100).for_each(|_| {
+            log.page_image(1000, relation, Fork::MAIN, 7000);
+        });
+    }
+    let rewritten = bytes_of(&log, (rmid::XLOG, xlog::FPI));
+    (0..100).for_each(|_| {
+        log.heap_insert(1001, 16384, 3000);
+    });
+    assert_eq!(found(&log), [("table-rewrite", rewritten)]);
 }
 
 #[test]

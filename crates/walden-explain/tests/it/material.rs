@@ -8,7 +8,8 @@ use walden_explain::document::{Context, Document};
 use walden_explain::group::ViewSpec;
 use walden_explain::{Bound, Explanation, Request, explain};
 use walden_format::lsn::{Lsn, SegmentName};
-use walden_format::rmgr::info::{btree, heap, xact, xlog};
+use walden_format::record::Fork;
+use walden_format::rmgr::info::{btree, heap, smgr, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_source::inventory::Inventory;
@@ -92,6 +93,30 @@ impl Log {
 
     pub fn index_insert(&mut self, xid: u32, relation: u32, data: usize) -> Lsn {
         self.block_record(rmid::BTREE, btree::INSERT_LEAF, xid, relation, data)
+    }
+
+    /// The creation of a relation's file.
+    pub fn create(&mut self, xid: u32, relation: u32) {
+        let main: Vec<u8> = [1663, 5, relation, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+        self.record((rmid::SMGR, smgr::CREATE), xid, 0, &[], &main);
+    }
+
+    /// An image of a page of a fork (`XLOG_FPI`), with so many bytes around its hole, a page header at least.
+    pub fn page_image(&mut self, xid: u32, relation: u32, fork: Fork, bytes: usize) -> Lsn {
+        self.image((rmid::XLOG, xlog::FPI), xid, relation, fork, bytes)
+    }
+
+    fn image(&mut self, (rmid, info): (u8, u8), xid: u32, relation: u32, fork: Fork, bytes: usize) -> Lsn {
+        /// `BKPBLOCK_HAS_IMAGE`; `BKPIMAGE_HAS_HOLE` and `BKPIMAGE_APPLY`.
+        const HAS_IMAGE: u8 = 0x10;
+        const HAS_HOLE_APPLY: u8 = 3;
+        let mut rest = vec![0, HAS_IMAGE | fork.0, 0, 0];
+        rest.extend((bytes as u16).to_le_bytes());
+        rest.extend(24_u16.to_le_bytes());
+        rest.push(HAS_HOLE_APPLY);
+        [1663, 5, relation, 0].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        rest.resize(rest.len() + bytes, 0x55);
+        self.writer.record(rmid, info, xid, &rest)
     }
 
     /// A commit or abort record at a time in seconds since 2000-01-01 UTC.
