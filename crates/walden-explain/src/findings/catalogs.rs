@@ -1,59 +1,160 @@
 //! Causes in system catalogs and sequences.
 
-use walden_format::rmgr::info::smgr;
+use walden_format::rmgr::info::{dbase, smgr};
 use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 
-use super::Candidate;
-use super::facts::{Facts, Table};
+use super::facts::{Facts, Table, is_delete, is_insert, is_update};
+use super::ledger::Claim;
+use super::{Candidate, bytes_text};
+use crate::tally::Bucket;
 
-pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
-    let catalogs = || facts.tables.iter().filter(|table| table.is_catalog);
-    let cells = catalogs().flat_map(|table| table.relations.iter()).flat_map(|one| one.cells.iter().copied());
-    let claim = facts.claim(cells, 1.0, 1.0);
-    if claim.bytes() == 0 {
+/// The catalogs that hold large objects: content, and not what a database is made of.
+const OF_LARGE_OBJECTS: [&str; 2] = ["pg_largeobject", "pg_largeobject_metadata"];
+
+/// Whether a table is a catalog of this name, in whichever database.
+fn is_named(table: &Table, name: &str) -> bool {
+    table.is_catalog && table.name.ends_with(name)
+}
+
+fn is_of_large_objects(table: &Table) -> bool {
+    OF_LARGE_OBJECTS.iter().any(|name| is_named(table, name))
+}
+
+fn cells_of(table: &Table) -> impl Iterator<Item = usize> {
+    table.relations.iter().flat_map(|one| one.cells.iter().copied())
+}
+
+/// Large objects, whose content is rows of a catalog.
+pub(super) fn large_objects(facts: &Facts<'_>) -> Vec<Candidate> {
+    let tables = || facts.tables.iter().filter(|table| is_of_large_objects(table));
+    let claim = facts.claim(tables().flat_map(cells_of), 1.0, 1.0);
+    let heaps = || tables().filter(|table| is_named(table, OF_LARGE_OBJECTS[0])).flat_map(Table::heaps);
+    let kinds: [fn(u8, u8) -> bool; 3] = [is_insert, is_update, is_delete];
+    let [inserted, updated, deleted] = kinds.map(|is_its| facts.records(facts.cells(heaps(), is_its)));
+    if inserted + updated + deleted == 0 {
         return Vec::new();
     }
-    let bytes = |table: &Table| -> u64 {
-        let cells = table.relations.iter().flat_map(|one| one.cells.iter().copied());
-        cells.map(|cell| facts.tally(cell).bytes()).sum()
-    };
-    let of = |name: &str| catalogs().filter(|table| table.name.ends_with(name)).map(bytes).sum::<u64>();
-    let files = facts.records(
-        facts
-            .cells_without_relation(|manager, info| manager == rmid::SMGR && info == smgr::CREATE)
-            .into_iter(),
-    );
-    let rows_of_class = facts.records(facts.cells(
-        catalogs().filter(|table| table.name.ends_with("pg_class")).flat_map(|table| table.heaps()),
-        super::facts::is_insert,
-    ));
-    // Files of temporary tables are not logged, but their rows in pg_class are.
-    let (what, remedy) = if of("pg_statistic") * 2 > claim.bytes() {
+    let of_updates: u64 = facts.cells(heaps(), is_update).map(|cell| facts.tally(cell).bytes()).sum();
+    let most = of_updates as f64 / claim.bytes().max(1) as f64;
+    // A row holds LOBLKSIZE bytes, a quarter of a page (storage/large_object.h). inv_write updates those that it finds.
+    let (remedy, saves) = if updated > inserted {
         (
-            "ANALYZE and autovacuum",
-            "less frequent ANALYZE of tables that change little (autovacuum_analyze_scale_factor)",
-        )
-    } else if rows_of_class > 2 * files {
-        (
-            "temporary tables",
-            "create a temporary table once a session, with ON COMMIT DELETE ROWS; or use a CTE or an array instead",
+            "write to them in pieces of a multiple of 2048 bytes, at offsets of a multiple: each smaller piece writes a row of 2 kB again",
+            Some((0.0, most)),
         )
     } else {
         (
-            "tables created and dropped",
-            "keep the table and TRUNCATE it, or use partitions that are made in advance",
+            "compress the content before it is stored (each row is compressed by itself; a bytea value is compressed whole), or \
+             keep it outside of the database",
+            None,
         )
     };
-    vec![Candidate {
-        text: format!(
-            "{} of the WAL is changes of system catalogs: {rows_of_class} relations were entered in pg_class, {files} with a logged \
-             file",
-            facts.percent(claim.bytes())
-        ),
-        points_at: what.into(),
-        remedy: remedy.into(),
-        ..Candidate::new(claim, (0.8, 1.0))
-    }]
+    let text = format!(
+        "{} of the WAL is large objects: {inserted} rows of pg_largeobject were inserted, {updated} updated and {deleted} deleted, \
+         each with at most 2 kB of content",
+        facts.percent(claim.bytes())
+    );
+    vec![candidate(claim, text, OF_LARGE_OBJECTS[0], remedy, saves)]
+}
+
+/// A candidate that saves between these shares of the claimed bytes, if that is known.
+fn candidate(
+    claim: Claim,
+    text: String,
+    points_at: &str,
+    remedy: &str,
+    saves: Option<(f64, f64)>,
+) -> Candidate {
+    let candidate = Candidate::new(claim, saves.unwrap_or_default());
+    let saves = candidate.saves.filter(|_| saves.is_some());
+    Candidate { text, points_at: points_at.into(), remedy: remedy.into(), saves, ..candidate }
+}
+
+pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
+    let catalogs = || facts.tables.iter().filter(|table| table.is_catalog && !is_of_large_objects(table));
+    let claim = facts.claim(catalogs().flat_map(cells_of), 1.0, 1.0);
+    if claim.bytes() == 0 {
+        return Vec::new();
+    }
+    let bytes = |table: &Table| -> u64 { cells_of(table).map(|cell| facts.tally(cell).bytes()).sum() };
+    let of = |name: &str| catalogs().filter(|table| is_named(table, name)).map(bytes).sum::<u64>();
+    let count =
+        |is_wanted: fn(u8, u8) -> bool| facts.records(facts.cells_without_relation(is_wanted).into_iter());
+    let files = count(|manager, info| manager == rmid::SMGR && info == smgr::CREATE);
+    let rows_of_class = facts.records(facts.cells(
+        catalogs().filter(|table| is_named(table, "pg_class")).flat_map(|table| table.heaps()),
+        is_insert,
+    ));
+    let databases = match facts.explanation.version >= Major::V15 {
+        true => count(|manager, info| manager == rmid::DBASE && info == dbase::CREATE_WAL_LOG),
+        false => 0,
+    };
+    let copied = facts.bucket(catalogs().flat_map(cells_of), Bucket::ImageForced);
+    let initdb = facts.initdb_bytes();
+    let all = facts.percent(claim.bytes());
+    let of_relations = format!(
+        "{all} of the WAL is changes of system catalogs: {rows_of_class} relations were entered in pg_class, {files} with a logged file"
+    );
+    // A cause is named only if rows or files show it.
+    let (text, what, remedy, saves) = if initdb * 2 >= claim.bytes() {
+        (
+            format!(
+                "{all} of the WAL is changes of system catalogs: the log begins with initdb, which wrote up to {}",
+                bytes_text(initdb)
+            ),
+            "initdb",
+            "nothing: this is written once for a cluster; --from leaves it out",
+            None,
+        )
+    } else if of("pg_statistic") * 2 > claim.bytes() {
+        (
+            of_relations,
+            "ANALYZE and autovacuum",
+            "less frequent ANALYZE of tables that change little (autovacuum_analyze_scale_factor)",
+            Some((0.8, 1.0)),
+        )
+    } else if databases > 0 && copied * 2 > claim.bytes() {
+        (
+            format!(
+                "{all} of the WAL is changes of system catalogs: {databases} {} created, each with an image of every page of its \
+                 template",
+                if databases == 1 { "database was" } else { "databases were" }
+            ),
+            "CREATE DATABASE",
+            "where databases are created often, keep them and empty them; STRATEGY = file_copy logs no pages, but takes two \
+             checkpoints of the whole server",
+            Some((0.5, 1.0)),
+        )
+    // Files of temporary tables are not logged, but their rows in pg_class are.
+    } else if rows_of_class > 2 * files {
+        (
+            of_relations,
+            "temporary tables",
+            "create a temporary table once a session, with ON COMMIT DELETE ROWS; or use a CTE or an array instead",
+            Some((0.8, 1.0)),
+        )
+    } else if rows_of_class > 0 {
+        (
+            of_relations,
+            "tables created and dropped",
+            "keep the table and TRUNCATE it, or use partitions that are made in advance",
+            Some((0.8, 1.0)),
+        )
+    } else {
+        let Some(largest) = catalogs().max_by_key(|table| bytes(table)) else { return Vec::new() };
+        (
+            format!(
+                "{all} of the WAL is changes of system catalogs, {} of {}; no relation was entered in pg_class",
+                facts.percent(bytes(largest)),
+                largest.name
+            ),
+            largest.name.as_str(),
+            "--by relation,record shows what was written to them",
+            None,
+        )
+    };
+    vec![candidate(claim, text, what, remedy, saves)]
 }
 
 pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
+use walden_format::lsn::Lsn;
+use walden_format::page::LONG_HEADER;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::info::{btree, heap, heap2, xlog};
 use walden_format::rmgr::{Kind, rmid};
@@ -63,6 +65,30 @@ impl<'a> Facts<'a> {
     /// The server's settings for checkpoints, if names have them all.
     pub fn checkpoint_settings(&self) -> Option<CheckpointSettings> {
         CheckpointSettings::from_settings(self.settings, self.explanation.version)
+    }
+
+    /// Where initdb's part of the WAL ends, if the log begins with it.
+    ///
+    /// The first record of a cluster is the checkpoint of `BootStrapXLOG`, at the start of segment 1. Then the bootstrap process and
+    /// the one that fills the catalogs end, each with a shutdown checkpoint.
+    pub fn initdb_end(&self) -> Option<Lsn> {
+        /// Shutdown checkpoints of initdb behind the first record.
+        const SHUTDOWNS: usize = 2;
+        let begin = self.first_record();
+        let checkpoints = self.explanation.checkpoints.iter().filter(|one| one.shutdown);
+        let mut shutdowns = checkpoints.map(|one| one.lsn).skip_while(|lsn| *lsn != begin);
+        shutdowns.next()?;
+        shutdowns.nth(SHUTDOWNS - 1).or_else(|| self.explanation.ranges.last().map(|range| range.end))
+    }
+
+    /// Bytes of WAL that initdb wrote, if the log begins with it; 0 else.
+    pub fn initdb_bytes(&self) -> u64 {
+        self.initdb_end().map_or(0, |end| end.bytes_since(self.first_record()))
+    }
+
+    /// Where the first record of a cluster is.
+    fn first_record(&self) -> Lsn {
+        Lsn(self.explanation.segment_size.bytes() + LONG_HEADER as u64)
     }
 
     fn group_tables(&self) -> Vec<Table> {

@@ -157,6 +157,8 @@ pub const RULES: &[Rule] = &[
            description: "subtransactions" },
     Rule { name: "rolled-back", kind: Cause, threshold: 0.10, find: transactions::rolled_back,
            description: "transactions that were rolled back" },
+    Rule { name: "large-objects", kind: Cause, threshold: 0.10, find: catalogs::large_objects,
+           description: "large objects" },
     Rule { name: "catalog-churn", kind: Cause, threshold: 0.15, find: catalogs::churn,
            description: "changes of system catalogs" },
     Rule { name: "sequences", kind: Cause, threshold: 0.10, find: catalogs::sequences,

@@ -2,9 +2,9 @@
 
 use walden_explain::document::Document;
 use walden_explain::evidence::Evidence;
-use walden_explain::{Explanation, FindingKind};
+use walden_explain::{Explanation, Finding, FindingKind};
 use walden_format::record::{Fork, RelFileLocator};
-use walden_format::rmgr::info::{btree, heap, heap2, xact, xlog};
+use walden_format::rmgr::info::{btree, dbase, heap, heap2, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
@@ -390,6 +390,95 @@ fn a_table_is_written_whole_by_images_of_its_own_pages() {
         log.heap_insert(1001, 16384, 3000);
     });
     assert_eq!(found(&log), [("table-rewrite", rewritten)]);
+}
+
+/// Relfilenumbers of catalogs whose files initdb made.
+const PG_ATTRIBUTE: u32 = 1249;
+const PG_CLASS: u32 = 1259;
+const PG_LARGEOBJECT: u32 = 2613;
+const PG_LARGEOBJECT_INDEX: u32 = 2683;
+
+/// What is found about catalogs.
+fn found_in_catalogs(explanation: &Explanation) -> Vec<Finding> {
+    let mut names = Names::default();
+    names.set_version(explanation.version);
+    let findings = document_with(explanation, &names).findings;
+    findings.into_iter().filter(|one| ["catalog-churn", "large-objects"].contains(&one.rule)).collect()
+}
+
+#[test]
+fn large_objects_are_no_churn_of_catalogs() {
+    let with = |kinds: &[u8]| {
+        let mut log = Log::new();
+        for xid in 1000..1300 {
+            for kind in kinds {
+                log.block_record(rmid::HEAP, *kind, xid, PG_LARGEOBJECT, 2000);
+                log.index_insert(xid, PG_LARGEOBJECT_INDEX, 16);
+            }
+        }
+        let mut found = found_in_catalogs(&log.explain(&request(Vec::new())));
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.remove(0)
+    };
+    let loaded = with(&[heap::INSERT]);
+    assert_eq!((loaded.rule, loaded.points_at.as_str()), ("large-objects", "pg_largeobject"));
+    assert!(loaded.text.contains("300 rows of pg_largeobject were inserted, 0 updated"), "{loaded:?}");
+    assert!(loaded.remedy.starts_with("compress the content") && loaded.saves_bytes.is_none(), "{loaded:?}");
+    let in_pieces = with(&[heap::INSERT, heap::UPDATE, heap::HOT_UPDATE]);
+    assert!(
+        in_pieces.text.contains("300 rows of pg_largeobject were inserted, 600 updated"),
+        "{in_pieces:?}"
+    );
+    assert!(in_pieces.remedy.contains("multiple of 2048 bytes"), "{in_pieces:?}");
+    assert!(in_pieces.saves_bytes.is_some_and(|bytes| bytes < in_pieces.bytes / 2), "{in_pieces:?}");
+}
+
+#[test]
+fn causes_of_changed_catalogs_are_named_where_rows_or_files_show_them() {
+    let with = |write: fn(&mut Log, u32)| {
+        let mut log = Log::new();
+        (1000..1200).for_each(|xid| write(&mut log, xid));
+        let mut found = found_in_catalogs(&log.explain(&request(Vec::new())));
+        assert_eq!(found.len(), 1, "{found:?}");
+        let Finding { points_at, text, .. } = found.remove(0);
+        (points_at, text)
+    };
+    let (cause, text) = with(|log, xid| {
+        log.heap_insert(xid, PG_CLASS, 2000);
+        log.create(xid, 20_000 + xid);
+    });
+    assert_eq!(cause, "tables created and dropped");
+    assert!(text.contains("200 relations were entered in pg_class, 200 with a logged file"), "{text}");
+    let (cause, _) = with(|log, xid| {
+        log.heap_insert(xid, PG_CLASS, 2000);
+    });
+    assert_eq!(cause, "temporary tables");
+    // TRUNCATE: a file, and no row.
+    let (cause, text) = with(|log, xid| {
+        log.block_record(rmid::HEAP, heap::UPDATE, xid, PG_CLASS, 2000);
+        log.create(xid, 20_000 + xid);
+    });
+    assert_eq!(cause, "pg_class");
+    assert!(text.contains("no relation was entered in pg_class"), "{text}");
+    let (cause, text) = with(|log, xid| {
+        if xid == 1000 {
+            log.record((rmid::DBASE, dbase::CREATE_WAL_LOG), xid, 0, &[], &[0; 12]);
+        }
+        log.create(xid, xid);
+        log.page_image(xid, PG_ATTRIBUTE, Fork::MAIN, 5000);
+    });
+    assert_eq!(cause, "CREATE DATABASE");
+    assert!(text.contains("1 database was created"), "{text}");
+}
+
+/// The first segment of a cluster.
+#[test]
+fn catalogs_of_a_new_cluster_are_from_initdb() {
+    let explanation = explain_golden("15.18-first", &request(Vec::new())).remove(0);
+    let found = found_in_catalogs(&explanation);
+    assert_eq!(found.iter().map(|one| one.points_at.as_str()).collect::<Vec<_>>(), ["initdb"]);
+    assert!(found[0].text.contains("the log begins with initdb"), "{found:?}");
+    assert_eq!(found[0].saves_bytes, None);
 }
 
 #[test]
