@@ -28,9 +28,12 @@ fn claim_images(facts: &Facts<'_>, buckets: &[Bucket]) -> Claim {
 
 /// Images after checkpoints, if the log shows how often these come: it has a whole cycle.
 pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
-    let with = |cause| facts.checkpoints.iter().filter(|checkpoint| checkpoint.cause == cause).count();
+    // initdb requests some, for CREATE DATABASE, which no setting would spare.
+    let initdb_end = facts.initdb_end().unwrap_or_default();
+    let checkpoints = || facts.checkpoints.iter().filter(|checkpoint| checkpoint.record.lsn > initdb_end);
+    let with = |cause| checkpoints().filter(|checkpoint| checkpoint.cause == cause).count();
     let (volume, time, requested) = (with(Cause::Volume), with(Cause::Time), with(Cause::Requested));
-    let intervals: Vec<i64> = facts.checkpoints.iter().filter_map(|checkpoint| checkpoint.interval).collect();
+    let intervals: Vec<i64> = checkpoints().filter_map(|checkpoint| checkpoint.interval).collect();
     if intervals.is_empty() {
         return Vec::new();
     }
@@ -83,7 +86,7 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
         ),
     };
     // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
-    let most = requested as f64 / (facts.checkpoints.len() + 1) as f64;
+    let most = requested as f64 / (checkpoints().count() + 1) as f64;
     vec![Candidate {
         text: text(requested, &why),
         points_at: "CHECKPOINT".into(),

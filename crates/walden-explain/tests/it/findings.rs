@@ -3,12 +3,13 @@
 use walden_explain::document::Document;
 use walden_explain::evidence::Evidence;
 use walden_explain::{Explanation, Finding, FindingKind};
+use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::info::{btree, dbase, heap, heap2, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
-use crate::material::{GOLDEN, Log, document, document_with, explain_golden, request};
+use crate::material::{GOLDEN, Log, SEGMENT, document, document_with, explain_golden, request};
 
 fn rules(log: &Log) -> Vec<&'static str> {
     log.document().findings.iter().map(|finding| finding.rule).collect()
@@ -469,6 +470,32 @@ fn causes_of_changed_catalogs_are_named_where_rows_or_files_show_them() {
     });
     assert_eq!(cause, "CREATE DATABASE");
     assert!(text.contains("1 database was created"), "{text}");
+}
+
+/// initdb's checkpoints are requests by its CREATE DATABASE, not by scripts of the server's users.
+#[test]
+fn checkpoints_of_initdb_are_left_out() {
+    let with = |start| {
+        let mut log = Log::new();
+        log.writer.start = start;
+        // BootStrapXLOG; the end of bootstrap mode; CREATE DATABASE, four times; the end of initdb.
+        log.shutdown(1000);
+        log.shutdown(1000);
+        (0..4).for_each(|_| log.checkpoint(1001, true));
+        log.shutdown(1002);
+        for number in 1..=3 {
+            while log.writer.bytes.len() < number * 4 * SEGMENT {
+                log.insert_with_image(1000, 16384, 8000);
+            }
+            log.checkpoint(1000 + number as i64 * 17, true);
+        }
+        let explanation = log.explain(&request(Vec::new()));
+        let found = document_with(&explanation, &Names::default()).findings;
+        let found = found.into_iter().find(|finding| finding.rule == "checkpoint-images");
+        found.unwrap().points_at
+    };
+    assert_eq!(with(Lsn(SEGMENT as u64)), "max_wal_size");
+    assert_eq!(with(Lsn(5 * SEGMENT as u64)), "CHECKPOINT");
 }
 
 /// The first segment of a cluster.

@@ -106,6 +106,11 @@ impl Log {
         self.image((rmid::XLOG, xlog::FPI), xid, relation, fork, bytes)
     }
 
+    /// An insert on a page that is changed for the first time since a checkpoint.
+    pub fn insert_with_image(&mut self, xid: u32, relation: u32, bytes: usize) -> Lsn {
+        self.image((rmid::HEAP, heap::INSERT), xid, relation, Fork::MAIN, bytes)
+    }
+
     fn image(&mut self, (rmid, info): (u8, u8), xid: u32, relation: u32, fork: Fork, bytes: usize) -> Lsn {
         /// `BKPBLOCK_HAS_IMAGE`; `BKPIMAGE_HAS_HOLE` and `BKPIMAGE_APPLY`.
         const HAS_IMAGE: u8 = 0x10;
@@ -137,6 +142,15 @@ impl Log {
 
     /// An online checkpoint, with its redo pointer right here, begun at a time in seconds since 1970-01-01 UTC.
     pub fn checkpoint(&mut self, time: i64, full_page_writes: bool) {
+        self.checkpoint_record(xlog::CHECKPOINT_ONLINE, time, full_page_writes);
+    }
+
+    /// A checkpoint of a server that stops.
+    pub fn shutdown(&mut self, time: i64) {
+        self.checkpoint_record(xlog::CHECKPOINT_SHUTDOWN, time, true);
+    }
+
+    fn checkpoint_record(&mut self, info: u8, time: i64, full_page_writes: bool) {
         let redo = self.writer.position();
         let mut data = vec![0; 88];
         data[..8].copy_from_slice(&redo.0.to_le_bytes());
@@ -146,7 +160,7 @@ impl Log {
         data[64..72].copy_from_slice(&time.to_le_bytes());
         let mut rest = vec![255, 88];
         rest.extend(data);
-        self.writer.record(rmid::XLOG, xlog::CHECKPOINT_ONLINE, 0, &rest);
+        self.writer.record(rmid::XLOG, info, 0, &rest);
     }
 
     /// Writes the log as segments; the last one ends in zeros.
