@@ -319,15 +319,22 @@ pub struct Context<'a> {
 impl Document {
     /// Builds the document of an explanation.
     pub fn new(explanation: &Explanation, context: &Context<'_>) -> Document {
-        let labels = Labels::new(context.names, explanation);
+        Document::with_labels(explanation, context, &Labels::new(context.names, explanation))
+    }
+
+    /// Builds it with these labels.
+    pub(crate) fn with_labels(
+        explanation: &Explanation,
+        context: &Context<'_>,
+        labels: &Labels<'_>,
+    ) -> Document {
         let checkpoints = explain_checkpoints(
             &explanation.checkpoints,
             explanation.segment_size,
             context.checkpoint_settings,
         );
         let top = context.top.unwrap_or(usize::MAX);
-        let writer =
-            Writer { explanation, labels: &labels, top, pattern: context.pattern, writers: context.writers };
+        let writer = Writer { explanation, labels, top, pattern: context.pattern, writers: context.writers };
         Document {
             format: "walden explain",
             format_version: FORMAT_VERSION,
@@ -355,7 +362,7 @@ impl Document {
             views: explanation.views.iter().map(|view| writer.view(view)).collect(),
             log: writer.log(),
             cycles: writer.cycles(&checkpoints),
-            findings: find(explanation, &labels, &checkpoints, &context.names.settings),
+            findings: find(explanation, labels, &checkpoints, &context.names.settings),
             damage: explanation.damage.as_ref().map(|damage| DamageDocument {
                 file: damage.path.display().to_string(),
                 segment: damage.segment.to_string(),

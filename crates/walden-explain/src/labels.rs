@@ -156,6 +156,15 @@ fn group_of(pattern: &Regex, name: &str) -> Option<String> {
     }
 }
 
+/// The databases that the relations of an explanation are in; those of all databases are in none.
+pub(crate) fn databases_of(explanation: &Explanation) -> HashSet<u32> {
+    let database = |cell: &Cell| match cell.owner {
+        Owner::Relation(locator, _) if locator.database != 0 => Some(locator.database),
+        _ => None,
+    };
+    explanation.cells.iter().filter_map(|(cell, _)| database(cell)).collect()
+}
+
 /// Labels groups by names.
 pub struct Labels<'a> {
     names: &'a Names,
@@ -166,13 +175,7 @@ pub struct Labels<'a> {
 impl<'a> Labels<'a> {
     /// Labels for the groups of an explanation.
     pub fn new(names: &'a Names, explanation: &Explanation) -> Labels<'a> {
-        let database = |cell: &Cell| match cell.owner {
-            Owner::Relation(locator, _) if locator.database != 0 => Some(locator.database),
-            _ => None,
-        };
-        let databases: HashSet<u32> =
-            explanation.cells.iter().filter_map(|(cell, _)| database(cell)).collect();
-        Labels { names, several_databases: databases.len() > 1 }
+        Labels { names, several_databases: databases_of(explanation).len() > 1 }
     }
 
     /// Labels that are qualified by the database if there are several.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use regex::Regex;
+use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::diff::{self as compare, Diff, Per, Side};
 use walden_explain::document::{Context, Document};
 use walden_explain::group::{Dimension, ViewSpec};
@@ -133,20 +134,27 @@ struct Wanted<'a> {
 /// A range that was explained.
 struct Explained {
     name: String,
-    document: Document,
     explanation: Explanation,
     micros: u64,
     inventory: Inventory,
+    /// As they were known when the range was explained: the other one may be of another cluster.
+    names: Names,
+    checkpoint_settings: Option<CheckpointSettings>,
 }
 
 impl Explained {
-    fn side(&self) -> Side<'_> {
-        Side {
-            name: &self.name,
-            document: &self.document,
-            explanation: &self.explanation,
-            micros: self.micros,
+    fn context<'a>(&'a self, args: &'a DiffArgs) -> Context<'a> {
+        Context {
+            names: &self.names,
+            checkpoint_settings: self.checkpoint_settings,
+            top: None,
+            pattern: args.group.as_ref(),
+            writers: None,
         }
+    }
+
+    fn side<'a>(&'a self, document: &'a Document) -> Side<'a> {
+        Side { name: &self.name, document, explanation: &self.explanation, micros: self.micros }
     }
 }
 
@@ -167,7 +175,9 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
         PerArgument::Transaction => Per::Transaction,
         PerArgument::Total => Per::Total,
     });
-    let found: Diff = compare::diff(a.side(), b.side(), per);
+    let [of_a, of_b] =
+        compare::documents((&a.explanation, &a.context(args)), (&b.explanation, &b.context(args)));
+    let found: Diff = compare::diff(a.side(&of_a), b.side(&of_b), per);
     if let Some(path) = &args.html {
         output::write_page(path, &diff_html::page(&found))?;
     }
@@ -238,11 +248,9 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     progress.finish();
     let names = names_for(all_names, explanation.system_id, &inventory)?;
     let checkpoint_settings = names::complete(names, &explanation);
-    let context =
-        Context { names, checkpoint_settings, top: None, pattern: args.group.as_ref(), writers: None };
-    let document = Document::new(&explanation, &context);
+    let names = names.clone();
     let micros = length(&explanation, &inventory, from, to);
-    Ok(Explained { name, document, explanation, micros, inventory })
+    Ok(Explained { name, explanation, micros, inventory, names, checkpoint_settings })
 }
 
 /// The names of a cluster, all that were given for it together.

@@ -13,10 +13,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use self::noise::Series;
-use crate::document::{Document, GroupDocument, TallyDocument, ViewDocument};
+use crate::document::{Context, Document, GroupDocument, TallyDocument, ViewDocument};
 use crate::explanation::Explanation;
 use crate::group::{Dimension, ViewSpec};
-use crate::labels::Part;
+use crate::labels::{Labels, Part, databases_of};
 use crate::tally::{Bucket, ImageCause};
 
 /// Version of the JSON format.
@@ -27,12 +27,26 @@ pub fn views() -> [ViewSpec; 2] {
     [ViewSpec::by(Dimension::Time), ViewSpec { dimensions: vec![Dimension::Time, Dimension::Relation] }]
 }
 
+/// Builds the documents of two ranges so that the same relation has the same label in both.
+///
+/// Labels have the database if there are several. Of one cluster, those of both ranges count together: else a range that one
+/// database alone wrote would have no label of the other range, and `public.t` of two databases would be one table. Of two
+/// clusters, the databases may have different names, and are left out unless one range has several.
+pub fn documents(a: (&Explanation, &Context<'_>), b: (&Explanation, &Context<'_>)) -> [Document; 2] {
+    let [in_a, in_b] = [a, b].map(|(explanation, _)| databases_of(explanation));
+    let is_one_cluster = a.0.system_id == b.0.system_id;
+    let several = in_a.len().max(in_b.len()) > 1 || (is_one_cluster && in_a.union(&in_b).count() > 1);
+    [a, b].map(|(explanation, context)| {
+        Document::with_labels(explanation, context, &Labels::of_names(context.names, several))
+    })
+}
+
 /// One of the two ranges.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
     /// What it is called, such as `before`.
     pub name: &'a str,
-    /// With all groups, and [`views`] as its last ones.
+    /// From [`documents`], with all groups, and [`views`] as its last ones.
     pub document: &'a Document,
     /// What it is made of.
     pub explanation: &'a Explanation,

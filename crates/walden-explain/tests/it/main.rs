@@ -2,6 +2,7 @@
 
 mod accounting;
 mod checkpoints;
+mod diff;
 mod findings;
 mod material;
 mod transactions;

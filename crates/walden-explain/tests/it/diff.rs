@@ -1,0 +1,90 @@
+//! The same relation has the same label in both ranges of a comparison.
+
+use walden_explain::Explanation;
+use walden_explain::diff::{self, Diff, Per, Side, Status};
+use walden_explain::document::Context;
+use walden_format::record::RelFileLocator;
+use walden_format::rmgr::info::heap;
+use walden_format::rmgr::rmid;
+use walden_source::names::{Names, Persistence, Relation, RelationKind};
+
+use crate::material::{Log, request};
+
+const ORDERS: u32 = 16384;
+
+/// A table of the same name in two databases.
+fn names() -> Names {
+    let mut names = Names::default();
+    for database in [5, 6] {
+        let relation = Relation {
+            database,
+            shared: false,
+            oid: 20_000,
+            schema: "public".into(),
+            name: "orders".into(),
+            kind: RelationKind::Table,
+            persistence: Persistence::Permanent,
+            access_method: None,
+            table: None,
+            partition_of: None,
+            scans: None,
+            is_required: None,
+        };
+        names.add(relation, Some(RelFileLocator { tablespace: 1663, database, relation: ORDERS }));
+    }
+    names
+}
+
+/// A range in which these databases insert into their table.
+fn range(databases: &[u32]) -> Explanation {
+    let mut log = Log::new();
+    for xid in 1000..1100 {
+        for database in databases {
+            let mut rest = vec![0, 0x20, 100, 0];
+            [1663, *database, ORDERS, 7].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+            rest.extend([255, 3]);
+            rest.extend([0x11; 100]);
+            rest.extend([1, 0, 0]);
+            log.writer.record(rmid::HEAP, heap::INSERT, xid, &rest);
+        }
+        log.end(xid, true, xid.into(), &[]);
+    }
+    log.explain(&request(diff::views().to_vec()))
+}
+
+fn compare(a: &Explanation, b: &Explanation) -> Diff {
+    let names = names();
+    let context =
+        Context { names: &names, checkpoint_settings: None, top: None, pattern: None, writers: None };
+    let [of_a, of_b] = diff::documents((a, &context), (b, &context));
+    let side = |name, document, explanation| Side { name, document, explanation, micros: 1_000_000 };
+    diff::diff(side("A", &of_a, a), side("B", &of_b, b), Some(Per::Total))
+}
+
+/// The tables of a comparison, by name.
+fn tables(diff: &Diff) -> Vec<(&str, Status)> {
+    let tables = diff.relations.iter().filter(|change| change.label.contains("orders"));
+    let mut tables: Vec<_> = tables.map(|change| (change.label.as_str(), change.status)).collect();
+    tables.sort_unstable_by_key(|(label, _)| *label);
+    tables
+}
+
+#[test]
+fn a_second_database_in_one_range_changes_no_other_table() {
+    let (one, both) = (range(&[5]), range(&[5, 6]));
+    let came = compare(&one, &both);
+    assert_eq!(tables(&came), [("database 5: orders", Status::Both), ("database 6: orders", Status::New)]);
+    assert!(came.findings.iter().all(|finding| finding.rule != "gone-relation"), "{:?}", came.findings);
+    let went = compare(&both, &one);
+    assert_eq!(tables(&went), [("database 5: orders", Status::Both), ("database 6: orders", Status::Gone)]);
+    assert_eq!(tables(&compare(&one, &one)), [("orders", Status::Both)]);
+}
+
+#[test]
+fn tables_of_two_databases_are_two_unless_the_clusters_are() {
+    let (a, mut b) = (range(&[5]), range(&[6]));
+    let of_one = compare(&a, &b);
+    assert_eq!(tables(&of_one), [("database 5: orders", Status::Gone), ("database 6: orders", Status::New)]);
+    b.system_id += 1;
+    assert_eq!(tables(&compare(&a, &b)), [("orders", Status::Both)]);
+}
