@@ -342,12 +342,11 @@ pub(crate) fn saves_text(finding: &Finding, file_bytes: u64) -> String {
     let Some(saves) = finding.saves_bytes.filter(|bytes| *bytes > 0) else { return String::new() };
     let share = |bytes: u64| 100.0 * bytes as f64 / file_bytes.max(1) as f64;
     let error = finding.saves_error_bytes.unwrap_or(0);
-    let range = match error * 50 > saves {
-        true => format!(
-            "{:.0} to {:.0} %",
-            share(saves.saturating_sub(error)),
-            share((saves + error).min(file_bytes))
-        ),
+    let [least, most] = [saves.saturating_sub(error), (saves + error).min(file_bytes)]
+        .map(|bytes| format!("{:.0}", share(bytes)));
+    // Ends that print alike are one number.
+    let range = match error * 50 > saves && least != most {
+        true => format!("{least} to {most} %"),
         false => format!("{:.1} %", share(saves)),
     };
     format!("; saves about {}, {range} of the WAL", units::bytes(saves))
@@ -363,5 +362,36 @@ fn damage(document: &Document, look: Look) -> String {
             )) + "\n"
         }
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn savings_have_one_share_where_the_ends_of_the_range_print_alike() {
+        let text = |saves, error| {
+            let finding = Finding {
+                kind: FindingKind::Cause,
+                rule: "vacuum",
+                bytes: saves,
+                share: 0.0,
+                text: String::new(),
+                points_at: String::new(),
+                remedy: String::new(),
+                saves_bytes: Some(saves),
+                saves_error_bytes: Some(error),
+                try_settings: BTreeMap::new(),
+            };
+            saves_text(&finding, 100_000)
+        };
+        assert!(text(5_000, 1_000).ends_with(", 4 to 6 % of the WAL"), "{}", text(5_000, 1_000));
+        assert!(text(5_000, 400).ends_with(", 5.0 % of the WAL"), "{}", text(5_000, 400));
+        assert!(text(5_000, 0).ends_with(", 5.0 % of the WAL"));
+        assert!(text(90_000, 20_000).ends_with(", 70 to 100 % of the WAL"));
+        assert_eq!(text(0, 0), "");
     }
 }
