@@ -192,7 +192,11 @@ pub fn compare(
         }
     }
     compared.missing = match repair {
-        Some(options) => fill(archive, server, missing, options, histories)?,
+        Some(options) => {
+            let cluster = (facts.system_identifier, "the server".to_owned());
+            let intake = Intake::new(archive, options, histories, Some(cluster))?;
+            fill(&intake, server, missing)?
+        }
         None => missing.into_iter().map(|one| Missing::new(one, Outcome::Found, None)).collect(),
     };
     compared.gaps = match list::list(archive, ListOptions::default()) {
@@ -267,13 +271,10 @@ impl Missing {
 }
 
 fn fill(
-    archive: &Archive,
+    intake: &Intake,
     server: &mut dyn Server,
     missing: Vec<ServerFile>,
-    options: &PushOptions,
-    histories: Vec<History>,
 ) -> Result<Vec<Missing>, AgainstError> {
-    let intake = Intake::new(archive, options, histories)?;
     let mut filled = Vec::new();
     for one in missing {
         let taken = intake.take(one.file, &mut *server.open(one.file), None);

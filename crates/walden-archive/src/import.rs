@@ -1,6 +1,8 @@
 //! From other archives: each file is read, compared with what is archived, checked as strictly as a pushed one, and stored.
 //!
 //! An import that was interrupted is repeated as a whole: what is archived already, with the same content, is not compressed again.
+//!
+//! Segments come first: they show which cluster the source is of, which histories and backup history files do not say.
 
 mod layout;
 
@@ -102,26 +104,33 @@ pub fn import(
     };
     archive.found()?;
     let histories = histories(archive, &source, open)?;
-    let intake = Intake::new(archive, &push_options, histories)?;
+    let intake = Intake::new(archive, &push_options, histories, source.cluster.clone())?;
     let count = source.files.len() as u64;
-    let (next, done, is_lost) = (AtomicUsize::new(0), Mutex::new(Vec::new()), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        for _ in 0..options.threads.clamp(1, source.files.len().max(1)) {
-            scope.spawn(|| {
-                while !is_lost.load(Ordering::Relaxed)
-                    && let Some(file) = source.files.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let content = open(file).map_err(IntakeError::Read);
-                    let result = content
-                        .and_then(|mut content| intake.take(file.file, &mut *content, file.sha1.as_ref()));
-                    is_lost.fetch_or(result.as_ref().is_err_and(IntakeError::is_final), Ordering::Relaxed);
-                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    done.push((file, result));
-                    progress(done.len() as u64, count);
-                }
-            });
-        }
-    });
+    let is_text =
+        |file: &&SourceFile| matches!(file.file, ArchivedFile::History(_) | ArchivedFile::Backup(..));
+    let (texts, segments): (Vec<&SourceFile>, Vec<&SourceFile>) = source.files.iter().partition(is_text);
+    let (done, is_lost) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    for files in [&segments, &texts] {
+        let next = AtomicUsize::new(0);
+        let take_next = || {
+            while !is_lost.load(Ordering::Relaxed)
+                && let Some(&file) = files.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                let content = open(file).map_err(IntakeError::Read);
+                let result =
+                    content.and_then(|mut content| intake.take(file.file, &mut *content, file.sha1.as_ref()));
+                is_lost.fetch_or(result.as_ref().is_err_and(IntakeError::is_final), Ordering::Relaxed);
+                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                done.push((file, result));
+                progress(done.len() as u64, count);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..options.threads.clamp(1, files.len().max(1)) {
+                scope.spawn(take_next);
+            }
+        });
+    }
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut imported = Imported {
         source: source.path.display().to_string(),

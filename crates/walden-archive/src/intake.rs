@@ -1,9 +1,12 @@
 //! Files that come as streams and from elsewhere than a server's `pg_wal`, checked as strictly as pushed ones.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, Write};
+use std::sync::{Mutex, PoisonError};
 
 use sha1::{Digest, Sha1};
 use tempfile::SpooledTempFile;
+use walden_format::stream::StreamInfo;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::check::{self, Checked, MAX_TEXT_BYTES, Refusal};
@@ -19,9 +22,12 @@ const IN_MEMORY: usize = 64 << 20;
 /// Takes files into an archive.
 pub(crate) struct Intake {
     pusher: Pusher,
+    archive: Archive,
     level: u8,
     /// Bytes of a segment.
     limit: u64,
+    /// The clusters that the source was shown to have files of, by system identifier, each with what shows it.
+    clusters: Mutex<BTreeMap<u64, String>>,
 }
 
 /// Why a file was not archived.
@@ -33,6 +39,12 @@ pub(crate) enum IntakeError {
     TooLarge { limit: u64 },
     #[error("SHA-1 of the content: expected {expected} as in the file's name, found {found}")]
     Digest { expected: String, found: String },
+    #[error(
+        "the cluster that it is of: expected a segment of the source that says it, found none that can be read"
+    )]
+    UnknownCluster,
+    #[error("the cluster that it is of: expected segments of one cluster in the source, found system identifiers {}", found.join(" and "))]
+    SeveralClusters { found: Vec<String> },
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
@@ -58,6 +70,12 @@ impl IntakeError {
             IntakeError::Refused(Refusal::Damaged { .. }) => Some(
                 "look for another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is".to_owned(),
             ),
+            IntakeError::UnknownCluster => Some(
+                "histories and backup history files do not say which cluster they are of: import them together with segments of their cluster".to_owned(),
+            ),
+            IntakeError::SeveralClusters { .. } => Some(
+                "histories and backup history files do not say which cluster they are of: import a folder that has the files of one cluster alone".to_owned(),
+            ),
             IntakeError::Archive(error) => error.hint().map(str::to_owned),
             _ => None,
         }
@@ -75,7 +93,7 @@ fn is_final(error: &ArchiveError) -> bool {
 }
 
 impl Intake {
-    /// `histories` say where timelines ended.
+    /// `histories` say where timelines ended, and `cluster` is the system identifier that the source states, with what states it.
     ///
     /// # Errors
     /// An archive that cannot be read.
@@ -83,6 +101,7 @@ impl Intake {
         archive: &Archive,
         options: &PushOptions,
         histories: Vec<History>,
+        cluster: Option<(u64, String)>,
     ) -> Result<Intake, ArchiveError> {
         let limit = match archive.identity() {
             Ok(identity) => identity.segment_bytes,
@@ -90,10 +109,15 @@ impl Intake {
             Err(error) => return Err(error),
         };
         let pusher = Pusher::new(archive.clone(), options.clone(), histories);
-        Ok(Intake { pusher, level: options.level, limit })
+        let clusters = Mutex::new(cluster.into_iter().collect());
+        Ok(Intake { pusher, archive: archive.clone(), level: options.level, limit, clusters })
     }
 
     /// Archives a file, unless it is archived already with the same content.
+    ///
+    /// Histories and backup history files do not say which cluster they are of, so the segments of the same source come first: one of
+    /// another cluster among them, or none at all, and such files are refused. A history of another cluster would end recovery with a
+    /// wrong timeline, and a backup history file of one would count as a backup when WAL is removed.
     ///
     /// # Errors
     /// Why it is not archived.
@@ -109,6 +133,12 @@ impl Intake {
         };
         let mut copy = Copy::default();
         let bytes = io::copy(&mut content.take(limit + 1), &mut copy).map_err(IntakeError::Read)?;
+        if let ArchivedFile::Segment(_) | ArchivedFile::Partial(_) = file
+            && let Ok(info) = StreamInfo::of_segment(&copy.first)
+        {
+            let mut clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
+            clusters.entry(info.system_id).or_insert_with(|| file.to_string());
+        }
         if bytes > limit {
             return Err(IntakeError::TooLarge { limit });
         }
@@ -120,32 +150,67 @@ impl Intake {
         }
         let unchecked =
             Checked { bytes, hash, cluster: None, contents: None, warnings: Vec::new(), is_sound: false };
-        if let Some(found) = self.pusher.find_present(file, &unchecked)? {
+        let present = self.pusher.find_present(file, &unchecked);
+        if let Ok(Some(found)) = present {
             return Ok(found);
         }
+        if let (
+            ArchivedFile::History(_) | ArchivedFile::Backup(..),
+            Ok(_) | Err(ArchiveError::Conflict { .. }),
+        ) = (file, &present)
+        {
+            self.expect_own_cluster()?;
+        }
+        present?;
         let mut content = copy.content;
         content.rewind().map_err(IntakeError::Read)?;
         let checked = check::check(file, &mut content, self.pusher.rules())?;
         Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)
     }
+
+    /// Confirms that all that the source was shown to have is of the archive's cluster. Also in an archive that is no cluster's yet:
+    /// whose files it takes first must be the same cluster's as those of the server that claims it.
+    fn expect_own_cluster(&self) -> Result<(), IntakeError> {
+        let clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut systems = clusters.keys();
+        match (systems.next(), systems.next()) {
+            (None, _) => Err(IntakeError::UnknownCluster),
+            (Some(&system_id), None) => Ok(self.archive.expect_cluster(system_id)?),
+            (Some(_), Some(_)) => {
+                let found = clusters.iter().map(|(system_id, shown_by)| format!("{system_id} ({shown_by})"));
+                Err(IntakeError::SeveralClusters { found: found.collect() })
+            }
+        }
+    }
 }
 
-/// A file's content, which can be read again, and its hashes.
+/// Bytes of a segment that have its first page's header.
+const FIRST_BYTES: usize = 64;
+
+/// A file's content, which can be read again, its first bytes, and its hashes.
 struct Copy {
     content: SpooledTempFile,
+    first: Vec<u8>,
     blake3: blake3::Hasher,
     sha1: Sha1,
 }
 
 impl Default for Copy {
     fn default() -> Copy {
-        Copy { content: SpooledTempFile::new(IN_MEMORY), blake3: blake3::Hasher::new(), sha1: Sha1::new() }
+        Copy {
+            content: SpooledTempFile::new(IN_MEMORY),
+            first: Vec::new(),
+            blake3: blake3::Hasher::new(),
+            sha1: Sha1::new(),
+        }
     }
 }
 
 impl Write for Copy {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.content.write(bytes)?;
+        let missing = FIRST_BYTES - self.first.len();
+        self.first.extend_from_slice(&bytes[..written.min(missing)]);
         self.blake3.update(&bytes[..written]);
         self.sha1.update(&bytes[..written]);
         Ok(written)

@@ -570,7 +570,7 @@ pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
 ///
 /// A history of another cluster would end recovery with a wrong timeline, and a backup history file of one would count as a backup
 /// when WAL is removed.
-fn system_id_beside(path: &Path) -> Option<u64> {
+pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
     let folder = path.parent()?;
     // `%p` is relative to the data directory, in which PostgreSQL runs the command; `pg_wal` itself may be a link.
     let data = folder.parent().unwrap_or(Path::new(""));

@@ -4,7 +4,7 @@
 //! plain       any folder with segments, also compressed, at any depth; a server's pg_wal
 //! pgbackrest  archive/STANZA/archive.info, archive/STANZA/15-1/0000000100000000/SEGMENT-SHA1.zst
 //! wal-g       wal_005/SEGMENT.lz4
-//! barman      SERVER/wals/xlog.db, SERVER/wals/0000000100000000/SEGMENT (compressed, without an ending)
+//! barman      SERVER/identity.json, SERVER/wals/xlog.db, SERVER/wals/0000000100000000/SEGMENT (compressed, without an ending)
 //! ```
 
 use std::collections::BTreeMap;
@@ -17,8 +17,10 @@ use serde::Serialize;
 use walden_format::lsn::SegmentName;
 use walden_format::page::PageHeader;
 use walden_format::stream::StreamInfo;
+use walden_source::datadir::ControlFile;
 
 use crate::name::ArchivedFile;
+use crate::push::system_id_beside;
 
 /// A way of keeping archived files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -52,6 +54,8 @@ pub struct Source {
     pub path: PathBuf,
     /// How it is kept.
     pub layout: Layout,
+    /// The system identifier of the cluster whose files these are, and which file says so, if one does.
+    pub cluster: Option<(u64, String)>,
     /// The files that PostgreSQL archived: histories first, then by name.
     pub files: Vec<SourceFile>,
     /// What else there is.
@@ -161,6 +165,7 @@ pub fn find(
         [] => return Err(LayoutError::Missing { path: path.to_owned(), expected: mark(layout) }),
         _ => return Err(LayoutError::Several { path: path.to_owned(), found }),
     };
+    let cluster = stated_cluster(path, &root, layout)?;
     let mut search = Search { files: Vec::new(), ignored: Vec::new() };
     match layout {
         Layout::Barman => {
@@ -182,8 +187,44 @@ pub fn find(
     };
     files.sort_by_cached_key(order);
     ignored.sort();
-    Ok(Source { path: root, layout, files, ignored })
+    Ok(Source { path: root, layout, cluster, files, ignored })
 }
+
+/// The system identifier that an archiver, or the server whose `pg_wal` it is, has written down for a root, and where.
+fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u64, String)>, LayoutError> {
+    let above = root.parent().unwrap_or(Path::new(""));
+    Ok(match layout {
+        Layout::Pgbackrest => {
+            let number =
+                root.file_name().and_then(|name| name.to_str()).and_then(|name| name.split_once('-'));
+            let identifiers = system_identifiers(path, &above.join(ARCHIVE_INFO))?;
+            let identifier = number.and_then(|(_, number)| identifiers.get(number)?.parse().ok());
+            identifier.map(|identifier| (identifier, ARCHIVE_INFO.to_owned()))
+        }
+        Layout::Barman => {
+            let text = fs::read(above.join(IDENTITY)).unwrap_or_default();
+            let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+            let identifier = json.get("systemid").and_then(|identifier| identifier.as_str()?.parse().ok());
+            identifier.map(|identifier| (identifier, IDENTITY.to_owned()))
+        }
+        // One file: as of a pushed one.
+        Layout::Plain if root.is_file() => {
+            system_id_beside(root).map(|identifier| (identifier, "what lies beside it".to_owned()))
+        }
+        Layout::Plain => {
+            let control = fs::read(above.join(CONTROL)).ok().filter(|_| root.ends_with("pg_wal"));
+            let control = control.and_then(|bytes| ControlFile::parse(&bytes).ok());
+            control.map(|control| (control.system_identifier, CONTROL.to_owned()))
+        }
+        // Only its base backups say it, and several clusters may have kept theirs in one storage.
+        Layout::WalG => None,
+    })
+}
+
+/// What Barman knows of a server (`write_identity_file` in `server.py`): `{"systemid": "7...", "version": "15"}`.
+const IDENTITY: &str = "identity.json";
+/// The control file of a server.
+const CONTROL: &str = "global/pg_control";
 
 /// Folders below a root that are looked into.
 const DEPTH: u32 = 8;

@@ -4,6 +4,7 @@ mod against;
 mod check;
 mod encryption;
 mod faults;
+mod import;
 mod listing;
 mod material;
 mod oversized;

@@ -1,0 +1,135 @@
+//! What other archives hold, and which of it is the archive's cluster's.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use walden_archive::Archive;
+use walden_archive::import::{ImportOptions, Imported, SourceFile, find, import};
+
+use crate::material::{archive, archive_of, complete, log, pg_wal};
+
+const HISTORY: (&str, &[u8]) = ("00000002.history", b"1\t0/2300000\tno recovery target specified\n");
+const BACKUP: (&str, &[u8]) = (
+    "000000010000000000000022.00000028.backup",
+    b"START WAL LOCATION: 0/2200028 (file 000000010000000000000022)\n",
+);
+
+fn open(file: &SourceFile) -> io::Result<Box<dyn Read>> {
+    Ok(Box::new(File::open(&file.path)?))
+}
+
+fn import_all(archive: &Archive, source: &Path) -> Imported {
+    let identifier = archive.identity().ok().map(|identity| identity.system_identifier.clone());
+    let source = find(source, None, identifier.as_deref()).expect("a source");
+    let options = ImportOptions { level: 1, accept_damaged: false, threads: 2 };
+    import(archive, source, &options, &open, &|_, _| ()).expect("an import")
+}
+
+/// A folder with these files and, as neither says which cluster it is of, a history and a backup history file.
+fn source(folder: &Path, files: &[(String, Vec<u8>)]) {
+    fs::create_dir_all(folder).expect("a folder");
+    let texts = [HISTORY, BACKUP].map(|(name, text)| (name.to_owned(), text.to_vec()));
+    for (name, content) in files.iter().chain(&texts) {
+        fs::write(folder.join(name), content).expect("a file");
+    }
+}
+
+/// Whether the archive has any history or backup history file.
+fn has_texts(archive: &Archive) -> bool {
+    let mut found = 0;
+    for prefix in ["history/", "backup/"] {
+        archive.store().list(prefix, &mut |_| found += 1).expect("a list");
+    }
+    found > 0
+}
+
+/// Why the history and the backup history file were refused, and nothing else.
+fn expect_texts_refused(archive: &Archive, imported: &Imported, why: &str) {
+    let texts: Vec<_> = imported.refused.iter().filter(|one| one.file.contains('.')).collect();
+    let names: Vec<_> = texts.iter().map(|one| one.file.as_str()).collect();
+    assert_eq!(names, [BACKUP.0, HISTORY.0], "{imported:?}");
+    for one in texts {
+        assert!(one.problem.contains(why) && one.hint.is_some(), "{one:?}");
+    }
+    assert!(!has_texts(archive));
+}
+
+#[test]
+fn files_that_do_not_say_their_cluster_are_of_that_of_the_segments_beside_them() {
+    let root = tempfile::tempdir().expect("a folder");
+    let own = log(1, 0x20, 4);
+    let archive = archive_of(root.path(), &own[..2]);
+    let (foreign, both, none) =
+        (root.path().join("foreign"), root.path().join("both"), root.path().join("none"));
+    source(&foreign, &complete());
+    let imported = import_all(&archive, &foreign);
+    expect_texts_refused(&archive, &imported, "another cluster's archive");
+    assert_eq!((imported.imported, imported.refused.len()), (0, 4), "{imported:?}");
+    source(&both.join("a"), &own[2..3]);
+    for (name, content) in complete() {
+        fs::create_dir_all(both.join("b")).expect("a folder");
+        fs::write(both.join("b").join(name), content).expect("a file");
+    }
+    let imported = import_all(&archive, &both);
+    expect_texts_refused(&archive, &imported, "expected segments of one cluster");
+    assert_eq!(imported.imported, 1, "{imported:?}");
+    source(&none, &[]);
+    expect_texts_refused(&archive, &import_all(&archive, &none), "expected a segment of the source");
+    // What is archived already says it as well as what is new.
+    let mine = root.path().join("mine");
+    source(&mine, &own[..1]);
+    let imported = import_all(&archive, &mine);
+    assert_eq!((imported.imported, imported.present, imported.refused.len()), (2, 1, 0), "{imported:?}");
+    // It is archived: whoever offers it.
+    assert_eq!(import_all(&archive, &none).present, 2);
+}
+
+#[test]
+fn a_new_archive_takes_no_history_of_an_unknown_cluster() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive(root.path());
+    let (none, mine) = (root.path().join("none"), root.path().join("mine"));
+    source(&none, &[]);
+    expect_texts_refused(&archive, &import_all(&archive, &none), "expected a segment of the source");
+    source(&mine, &log(1, 0x20, 4));
+    assert_eq!(import_all(&archive.afresh(), &mine).imported, 6);
+}
+
+#[test]
+fn a_file_that_is_named_is_of_the_cluster_of_the_segments_beside_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    let own = log(1, 0x20, 4);
+    let archive = archive_of(root.path(), &own[..2]);
+    let foreign = root.path().join("foreign");
+    source(&foreign, &complete());
+    let imported = import_all(&archive, &foreign.join(HISTORY.0));
+    assert!(imported.refused[0].problem.contains("another cluster's archive"), "{imported:?}");
+    let wal = pg_wal(root.path(), &own);
+    fs::write(wal.join(HISTORY.0), HISTORY.1).expect("a file");
+    assert_eq!(import_all(&archive, &wal.join(HISTORY.0)).imported, 1);
+}
+
+#[test]
+fn what_an_archiver_has_noted_of_the_cluster_counts() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 2));
+    let own = archive.identity().expect("one").system_identifier.clone();
+    // Barman's home of another cluster, from which all segments were removed.
+    let server = root.path().join("barman/main");
+    source(&server.join("wals"), &[]);
+    fs::write(server.join("wals/xlog.db"), "").expect("a file");
+    fs::write(server.join("identity.json"), "{\"systemid\": \"7\", \"version\": \"15\"}").expect("a file");
+    expect_texts_refused(&archive, &import_all(&archive, &server), "found 7");
+    fs::write(server.join("identity.json"), format!("{{\"systemid\": \"{own}\", \"version\": \"15\"}}"))
+        .expect("a file");
+    assert_eq!(import_all(&archive, &server).imported, 2);
+    // A stanza of pgBackRest, whose folder of the archive's cluster is chosen.
+    let stanza = root.path().join("pgbackrest/archive/main");
+    source(&stanza.join("18-2"), &[]);
+    source(&stanza.join("15-1"), &complete());
+    let info = format!("[db:history]\n1={{\"db-id\":7}}\n2={{\"db-id\":{own}}}\n");
+    fs::write(stanza.join("archive.info"), info).expect("a file");
+    let imported = import_all(&archive, &root.path().join("pgbackrest"));
+    assert_eq!((imported.files, imported.present), (2, 2), "{imported:?}");
+}
