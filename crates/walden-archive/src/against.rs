@@ -148,18 +148,14 @@ pub enum Outcome {
 /// Compares an archive with a server; with `repair`, archives what is missing, after the same checks as at a push.
 ///
 /// # Errors
-/// An archive of another cluster, and one or the other that does not answer.
+/// An archive of another cluster, a place that has none, and one or the other that does not answer.
 pub fn compare(
     archive: &Archive,
     server: &mut dyn Server,
     repair: Option<&PushOptions>,
 ) -> Result<Compared, AgainstError> {
     let facts = server.facts().map_err(AgainstError::Server)?;
-    let listing = match list::list(archive, ListOptions::default()) {
-        Ok(listing) => Some(listing),
-        Err(ArchiveError::Missing(_)) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let listing = list::list_if_any(archive, ListOptions::default())?;
     let own = facts.system_identifier.to_string();
     if let Some(listing) = listing.as_ref().filter(|listing| listing.system_identifier != own) {
         let (location, expected) = (listing.location.clone(), listing.system_identifier.clone());
@@ -199,11 +195,8 @@ pub fn compare(
         }
         None => missing.into_iter().map(|one| Missing::new(one, Outcome::Found, None)).collect(),
     };
-    compared.gaps = match list::list(archive, ListOptions::default()) {
-        Ok(listing) => listing.gaps(),
-        Err(ArchiveError::Missing(_)) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
+    let listing = list::list_if_any(archive, ListOptions::default())?;
+    compared.gaps = listing.as_ref().map(Listing::gaps).unwrap_or_default();
     // Others behind them are archived already, ahead of them.
     compared.gaps.retain(|gap| !gap.is_new() || gap.count(&waits) < gap.segments);
     Ok(compared)

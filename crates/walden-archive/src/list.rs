@@ -198,6 +198,17 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
     Ok(list_objects(archive, Some(options))?.0)
 }
 
+/// The same of an archive that was set up; nothing if nothing was archived there yet.
+///
+/// # Errors
+/// [`ArchiveError::Missing`] in a place that has no archive, where nothing is known of what is archived, and as [`list`].
+pub fn list_if_any(archive: &Archive, options: ListOptions) -> Result<Option<Listing>, ArchiveError> {
+    match list(archive, options) {
+        Err(ArchiveError::Missing(_)) => archive.expect_archive().map(|()| None),
+        other => other.map(Some),
+    }
+}
+
 /// Lists an archive, with all objects by what they are. Without `options` no object is read but histories, and those only if they can
 /// be: the listing has no times.
 pub(crate) fn list_objects(

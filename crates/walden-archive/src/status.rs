@@ -56,14 +56,10 @@ impl Holdings {
 /// Lists an archive and sums up. `waiting` names segments that wait to be archived; it is asked only where some are missing.
 ///
 /// # Errors
-/// The store's, and summaries that cannot be read.
+/// [`ArchiveError::Missing`] in a place that has no archive, and the store's.
 pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Result<Holdings, ArchiveError> {
-    let mut listing = match list::list(archive, ListOptions::default()) {
-        Ok(listing) => Some(listing),
-        // Nothing was archived yet: what waits is of interest all the same.
-        Err(ArchiveError::Missing(_)) => None,
-        Err(error) => return Err(error),
-    };
+    // Where nothing was archived yet, what waits is of interest all the same.
+    let mut listing = list::list_if_any(archive, ListOptions::default())?;
     let mut gaps = listing.as_ref().map(Listing::gaps).unwrap_or_default();
     // What is archived out of order waits after the first listing, or is in the second.
     let mut waits = BTreeSet::new();

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::NamedTempFile;
+use walden_archive::against::AgainstError;
 use walden_archive::archive::ArchiveError;
 use walden_archive::pending::{self, folder_of};
 use walden_archive::recovery::RecoveryError;
@@ -307,6 +308,9 @@ fn hint_of_archive(cause: &(dyn std::error::Error + 'static)) -> Option<&'static
         return error.hint();
     }
     if let Some(error) = cause.downcast_ref::<RecoveryError>() {
+        return error.hint();
+    }
+    if let Some(AgainstError::Archive(error)) = cause.downcast_ref() {
         return error.hint();
     }
     cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())

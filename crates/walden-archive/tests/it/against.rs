@@ -4,9 +4,12 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-use walden_archive::against::{Facts, Mark, Outcome, Server, ServerError, ServerFile, compare};
+use walden_archive::Archive;
+use walden_archive::against::{AgainstError, Facts, Mark, Outcome, Server, ServerError, ServerFile, compare};
+use walden_archive::archive::ArchiveError;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{PushOptions, push};
+use walden_archive::store::Folder;
 use walden_format::lsn::Lsn;
 
 use crate::material::{archive, log, pg_wal};
@@ -73,4 +76,25 @@ fn what_waits_is_no_gap_and_what_nobody_archives_is_filled() {
     let compared = compare(&archive, &mut server, Some(&options)).expect("an answer");
     assert!(compared.is_good() && compared.gaps.is_empty(), "{compared:?}");
     assert_eq!(compared.missing[0].outcome, Outcome::Filled);
+}
+
+#[test]
+fn a_place_without_an_archive_is_not_one_that_lacks_everything() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 3);
+    let facts = Facts {
+        system_identifier: 7,
+        segment_bytes: 1 << 20,
+        timeline: 1,
+        written: Lsn(4 << 20),
+        is_standby: false,
+    };
+    let marks = files.into_iter().map(|(name, _)| (name, Mark::Done)).collect();
+    let mut server = Local { wal: root.path().join("pg_wal"), facts, marks };
+    let nowhere = Archive::new(Box::new(Folder::new(root.path().join("archive"))));
+    for repair in [None, Some(&PushOptions::default())] {
+        let compared = compare(&nowhere, &mut server, repair);
+        assert!(matches!(compared, Err(AgainstError::Archive(ArchiveError::Missing(_)))), "{compared:?}");
+    }
+    assert!(!root.path().join("archive").exists());
 }

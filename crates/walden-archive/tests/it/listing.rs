@@ -4,6 +4,7 @@ use std::path::Path;
 
 use walden_archive::Archive;
 use walden_archive::acknowledge::acknowledge;
+use walden_archive::archive::ArchiveError;
 use walden_archive::export::{Plan, Selection};
 use walden_archive::gaps::Gap;
 use walden_archive::list::{ListOptions, Listing, RestorableRange, list};
@@ -11,6 +12,7 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::status::holdings;
+use walden_archive::store::Folder;
 use walden_archive::verified::{self, VerifiedAt};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::{SegmentName, SegmentSize};
@@ -279,4 +281,19 @@ fn a_run_of_verify_with_a_clock_ahead_hides_no_later_one() {
     archive.store().list("verified/", &mut |listed| keys.push(listed.key)).expect("a list");
     keys.sort();
     assert_eq!((keys.len(), keys[0].as_str()), (16, "verified/run-0000000008.json"));
+}
+
+/// A file system that is not mounted is no archive in which all is well.
+#[test]
+fn where_there_is_no_archive_nothing_is_said_of_what_it_holds() {
+    let root = tempfile::tempdir().expect("a folder");
+    let place = root.path().join("archive");
+    let nowhere = Archive::new(Box::new(Folder::new(place.clone())));
+    let is_missing = || matches!(holdings(&nowhere, &Vec::new), Err(ArchiveError::Missing(_)));
+    assert!(is_missing() && !place.exists());
+    std::fs::create_dir(&place).expect("a mount point");
+    assert!(is_missing());
+    nowhere.found().expect("an archive");
+    let held = holdings(&nowhere, &Vec::new).expect("holdings");
+    assert_eq!((held.segments, held.system_identifier), (0, None));
 }

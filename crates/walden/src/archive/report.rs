@@ -173,7 +173,10 @@ pub fn holdings(
         let received = receiving.spool.as_deref().map(complete_segments);
         ready.chain(received.and_then(Result::ok).unwrap_or_default()).collect()
     };
-    status::holdings(archive, &waiting).map_err(|error| error_text(&error))
+    status::holdings(archive, &waiting).map_err(|error| match error.hint() {
+        Some(hint) => format!("{}; hint: {hint}", error_text(&error)),
+        None => error_text(&error),
+    })
 }
 
 /// The log that an option or the configuration names.

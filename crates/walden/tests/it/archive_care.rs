@@ -19,6 +19,7 @@ walden_testing::tests! {
     holes_that_a_failover_leaves_are_found_and_filled,
     gaps_are_acknowledged_in_writing,
     status_and_metrics_say_what_is_wrong,
+    a_place_without_an_archive_is_never_well,
     a_damaged_segment_does_not_hide_the_queue_behind_it,
     the_exporter_serves_metrics_and_nothing_else,
     every_bad_input_is_refused,
@@ -414,6 +415,26 @@ fn status_and_metrics_say_what_is_wrong() {
     fs::create_dir(site.log()).unwrap();
     let pushed = site.push(names[1]);
     assert!(pushed.code == 0 && pushed.stderr.contains("cannot append to the log"), "{pushed:?}");
+}
+
+/// As of a file system that is not mounted, or a wrong path: nothing is made there either.
+fn a_place_without_an_archive_is_never_well() {
+    let site = Site::new("");
+    fs::remove_dir_all(site.repo()).unwrap();
+    for is_mount_point in [false, true] {
+        if is_mount_point {
+            fs::create_dir(site.repo()).unwrap();
+        }
+        let (code, report, metrics) = site.status();
+        assert_eq!((code, metrics["walden_archive_up"]), (3, 0.0), "{report:#}");
+        let problem = report["problems"][0].as_str().unwrap();
+        assert!(problem.contains("cannot find an archive") && problem.contains("mount the file system"));
+        let check = site.walden(&["check"]);
+        assert!(check.code == 1 && check.stdout.contains("mount the file system"), "{check:?}");
+        assert!(!check.stdout.contains("push and get"), "{check:?}");
+        assert_eq!(site.repo().exists(), is_mount_point);
+    }
+    assert_eq!(fs::read_dir(site.repo()).unwrap().count(), 0);
 }
 
 /// Others are archived ahead of a segment that is refused, and the server gets past none of them.
