@@ -95,6 +95,15 @@ pub enum ArchiveError {
         /// Bytes of the file's.
         found: u64,
     },
+    /// The name is archived already, in an object that cannot be compared with.
+    #[error("{name} is archived already, in an object that is damaged")]
+    DamagedBefore {
+        /// The archived file's name.
+        name: String,
+        /// What is wrong with the object.
+        #[source]
+        source: Box<ArchiveError>,
+    },
     /// The name has another content already.
     #[error(
         "{name} is archived already with other content in {location}: BLAKE3 {archived} there, {offered} in the file offered now"
@@ -124,6 +133,7 @@ impl ArchiveError {
             ArchiveError::OtherCluster { .. } => "other_cluster",
             ArchiveError::OtherSegmentSize { .. } => "other_segment_size",
             ArchiveError::NoSegments { .. } => "no_segments",
+            ArchiveError::DamagedBefore { .. } => "damaged_object",
             ArchiveError::Conflict { .. } => "conflict",
         }
     }
@@ -133,6 +143,18 @@ impl ArchiveError {
         match self {
             ArchiveError::Store(error) => error.cause == Cause::NotFound,
             ArchiveError::Object(error) => error.is_not_found(),
+            _ => false,
+        }
+    }
+
+    /// Whether an object is not as it was stored, and the store did give it.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            ArchiveError::Store(error) => error.cause == Cause::Damaged,
+            ArchiveError::Object(error) => {
+                error.store_error().is_none_or(|error| error.cause == Cause::Damaged)
+            }
+            ArchiveError::DamagedBefore { .. } => true,
             _ => false,
         }
     }
@@ -155,6 +177,9 @@ impl ArchiveError {
             }
             ArchiveError::OtherSegmentSize { .. } => Some(
                 "with another segment size (pg_resetwal --wal-segsize) the same names stand for other positions: give the cluster a new archive, and take a new base backup",
+            ),
+            ArchiveError::DamagedBefore { .. } => Some(
+                "nothing was overwritten, and the file that is offered is still there: move the damaged object out of the archive, and the file is archived when it is offered again. A pack (.wpk) holds other segments too: copy from it what walden archive get can still read first. walden archive verify says what else is damaged",
             ),
             ArchiveError::Conflict { .. } => Some(
                 "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",
@@ -382,21 +407,41 @@ impl Archive {
     /// # Errors
     /// The store's, and histories that cannot be decoded.
     pub fn histories(&self) -> Result<BTreeMap<Timeline, History>, ArchiveError> {
+        let (histories, damaged) = self.undamaged_histories()?;
+        damaged.into_iter().next().map_or(Ok(histories), |(_, error)| Err(error))
+    }
+
+    /// The histories that can be decoded, by timeline, and the keys of the other ones, each with what is wrong with it.
+    ///
+    /// # Errors
+    /// The store's.
+    #[expect(clippy::type_complexity, reason = "taken apart where it is called")]
+    pub(crate) fn undamaged_histories(
+        &self,
+    ) -> Result<(BTreeMap<Timeline, History>, Vec<(String, ArchiveError)>), ArchiveError> {
         let mut found = Vec::new();
         self.store.list(HISTORY, &mut |listed| found.push(listed))?;
-        let mut histories = BTreeMap::new();
+        let (mut histories, mut damaged) = (BTreeMap::new(), Vec::new());
         for listed in found {
             let Some(Object::File(file @ ArchivedFile::History(timeline))) = Object::of_key(&listed.key)
             else {
                 continue;
             };
             let mut text = Vec::new();
-            object::decode(file, &self.store.read(&listed.key)?, &mut text)?;
+            let read = self.store.read(&listed.key).map_err(ArchiveError::from);
+            match read.and_then(|object| Ok(object::decode(file, &object, &mut text)?)) {
+                Ok(_) => {}
+                Err(error) if error.is_damage() => {
+                    damaged.push((listed.key, error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             if let Ok(history) = History::parse(timeline, &text) {
                 histories.insert(timeline, history);
             }
         }
-        Ok(histories)
+        Ok((histories, damaged))
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::{Contents, RestorePoint};
@@ -14,6 +15,7 @@ use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::parts;
 use crate::snapshot::Snapshot;
 use crate::store::Listed;
+use crate::verify::Finding;
 
 pub use crate::gaps::Gap;
 
@@ -38,6 +40,8 @@ pub struct Listing {
     pub backups: Vec<String>,
     /// Objects that are none of an archive's.
     pub unknown: Vec<String>,
+    /// Objects that were looked into and are damaged: times, restore points and parents of timelines are those of the others.
+    pub unreadable: Vec<Finding>,
 }
 
 impl Listing {
@@ -192,8 +196,10 @@ pub struct ListOptions {
 
 /// Lists an archive.
 ///
+/// What is damaged of the objects that are looked into is said in the listing.
+///
 /// # Errors
-/// The store's, and summaries that cannot be read.
+/// The store's.
 pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
     Ok(list_objects(archive, Some(options))?.0)
 }
@@ -229,6 +235,7 @@ pub(crate) fn list_objects(
         timelines: Vec::new(),
         backups: Vec::new(),
         unknown: Vec::new(),
+        unreadable: Vec::new(),
     };
     let mut timelines: BTreeMap<Timeline, BTreeMap<Object, u64>> = BTreeMap::new();
     let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
@@ -255,8 +262,13 @@ pub(crate) fn list_objects(
     listing.unknown.extend(unknown);
     let histories = match options {
         _ if locked => BTreeMap::new(),
-        Some(_) => archive.histories()?,
-        None => archive.histories().unwrap_or_default(),
+        Some(_) => {
+            let (histories, damaged) = archive.undamaged_histories()?;
+            let finding = |(object, error)| Finding { object, problem: error_text(&error) };
+            listing.unreadable.extend(damaged.into_iter().map(finding));
+            histories
+        }
+        None => archive.undamaged_histories().map(|(histories, _)| histories).unwrap_or_default(),
     };
     let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
     let first_numbers: BTreeMap<Timeline, u64> = timelines
@@ -297,7 +309,8 @@ pub(crate) fn list_objects(
         let live_end = live.and_then(|(segment, end)| Some(segment.start(size)?.plus(u64::from(*end))));
         found.live_end = live_end.map(|end| end.to_string());
         if let Some(options) = options.filter(|_| !locked) {
-            listing.has_all_restore_points &= times(archive, objects, options, &mut found)?;
+            listing.has_all_restore_points &=
+                times(archive, objects, options, &mut found, &mut listing.unreadable)?;
         }
         listing.timelines.push(found);
     }
@@ -462,7 +475,11 @@ fn last_commit_in(
             let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
             first.zip(end).is_some_and(|(first, end)| first.0 < end)
         };
-        let contents = get::read_contents(archive, *object, bytes)?;
+        let contents = match get::read_contents(archive, *object, bytes) {
+            // An earlier commit can be restored to as well. What is damaged is a finding of the timeline's own.
+            Err(error) if error.is_damage() => continue,
+            other => other?,
+        };
         let last = contents.iter().filter(is_before).rev().find_map(|it| it.last_end_of_transaction);
         if last.is_some() {
             return Ok(last);
@@ -475,19 +492,27 @@ fn last_commit_in(
 const MAX_RANGES: usize = 16;
 
 /// Reads when the first and the last transaction ended, in all and between gaps, from the ends inwards until there is one; whether all
-/// summaries were read.
+/// summaries were read. Those that are damaged are added to `unreadable`: one of them must not hide what the others say.
 fn times(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
     options: ListOptions,
     listing: &mut TimelineListing,
+    unreadable: &mut Vec<Finding>,
 ) -> Result<bool, ArchiveError> {
     let mut summaries = BTreeMap::new();
+    let known_before = unreadable.len();
     let mut contents = |object: &Object, bytes: u64| -> Result<_, ArchiveError> {
         if let Some(known) = summaries.get(object) {
             return Ok(Clone::clone(known));
         }
-        let read = get::read_contents(archive, *object, bytes)?;
+        let read = match get::read_contents(archive, *object, bytes) {
+            Err(error) if error.is_damage() => {
+                unreadable.push(Finding { object: object.key(), problem: error_text(&error) });
+                Vec::new()
+            }
+            other => other?,
+        };
         summaries.insert(*object, read.clone());
         Ok(read)
     };
@@ -523,7 +548,7 @@ fn times(
             contents(object, bytes)?;
         }
     }
-    let has_all = summaries.len() == objects.len();
+    let has_all = summaries.len() == objects.len() && unreadable.len() == known_before;
     listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
     // Of a segment that is in a pack and in its own object, only once.
     let mut seen = BTreeSet::new();

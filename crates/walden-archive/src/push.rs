@@ -514,13 +514,17 @@ impl Pusher {
             store.make_durable(&object.key())?;
             Ok(archived)
         };
+        let damaged = |error: ArchiveError| match error.is_damage() {
+            true => ArchiveError::DamagedBefore { name: name.clone(), source: Box::new(error) },
+            false => error,
+        };
         match found.map(|(object, bytes)| read(object, bytes)) {
             // Packed since it was listed.
             Some(Err(error)) if error.is_not_found() => {}
-            Some(result) => return result,
+            Some(result) => return result.map_err(damaged),
             None => {}
         }
-        let archived = get::with_object(&self.archive, file, read)?;
+        let archived = get::with_object(&self.archive, file, read).map_err(damaged)?;
         let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
         archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
     }

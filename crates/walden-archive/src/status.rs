@@ -11,6 +11,7 @@ use crate::gaps::{self, Gap};
 use crate::list::{self, ListOptions, Listing, RestorableRange};
 use crate::name::{ArchivedFile, folder_of};
 use crate::verified::{self, VerifiedAt};
+use crate::verify::Finding;
 
 /// What an archive holds, in numbers.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -42,6 +43,8 @@ pub struct Holdings {
     pub acknowledged_segments: u64,
     /// Objects that are none of an archive's.
     pub unknown_objects: u64,
+    /// Objects that were looked into for times, and are damaged.
+    pub unreadable: Vec<Finding>,
     /// The last run of `verify`.
     pub verified: Option<VerifiedAt>,
 }
@@ -95,6 +98,7 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         missing_segments: gaps.iter().filter(|gap| gap.is_new()).map(missing).sum(),
         acknowledged_segments: gaps.iter().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
+        unreadable: listing.map(|listing| listing.unreadable).unwrap_or_default(),
         verified,
     })
 }

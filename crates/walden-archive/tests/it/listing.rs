@@ -11,6 +11,7 @@ use walden_archive::list::{ListOptions, Listing, RestorableRange, list};
 use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Rule, plan};
+use walden_archive::push::{PushOptions, push};
 use walden_archive::status::holdings;
 use walden_archive::store::Folder;
 use walden_archive::verified::{self, VerifiedAt};
@@ -296,4 +297,47 @@ fn where_there_is_no_archive_nothing_is_said_of_what_it_holds() {
     nowhere.found().expect("an archive");
     let held = holdings(&nowhere, &Vec::new).expect("holdings");
     assert_eq!((held.segments, held.system_identifier), (0, None));
+}
+
+/// Cuts an object, as a full disk or a broken copy does.
+fn cut(root: &Path, file: &str) -> std::path::PathBuf {
+    let key = ArchivedFile::parse(file).expect("a name").key();
+    let path = root.join("archive").join(key);
+    let object = std::fs::File::options().write(true).open(&path).expect("an object");
+    object.set_len(100).expect("a shorter one");
+    path
+}
+
+#[test]
+fn a_damaged_object_is_a_finding_and_its_file_is_archived_again_once_it_is_moved_aside() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = [vec![history(0x23)], log(1, 0x20, 4)].concat();
+    let archive = archive_of(root.path(), &files);
+    let last = &files[4].0;
+    let objects = [cut(root.path(), last), cut(root.path(), "00000002.history")];
+    let listing = listed(&archive);
+    let unreadable: Vec<&str> = listing.unreadable.iter().map(|one| one.object.as_str()).collect();
+    let keys = ["00000002.history", last].map(|name| ArchivedFile::parse(name).expect("a name").key());
+    assert_eq!(unreadable, keys, "{listing:?}");
+    // What the others say is not lost.
+    let timeline = &listing.timelines[0];
+    assert_eq!((timeline.segments, timeline.last_commit_time), (4, Some(commit_time(0x22))));
+    assert!(!list(&archive, ListOptions { all_summaries: true }).expect("a list").has_all_restore_points);
+    assert_eq!(holdings(&archive, &Vec::new).expect("holdings").unreadable, listing.unreadable);
+
+    let wal = root.path().join("pg_wal");
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let push_again = |name: &str| push(&archive.afresh(), &wal.join(name), &options).asked;
+    for (name, object) in [last, "00000002.history"].into_iter().zip(objects) {
+        let error = push_again(name).expect_err("nothing is overwritten");
+        assert!(error.hint().is_some_and(|hint| hint.contains("move the damaged object")), "{error:?}");
+        assert_eq!(error.cause(), "damaged_object");
+        std::fs::rename(object, root.path().join("aside")).expect("moved");
+        assert!(!push_again(name).expect("archived").was_there);
+    }
+    let listing = listed(&archive);
+    assert_eq!(
+        (listing.unreadable.len(), listing.timelines[0].last_commit_time),
+        (0, Some(commit_time(0x23)))
+    );
 }

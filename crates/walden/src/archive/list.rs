@@ -7,8 +7,10 @@ use anyhow::Result;
 use clap::Args;
 use walden_archive::gaps::Gap;
 use walden_archive::list::{self, ListOptions, Listing, TimelineListing};
+use walden_archive::verify::Finding;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
+use walden_report::table::harmless;
 use walden_report::units;
 
 use crate::FOUND;
@@ -20,8 +22,8 @@ Examples:
   walden archive list --repo /backup/main
   walden archive list --format json | jq '.timelines[].gaps'
 
-Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are; \
-3 the archive could not be read.";
+Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or an \
+object that was looked into is damaged; 3 the archive could not be read.";
 
 /// List timelines, gaps, sizes, and the moments that can be restored to
 #[derive(Args, Debug)]
@@ -45,7 +47,7 @@ pub fn run(args: &ListArgs) -> Result<ExitCode> {
     let listing = list::list(&archive, ListOptions { all_summaries: args.all })?;
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
     terminal::show(args.format, || &listing, || table(&listing))?;
-    Ok(if has_gaps { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+    Ok(if has_gaps || !listing.unreadable.is_empty() { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
 fn table(listing: &Listing) -> String {
@@ -88,6 +90,15 @@ fn table(listing: &Listing) -> String {
     }
     for unknown in &listing.unknown {
         let _ = writeln!(text, "Not an object of an archive: {unknown}");
+    }
+    for Finding { object, problem } in &listing.unreadable {
+        let _ = writeln!(text, "DAMAGED: {}: {}", harmless(object), harmless(problem));
+    }
+    if !listing.unreadable.is_empty() {
+        let _ = writeln!(
+            text,
+            "  HINT: times and restore points are those of the other objects; walden archive verify says what else is damaged"
+        );
     }
     text
 }
@@ -152,7 +163,7 @@ fn one(timeline: &TimelineListing, is_locked: bool) -> (String, Vec<String>) {
         restorable(timeline, &mut lines);
     }
     lines.extend(timeline.restore_points.iter().map(|point| {
-        let (name, time) = (walden_report::table::harmless(&point.name), time_text(point.time));
+        let (name, time) = (harmless(&point.name), time_text(point.time));
         format!("restore point \"{name}\" at {} ({time})", point.lsn)
     }));
     (format!("Timeline {number}{from}"), lines)
@@ -263,6 +274,7 @@ mod tests {
                 .map(|name| format!("{name}.backup"))
                 .to_vec(),
             unknown: Vec::new(),
+            unreadable: Vec::new(),
         };
         let expected = "\
 /archive: cluster 7, segments of 16.8 MB

@@ -93,6 +93,17 @@ impl Report {
                     holdings.missing_segments
                 ));
             }
+            if let Some(first) = holdings.unreadable.first() {
+                let others = match holdings.unreadable.len() - 1 {
+                    0 => String::new(),
+                    others => format!(" and {others} other objects"),
+                };
+                found.push(format!(
+                    "{}{others} cannot be read, as walden archive verify finds too: {}",
+                    harmless(&first.object),
+                    harmless(&first.problem)
+                ));
+            }
             // It would never be too old.
             if let Some(verified) = holdings.verified.as_ref().filter(|verified| is_in_future(verified.time))
             {

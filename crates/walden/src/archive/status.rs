@@ -26,8 +26,8 @@ Examples:
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
 Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
-that is not archived; segments are missing; a file failed to be archived and was not archived since; or verify found damage; 3 the \
-archive could not be read.";
+that is not archived; segments are missing; an object is damaged; a file failed to be archived and was not archived since; or verify \
+found damage; 3 the archive could not be read, or there is none.";
 
 /// Say in one line how archiving is doing, with metrics for Prometheus
 #[derive(Args, Debug)]

@@ -20,6 +20,7 @@ walden_testing::tests! {
     gaps_are_acknowledged_in_writing,
     status_and_metrics_say_what_is_wrong,
     a_place_without_an_archive_is_never_well,
+    a_damaged_object_does_not_hide_what_the_others_say,
     a_damaged_segment_does_not_hide_the_queue_behind_it,
     the_exporter_serves_metrics_and_nothing_else,
     every_bad_input_is_refused,
@@ -435,6 +436,24 @@ fn a_place_without_an_archive_is_never_well() {
         assert_eq!(site.repo().exists(), is_mount_point);
     }
     assert_eq!(fs::read_dir(site.repo()).unwrap().count(), 0);
+}
+
+fn a_damaged_object_does_not_hide_what_the_others_say() {
+    let site = Site::new("");
+    let first = site.segments.keys().next().unwrap();
+    assert_eq!(site.push(first).code, 0);
+    let object = site.repo().join(format!("wal/00000001/00000000/{first}.wlz"));
+    fs::File::options().write(true).open(&object).unwrap().set_len(1000).unwrap();
+    let listed = site.walden(&["list"]);
+    assert!(listed.code == 1 && listed.stdout.contains("Timeline 1"), "{listed:?}");
+    assert!(listed.stdout.contains(&format!("DAMAGED: wal/00000001/00000000/{first}.wlz")), "{listed:?}");
+    let (code, report, _) = site.status();
+    assert_eq!((code, report["holdings"]["unreadable"].as_array().unwrap().len()), (1, 1), "{report:#}");
+    let pushed = site.push(first);
+    assert!(pushed.code == 1 && pushed.stderr.contains("move the damaged object"), "{pushed:?}");
+    fs::rename(&object, site.path("aside")).unwrap();
+    assert_eq!(site.push(first).code, 0);
+    assert_eq!(site.walden(&["list"]).code, 0);
 }
 
 /// Others are archived ahead of a segment that is refused, and the server gets past none of them.
