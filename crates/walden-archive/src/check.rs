@@ -57,7 +57,7 @@ pub struct Cluster {
 pub struct Rules<'h> {
     /// Archive records that are damaged, with a warning: the server itself wrote them so.
     pub accept_damaged: bool,
-    /// Histories of later timelines, which say where earlier ones ended.
+    /// Histories of timelines, which say where these begin and earlier ones ended.
     pub histories: &'h [History],
 }
 
@@ -76,6 +76,16 @@ pub enum Refusal {
         expected: String,
         /// What the file has.
         found: String,
+    },
+    /// Its pages are those of another timeline, and nothing shows that the timeline of its name begins in it.
+    #[error(
+        "the pages' timeline: expected {expected}, or a record or history by which it begins in this segment, found {found}"
+    )]
+    Timeline {
+        /// The timeline of the name.
+        expected: Timeline,
+        /// That of the pages.
+        found: Timeline,
     },
     /// Its records are damaged.
     #[error("damaged at {} (offset {offset}): expected {}, found {}", fault.at, fault.expected(), fault.found())]
@@ -97,6 +107,9 @@ impl Refusal {
             Refusal::Io(_) => "let the user that PostgreSQL runs as read the file",
             Refusal::Mismatch { .. } => {
                 "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"
+            }
+            Refusal::Timeline { .. } => {
+                "if the timeline begins in this segment, put its history file beside it; else it was renamed or copied: PostgreSQL keeps the file, find out what did so before you remove anything"
             }
             Refusal::Damaged { .. } => {
                 "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged"
@@ -225,6 +238,7 @@ fn check_segment(
         Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
     })?;
     let start = check_name(name, &info, here)?;
+    let mut older = (info.timeline < name.timeline).then(|| OlderPages::new(name, &info, start));
     // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).
     let info = StreamInfo { timeline: name.timeline, ..info };
     let size = info.segment_size.bytes();
@@ -240,6 +254,9 @@ fn check_segment(
                 Err(found) => fault = Some(found),
             }
         }
+        if let Some(older) = &mut older {
+            older.look(here, bytes);
+        }
         if let Some(found) = &fault {
             unused.look(here, bytes, found);
         }
@@ -250,6 +267,12 @@ fn check_segment(
         let (expected, found) =
             (format!("{size} bytes (the cluster's segment size)"), format!("{bytes} bytes"));
         return Err(Refusal::Mismatch { what: "the file's size", expected, found });
+    }
+    if let Some(older) = older
+        && !survey.states_timeline
+        && !older.may_lead_to(rules.histories, start.plus(size))
+    {
+        return Err(Refusal::Timeline { expected: name.timeline, found: older.timeline });
     }
     let mut warnings = Vec::new();
     let (end, is_sound) = (decoder.position(), fault.is_none());
@@ -299,6 +322,53 @@ fn check_name(name: SegmentName, info: &StreamInfo, first: &[u8]) -> Result<Lsn,
 fn ends_in(histories: &[History], timeline: Timeline, start: Lsn, segment_end: Lsn, end: Lsn) -> bool {
     let switches = histories.iter().filter_map(|history| history.end_of(timeline));
     switches.into_iter().any(|switch| start <= switch && switch < segment_end && switch <= end)
+}
+
+/// The pages of a segment that begins with pages of an older timeline than that of its name, as the first segment of a timeline does.
+///
+/// A page has the timeline of its first byte's writer. A new timeline begins with the rest of the page in which its parent ended: a switch
+/// of segments on that page leaves no page of the new timeline behind it, and only the records on it say that it has begun (the first
+/// one, end-of-recovery or a checkpoint, has both timelines), or, where that one goes on in the next segment, the timeline's history.
+struct OlderPages {
+    name: SegmentName,
+    page_bytes: usize,
+    start: Lsn,
+    /// The timeline of the last older page.
+    timeline: Timeline,
+    /// Where the last older page starts.
+    last: Lsn,
+    /// A page has the timeline of the name.
+    has_own: bool,
+}
+
+impl OlderPages {
+    fn new(name: SegmentName, info: &StreamInfo, start: Lsn) -> OlderPages {
+        let page_bytes = info.page_bytes as usize;
+        OlderPages { name, page_bytes, start, timeline: info.timeline, last: start, has_own: false }
+    }
+
+    /// `chunk` starts `offset` bytes into the segment.
+    fn look(&mut self, chunk: &[u8], offset: u64) {
+        for (number, page) in chunk.chunks(self.page_bytes).enumerate() {
+            let address = self.start.plus(offset + (number * self.page_bytes) as u64);
+            match walden_format::page::PageHeader::parse(page) {
+                Ok(header) if header.address != address => {}
+                Ok(header) if header.timeline < self.name.timeline => {
+                    (self.timeline, self.last) = (header.timeline, address);
+                }
+                Ok(header) => self.has_own |= header.timeline == self.name.timeline,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether pages show, or a history says, that the timeline of the name begins in the segment, and behind where the last older page
+    /// starts. At the start of a segment it would have begun with a page of its own (`XLogInitNewTimeline`).
+    fn may_lead_to(&self, histories: &[History], segment_end: Lsn) -> bool {
+        let own = histories.iter().filter(|history| history.timeline == self.name.timeline);
+        let mut begins = own.filter_map(|history| Some(history.parent()?.end));
+        self.has_own || begins.any(|begin| self.last < begin && begin < segment_end)
+    }
 }
 
 /// Looks behind a fault for pages that belong there, which would mean that the log goes on and the fault is damage.

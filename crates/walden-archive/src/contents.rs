@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{Lsn, SegmentName};
-use walden_format::payload::{self, Payload, Timestamp, xact};
+use walden_format::payload::{self, Payload, Timestamp, xact, xlog};
 use walden_format::record::Record;
 use walden_format::rmgr;
 use walden_format::stream::StreamInfo;
@@ -81,6 +81,8 @@ pub(crate) struct Survey {
     version: Major,
     last: Option<Lsn>,
     bytes: Vec<u64>,
+    /// A record says that the server writes the timeline of the segment's name.
+    pub states_timeline: bool,
 }
 
 impl Survey {
@@ -103,7 +105,8 @@ impl Survey {
             bytes_by_resource_manager: Vec::new(),
             full_page_image_bytes: 0,
         };
-        Survey { contents, version: info.version, last: None, bytes: vec![0; 256] }
+        let bytes = vec![0; 256];
+        Survey { contents, version: info.version, last: None, bytes, states_timeline: false }
     }
 
     pub fn observe(&mut self, record: &Record<'_>) {
@@ -141,7 +144,15 @@ impl Survey {
 
     fn observe_system(&mut self, record: &Record<'_>) {
         let contents = &mut self.contents;
-        match payload::parse(record) {
+        let payload = payload::parse(record);
+        if let Ok(
+            Payload::Checkpoint(xlog::Checkpoint { timeline, .. })
+            | Payload::EndOfRecovery(xlog::EndOfRecovery { timeline, .. }),
+        ) = payload
+        {
+            self.states_timeline |= timeline == contents.timeline;
+        }
+        match payload {
             Ok(Payload::RestorePoint(point)) if contents.restore_points.len() < MAX_EVENTS => {
                 contents.restore_points.push(RestorePoint {
                     name: String::from_utf8_lossy(point.name.0).into_owned(),

@@ -107,7 +107,7 @@ impl PushError {
             PushError::Name(_) => "name",
             PushError::Refused { refusal, .. } => match refusal {
                 Refusal::Io(_) => "unreadable",
-                Refusal::Mismatch { .. } => "mismatch",
+                Refusal::Mismatch { .. } | Refusal::Timeline { .. } => "mismatch",
                 Refusal::Damaged { .. } => "damaged",
                 Refusal::History(_) => "history",
             },
@@ -313,9 +313,10 @@ impl Pusher {
         content: &mut Content<'_>,
         level: u8,
     ) -> Result<(Pushed, [u8; 32]), PushError> {
-        let checked = match content {
-            Content::Held(bytes) => check::check_held(file, bytes, self.rules()),
-            Content::Read(input) => check::check(file, &mut **input, self.rules()),
+        let checked = match check_by(file, content, self.rules()) {
+            // The timeline's history may be archived, and not lie beside the segment.
+            Err(refusal @ Refusal::Timeline { .. }) => self.check_by_archived(file, content, refusal),
+            other => other,
         };
         let name = || file.to_string();
         let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
@@ -328,6 +329,21 @@ impl Pusher {
             other => other,
         };
         Ok((stored.map_err(|source| PushError::Archive { name: name(), source })?, hash))
+    }
+
+    /// Checks a file once more, by what histories the archive has.
+    fn check_by_archived(
+        &self,
+        file: ArchivedFile,
+        content: &mut Content<'_>,
+        refusal: Refusal,
+    ) -> Result<Checked, Refusal> {
+        let Ok((archived, _)) = self.archive.undamaged_histories() else { return Err(refusal) };
+        let histories: Vec<History> = self.histories.iter().chain(archived.values()).cloned().collect();
+        if let Content::Read(input) = content {
+            input.rewind()?;
+        }
+        check_by(file, content, Rules { histories: &histories, ..self.rules() })
     }
 
     /// A partial segment is archived by whoever had it: what follows its records is zeros, or what a recycled file had before. It is
@@ -527,6 +543,13 @@ impl Pusher {
         let archived = get::with_object(&self.archive, file, read).map_err(damaged)?;
         let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
         archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
+    }
+}
+
+fn check_by(file: ArchivedFile, content: &mut Content<'_>, rules: Rules<'_>) -> Result<Checked, Refusal> {
+    match content {
+        Content::Held(bytes) => check::check_held(file, bytes, rules),
+        Content::Read(input) => check::check(file, &mut **input, rules),
     }
 }
 

@@ -1,9 +1,15 @@
 //! What is refused and what is accepted, table by table.
 
 use walden_archive::check::{Refusal, Rules, check};
+use walden_archive::history::{Ancestor, History};
 use walden_archive::name::ArchivedFile;
+use walden_archive::push::{PushError, PushOptions, push};
+use walden_format::lsn::Lsn;
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_testing::writer::LogWriter;
 
-use crate::material::segments;
+use crate::material::{archive_of, log, segments};
 
 fn file(name: &str) -> ArchivedFile {
     ArchivedFile::parse(name).expect("a name")
@@ -160,4 +166,97 @@ fn a_timeline_that_begins_within_a_segment_is_accepted() {
     assert!(checked.contents.expect("a segment's").records > 0);
     // On its parent's timeline it is not.
     assert!(matches!(refusal(&name, &segment), Refusal::Damaged { offset: 40960, .. }));
+}
+
+/// Where the segments of [`begun_late`] start and end.
+const SEGMENT: (u64, u64) = (0x22 << 20, 0x23 << 20);
+
+fn history_of_2(end: u64) -> History {
+    History { timeline: 2, ancestors: vec![Ancestor { timeline: 1, end: Lsn(end), reason: String::new() }] }
+}
+
+/// Timeline 1 in segment 0x22, up to a position at least.
+fn parent_until(end: u64) -> LogWriter {
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    (writer.start, writer.previous) = (Lsn(SEGMENT.0), Lsn(SEGMENT.0 - 32));
+    while writer.position().0 < end {
+        // XLOG_NOOP with some text.
+        writer.main_data(rmid::XLOG, 0x20, &[7; 500]);
+    }
+    writer
+}
+
+/// A segment in which timeline 2 begins without a page of its own: a switch of segments follows on the page on which timeline 1 ended.
+fn begun_late() -> Vec<u8> {
+    let mut writer = parent_until(SEGMENT.0 + 50_000);
+    // XLOG_END_OF_RECOVERY: a time, the timeline and the one before, wal_level and padding.
+    let end_of_recovery =
+        [&0i64.to_le_bytes()[..], &2u32.to_le_bytes(), &1u32.to_le_bytes(), &1i32.to_le_bytes(), &[0; 4]];
+    writer.main_data(rmid::XLOG, 0x90, &end_of_recovery.concat());
+    writer.record(rmid::XLOG, 0x40, 0, &[]);
+    writer.bytes.resize(1 << 20, 0);
+    writer.bytes
+}
+
+/// A segment at the very end of which timeline 2 begins: its first record goes on in the next one.
+fn begun_last() -> Vec<u8> {
+    let mut writer = parent_until(SEGMENT.1);
+    writer.bytes.truncate(1 << 20);
+    writer.bytes
+}
+
+#[test]
+fn a_segment_of_older_pages_is_accepted_only_where_the_timeline_begins_in_it() {
+    let name = file("000000020000000000000022");
+    let check_by = |content: &[u8], histories: &[History]| {
+        check(name, &mut &content[..], Rules { histories, ..Rules::default() })
+    };
+    let is_refused = |content: &[u8], histories: &[History]| {
+        matches!(check_by(content, histories), Err(Refusal::Timeline { expected: 2, found: 1 }))
+    };
+    // Its first record says it, with or without its history.
+    check_by(&begun_late(), &[]).expect("a segment");
+    check_by(&begun_late(), &[history_of_2(SEGMENT.0 + 50_400)]).expect("a segment");
+    assert!(matches!(
+        check(file("000000030000000000000022"), &mut &begun_late()[..], Rules::default()),
+        Err(Refusal::Timeline { expected: 3, found: 1 })
+    ));
+    // Only its history says it.
+    assert!(is_refused(&begun_last(), &[]));
+    check_by(&begun_last(), &[history_of_2(SEGMENT.1 - 100)]).expect("a segment");
+    // It begins somewhere else: before pages that its parent has, at the start of this segment or of the next one, or behind.
+    for begin in [SEGMENT.0 - 100, SEGMENT.0, SEGMENT.0 + 50_000, SEGMENT.1, SEGMENT.1 + 100] {
+        assert!(is_refused(&begun_last(), &[history_of_2(begin)]), "{begin:X}");
+    }
+    // Of two that do not agree, one is of another archive.
+    check_by(&begun_last(), &[history_of_2(SEGMENT.1 + 100), history_of_2(SEGMENT.1 - 100)])
+        .expect("a segment");
+    // The same of the last segment of a timeline that was left.
+    let partial = file("000000020000000000000022.partial");
+    check(partial, &mut &begun_late()[..], Rules::default()).expect("a beginning");
+    assert!(check(partial, &mut &begun_last()[..], Rules::default()).is_err());
+}
+
+#[test]
+fn a_renamed_segment_is_refused_whatever_is_known_of_the_timeline() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 0x20, 2);
+    let archive = archive_of(root.path(), &files);
+    let wal = root.path().join("pg_wal");
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let push_as = |name: &str, content: &[u8]| {
+        std::fs::write(wal.join(name), content).expect("a segment");
+        push(&archive, &wal.join(name), &options).asked
+    };
+    let is_refused = |name: &str| {
+        let refused = push_as(name, &files[1].1);
+        matches!(refused, Err(PushError::Refused { refusal: Refusal::Timeline { .. }, .. }))
+    };
+    assert!(is_refused("000000020000000000000021") && is_refused("000000030000000000000021"));
+    // Its history is archived, and lies beside no segment any more.
+    push_as("00000002.history", b"1\t0/22FFF00\tno recovery target specified\n").expect("archived");
+    std::fs::remove_file(wal.join("00000002.history")).expect("removed");
+    assert!(is_refused("000000020000000000000021"));
+    push_as("000000020000000000000022", &begun_last()).expect("archived");
 }
