@@ -118,6 +118,15 @@ pub enum ArchiveError {
         /// The hash of what was offered.
         offered: String,
     },
+    /// The same where the damage of what is archived was accepted.
+    #[error("{name} was archived although it is damaged")]
+    DamageAccepted {
+        /// The archived file's name.
+        name: String,
+        /// The conflict with it.
+        #[source]
+        conflict: Box<ArchiveError>,
+    },
 }
 
 impl ArchiveError {
@@ -134,7 +143,7 @@ impl ArchiveError {
             ArchiveError::OtherSegmentSize { .. } => "other_segment_size",
             ArchiveError::NoSegments { .. } => "no_segments",
             ArchiveError::DamagedBefore { .. } => "damaged_object",
-            ArchiveError::Conflict { .. } => "conflict",
+            ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. } => "conflict",
         }
     }
 
@@ -180,6 +189,9 @@ impl ArchiveError {
             ),
             ArchiveError::DamagedBefore { .. } => Some(
                 "nothing was overwritten, and the file that is offered is still there: move the damaged object out of the archive, and the file is archived when it is offered again. A pack (.wpk) holds other segments too: copy from it what walden archive get can still read first. walden archive verify says what else is damaged",
+            ),
+            ArchiveError::DamageAccepted { .. } => Some(
+                "nothing was overwritten. What is archived was taken by --accept-damaged: if the file that is offered is a good copy of it, move the archived object out of the archive, and the file is archived when it is offered again",
             ),
             ArchiveError::Conflict { .. } => Some(
                 "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",

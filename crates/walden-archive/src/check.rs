@@ -52,6 +52,14 @@ pub struct Cluster {
     pub segment_size: SegmentSize,
 }
 
+/// What the warning of a file begins with whose damage was accepted.
+const ACCEPTED: &str = "archived although it is";
+
+/// Whether warnings, such as those that are stored with a file, say that its damage was accepted.
+pub(crate) fn is_accepted_damage(warnings: &[String]) -> bool {
+    warnings.iter().any(|warning| warning.starts_with(ACCEPTED))
+}
+
 /// How strictly a file is checked.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Rules<'h> {
@@ -285,7 +293,7 @@ fn check_segment(
             }
         } else if rules.accept_damaged {
             let refusal = Refusal::Damaged { offset, fault };
-            warnings.push(format!("archived although it is {refusal}"));
+            warnings.push(format!("{ACCEPTED} {refusal}"));
         } else {
             return Err(Refusal::Damaged { offset, fault });
         }

@@ -287,7 +287,7 @@ impl Pusher {
     ) -> Result<(Pushed, [u8; 32]), PushError> {
         let refused = |refusal| PushError::Refused { name: file.to_string(), refusal };
         let began = Instant::now();
-        let mut content = File::open(path).map_err(|error| refused(error.into()))?;
+        let mut content = open_regular(path).map_err(refused)?;
         if let Some(pushed) = self.find_same(file, &content)? {
             return Ok(pushed);
         }
@@ -323,7 +323,7 @@ impl Pusher {
         let hash = checked.hash;
         let contents = checked.contents.clone();
         let stored = match self.store(file, checked, content, level) {
-            Err(conflict @ ArchiveError::Conflict { .. }) => {
+            Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
                 self.find_same_log(file, contents.as_ref(), content)?.ok_or(conflict)
             }
             other => other,
@@ -501,7 +501,13 @@ impl Pusher {
             return Ok(());
         }
         let (name, location) = (file.to_string(), self.archive.store().location().to_owned());
-        Err(ArchiveError::Conflict { name, location, archived: archived.hash, offered: hexadecimal(hash) })
+        let (archived, warnings) = (archived.hash, archived.warnings);
+        let offered = hexadecimal(hash);
+        let conflict = ArchiveError::Conflict { name: name.clone(), location, archived, offered };
+        Err(match check::is_accepted_damage(&warnings) {
+            true => ArchiveError::DamageAccepted { name, conflict: Box::new(conflict) },
+            false => conflict,
+        })
     }
 
     /// What is known of a file that is archived, `found` in an object or to be looked for, and durable from now on: whoever archived
@@ -544,6 +550,17 @@ impl Pusher {
         let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
         archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
     }
+}
+
+/// Opens a file, and nothing that only looks like one: whoever opens a pipe waits for who writes to it, perhaps without end.
+fn open_regular(path: &Path) -> Result<File, Refusal> {
+    let kind = fs::metadata(path)?.file_type();
+    if !kind.is_file() {
+        let found = if kind.is_dir() { "a folder" } else { "a pipe, socket or device" };
+        let (expected, found) = ("a regular file".to_owned(), found.to_owned());
+        return Err(Refusal::Mismatch { what: "the file's type", expected, found });
+    }
+    Ok(File::open(path)?)
 }
 
 fn check_by(file: ArchivedFile, content: &mut Content<'_>, rules: Rules<'_>) -> Result<Checked, Refusal> {
@@ -611,7 +628,7 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
         let name = path.file_name()?.to_str()?;
         let ArchivedFile::Segment(_) = ArchivedFile::parse(name)? else { return None };
         let mut first = Vec::new();
-        File::open(&path).ok()?.take(FIRST_BYTES).read_to_end(&mut first).ok()?;
+        open_regular(&path).ok()?.take(FIRST_BYTES).read_to_end(&mut first).ok()?;
         Some(StreamInfo::of_segment(&first).ok()?.system_id)
     })
 }
@@ -625,7 +642,9 @@ pub(crate) fn local_histories(wal: &Path) -> Vec<History> {
     let history = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
         let Some(ArchivedFile::History(timeline)) = ArchivedFile::parse(name) else { return None };
-        History::parse(timeline, &fs::read(&path).ok()?).ok()
+        let mut text = Vec::new();
+        open_regular(&path).ok()?.take(check::MAX_TEXT_BYTES).read_to_end(&mut text).ok()?;
+        History::parse(timeline, &text).ok()
     };
     paths.filter_map(history).collect()
 }

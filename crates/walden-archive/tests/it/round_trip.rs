@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
+use walden_archive::check::Refusal;
 use walden_archive::get::{GetError, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::ArchivedFile;
@@ -341,5 +343,47 @@ fn what_is_damaged_in_the_archive_is_found_and_never_handed_over() {
             assert!(!target.exists(), "byte {at}");
         }
         let _ = fs::remove_file(&target);
+    }
+}
+
+/// The server itself wrote damage, or somebody took it for that: another copy is good.
+#[test]
+fn a_good_copy_of_what_was_archived_damaged_is_archived_once_that_is_moved_aside() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive(root.path());
+    let (name, good) = complete().swap_remove(0);
+    let mut damaged = good.clone();
+    damaged[300_000] ^= 1;
+    let wal = pg_wal(root.path(), &[(name.clone(), damaged)]);
+    let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
+    push(&archive, &wal.join(&name), &options).asked.expect("accepted");
+    fs::write(wal.join(&name), &good).expect("a segment");
+    let error = push(&archive, &wal.join(&name), &options).asked.expect_err("nothing is overwritten");
+    let hint = error.hint().expect("one");
+    assert!(hint.contains("move the archived object") && !hint.contains("Two servers"), "{hint}");
+    let key = ArchivedFile::parse(&name).expect("a name").key();
+    fs::rename(root.path().join("archive").join(key), root.path().join("aside")).expect("moved");
+    push(&archive.afresh(), &wal.join(&name), &options).asked.expect("archived");
+    expect_all(&archive, &[(name, good)], "the good copy");
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive(root.path());
+    let wal = pg_wal(root.path(), &[]);
+    let names = ["000000010000000000000007", "00000002.history"].map(|name| wal.join(name));
+    for path in &names {
+        assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
+    }
+    let folder = wal.join("000000010000000000000009");
+    fs::create_dir(&folder).expect("a folder");
+    for path in names.iter().chain([&folder]) {
+        match push(&archive, path, &PushOptions::default()).asked {
+            Err(PushError::Refused { refusal: Refusal::Mismatch { what, .. }, .. }) => {
+                assert_eq!(what, "the file's type");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
