@@ -112,7 +112,7 @@ fn moments_before_a_switch_are_known_while_the_new_timeline_has_no_commit() {
     let archive = archive_of(root.path(), &files);
     let expected =
         RestorableRange { last_commit_time: Some(commit_time(0x25)), ..range((1, 0x20), (2, 0x27), None) };
-    assert_eq!(listed(&archive).restorable(), [expected.clone()]);
+    assert_eq!(listed(&archive).restorable(), std::slice::from_ref(&expected));
     assert_eq!(listed(&archive).timelines[1].parent_last_commit_time, Some(commit_time(0x25)));
     // In a pack that goes on behind the switch, too.
     let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
