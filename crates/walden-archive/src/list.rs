@@ -12,10 +12,10 @@ use crate::gaps::{self, Acknowledgement};
 use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::object::Finding;
 use crate::parts;
 use crate::snapshot::Snapshot;
 use crate::store::Listed;
-use crate::verify::Finding;
 
 pub use crate::gaps::Gap;
 

@@ -47,6 +47,15 @@ pub(crate) fn read_limits(form: FileForm, segment_bytes: Option<u64>) -> ReadLim
     ReadLimits { memory: memory.min(READ_LIMITS.memory), ..READ_LIMITS }
 }
 
+/// What was found about an object.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Finding {
+    /// The object's key.
+    pub object: String,
+    /// What is wrong with it, or worth knowing.
+    pub problem: String,
+}
+
 /// What an object says of itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Summary {

@@ -10,8 +10,8 @@ use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::gaps::{self, Gap};
 use crate::list::{self, ListOptions, Listing, RestorableRange};
 use crate::name::{ArchivedFile, folder_of};
+use crate::object::Finding;
 use crate::verified::{self, VerifiedAt};
-use crate::verify::Finding;
 
 /// What an archive holds, in numbers.
 #[derive(Clone, PartialEq, Debug, Serialize)]

@@ -19,7 +19,7 @@ use crate::get::PackMembers;
 use crate::history::History;
 use crate::list::{self, Gap};
 use crate::name::{ArchivedFile, Object};
-use crate::object::{self, Summary};
+use crate::object::{self, Finding, Summary};
 use crate::parts;
 use crate::replay::{ReplaySummary, Replayed};
 
@@ -57,15 +57,6 @@ impl Verified {
     pub fn is_good(&self) -> bool {
         self.damaged.is_empty() && self.is_replayed_well() && !self.gaps.iter().any(Gap::is_new)
     }
-}
-
-/// Something about an object.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-pub struct Finding {
-    /// The object's key.
-    pub object: String,
-    /// What it is.
-    pub problem: String,
 }
 
 /// What of an object is looked at.

@@ -193,7 +193,9 @@ impl Pass {
         let skip_threshold = skip_threshold.filter(|_| plan.level != Level::Minimal);
         let records_unchanged =
             levels.iter().zip(&simulations).all(|(level, Simulation { settings, .. })| {
-                *level == plan.level && settings.dropped.is_empty() && (!settings.log_hints() || plan.log_hints)
+                *level == plan.level
+                    && settings.dropped.is_empty()
+                    && (!settings.log_hints() || plan.log_hints)
             });
         let bits = |which: fn(&Settings) -> bool| {
             let wanted = simulations.iter().map(|simulation| u64::from(which(&simulation.settings)));
@@ -202,8 +204,9 @@ impl Pass {
         let (all, full_page_writes) = (bits(|_| true), bits(|settings| settings.full_page_writes));
         // What is not written changes no page, and the level decides what is written. Images for hint bits are written where the
         // page has none in this cycle, so that all simulations with such images agree on the pages that have one.
-        let changes =
-            LastChanges::new(&simulations, |one| (Level::of(one.settings.wal_level), one.settings.log_hints()));
+        let changes = LastChanges::new(&simulations, |one| {
+            (Level::of(one.settings.wal_level), one.settings.log_hints())
+        });
         Pass {
             replay,
             state: State {

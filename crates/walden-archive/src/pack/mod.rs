@@ -22,8 +22,8 @@ use self::build::Outcome;
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::MAX_FILES;
 use crate::name::{ArchivedFile, Object, PackName, WAL};
+use crate::object::Finding;
 use crate::store::MAX_OBJECT_BYTES;
-use crate::verify::Finding;
 
 /// Which segments are packed, and how.
 #[derive(Clone, Debug)]

@@ -8,9 +8,8 @@ use super::build::decode_members;
 use super::{Packed, Stored};
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, Object, PackName};
-use crate::object::{self, ObjectError, ObjectReader, hexadecimal};
+use crate::object::{self, Finding, ObjectError, ObjectReader, hexadecimal};
 use crate::store::Cause;
-use crate::verify::Finding;
 
 /// Removes objects whose segments are all in one pack, which is decoded and compared first. What is not the same is left as it is
 /// and reported.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use walden_archive::gaps::Gap;
 use walden_archive::list::{self, ListOptions, Listing, TimelineListing};
-use walden_archive::verify::Finding;
+use walden_archive::object::Finding;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
