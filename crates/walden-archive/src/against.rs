@@ -208,7 +208,7 @@ fn histories(
     server: &mut dyn Server,
     files: &[ServerFile],
 ) -> Result<Vec<History>, AgainstError> {
-    let mut histories = archive.histories()?;
+    let (mut histories, _) = archive.undamaged_histories()?;
     for one in files {
         let ArchivedFile::History(timeline) = one.file else { continue };
         let mut text = Vec::new();

@@ -186,7 +186,7 @@ impl Imported {
 
 /// The histories of the source and of the archive, which say where timelines ended.
 fn histories(archive: &Archive, source: &Source, open: &Open<'_>) -> Result<Vec<History>, ArchiveError> {
-    let mut histories = archive.histories()?;
+    let (mut histories, _) = archive.undamaged_histories()?;
     for file in &source.files {
         let ArchivedFile::History(timeline) = file.file else { continue };
         let mut text = Vec::new();

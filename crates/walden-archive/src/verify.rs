@@ -87,7 +87,8 @@ pub fn verify(
     let (mut listing, mut objects) = list::list_objects(archive, None)?;
     let size = archive.segment_size()?;
     // One that cannot be read is among the objects that are looked at.
-    let histories: Vec<History> = archive.histories().unwrap_or_default().into_values().collect();
+    let (histories, _) = archive.undamaged_histories().unwrap_or_default();
+    let histories: Vec<History> = histories.into_values().collect();
     let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
     let mut looked: BTreeMap<Object, Looked> = BTreeMap::new();
     for round in 1.. {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use walden_archive::Archive;
 use walden_archive::import::{ImportOptions, Imported, SourceFile, find, import};
+use walden_archive::name::ArchivedFile;
 
 use crate::material::{archive, archive_of, complete, log, pg_wal};
 
@@ -132,4 +133,20 @@ fn what_an_archiver_has_noted_of_the_cluster_counts() {
     fs::write(stanza.join("archive.info"), info).expect("a file");
     let imported = import_all(&archive, &root.path().join("pgbackrest"));
     assert_eq!((imported.files, imported.present), (2, 2), "{imported:?}");
+}
+
+#[test]
+fn a_damaged_history_in_the_archive_does_not_keep_segments_out() {
+    let root = tempfile::tempdir().expect("a folder");
+    let own = log(1, 0x20, 4);
+    let archived = [vec![(HISTORY.0.to_owned(), HISTORY.1.to_vec())], own[..2].to_vec()].concat();
+    let archive = archive_of(root.path(), &archived);
+    let key = ArchivedFile::parse(HISTORY.0).expect("a name").key();
+    let object = File::options().write(true).open(root.path().join("archive").join(key)).expect("an object");
+    object.set_len(100).expect("a shorter one");
+    let folder = root.path().join("source");
+    source(&folder, &own[2..]);
+    let imported = import_all(&archive, &folder);
+    let refused: Vec<_> = imported.refused.iter().map(|one| one.file.as_str()).collect();
+    assert_eq!((imported.imported, refused), (3, vec![HISTORY.0]), "{imported:?}");
 }
