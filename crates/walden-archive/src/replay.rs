@@ -9,6 +9,7 @@ use walden_source::datadir::DataDir;
 use walden_source::inventory::{Gap, Inventory, InventoryError, Run};
 use walden_source::replay::{ReplayOptions, replay_run};
 use walden_source::scan::Damage;
+use walden_source::timelines::Stretch;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::source::{self, Bound, SourceOptions};
@@ -95,6 +96,18 @@ pub enum ReplayError {
         /// The timeline that was followed.
         timeline: Timeline,
     },
+    /// The log leaves the base's timeline before the base's checkpoint: it is the log of another branch.
+    #[error(
+        "cannot replay from this base backup: expected timeline {followed} to go through {redo} on timeline {timeline}, the base's checkpoint, found another branch there"
+    )]
+    OtherTimeline {
+        /// The timeline that was followed.
+        followed: Timeline,
+        /// The base's.
+        timeline: Timeline,
+        /// The redo pointer of the base's checkpoint.
+        redo: Lsn,
+    },
     /// The temporary file for pages failed.
     #[error("cannot keep pages: {0}")]
     Pages(String),
@@ -112,6 +125,9 @@ impl ReplayError {
             ReplayError::NoStart { .. } => {
                 Some("walden archive list shows what is archived; --timeline follows another timeline")
             }
+            ReplayError::OtherTimeline { .. } => Some(
+                "--timeline follows another timeline; walden archive list shows them, and which base backups they go on from",
+            ),
             ReplayError::Pages(_) => {
                 Some("TMPDIR says where the temporary file is; with more --memory it is smaller")
             }
@@ -196,15 +212,27 @@ fn log_from(
     if found != source.system_id {
         return Err(ReplayError::OtherCluster { expected: source.system_id, found });
     }
+    let timeline = source.stretches.last().map_or(1, |stretch| stretch.timeline);
+    let control = base.control();
+    if !goes_through(&source.stretches, control.timeline, control.redo) {
+        let (followed, timeline, redo) = (timeline, control.timeline, control.redo);
+        return Err(ReplayError::OtherTimeline { followed, timeline, redo });
+    }
     let no_paths: [&str; 0] = [];
     let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;
     inventory.follow(source.system_id, &source.stretches);
-    let timeline = source.stretches.last().map_or(1, |stretch| stretch.timeline);
     let goes_on = |run: &Run| run.start() <= from && from < run.end();
     match inventory.runs.first().is_some_and(goes_on) {
         true => Ok((inventory, timeline)),
         false => Err(ReplayError::NoStart { from, timeline }),
     }
+}
+
+/// Whether a log goes through a position on a timeline, as PostgreSQL demands of a base's checkpoint (`InitWalRecovery` in
+/// `xlogrecovery.c`).
+fn goes_through(stretches: &[Stretch], timeline: Timeline, position: Lsn) -> bool {
+    let stretch = stretches.iter().find(|stretch| stretch.timeline == timeline);
+    stretch.is_some_and(|stretch| stretch.end.is_none_or(|end| position < end))
 }
 
 impl Replayed {
@@ -248,3 +276,17 @@ impl Replayed {
 
 /// Differences that are printed; all are counted.
 const MAX_DIFFERENCES: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_that_was_taken_after_its_timeline_was_left_is_of_another_branch() {
+        let stretches =
+            [Stretch { timeline: 1, end: Some(Lsn(0x600_0000)) }, Stretch { timeline: 2, end: None }];
+        assert!(goes_through(&stretches, 1, Lsn(0x5FF_FFF8)) && goes_through(&stretches, 2, Lsn(0x900_0000)));
+        assert!(!goes_through(&stretches, 1, Lsn(0x600_0000)), "the new timeline begins there");
+        assert!(!goes_through(&stretches, 3, Lsn(0x500_0000)));
+    }
+}
