@@ -13,7 +13,7 @@ use crate::check::{self, Checked, MAX_TEXT_BYTES, Refusal};
 use crate::history::History;
 use crate::name::ArchivedFile;
 use crate::object::{Content, ObjectError, hexadecimal};
-use crate::push::{PushOptions, Pushed, Pusher};
+use crate::push::{FIRST_BYTES, PushOptions, Pushed, Pusher};
 use crate::store::MAX_OBJECT_BYTES;
 
 /// Bytes of a file that are held in memory; of larger ones, in a temporary file.
@@ -183,9 +183,6 @@ impl Intake {
         }
     }
 }
-
-/// Bytes of a segment that have its first page's header.
-const FIRST_BYTES: usize = 64;
 
 /// A file's content, which can be read again, its first bytes, and its hashes.
 struct Copy {

@@ -618,9 +618,8 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
     let folder = path.parent()?;
     // `%p` is relative to the data directory, in which PostgreSQL runs the command; `pg_wal` itself may be a link.
     let data = folder.parent().unwrap_or(Path::new(""));
-    let control = fs::read(data.join("global/pg_control")).ok();
-    if let Some(control) = control.and_then(|bytes| ControlFile::parse(&bytes).ok()) {
-        return Some(control.system_identifier);
+    if let Some(system_id) = system_id_of_server(data) {
+        return Some(system_id);
     }
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -628,13 +627,21 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
         let name = path.file_name()?.to_str()?;
         let ArchivedFile::Segment(_) = ArchivedFile::parse(name)? else { return None };
         let mut first = Vec::new();
-        open_regular(&path).ok()?.take(FIRST_BYTES).read_to_end(&mut first).ok()?;
+        open_regular(&path).ok()?.take(FIRST_BYTES as u64).read_to_end(&mut first).ok()?;
         Some(StreamInfo::of_segment(&first).ok()?.system_id)
     })
 }
 
+/// The system identifier of the server whose data directory it is, if that can be read.
+pub(crate) fn system_id_of_server(data: &Path) -> Option<u64> {
+    let control = fs::read(data.join(CONTROL)).ok()?;
+    Some(ControlFile::parse(&control).ok()?.system_identifier)
+}
+
+/// The control file, in a data directory.
+pub(crate) const CONTROL: &str = "global/pg_control";
 /// Bytes of a segment that have its first page's header.
-const FIRST_BYTES: u64 = 64;
+pub(crate) const FIRST_BYTES: usize = 64;
 
 /// The timeline histories that lie beside the segments.
 pub(crate) fn local_histories(wal: &Path) -> Vec<History> {

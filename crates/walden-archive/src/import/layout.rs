@@ -17,10 +17,9 @@ use serde::Serialize;
 use walden_format::lsn::SegmentName;
 use walden_format::page::PageHeader;
 use walden_format::stream::StreamInfo;
-use walden_source::datadir::ControlFile;
 
 use crate::name::ArchivedFile;
-use crate::push::system_id_beside;
+use crate::push::{CONTROL, system_id_beside, system_id_of_server};
 
 /// A way of keeping archived files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -212,9 +211,8 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
             system_id_beside(root).map(|identifier| (identifier, "what lies beside it".to_owned()))
         }
         Layout::Plain => {
-            let control = fs::read(above.join(CONTROL)).ok().filter(|_| root.ends_with("pg_wal"));
-            let control = control.and_then(|bytes| ControlFile::parse(&bytes).ok());
-            control.map(|control| (control.system_identifier, CONTROL.to_owned()))
+            let system_id = if root.ends_with("pg_wal") { system_id_of_server(above) } else { None };
+            system_id.map(|system_id| (system_id, CONTROL.to_owned()))
         }
         // Only its base backups say it, and several clusters may have kept theirs in one storage.
         Layout::WalG => None,
@@ -223,8 +221,6 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
 
 /// What Barman knows of a server (`write_identity_file` in `server.py`): `{"systemid": "7...", "version": "15"}`.
 const IDENTITY: &str = "identity.json";
-/// The control file of a server.
-const CONTROL: &str = "global/pg_control";
 
 /// Folders below a root that are looked into.
 const DEPTH: u32 = 8;

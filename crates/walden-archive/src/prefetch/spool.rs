@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use walden_format::lsn::SegmentName;
 
-use walden_source::datadir::ControlFile;
-
 use crate::archive::{Archive, Identity};
 use crate::pending;
+use crate::push::system_id_of_server;
 
 /// Segments that lie ready.
 ///
@@ -54,9 +53,7 @@ impl Spool {
         let place = blake3::hash(archive.store().location().as_bytes());
         let folder = beside.join(format!("walden-prefetch-{}", &place.to_hex()[..16]));
         let mut spool = Spool { folder, boot_id: PathBuf::from(BOOT_ID), own: None };
-        let control = spool.data_directory().and_then(|data| fs::read(data.join("global/pg_control")).ok());
-        let control = control.and_then(|bytes| ControlFile::parse(&bytes).ok());
-        spool.own = control.map(|control| control.system_identifier);
+        spool.own = spool.data_directory().and_then(system_id_of_server);
         spool
     }
 
