@@ -6,6 +6,7 @@
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use walden_codec::coder::Input;
@@ -13,6 +14,7 @@ use walden_codec::container::Error as ContainerError;
 use walden_codec::container::{
     FileForm, Head, Meta, Needs, ReadLimits, Reader, Summary as Member, WriteOptions, Writer,
 };
+use walden_source::machine;
 
 use crate::check::{Checked, MAX_TEXT_BYTES};
 use crate::contents::Contents;
@@ -32,7 +34,8 @@ const MAX_SUMMARY: u64 = 1 << 20;
 /// What decoding may use: enough for PostgreSQL's largest segments, of 1 GB, at the highest level.
 ///
 /// An object states what it needs itself, and no more is used.
-pub const READ_LIMITS: ReadLimits = ReadLimits { memory: 32 << 30, spill: 64 << 30, page_memory: 64 << 20 };
+pub static READ_LIMITS: LazyLock<ReadLimits> =
+    LazyLock::new(|| ReadLimits { memory: 32 << 30, spill: 64 << 30, page_memory: machine::page_memory() });
 
 /// The highest level of compression.
 const MAX_LEVEL: u8 = 9;
@@ -41,10 +44,10 @@ const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 /// What decoding an object may use whose segments have so many bytes, if that is known: who can write to the store can state anything.
 pub(crate) fn read_limits(form: FileForm, segment_bytes: Option<u64>) -> ReadLimits {
-    let Some(bytes) = segment_bytes else { return READ_LIMITS };
+    let Some(bytes) = segment_bytes else { return *READ_LIMITS };
     // Twice what is stated by what this version writes, as another may reckon otherwise.
     let memory = 2 * Needs::of_segments(form, MAX_LEVEL, bytes).memory() + READ_LIMITS.page_memory;
-    ReadLimits { memory: memory.min(READ_LIMITS.memory), ..READ_LIMITS }
+    ReadLimits { memory: memory.min(READ_LIMITS.memory), ..*READ_LIMITS }
 }
 
 /// What was found about an object.
@@ -193,7 +196,7 @@ fn compare(file: ArchivedFile, object: &[u8], original: &[u8], hash: &[u8; 32]) 
     let compare = |reader: &mut Reader<Cursor<&[u8]>>, head: &Head| {
         reader.compare(head, original, hash).map_err(failed_in(&key))
     };
-    one_file(&key, &file.to_string(), object, READ_LIMITS, compare).map(drop)
+    one_file(&key, &file.to_string(), object, *READ_LIMITS, compare).map(drop)
 }
 
 /// Writes the file that an object holds; the BLAKE3 of what was written, which the object has confirmed.
@@ -226,7 +229,7 @@ pub(crate) fn decode_named(
     object: &[u8],
     out: &mut dyn Write,
 ) -> Result<[u8; 32], ObjectError> {
-    let member = one_file(key, name, object, READ_LIMITS, |reader, head| {
+    let member = one_file(key, name, object, *READ_LIMITS, |reader, head| {
         bounded(key, MAX_SEGMENT_BYTES, out, |out| reader.decode(head, out).map_err(failed_in(key)))
     })?;
     Ok(member.end.hash)
@@ -367,7 +370,7 @@ pub(crate) fn summaries_of_pack(
 ) -> Result<Vec<Summary>, ObjectError> {
     let key = pack.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
-    let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
+    let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     let index = reader.index().map_err(failed)?;
     let frames = reader.extras(&index, SUMMARY_FRAME).map_err(failed)?;
     let mismatch =
@@ -447,7 +450,7 @@ pub fn check_stored(
     let key = object.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
     let input = ObjectReader::new(store, key.clone(), bytes);
-    let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
+    let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     let mut files = Vec::new();
     while let Some(head) = reader.next().map_err(failed)? {
         let end = reader.skip(&head).map_err(failed)?.end;

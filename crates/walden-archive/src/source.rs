@@ -170,7 +170,7 @@ fn pack_members(
     }
     let index = |&(pack, bytes): &(PackName, u64)| {
         let input = ObjectReader::new(archive.store(), pack.key(), bytes);
-        Reader::open(input, READ_LIMITS).and_then(|mut reader| reader.index()).unwrap_or_default()
+        Reader::open(input, *READ_LIMITS).and_then(|mut reader| reader.index()).unwrap_or_default()
     };
     let indexes = map_in_order(&packs, threads, index);
     packs.into_iter().map(|(pack, _)| pack).zip(indexes).collect()
@@ -302,7 +302,7 @@ impl OpenPack {
     fn open(store: Arc<dyn Store>, pack: PackName, bytes: u64) -> Result<OpenPack, ObjectError> {
         let failed = |source| ObjectError::Container { key: pack.key(), source };
         let input = ObjectReader::new(store, pack.key(), bytes);
-        let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
+        let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
         let entries = reader.index().map_err(failed)?;
         Ok(OpenPack { pack, reader, entries, next: None })
     }

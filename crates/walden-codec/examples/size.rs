@@ -2,7 +2,8 @@
 //!
 //! `LEVEL` is from 0 to 9; records are coded at level 0, too, which a container codes as bytes. `PACK` lets files follow each
 //! other; `SIZES` shows what became of classes. `ENCODES` and `DECODES` are how many times each file is coded and decoded, of
-//! which the fastest counts (not with `PACK`). Seconds are the processor's, where Linux reports it.
+//! which the fastest counts; with `PACK` files are coded once, and all are decoded so many times, a line each. `MEMORY` is MB for
+//! pages (64). Seconds are the processor's, where Linux reports it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -12,15 +13,17 @@ use walden_codec::coder::{Decoder, Encoder, Limits};
 fn main() {
     let level = number("LEVEL").unwrap_or(5) as u8;
     let pack = std::env::var_os("PACK").is_some();
-    let [encodes, decodes] = ["ENCODES", "DECODES"].map(|name| match pack {
-        true => 1,
-        false => number(name).unwrap_or(1).max(1),
-    });
+    let [encodes, decodes] = ["ENCODES", "DECODES"].map(|name| number(name).unwrap_or(1).max(1));
+    let (encodes, decodes, more_decodes) = if pack { (1, 1, decodes - 1) } else { (encodes, decodes, 0) };
+    let page_memory =
+        number("MEMORY").map_or(Limits::default().page_memory, |megabytes| (megabytes as usize) << 20);
+    let limits = Limits { page_memory, ..Limits::default() };
     let mut total = (0, 0, 0.0, 0.0);
-    let (encoder, decoder) = (Encoder::new(level, Limits::default()), Decoder::new(Limits::default()));
+    let (encoder, decoder) = (Encoder::new(level, limits), Decoder::new(limits));
     let (mut encoder, mut decoder) =
         if pack { (encoder, decoder) } else { (encoder.alone(), decoder.alone()) };
     let mut classes = BTreeMap::new();
+    let mut members = Vec::new();
     for path in std::env::args().skip(1) {
         let bytes = std::fs::read(&path).expect("readable");
         if !pack {
@@ -41,6 +44,18 @@ fn main() {
             bytes.len() as f64 / packed.content.len() as f64
         );
         total = (total.0 + bytes.len(), total.1 + packed.content.len(), total.2 + c, total.3 + d);
+        if more_decodes > 0 {
+            members.push((packed, bytes.len()));
+        }
+    }
+    for _ in 0..more_decodes {
+        let mut decoder = Decoder::new(limits);
+        let ((), seconds) = fastest(1, || {
+            for (packed, bytes) in &members {
+                decoder.decode(packed, *bytes, &mut |_| ()).expect("decodes");
+            }
+        });
+        println!("all once more: d {seconds:.2}s");
     }
     count(&mut classes, &encoder);
     if std::env::var_os("SIZES").is_some() {

@@ -9,6 +9,7 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::machine::page_memory;
 use crate::segment_file::SegmentFile;
 use crate::store::{SegmentContents, SharedStore};
 use walden_codec::container::{Entry, Error, FileForm, Head, Place, ReadLimits, Reader};
@@ -123,7 +124,8 @@ struct Pack {
 impl Pack {
     fn open(path: &Path) -> Result<Pack, Error> {
         let file = BufReader::with_capacity(256 << 10, File::open(path).map_err(Error::Io)?);
-        let mut reader = Reader::open(file, ReadLimits::default())?;
+        let mut reader =
+            Reader::open(file, ReadLimits { page_memory: page_memory(), ..ReadLimits::default() })?;
         let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
         let entries = if is_pack { reader.index()? } else { Vec::new() };
         Ok(Pack { reader, entries, next: None })

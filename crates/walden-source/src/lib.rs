@@ -10,6 +10,7 @@ mod file_kind;
 pub mod follow;
 pub mod history;
 pub mod inventory;
+pub mod machine;
 pub mod names;
 pub mod open;
 pub mod regular_file;

@@ -12,6 +12,7 @@ use clap::Args;
 use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
 use walden_report::units;
 use walden_source::error_text;
+use walden_source::machine;
 use walden_source::workers::map_in_order;
 
 use crate::arguments::parse_size;
@@ -97,7 +98,7 @@ impl LimitArgs {
             memory,
             spill: self.spill.map_or(default.spill, |bytes| bytes as u64),
             // Who allows memory has it used before the disk.
-            page_memory: if self.memory.is_some() { memory } else { default.page_memory },
+            page_memory: if self.memory.is_some() { memory } else { machine::page_memory() },
         }
     }
 }

@@ -81,23 +81,5 @@ pub unsafe fn use_huge_pages() {}
 
 /// A quarter of the memory that the machine has, or that the process's control group is allowed.
 pub fn quarter_of_machine() -> usize {
-    const UNTOLD: u64 = 4 << 30;
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let total = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    });
-    let total = total.map_or(UNTOLD, |kilobytes| kilobytes << 10);
-    let allowed = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
-    (allowed.unwrap_or(total).min(total) / 4) as usize
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_told_by_the_system() {
-        assert!(quarter_of_machine() > 16 << 20);
-    }
+    usize::try_from(walden_source::machine::memory_bytes() / 4).unwrap_or(usize::MAX)
 }

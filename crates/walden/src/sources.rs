@@ -11,7 +11,7 @@ use walden_explain::Bound;
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
-use walden_source::inventory::Inventory;
+use walden_source::inventory::{Inventory, Run};
 use walden_source::scan::Damage;
 
 use crate::place::Place;
@@ -69,7 +69,20 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
     for note in &found.notes {
         eprintln!("note: {note}");
     }
+    tell_if_outside(&found.inventory, range);
     Ok(found.inventory)
+}
+
+/// Warns of a range that has nothing of the log: empty tables would look like an idle server.
+fn tell_if_outside(inventory: &Inventory, range: &SourceRange) {
+    let starts = inventory.runs.iter().map(Run::start).min();
+    let ends = inventory.runs.iter().map(Run::end).max();
+    let Some((start, end)) = starts.zip(ends) else { return };
+    let is_behind = matches!(range.from, Some(Bound::Lsn(from)) if from >= end);
+    let is_before = matches!(range.to, Some(Bound::Lsn(to)) if to <= start);
+    if is_behind || is_before {
+        eprintln!("warning: nothing is in the range: the segments are from {start} to {end}");
+    }
 }
 
 /// Makes sure that the segments are of one cluster: positions, blocks and transactions of another mean something else.

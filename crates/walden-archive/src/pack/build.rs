@@ -156,7 +156,9 @@ impl Builder<'_> {
             _ => needs,
         };
         let keyframe = KEYFRAME_BYTES.min(KEYFRAME_SEGMENTS * segment_bytes);
-        WriteOptions { needs, keyframe, ..WriteOptions::with_level(form, level) }
+        let default = WriteOptions::with_level(form, level);
+        let page_memory = self.options.memory.map_or(READ_LIMITS.page_memory, |_| default.page_memory);
+        WriteOptions { needs, keyframe, page_memory, ..default }
     }
 
     /// Stores a pack, and removes its segments' own objects once it is certain that it is there and has the same.
@@ -221,7 +223,7 @@ impl Built {
 pub(super) fn decode_members(pack: PackName, input: impl Read + Seek) -> Result<Vec<[u8; 32]>, ObjectError> {
     let key = pack.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
-    let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
+    let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     let mut hashes = Vec::new();
     let mut names = pack.names();
     while let Some(head) = reader.next().map_err(failed)? {

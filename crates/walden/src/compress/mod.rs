@@ -19,6 +19,7 @@ use walden_codec::coder::Form;
 use walden_codec::container::{
     Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
 };
+use walden_source::machine;
 use walden_source::workers::map_in_order;
 
 pub use self::inputs::open;
@@ -259,7 +260,7 @@ fn write_verified(
 /// An error if the target exists and was not made from files of these names and sizes.
 fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
     let is_like = || {
-        let mut reader = Reader::open(File::open(target).ok()?, OWN).ok()?;
+        let mut reader = Reader::open(File::open(target).ok()?, own_limits()).ok()?;
         let (entries, fault) = reader.entries();
         let found = entries.iter().map(|entry| (&entry.head.meta.name[..], entry.end.bytes));
         Some(fault.is_none() && found.eq(members.iter().copied()))
@@ -268,11 +269,13 @@ fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
 }
 
 /// Limits for decoding a file that this program has just written: none.
-const OWN: ReadLimits = ReadLimits { memory: u64::MAX, spill: u64::MAX, page_memory: 64 << 20 };
+fn own_limits() -> ReadLimits {
+    ReadLimits { memory: u64::MAX, spill: u64::MAX, page_memory: machine::page_memory() }
+}
 
 /// Decodes the output and compares it with the input.
 fn verify(file: &File, added: &Added) -> Result<()> {
-    let mut reader = Reader::open(file, OWN)?;
+    let mut reader = Reader::open(file, own_limits())?;
     verify_member(&mut reader, added)?;
     ensure!(reader.next()?.is_none(), "expected one member, found more");
     Ok(())
@@ -352,7 +355,9 @@ fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
             given.1.map_or(spill, |bytes| bytes as u64),
         ),
     };
-    WriteOptions { keyframe: args.keyframe as u64, needs, ..WriteOptions::with_level(form, level) }
+    let default = WriteOptions::with_level(form, level);
+    let page_memory = args.memory.map_or_else(machine::page_memory, |_| default.page_memory);
+    WriteOptions { keyframe: args.keyframe as u64, needs, page_memory, ..default }
 }
 
 fn with_ending(path: &Path) -> PathBuf {

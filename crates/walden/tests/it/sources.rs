@@ -245,6 +245,10 @@ fn ranges_by_position_join() {
         }
         assert_eq!(joined(&left, &right), by_kind(&whole), "{a} {b} {c}");
     }
+    for (bound, position) in [("--from", "F0/0"), ("--to", "0/10")] {
+        let outside = explain(&[bound.as_ref(), position.as_ref(), wal.as_os_str()]);
+        assert!(outside.stderr.contains("warning: nothing is in the range"), "{bound}: {outside:?}");
+    }
 }
 
 fn ranges_by_time_join() {
