@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
-use walden_source::workers;
+use walden_source::{regular_file, workers};
 
 use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::check::{self, Checked, Refusal, Rules};
@@ -627,14 +627,14 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
         let name = path.file_name()?.to_str()?;
         let ArchivedFile::Segment(_) = ArchivedFile::parse(name)? else { return None };
         let mut first = Vec::new();
-        open_regular(&path).ok()?.take(FIRST_BYTES as u64).read_to_end(&mut first).ok()?;
+        regular_file::open(&path).ok()?.take(FIRST_BYTES as u64).read_to_end(&mut first).ok()?;
         Some(StreamInfo::of_segment(&first).ok()?.system_id)
     })
 }
 
 /// The system identifier of the server whose data directory it is, if that can be read.
 pub(crate) fn system_id_of_server(data: &Path) -> Option<u64> {
-    let control = fs::read(data.join(CONTROL)).ok()?;
+    let control = regular_file::read(&data.join(CONTROL), check::MAX_TEXT_BYTES).ok()?;
     Some(ControlFile::parse(&control).ok()?.system_identifier)
 }
 
@@ -649,9 +649,7 @@ pub(crate) fn local_histories(wal: &Path) -> Vec<History> {
     let history = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
         let Some(ArchivedFile::History(timeline)) = ArchivedFile::parse(name) else { return None };
-        let mut text = Vec::new();
-        open_regular(&path).ok()?.take(check::MAX_TEXT_BYTES).read_to_end(&mut text).ok()?;
-        History::parse(timeline, &text).ok()
+        History::parse(timeline, &regular_file::read(&path, check::MAX_TEXT_BYTES).ok()?).ok()
     };
     paths.filter_map(history).collect()
 }

@@ -19,7 +19,7 @@ use walden_format::stream::StreamInfo;
 use super::inputs::gather;
 use super::inputs::{Counted, Input, open, remove};
 use super::{
-    CompressArgs, Done, OWN, PACK_ENDING, options, refuse_other_members, verify_member, warn_of,
+    CompressArgs, Done, PACK_ENDING, options, own_limits, refuse_other_members, verify_member, warn_of,
     warn_of_failure,
 };
 use crate::output::{self, Output};
@@ -104,7 +104,7 @@ fn write_pack(
     writer.finish()?;
     let bytes = output.file().metadata()?.len();
     if !args.no_verify {
-        let index = Reader::open(output.file(), OWN)?.index()?;
+        let index = Reader::open(output.file(), own_limits())?.index()?;
         ensure!(
             index.iter().eq(added.iter().map(|added| &added.entry)),
             "the pack's index is not what was written"
@@ -160,7 +160,7 @@ fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, any
             }
             none => File::open(pack)
                 .map_err(Into::into)
-                .and_then(|file| Ok(Reader::open(file, OWN)?))
+                .and_then(|file| Ok(Reader::open(file, own_limits())?))
                 .and_then(|opened| verify_member(none.insert(opened), &added)),
         };
         if let Err(error) = verified {
