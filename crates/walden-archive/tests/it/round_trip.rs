@@ -78,7 +78,7 @@ fn others_are_begun_when_those_archived_ahead_are_used_up() {
 fn form(archive: &Archive, name: &str) -> Form {
     let key = ArchivedFile::parse(name).expect("a name").key();
     let object = archive.store().read(&key).expect("an object");
-    let mut reader = Reader::open(std::io::Cursor::new(object), READ_LIMITS).expect("a file");
+    let mut reader = Reader::open(std::io::Cursor::new(object), *READ_LIMITS).expect("a file");
     reader.next().expect("a head").expect("a member").form
 }
 
