@@ -135,7 +135,8 @@ const fn nullable(name: &'static str, column_type: ColumnType, description: &'st
     Column { name, column_type, nullable: true, description }
 }
 
-const TIMELINE: Column = column("timeline", U32, "timeline in the segment's name");
+const TIMELINE: Column =
+    column("timeline", U32, "timeline that the log is read along, mostly that of the segment's name");
 const SEGMENT: Column = column("segment", Label, "name of the segment that it starts in");
 const START_LSN: Column = column("start_lsn", Lsn, "position of the record's first byte");
 const XID: Column =
@@ -263,7 +264,11 @@ const FRAMING: &[Column] = &[
 
 const TRANSACTIONS: &[Column] = &[
     TIMELINE,
-    column("xid", U32, "top-level transaction; one that a crash rolled back may be a subtransaction"),
+    column(
+        "xid",
+        U32,
+        "top-level transaction; one that was rolled back may be a subtransaction where the log does not say so",
+    ),
     column("outcome", Label, "committed, aborted, prepared, or open at the end of the source"),
     nullable("end_time", Time, "time of the commit or abort; NULL while open"),
     column("start_lsn", Lsn, "position of its first record in the source"),

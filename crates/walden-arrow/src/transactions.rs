@@ -9,8 +9,11 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::xact::{self, TransactionEnd};
 use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
+use walden_format::rmgr::info::RMGR_MASK;
+use walden_format::rmgr::info::xlog::CHECKPOINT_SHUTDOWN;
 use walden_format::rmgr::{Kind, rmid};
 use walden_format::simple::SimpleRecord;
+use walden_format::transam::{FIRST_NORMAL_XID, RunningTransactions};
 use walden_source::inventory::Run;
 
 use crate::columns::{NO_TIME, label_rows, numbers, times};
@@ -111,21 +114,21 @@ enum Event {
     },
     Prepared {
         xid: u32,
+        subxids: Vec<u32>,
     },
     /// These are subtransactions.
     Assigned {
         top: u32,
         subxids: Vec<u32>,
     },
-    /// Everything older has ended.
-    Running {
-        oldest: u32,
-    },
+    /// What runs: everything older that is not prepared has ended.
+    Running(RunningTransactions),
 }
 
 impl SegmentTransactions {
     fn add(&mut self, xid: u32, lsn: Lsn, bytes: u32, image_bytes: u32) {
-        if xid != 0 {
+        // initdb's bootstrap has no transaction that could end.
+        if xid >= FIRST_NORMAL_XID {
             let (bytes, image_bytes) = (bytes.into(), image_bytes.into());
             let one = Sums { first: lsn, last: lsn, records: 1, bytes, image_bytes };
             self.sums.entry(xid).and_modify(|sums| sums.merge(&one)).or_insert(one);
@@ -136,11 +139,16 @@ impl SegmentTransactions {
         let event = match payload::parse(record) {
             Ok(Payload::Commit(end)) => end_event(&end, true, record),
             Ok(Payload::Abort(end)) => end_event(&end, false, record),
-            Ok(Payload::Prepare(_)) => Event::Prepared { xid: record.header.xid },
+            Ok(Payload::Prepare(prepare)) => {
+                Event::Prepared { xid: record.header.xid, subxids: prepare.subxids().collect() }
+            }
             Ok(Payload::Assignment(assignment)) => {
                 Event::Assigned { top: assignment.top_xid, subxids: assignment.subxacts.collect() }
             }
-            Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
+            Ok(Payload::RunningXacts(running)) => Event::Running(RunningTransactions::of_snapshot(&running)),
+            Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => {
+                Event::Running(RunningTransactions::at_shutdown(&checkpoint))
+            }
             Ok(_) | Err(_) => return,
         };
         self.events.push(event);
@@ -157,6 +165,13 @@ fn end_event(end: &TransactionEnd<'_>, committed: bool, record: &Record<'_>) -> 
     }
 }
 
+/// Whether records of a kind may say something of transactions.
+#[inline(always)]
+fn has_events(rmid: u8, info: u8) -> bool {
+    let is_shutdown = || info & RMGR_MASK == CHECKPOINT_SHUTDOWN;
+    matches!(rmid, rmid::XACT | rmid::STANDBY) || rmid == rmid::XLOG && is_shutdown()
+}
+
 impl Observer for SegmentTransactions {
     fn record(&mut self, record: &Record<'_>, _: Kind, _: i64) -> ControlFlow<()> {
         let xid = record.header.xid;
@@ -165,7 +180,7 @@ impl Observer for SegmentTransactions {
         if let Some(top) = record.toplevel_xid {
             self.events.push(Event::Assigned { top, subxids: vec![xid] });
         }
-        if matches!(record.header.rmid, rmid::XACT | rmid::STANDBY) {
+        if has_events(record.header.rmid, record.header.info) {
             self.event(record);
         }
         ControlFlow::Continue(())
@@ -183,7 +198,7 @@ impl Observer for SegmentTransactions {
                 time: time.unix_micros(),
                 lsn: record.lsn,
             }),
-            (rmid::XACT | rmid::STANDBY, _) => record.as_record(|record| self.event(record)),
+            (rmid, _) if has_events(rmid, header.info) => record.as_record(|record| self.event(record)),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -197,7 +212,12 @@ struct Open {
     sums: FxHashMap<u32, OpenTransaction>,
     /// The transaction of a subtransaction in progress, where the log has said it.
     tops: FxHashMap<u32, u32>,
+    /// What was rolled back while older transactions ran: the log may still say that it was a subtransaction.
+    aborted: FxHashMap<u32, Row>,
 }
+
+/// Rows that are kept back at most.
+const MAX_ABORTED: usize = 1 << 17;
 
 #[derive(Default)]
 struct OpenTransaction {
@@ -224,19 +244,30 @@ impl Open {
         }
         for event in segment.events {
             match event {
-                Event::Prepared { xid } => self.sums.entry(xid).or_default().is_prepared = true,
-                Event::Assigned { top, subxids } => {
-                    for subxid in subxids {
-                        self.tops.insert(subxid, top);
-                        self.sums.entry(top).or_default().subxids.push(subxid);
-                    }
+                Event::Prepared { xid, subxids } => {
+                    subxids.into_iter().for_each(|subxid| self.assign(subxid, xid));
+                    self.sums.entry(xid).or_default().is_prepared = true;
                 }
-                Event::Running { oldest } => self.close_before(oldest, rows),
+                Event::Assigned { top, subxids } => {
+                    subxids.into_iter().for_each(|subxid| self.assign(subxid, top));
+                }
+                Event::Running(running) => self.close_ended(&running, rows),
                 Event::End { xid, subxids, committed, time, lsn } => {
                     let outcome = if committed { "committed" } else { "aborted" };
                     self.end(xid, &subxids, outcome, time, lsn, rows);
                 }
             }
+        }
+    }
+
+    /// Learns of which transaction a subtransaction is, which may have been rolled back before.
+    fn assign(&mut self, subxid: u32, top: u32) {
+        match self.aborted.remove(&subxid) {
+            Some(row) => self.sums.entry(top).or_default().merge(Some(&row.sums)),
+            None if self.tops.insert(subxid, top) != Some(top) => {
+                self.sums.entry(top).or_default().subxids.push(subxid);
+            }
+            None => {}
         }
     }
 
@@ -271,19 +302,35 @@ impl Open {
                 });
                 let sums = Sums { last: sums.last.max(lsn), ..sums };
                 let subtransactions = subxids.len() as u32;
-                rows.0.push(Row { timeline: self.timeline, xid, outcome, time, sums, subtransactions });
+                let row = Row { timeline: self.timeline, xid, outcome, time, sums, subtransactions };
+                if outcome == "aborted" && subxids.is_empty() {
+                    if self.aborted.len() >= MAX_ABORTED {
+                        self.flush_aborted(|_| true, rows);
+                    }
+                    self.aborted.insert(xid, row);
+                } else {
+                    rows.0.push(row);
+                }
             }
         }
     }
 
+    /// Passes on what cannot turn out to be a subtransaction any more.
+    fn flush_aborted(&mut self, is_over: impl Fn(u32) -> bool, rows: &mut TransactionRows) {
+        let mut over: Vec<Row> =
+            self.aborted.extract_if(|xid, _| is_over(*xid)).map(|(_, row)| row).collect();
+        over.sort_unstable_by_key(|row| row.sums.last);
+        rows.0.append(&mut over);
+    }
+
     /// Ends what a crash ended without a record.
-    fn close_before(&mut self, oldest: u32, rows: &mut TransactionRows) {
-        // Transaction IDs are compared modulo 2^32 (`TransactionIdPrecedes`).
-        let gone = |xid: u32| (xid.wrapping_sub(oldest) as i32) < 0;
+    fn close_ended(&mut self, running: &RunningTransactions, rows: &mut TransactionRows) {
         let mut ended: Vec<u32> = self
             .sums
             .iter()
-            .filter(|(xid, open)| gone(**xid) && !open.is_prepared && !self.tops.contains_key(xid))
+            .filter(|(xid, open)| {
+                running.has_ended(**xid) && !open.is_prepared && !self.tops.contains_key(xid)
+            })
             .map(|(xid, _)| *xid)
             .collect();
         ended.sort_unstable();
@@ -294,6 +341,8 @@ impl Open {
                 self.sums.remove(&xid);
             }
         }
+        // A transaction is older than its subtransactions.
+        self.flush_aborted(|xid| running.is_oldest_after(xid), rows);
     }
 
     /// The log ends.
@@ -312,6 +361,7 @@ impl Open {
             let last = open.sums.map_or(Lsn::INVALID, |sums| sums.last);
             self.end(xid, &[], outcome, NO_TIME, last, rows);
         }
+        self.flush_aborted(|_| true, rows);
     }
 }
 

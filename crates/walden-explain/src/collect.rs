@@ -19,6 +19,7 @@ use walden_format::record::{Fork, Image, RECORD_HEADER, Record};
 use walden_format::rmgr::{KindTable, info, rmid};
 use walden_format::simple::{self, SimpleRecord};
 use walden_format::stream::Visitor;
+use walden_format::transam::RunningTransactions;
 use walden_format::version::Major;
 
 pub(crate) use self::event::{Event, Finished};
@@ -320,13 +321,13 @@ impl<'a> SegmentTally<'a> {
                 Event::Created { xid, file: create.relation }
             }
             Ok(Payload::Abort(end)) => return self.end(&end, false, xid),
-            Ok(Payload::Prepare(_)) => Event::Prepare { xid },
+            Ok(Payload::Prepare(prepare)) => Event::Prepare { xid, subxids: prepare.subxids().collect() },
             Ok(Payload::Assignment(assignment)) => {
                 Event::Assigned { top: assignment.top_xid, subxids: assignment.subxacts.collect() }
             }
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
             Ok(Payload::CheckpointRedo(redo)) => Event::CheckpointRedo { wal_level: redo.wal_level },
-            Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
+            Ok(Payload::RunningXacts(running)) => Event::Running(RunningTransactions::of_snapshot(&running)),
             Ok(Payload::ParameterChange(change)) => {
                 Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }
             }
@@ -393,9 +394,7 @@ impl Visitor for SegmentTally<'_> {
             None => Owner::None,
         };
         let cell = self.cell(owner, Some(kind));
-        if let Some(top) = record.toplevel_xid
-            && self.spec.views.iter().any(ViewSpec::is_by_writer)
-        {
+        if let Some(top) = record.toplevel_xid {
             self.events.push((record.lsn, Event::Child { xid: header.xid, top }));
         }
         let origin_and_toplevel =

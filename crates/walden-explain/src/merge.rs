@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::RelFileLocator;
+use walden_format::transam::RunningTransactions;
 use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
@@ -19,7 +20,7 @@ use crate::group::{Cell, Dimension, ViewSpec};
 use crate::request::Request;
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageTable, Tally};
-use crate::transactions::{Transactions, precedes};
+use crate::transactions::Transactions;
 use crate::views::{MAX_GROUPS, ViewGroups};
 use crate::writers::Writers;
 
@@ -243,11 +244,9 @@ impl<'a> Merge<'a> {
         // A prepared transaction may end in the same segment. RUNNING_XACTS closes only what is still open.
         for (_, event) in &tally.events {
             match event {
-                Event::Prepare { xid } => self.transactions.prepare(*xid),
-                Event::Child { xid, top } => self.add_parent(*xid, *top),
-                Event::Assigned { subxids, top } => {
-                    subxids.iter().for_each(|xid| self.add_parent(*xid, *top))
-                }
+                Event::Prepare { xid, subxids } => self.transactions.prepare(*xid, subxids),
+                Event::Child { xid, top } => self.add_children(&[*xid], *top),
+                Event::Assigned { subxids, top } => self.add_children(subxids, *top),
                 _ => {}
             }
         }
@@ -262,11 +261,23 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Learns of which transaction a subtransaction is, which may be rolled back alone.
-    fn add_parent(&mut self, xid: u32, top: u32) {
+    /// Learns of which transaction subtransactions are, which may be rolled back alone.
+    fn add_children(&mut self, subxids: &[u32], top: u32) {
         for groups in &mut self.groups {
-            groups.add_parent(xid, top);
+            subxids.iter().for_each(|xid| groups.add_parent(*xid, top));
         }
+        self.transactions.assign(subxids);
+    }
+
+    /// Closes what a crash ended without a record.
+    fn close_ended(&mut self, running: &RunningTransactions) {
+        let transactions = &self.transactions;
+        let has_ended = |xid: u32| running.has_ended(xid) && !transactions.is_prepared(xid);
+        for groups in &mut self.groups {
+            groups.close_ended(has_ended);
+        }
+        self.created.retain(|xid, _| !has_ended(*xid));
+        self.transactions.close_ended(running);
     }
 
     fn close_transaction(&mut self, finished: &Finished, subxids: &[u32]) {
@@ -283,8 +294,7 @@ impl<'a> Merge<'a> {
 
     fn apply_event(&mut self, lsn: Lsn, event: Event) {
         match event {
-            Event::Prepare { .. } | Event::Child { .. } => {}
-            Event::Assigned { subxids, .. } => self.transactions.assign(&subxids),
+            Event::Prepare { .. } | Event::Child { .. } | Event::Assigned { .. } => {}
             Event::Created { xid, file } => {
                 self.created.entry(xid).or_default().push(file);
                 if self.created_files.len() < MAX_GROUPS {
@@ -301,14 +311,11 @@ impl<'a> Merge<'a> {
                     self.rewrites.push(Rewrite { created, dropped: files });
                 }
             }
-            Event::Running { oldest } => {
-                for groups in &mut self.groups {
-                    groups.close_before(oldest);
-                }
-                self.transactions.close_before(oldest);
-                self.created.retain(|xid, _| !precedes(*xid, oldest));
-            }
+            Event::Running(running) => self.close_ended(&running),
             Event::Checkpoint(checkpoint) => {
+                if checkpoint.shutdown {
+                    self.close_ended(&RunningTransactions::at_shutdown(&checkpoint));
+                }
                 self.logged_settings.set_full_page_writes(lsn, checkpoint.full_page_writes);
                 if let Some(level) = checkpoint.wal_level {
                     self.logged_settings.set_wal_level(lsn, level);

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use walden_format::transam::FIRST_NORMAL_XID;
+use walden_format::transam::{FIRST_NORMAL_XID, RunningTransactions};
 
 use crate::collect::TransactionTally;
 use crate::explanation::{Outcome, Transaction, TransactionSums};
@@ -69,8 +69,17 @@ impl Transactions {
         }
     }
 
-    pub(crate) fn prepare(&mut self, xid: u32) {
-        self.open.entry(xid).or_default().is_prepared = true;
+    /// A transaction is prepared, with its subtransactions.
+    pub(crate) fn prepare(&mut self, xid: u32, subxids: &[u32]) {
+        let of_subs: Vec<OpenTransaction> =
+            subxids.iter().filter_map(|subxid| self.open.remove(subxid)).collect();
+        let open = self.open.entry(xid).or_default();
+        of_subs.iter().for_each(|of_sub| open.tally.merge(&of_sub.tally));
+        open.is_prepared = true;
+    }
+
+    pub(crate) fn is_prepared(&self, xid: u32) -> bool {
+        self.open.get(&xid).is_some_and(|open| open.is_prepared)
     }
 
     /// Learns that these are subtransactions. Their rollbacks look like those of transactions, and may have come before.
@@ -149,9 +158,10 @@ impl Transactions {
         }
     }
 
-    /// Closes transactions that a crash ended without a record; the next `RUNNING_XACTS` shows which are gone.
-    pub(crate) fn close_before(&mut self, oldest: u32) {
-        let over: Vec<u32> = self.open.keys().copied().filter(|xid| precedes(*xid, oldest)).collect();
+    /// Closes transactions that a crash ended without a record: the next record that says which ones run does not have them.
+    pub(crate) fn close_ended(&mut self, running: &RunningTransactions) {
+        let is_over = |open: &(&u32, &OpenTransaction)| !open.1.is_prepared && running.has_ended(*open.0);
+        let over: Vec<u32> = self.open.iter().filter(is_over).map(|(xid, _)| *xid).collect();
         for xid in over {
             self.close(xid, &[], Outcome::Aborted, None, TransactionTally::default());
         }
@@ -170,9 +180,4 @@ impl Transactions {
         largest.sort_by_key(|transaction| (Reverse(transaction.bytes), transaction.xid));
         (largest, self.sums)
     }
-}
-
-/// `TransactionIdPrecedes`: transaction IDs wrap around.
-pub(crate) fn precedes(xid: u32, other: u32) -> bool {
-    (xid.wrapping_sub(other) as i32) < 0
 }

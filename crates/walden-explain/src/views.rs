@@ -5,7 +5,6 @@ use rustc_hash::FxHashMap;
 use crate::explanation::sort_by_bytes;
 use crate::group::{Dimension, GroupKey, ViewSpec};
 use crate::tally::Tally;
-use crate::transactions::precedes;
 use crate::writers::{WriterKey, Writers};
 
 /// Maximum number of groups in a view. Beyond it, the smaller half is merged into one, so that memory does not grow with the
@@ -84,8 +83,9 @@ impl<'a> ViewGroups<'a> {
         self.limit_groups();
     }
 
-    pub(crate) fn close_before(&mut self, oldest: u32) {
-        let over: Vec<u32> = self.open.keys().copied().filter(|xid| precedes(*xid, oldest)).collect();
+    /// Closes transactions that a crash ended.
+    pub(crate) fn close_ended(&mut self, has_ended: impl Fn(u32) -> bool) {
+        let over: Vec<u32> = self.open.keys().copied().filter(|xid| has_ended(*xid)).collect();
         for xid in over {
             self.close(xid, &[], None);
         }

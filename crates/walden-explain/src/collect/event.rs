@@ -3,6 +3,7 @@
 use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::record::RelFileLocator;
+use walden_format::transam::RunningTransactions;
 
 use super::sums::TransactionTally;
 
@@ -36,13 +37,14 @@ pub(crate) enum Event {
     /// PREPARE TRANSACTION; the transaction is still open.
     Prepare {
         xid: u32,
+        subxids: Vec<u32>,
     },
     /// Subtransactions of a transaction in progress.
     Assigned {
         top: u32,
         subxids: Vec<u32>,
     },
-    /// The first record of a subtransaction with `wal_level=logical`; only for views that need it.
+    /// The first record of a subtransaction with `wal_level=logical`.
     Child {
         xid: u32,
         top: u32,
@@ -62,10 +64,8 @@ pub(crate) enum Event {
         xids: Vec<u32>,
         files: Vec<RelFileLocator>,
     },
-    /// No transaction before `oldest` is in progress.
-    Running {
-        oldest: u32,
-    },
+    /// A snapshot of the transactions in progress.
+    Running(RunningTransactions),
     /// Settings logged by `PARAMETER_CHANGE`.
     Parameters {
         wal_level: WalLevel,

@@ -286,6 +286,14 @@ pub struct Prepare<'a> {
     pub state: &'a [u8],
 }
 
+impl Prepare<'_> {
+    /// Its subtransactions.
+    pub fn subxids(&self) -> impl Iterator<Item = u32> {
+        let words = self.state.as_chunks().0.iter().copied().map(u32::from_le_bytes);
+        words.take(self.subxacts as usize)
+    }
+}
+
 pub(crate) fn prepare<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     // The format's number, and the length of the file that the record may become.
     fields.u32("magic")?;

@@ -14,6 +14,7 @@ use crate::material::{explain_json, walden};
 walden_testing::tests! {
     records_are_those_of_pg_walinspect,
     the_log_of_a_server_as_tables,
+    transactions_that_a_crash_ended,
     wrong_queries_are_errors,
 }
 
@@ -185,6 +186,70 @@ fn sums_are_those_of_explain(explained: &Value, wal: &str, names: &str) {
     let of_orders =
         explained["relations"].as_array().unwrap().iter().find(|row| row["label"]["name"] == "orders");
     assert_eq!(by_name["orders"], of_orders.unwrap()["bytes"].as_u64().unwrap(), "{by_name:?}");
+}
+
+/// What a crash cut off has ended, beside a prepared transaction that has not, and rolled-back subtransactions are no transactions
+/// where the log says so: in `walden sql` as in `walden explain`.
+fn transactions_that_a_crash_ended() -> Outcome {
+    for (major, wal_level) in [(15, "replica"), (15, "minimal"), (18, "logical")] {
+        let settings =
+            [("wal_level", wal_level), ("max_wal_senders", "0"), ("max_prepared_transactions", "2")];
+        let builder = ClusterBuilder::new(postgres(major)?).wal_segsize_mb(1);
+        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
+        let cluster = builder.setting("min_wal_size", "80MB").setting("autovacuum", "off").start().unwrap();
+        let mut client = cluster.client("postgres").unwrap();
+        let xid = |client: &mut postgres::Client| -> u64 {
+            let row = client.query_one("SELECT txid_current()::text", &[]).unwrap();
+            row.get::<_, String>(0).parse().unwrap()
+        };
+        client.batch_execute("CREATE TABLE t (id int); BEGIN; INSERT INTO t VALUES (1)").unwrap();
+        let prepared = xid(&mut client);
+        client.batch_execute("SAVEPOINT s; INSERT INTO t VALUES (2); PREPARE TRANSACTION 'orphan'").unwrap();
+        client
+            .batch_execute(
+                "DO $$ BEGIN FOR i IN 1..300 LOOP
+                     BEGIN
+                         INSERT INTO t VALUES (i);
+                         IF i % 3 = 0 THEN RAISE EXCEPTION 'no'; END IF;
+                     EXCEPTION WHEN raise_exception THEN NULL;
+                     END;
+                 END LOOP; END $$",
+            )
+            .unwrap();
+        client.batch_execute("BEGIN; INSERT INTO t VALUES (3); ROLLBACK").unwrap();
+        let mut other = cluster.client("postgres").unwrap();
+        other.batch_execute("BEGIN; INSERT INTO t SELECT generate_series(1, 20000)").unwrap();
+        let cut_off = xid(&mut other);
+        client.batch_execute("INSERT INTO t VALUES (4)").unwrap();
+        cluster.crash().unwrap();
+        cluster.start().unwrap();
+        let mut client = cluster.client("postgres").unwrap();
+        client.batch_execute("INSERT INTO t VALUES (5); CHECKPOINT").unwrap();
+
+        let wal = cluster.data_dir().join("pg_wal").to_str().unwrap().to_owned();
+        let explained = explain_json(&[&wal]);
+        let sums = &explained["transactions"];
+        let outcome = |xid: u64| {
+            let largest = sums["largest"].as_array().unwrap();
+            largest.iter().find(|one| one["xid"] == xid).map(|one| one["outcome"].as_str().unwrap())
+        };
+        assert_eq!((outcome(cut_off), outcome(prepared)), (Some("aborted"), Some("prepared")), "{sums}");
+        let aborted = sums["aborted"].as_u64().unwrap();
+        match wal_level {
+            "logical" => assert_eq!(aborted, 2, "the two transactions"),
+            // Those behind the last record that names subtransactions count as transactions.
+            "replica" => assert!((2..=2 + 64 / 3 + 1).contains(&aborted), "{aborted}"),
+            _ => assert_eq!(aborted, 102),
+        }
+        let by_outcome = sql("SELECT outcome, count(*) AS n FROM transactions GROUP BY 1", &[&wal]);
+        let count = |outcome: &str| {
+            by_outcome.iter().find(|row| row["outcome"] == outcome).map(|row| row["n"].clone())
+        };
+        assert_eq!(count("aborted"), Some(aborted.into()), "{major} {wal_level}: {by_outcome:?}");
+        assert_eq!((count("prepared"), count("open")), (Some(1.into()), None), "{major} {wal_level}");
+        assert_eq!((&sums["open"], count("committed")), (&1.into(), Some(sums["committed"].clone())));
+    }
+    Ok(())
 }
 
 /// Conditions that skip segments give the same rows as ones that hide what they are about.

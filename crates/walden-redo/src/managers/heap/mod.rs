@@ -5,7 +5,7 @@
 
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::{heap, heap2};
-use walden_format::transam::FIRST_NORMAL_XID;
+use walden_format::transam::precedes;
 use walden_format::version::Major;
 
 use crate::manager::{Manager, PagesAround};
@@ -94,15 +94,6 @@ fn set_prunable(page: &mut Page, xid: u32) {
     let known = page.prune_xid();
     if known == 0 || precedes(xid, known) {
         page.set_prune_xid(xid);
-    }
-}
-
-/// Which of two transactions is older (`TransactionIdPrecedes`).
-fn precedes(one: u32, other: u32) -> bool {
-    if one < FIRST_NORMAL_XID || other < FIRST_NORMAL_XID {
-        one < other
-    } else {
-        (one.wrapping_sub(other) as i32) < 0
     }
 }
 

@@ -355,12 +355,6 @@ fn an_image_tells_what_a_prune_did() {
     assert_eq!((log.check.total().exact, log.check.total().compared()), (1, 1));
 }
 
-#[test]
-fn transactions_wrap_around() {
-    assert!(precedes(3, 4) && precedes(u32::MAX, 3) && precedes(2, 3) && precedes(0, u32::MAX));
-    assert!(!precedes(4, 3) && !precedes(3, u32::MAX) && !precedes(5, 5));
-}
-
 /// A table's page with some heap tuples and line pointers, some of them wrong.
 fn any_page() -> impl Strategy<Value = Page> {
     let items = prop::collection::vec((0u8..4, 0usize..80), 0..12);
