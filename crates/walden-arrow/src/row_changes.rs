@@ -303,10 +303,7 @@ impl Rows {
             Entry::Change(change) => ([&change.before, &change.after], [change.old_tid, change.new_tid]),
         };
         self.file.append_option(match entry {
-            Entry::Event(event) => match event.kind {
-                EventKind::Rewrite { file } => Some(file.to_string()),
-                EventKind::Truncate | EventKind::Drop => None,
-            },
+            Entry::Event(event) => event.kind.file().map(|file| file.to_string()),
             Entry::Change(_) => None,
         });
         self.moved.append_value(matches!(entry, Entry::Change(change) if change.is_moved));

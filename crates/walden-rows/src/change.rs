@@ -218,6 +218,16 @@ pub enum EventKind {
         /// The file after it.
         file: RelFileLocator,
     },
+    /// A rewrite by `ALTER TABLE ... SET UNLOGGED`: what is changed from here on is not in the log.
+    SetUnlogged {
+        /// The file after it.
+        file: RelFileLocator,
+    },
+    /// A rewrite by `ALTER TABLE ... SET LOGGED`: what was changed before it, since the table is unlogged, is not in the log.
+    SetLogged {
+        /// The file after it.
+        file: RelFileLocator,
+    },
     /// The table was dropped.
     Drop,
 }
@@ -228,7 +238,19 @@ impl EventKind {
         match self {
             EventKind::Truncate => "truncate",
             EventKind::Rewrite { .. } => "rewrite",
+            EventKind::SetUnlogged { .. } => "set-unlogged",
+            EventKind::SetLogged { .. } => "set-logged",
             EventKind::Drop => "drop",
+        }
+    }
+
+    /// The file that the rows are in from here on, if it is another one.
+    pub fn file(self) -> Option<RelFileLocator> {
+        match self {
+            EventKind::Rewrite { file } | EventKind::SetUnlogged { file } | EventKind::SetLogged { file } => {
+                Some(file)
+            }
+            EventKind::Truncate | EventKind::Drop => None,
         }
     }
 }

@@ -66,6 +66,15 @@ pub struct Counts {
     pub events: u64,
 }
 
+/// What a table's new file means, with its persistence before and after.
+fn rewrite(before: char, after: char, file: RelFileLocator) -> EventKind {
+    match (before, after) {
+        ('p', 'u') => EventKind::SetUnlogged { file },
+        ('u', 'p') => EventKind::SetLogged { file },
+        _ => EventKind::Rewrite { file },
+    }
+}
+
 impl Counts {
     /// What is not among the changes, or not known of them, for people: a line each.
     pub fn notes(&self) -> Vec<String> {
@@ -414,10 +423,12 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             match &new {
                 Some(CatalogRow::Class(after)) if after.file != before.file && before.file != 0 => {
                     let is_copied = self.findings.transient.contains(&after.file)
-                        || after.tablespace != before.tablespace && after.tablespace != 0;
+                        || after.tablespace != before.tablespace;
                     let file = self.catalog.file(after);
                     event = match (is_copied, file) {
-                        (true, Some(file)) => Some((table, EventKind::Rewrite { file })),
+                        (true, Some(file)) => {
+                            Some((table, rewrite(before.persistence, after.persistence, file)))
+                        }
                         _ => Some((table, EventKind::Truncate)),
                     };
                 }

@@ -99,10 +99,12 @@ impl Printer {
                 let what = match event.kind {
                     EventKind::Truncate => "truncate",
                     EventKind::Rewrite { .. } => "rewrite of",
+                    EventKind::SetUnlogged { .. } => "set unlogged",
+                    EventKind::SetLogged { .. } => "set logged",
                     EventKind::Drop => "drop of",
                 };
                 let _ = writeln!(out, "{lsn}  {ended}  xid {}  {what} {}", event.xid, event.table);
-                if let EventKind::Rewrite { file } = event.kind {
+                if let Some(file) = event.kind.file() {
                     let _ = writeln!(out, "    its rows are in the file {file} from here on");
                 }
             }
@@ -318,7 +320,7 @@ impl Serialize for Line<'_> {
         map.serialize_entry("operation", operation)?;
         match self.0 {
             Entry::Event(event) => {
-                if let EventKind::Rewrite { file } = event.kind {
+                if let Some(file) = event.kind.file() {
                     map.serialize_entry("file", &Shown(file))?;
                 }
             }

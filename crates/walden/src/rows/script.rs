@@ -23,14 +23,15 @@ pub(super) struct Script {
     /// Changes that cannot be reverted.
     missing: u64,
     truncations: u64,
-    rewrites: u64,
+    /// Beginnings and ends of times in which the table was unlogged.
+    unlogged: u64,
 }
 
 impl Script {
     pub fn new() -> Result<Script> {
         let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
         let file = BufWriter::new(file);
-        Ok(Script { file, bytes: 0, statements: 0, missing: 0, truncations: 0, rewrites: 0 })
+        Ok(Script { file, bytes: 0, statements: 0, missing: 0, truncations: 0, unlogged: 0 })
     }
 
     pub fn take(&mut self, entry: &Entry) -> Result<()> {
@@ -47,18 +48,26 @@ impl Script {
                 }
             },
             Entry::Event(event) => {
-                match event.kind {
-                    EventKind::Truncate | EventKind::Drop => self.truncations += 1,
-                    EventKind::Rewrite { .. } => {
-                        self.rewrites += 1;
-                        return Ok(());
+                let (count, what) = match event.kind {
+                    EventKind::Truncate => {
+                        (&mut self.truncations, "the rows that a truncate removed are not in the log")
                     }
-                }
-                let (kind, table) = (event.kind.name(), sql::in_comment(&event.table.name));
-                self.put(&format!(
-                    "-- NOT REVERTED: {kind} of {table} at {}: the rows that it removed are not in the log",
-                    event.lsn
-                ))
+                    EventKind::Drop => {
+                        (&mut self.truncations, "the rows that a drop removed are not in the log")
+                    }
+                    EventKind::SetUnlogged { .. } => (
+                        &mut self.unlogged,
+                        "what was changed while it was unlogged, from here on, is not in the log",
+                    ),
+                    EventKind::SetLogged { .. } => (
+                        &mut self.unlogged,
+                        "what was changed while it was unlogged, until here, is not in the log",
+                    ),
+                    EventKind::Rewrite { .. } => return Ok(()),
+                };
+                *count += 1;
+                let table = sql::in_comment(&event.table.name);
+                self.put(&format!("-- NOT REVERTED: {table} at {}: {what}", event.lsn))
             }
         }
     }
@@ -93,11 +102,13 @@ impl Script {
     fn header(&self, relation: &str, summary: &Summary) -> String {
         let counts = &summary.counts;
         let relation: String = relation.chars().filter(|c| !c.is_control()).collect();
-        let complete = match self.missing + self.truncations {
+        let complete = match self.missing + self.truncations + self.unlogged {
             0 => "-- Complete: every change of the selection is reverted.\n".to_owned(),
             _ => format!(
-                "-- NOT COMPLETE: {} changes and {} truncations are not reverted; look for NOT REVERTED.\n",
-                self.missing, self.truncations
+                "-- NOT COMPLETE: {} changes and {} truncations or drops are not reverted{}; look for NOT REVERTED.\n",
+                self.missing,
+                self.truncations,
+                if self.unlogged > 0 { ", nor what was changed while the table was unlogged" } else { "" }
             ),
         };
         let unfinished = match counts.unfinished {

@@ -137,6 +137,18 @@ const WORK: &[&str] = &[
     "TRUNCATE fresh",
     "BEGIN; TRUNCATE fresh; INSERT INTO fresh VALUES (3, 'never seen'); TRUNCATE fresh; INSERT INTO fresh VALUES (4, 'seen'); COMMIT",
     "DROP TABLE fresh",
+    "CREATE TABLE wandering (id int, v text)",
+    "INSERT INTO wandering VALUES (1, 'one')",
+    "SET allow_in_place_tablespaces = on",
+    "CREATE TABLESPACE elsewhere LOCATION ''",
+    "ALTER TABLE wandering SET TABLESPACE elsewhere",
+    "UPDATE wandering SET v = 'elsewhere'",
+    "ALTER TABLE wandering SET TABLESPACE pg_default",
+    "UPDATE wandering SET v = 'back'",
+    "ALTER TABLE wandering SET UNLOGGED",
+    "UPDATE wandering SET v = 'never seen'",
+    "ALTER TABLE wandering SET LOGGED",
+    "UPDATE wandering SET v = 'seen'",
 ];
 
 /// Changes of columns and files; `shapes` alone, as an undo does not bring back columns.
@@ -484,6 +496,16 @@ fn events_are_there(worked: &Worked) {
     assert_eq!(found, expected, "{}", fresh.stderr);
     assert_eq!(lines[2]["before"]["v"], "two");
     assert_eq!(lines[7]["after"]["v"], "seen");
+    let wandering = self::lines(&worked.rows("public.wandering", &["--format", "json"]));
+    let found: Vec<&str> = wandering.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    let expected =
+        ["insert", "rewrite", "update", "rewrite", "update", "set-unlogged", "set-logged", "update"];
+    assert_eq!(found, expected);
+    let script = worked.rows("public.wandering", &["--undo"]).stdout;
+    assert!(
+        script.contains("NOT COMPLETE") && script.contains("while it was unlogged, from here on"),
+        "{script}"
+    );
 }
 
 /// Reverted, the tables are as they were at the start; with the changes made again, as they were at the end.
