@@ -173,10 +173,15 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, String> {
         )
     };
     let idle = "extract(epoch FROM now() - s.inactive_since)::bigint";
-    // Of 17 and later; of 13 and later; of earlier servers.
-    let found = rows(client, &query(idle, "s.wal_status = 'lost'"))
-        .or_else(|_| rows(client, &query("NULL", "s.wal_status = 'lost'")))
-        .or_else(|_| rows(client, &query("NULL", "false")))?;
+    // To try what a server may not have would be an error in its log, each time.
+    let version = rows(client, "SHOW server_version_num")?;
+    let version = version.first().and_then(|row| row.get(0)?.parse().ok()).unwrap_or(0);
+    let (idle, lost) = match version {
+        170_000.. => (idle, "s.wal_status = 'lost'"),
+        130_000.. => ("NULL", "s.wal_status = 'lost'"),
+        _ => ("NULL", "false"),
+    };
+    let found = rows(client, &query(idle, lost))?;
     let slot = |row: &SimpleQueryRow| {
         let text = |at: usize| row.get(at).map(str::to_owned);
         let is = |at: usize| row.get(at) == Some("t");
