@@ -11,7 +11,9 @@ use walden_explain::Bound;
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::datadir::ControlFile;
 use walden_source::inventory::{Inventory, Run};
+use walden_source::regular_file;
 use walden_source::scan::Damage;
 
 use crate::place::Place;
@@ -36,7 +38,8 @@ impl SourceRange {
     }
 }
 
-/// Finds the segments in sources. An archive is one log, along its newest timeline unless another one is wanted.
+/// Finds the segments in sources. An archive is one log, along its newest timeline unless another one is wanted, or a data directory
+/// beside it is on another one.
 ///
 /// A range that ends before it starts is wrong usage.
 pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
@@ -55,8 +58,9 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
         Bound::Lsn(lsn) => source::Bound::Lsn(lsn),
         Bound::Time(seconds) => source::Bound::Time(seconds.saturating_mul(1_000_000)),
     };
+    let of_server = || if archives.is_empty() { None } else { timeline_of_server(&paths) };
     let options = SourceOptions {
-        timeline: range.timeline,
+        timeline: range.timeline.or_else(of_server),
         from: range.from.map(bound),
         to: range.to.map(bound),
         threads: terminal::io_threads(),
@@ -71,6 +75,21 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
     }
     tell_if_outside(&found.inventory, range);
     Ok(found.inventory)
+}
+
+/// The timeline of a data directory among the sources, or of the one that a `pg_wal` among them is in.
+fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
+    const MAX_CONTROL: u64 = 1 << 20;
+    let (path, timeline) = paths.iter().find_map(|path| {
+        let places = [path.join("global/pg_control"), path.join("../global/pg_control")];
+        let content = places.iter().find_map(|place| regular_file::read(place, MAX_CONTROL).ok())?;
+        Some((path, ControlFile::parse(&content).ok()?.timeline))
+    })?;
+    eprintln!(
+        "note: the log is read along timeline {timeline}, on which {} is; --timeline names another one",
+        path.display()
+    );
+    Some(timeline)
 }
 
 /// Warns of a range that has nothing of the log: empty tables would look like an idle server.

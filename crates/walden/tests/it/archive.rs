@@ -97,6 +97,15 @@ fn recover_from_the_archive(version: u32) -> Outcome {
     assert_eq!(verified.code, 0, "{verified:?}");
     let verified: Value = serde_json::from_str(&verified.stdout).unwrap();
     assert!(verified["segments"].as_u64().unwrap() > 10 && verified["records"].as_u64().unwrap() > 1000);
+
+    // The archive beside the data directory of the server that was left behind is read along that one's timeline.
+    let data = primary.data_dir();
+    let beside = walden(&["explain", "--format", "json", text(&repo), text(&data)]);
+    assert!(beside.stderr.contains("along timeline 1, on which"), "{beside:?}");
+    let ranges = json(&["explain", "--format", "json", text(&repo), text(&data)])["ranges"].clone();
+    assert_eq!(ranges.as_array().unwrap().len(), 1, "{ranges:#}");
+    assert!(ranges[0]["first_segment"].as_str().unwrap().starts_with("00000001"), "{ranges:#}");
+    assert!(ranges[0]["last_segment"].as_str().unwrap().starts_with("00000001"), "{ranges:#}");
     Ok(())
 }
 
