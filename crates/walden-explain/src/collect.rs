@@ -327,6 +327,7 @@ impl<'a> SegmentTally<'a> {
             }
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
             Ok(Payload::CheckpointRedo(redo)) => Event::CheckpointRedo { wal_level: redo.wal_level },
+            Ok(Payload::StandbyLock(lock)) => Event::Locked(lock.locks.collect()),
             Ok(Payload::RunningXacts(running)) => Event::Running(RunningTransactions::of_snapshot(&running)),
             Ok(Payload::ParameterChange(change)) => {
                 Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }

@@ -60,6 +60,10 @@ pub struct Explanation {
     pub created: FxHashSet<RelFileLocator>,
     /// Files of relations that were dropped.
     pub dropped: FxHashSet<RelFileLocator>,
+    /// Main forks that were created for new relations, those that `make_new_heap` makes for a rewrite included, and the
+    /// transactions that did so. The others are new files of relations that had one, as `TRUNCATE` and `REINDEX` create them. It
+    /// shows by locks: the OID of a new relation is the number of its first file. With `wal_level=minimal` there are none.
+    pub new_relations: FxHashMap<RelFileLocator, u32>,
     /// Transactions that replaced files of relations: see [`crate::rewrites`].
     pub rewrites: Vec<Rewrite>,
     /// Start of the first time span in seconds since 1970-01-01 UTC, and the width of each in seconds.
@@ -236,6 +240,8 @@ pub(crate) fn on_or_off(on: bool) -> String {
 /// The files that a transaction created and dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rewrite {
+    /// The transaction.
+    pub xid: u32,
     /// The new files, in the order in which they were created.
     pub created: Vec<RelFileLocator>,
     /// The old files, in the order of the commit record.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::record::RelFileLocator;
 use walden_format::transam::RunningTransactions;
 use walden_format::version::Major;
@@ -59,6 +60,8 @@ pub(crate) struct Merge<'a> {
     evidence: FxHashMap<RelFileLocator, Evidence>,
     created_files: FxHashSet<RelFileLocator>,
     dropped_files: FxHashSet<RelFileLocator>,
+    /// Databases and OIDs of relations that were locked, with the first transaction that did so.
+    locked: FxHashMap<(u32, u32), u32>,
     along: FxHashMap<u32, Along>,
     /// Files created by transactions in progress.
     created: FxHashMap<u32, Vec<RelFileLocator>>,
@@ -92,6 +95,7 @@ impl<'a> Merge<'a> {
             evidence: FxHashMap::default(),
             created_files: FxHashSet::default(),
             dropped_files: FxHashSet::default(),
+            locked: FxHashMap::default(),
             along: FxHashMap::default(),
             created: FxHashMap::default(),
             rewrites: Vec::new(),
@@ -307,10 +311,13 @@ impl<'a> Merge<'a> {
                 }
                 let created: Vec<RelFileLocator> =
                     xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
+                // The transaction itself is behind its subtransactions.
+                let xid = xids.last().copied().unwrap_or_default();
                 if !created.is_empty() && self.rewrites.len() < MAX_GROUPS {
-                    self.rewrites.push(Rewrite { created, dropped: files });
+                    self.rewrites.push(Rewrite { xid, created, dropped: files });
                 }
             }
+            Event::Locked(locks) => self.lock(&locks),
             Event::Running(running) => self.close_ended(&running),
             Event::Checkpoint(checkpoint) => {
                 if checkpoint.shutdown {
@@ -340,6 +347,20 @@ impl<'a> Merge<'a> {
             Event::FullPageWrites(on) => self.logged_settings.set_full_page_writes(lsn, on),
             Event::BackupEnd => self.backups += 1,
             Event::Switch => self.switches += 1,
+        }
+    }
+
+    /// Learns which relations are locked: with those that are created the new files of new relations are known.
+    fn lock(&mut self, locks: &[AccessExclusiveLock]) {
+        // Those of temporary tables are many, and no logged file has their number.
+        if self.locked.len() >= MAX_GROUPS && self.created_files.len() < MAX_GROUPS / 2 {
+            let created: FxHashSet<(u32, u32)> = self.created_files.iter().map(number_of).collect();
+            self.locked.retain(|number, _| created.contains(number));
+        }
+        for lock in locks {
+            if self.locked.len() < MAX_GROUPS {
+                self.locked.entry((lock.database, lock.relation)).or_insert(lock.xid);
+            }
         }
     }
 
@@ -379,6 +400,8 @@ impl<'a> Merge<'a> {
             assert_eq!(kept + view.rest.1.bytes(), file_bytes, "view {:?} does not add up", view.spec);
         }
         let (transactions, transaction_sums) = self.transactions.finish();
+        let creator = |file: &RelFileLocator| Some((*file, *self.locked.get(&number_of(file))?));
+        let new_relations = self.created_files.iter().filter_map(creator).collect();
         let mut evidence: Vec<(RelFileLocator, Evidence)> = self.evidence.into_iter().collect();
         evidence.sort_unstable_by_key(|(relation, _)| *relation);
         Explanation {
@@ -402,12 +425,18 @@ impl<'a> Merge<'a> {
             evidence,
             created: self.created_files,
             dropped: self.dropped_files,
+            new_relations,
             rewrites: self.rewrites,
             spans,
             cycles: cycles_of(cycles, &self.along),
             damage: self.damage,
         }
     }
+}
+
+/// The database of a file, and its number: the OID of a relation that is new with it.
+fn number_of(file: &RelFileLocator) -> (u32, u32) {
+    (file.database, file.relation)
 }
 
 fn cycles_of(starts: &[(Lsn, i64)], along: &FxHashMap<u32, Along>) -> Vec<Cycle> {

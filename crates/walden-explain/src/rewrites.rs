@@ -92,7 +92,7 @@ mod tests {
 
     fn rewrite(created: &[u32], dropped: &[u32]) -> Rewrite {
         let files = |numbers: &[u32]| numbers.iter().map(|number| file(*number)).collect();
-        Rewrite { created: files(created), dropped: files(dropped) }
+        Rewrite { xid: 1000, created: files(created), dropped: files(dropped) }
     }
 
     fn names(files: &[(u32, &str, RelationKind)]) -> Names {

@@ -1,5 +1,6 @@
 //! What records mean beyond their bytes.
 
+use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::record::RelFileLocator;
@@ -64,6 +65,8 @@ pub(crate) enum Event {
         xids: Vec<u32>,
         files: Vec<RelFileLocator>,
     },
+    /// Transactions hold these locks.
+    Locked(Vec<AccessExclusiveLock>),
     /// A snapshot of the transactions in progress.
     Running(RunningTransactions),
     /// Settings logged by `PARAMETER_CHANGE`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
 use walden_format::page::LONG_HEADER;
 use walden_format::record::{Fork, RelFileLocator};
@@ -48,6 +48,18 @@ pub(super) struct Relation {
     pub evidence: Evidence,
     pub was_created: bool,
     pub was_dropped: bool,
+    /// How it was written, as the new file of a relation that was written whole.
+    pub written_by: Option<Rewriting>,
+    /// Whether the relation was written whole into a new file when this one was dropped: its rows were kept.
+    pub is_replaced: bool,
+}
+
+/// A transaction that wrote a relation whole into a new file, and kept its rows.
+#[derive(Clone, Copy)]
+pub(super) struct Rewriting {
+    pub xid: u32,
+    /// Whether it copied the file to another tablespace.
+    pub is_move: bool,
 }
 
 impl<'a> Facts<'a> {
@@ -119,6 +131,8 @@ impl<'a> Facts<'a> {
                 evidence: evidence.get(&file).copied().unwrap_or_default(),
                 was_created: self.explanation.created.contains(&file),
                 was_dropped: self.explanation.dropped.contains(&file),
+                written_by: None,
+                is_replaced: false,
             };
             let name = table.text.clone();
             let is_catalog = self.labels.is_catalog(owner);
@@ -130,7 +144,65 @@ impl<'a> Facts<'a> {
             });
             entry.relations.push(relation);
         }
-        tables.into_values().collect()
+        let mut tables: Vec<Table> = tables.into_values().collect();
+        self.mark_rewritten(&mut tables);
+        tables
+    }
+
+    /// Tells rewrites from other transactions that gave a relation a new file.
+    ///
+    /// `VACUUM FULL`, `CLUSTER`, `REFRESH MATERIALIZED VIEW` and forms of `ALTER TABLE` fill a transient relation, and swap its file
+    /// with the relation's (`make_new_heap`, `finish_heap_swap`). `TRUNCATE` gives the relation an empty file
+    /// (`RelationSetNewRelfilenumber`), as `SET TABLESPACE` does with a copy in another tablespace.
+    fn mark_rewritten(&self, tables: &mut [Table]) {
+        let relations = tables.iter().flat_map(|table| &table.relations);
+        let indexes: FxHashSet<RelFileLocator> =
+            relations.filter(|one| one.is_index).map(|one| one.file).collect();
+        let mut written_by: FxHashMap<RelFileLocator, Rewriting> = FxHashMap::default();
+        let mut replaced: FxHashSet<RelFileLocator> = FxHashSet::default();
+        for rewrite in &self.explanation.rewrites {
+            let old: FxHashSet<_> = rewrite.dropped.iter().copied().collect();
+            let new: FxHashSet<_> = rewrite.created.iter().copied().collect();
+            let old_by_table = self.by_table(old.difference(&new).copied());
+            for (table, new) in self.by_table(new.difference(&old).copied()) {
+                // An old file that has no name may be that of any table.
+                let Some(old) = old_by_table.get(&table).or_else(|| old_by_table.get(&None)) else {
+                    continue;
+                };
+                let heaps = || new.iter().filter(|file| !indexes.contains(file));
+                let is_move = heaps().any(|file| old.iter().all(|old| old.tablespace != file.tablespace));
+                let is_swap = heaps().any(|file| self.explanation.new_relations.contains_key(file));
+                if is_move || is_swap {
+                    let rewriting = Rewriting { xid: rewrite.xid, is_move: !is_swap };
+                    written_by.extend(new.iter().map(|file| (*file, rewriting)));
+                    replaced.extend(old);
+                }
+            }
+        }
+        for relation in tables.iter_mut().flat_map(|table| &mut table.relations) {
+            relation.written_by = written_by.get(&relation.file).copied();
+            relation.is_replaced = replaced.contains(&relation.file);
+        }
+    }
+
+    /// Files by the table that they belong to, `None` if they have no name.
+    fn by_table(
+        &self,
+        files: impl Iterator<Item = RelFileLocator>,
+    ) -> FxHashMap<Option<String>, Vec<RelFileLocator>> {
+        let mut tables: FxHashMap<Option<String>, Vec<RelFileLocator>> = FxHashMap::default();
+        for file in files {
+            let table = self.labels.table_of(Owner::Relation(file, Fork::MAIN));
+            tables.entry((table.part != Part::Relation).then_some(table.text)).or_default().push(file);
+        }
+        tables
+    }
+
+    /// Bytes that a transaction wrote without images, at most: only the largest transactions are known by themselves.
+    pub fn plain_bytes_of(&self, xid: u32) -> u64 {
+        let transactions = &self.explanation.transactions;
+        let transaction = transactions.iter().find(|one| one.xid == xid).or(transactions.last());
+        transaction.map_or(0, |one| one.bytes.saturating_sub(one.image_bytes))
     }
 
     /// Without names, a relation with index records only is an index.

@@ -1,6 +1,8 @@
 //! Causes in relations that are written whole.
 
-use super::facts::{Facts, Relation, Table, is_delete, is_insert, is_page_image, is_update};
+use std::collections::BTreeSet;
+
+use super::facts::{Facts, Relation, Table, is_delete, is_insert, is_page_image};
 use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::labels::Part;
@@ -47,15 +49,12 @@ pub(super) fn staging(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut nameless_files = Vec::new();
     for table in facts.user_tables().filter(|table| table.part != Part::MaterializedView) {
         let is_filled = |one: &Relation| facts.records(facts.cells([one], is_insert)) > 0;
-        let dropped = table.relations.iter().filter(|one| one.was_dropped && !one.is_index);
-        let fills = dropped.filter(|one| is_filled(one)).count();
-        let is_rewritten = table
-            .relations
-            .iter()
-            .any(|one| one.was_created && !one.is_index && is_written_by_images(facts, one));
+        let emptied =
+            table.relations.iter().filter(|one| one.was_dropped && !one.is_replaced && !one.is_index);
+        let fills = emptied.filter(|one| is_filled(one)).count();
         let is_nameless_index = table.part == Part::Relation
             && table.relations.iter().all(|one| one.was_created && one.was_dropped);
-        if (fills == 0 && !is_nameless_index) || is_rewritten {
+        if fills == 0 && !is_nameless_index {
             continue;
         }
         let cells = table.relations.iter().flat_map(|one| one.cells.iter().copied());
@@ -100,12 +99,13 @@ pub(super) fn staging(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for view in facts.user_tables().filter(|table| table.part == Part::MaterializedView) {
-        let refreshes = view.heaps().filter(|one| one.was_created && !one.is_index).count();
+        // CREATE MATERIALIZED VIEW writes it whole, too, but replaces no file.
+        let refreshes = view.heaps().filter(|one| one.written_by.is_some() && !one.is_index).count();
         if refreshes == 0 {
             continue;
         }
-        let created = view.relations.iter().filter(|one| one.was_created);
-        let claim = facts.claim(created.flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
+        let written = view.relations.iter().filter(|one| one.written_by.is_some());
+        let claim = facts.claim(written.flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
         let name = &view.name;
         let each = claim.bytes() / refreshes as u64;
         found.push(Candidate {
@@ -128,30 +128,48 @@ pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
 
 pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    for table in facts.user_tables().filter(|table| is_rewritten(facts, table)) {
+    for table in facts.user_tables() {
+        let Some(way) = rewritten_in(facts, table) else { continue };
         let claim = written_whole(facts, table);
         let name = &table.name;
-        found.push(Candidate {
-            text: format!(
-                "{name} and its indexes were written whole, as VACUUM FULL, CLUSTER and some forms of ALTER TABLE do: {} of the \
-                 WAL",
-                facts.percent(claim.bytes())
+        let share = facts.percent(claim.bytes());
+        let (text, remedy, saves) = match way {
+            Way::Images => (
+                format!(
+                    "{name} and its indexes were written whole, as VACUUM FULL, CLUSTER and some forms of ALTER TABLE do: {share} of \
+                     the WAL"
+                ),
+                "plain VACUUM often enough that the space is used again; VACUUM FULL only to give much space back",
+                Some((0.9, 1.0)),
             ),
-            points_at: name.clone(),
-            remedy: "plain VACUUM often enough that the space is used again; VACUUM FULL only to give much space back".into(),
-            ..Candidate::new(claim, (0.9, 1.0))
-        });
+            Way::Rows => (
+                format!(
+                    "{name} and its indexes were written whole, row by row, as ALTER TABLE does for a column of another type or with \
+                     a volatile default: {share} of the WAL"
+                ),
+                "all such changes of a table in one ALTER TABLE, which writes it once; a default that is a constant, or that is set \
+                 after the column was added and holds for new rows, rewrites nothing",
+                Some((0.0, 1.0)),
+            ),
+            Way::Move => (
+                format!("{name} was copied to another tablespace: {share} of the WAL"),
+                "tables that are created where they are to stay (TABLESPACE, default_tablespace); wal_compression compresses the \
+                 images of their pages",
+                None,
+            ),
+        };
+        let candidate = Candidate::new(claim, saves.unwrap_or_default());
+        let saves = candidate.saves.filter(|_| saves.is_some());
+        found.push(Candidate { text, points_at: name.clone(), remedy: remedy.into(), saves, ..candidate });
     }
     found
 }
 
 pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    for table in facts.user_tables().filter(|table| !is_rewritten(facts, table)) {
-        if table.part == Part::MaterializedView && table.heaps().any(|one| one.was_created) {
-            continue;
-        }
-        for index in table.relations.iter().filter(|one| one.is_index && one.was_created) {
+    for table in facts.user_tables().filter(|table| rewritten_in(facts, table).is_none()) {
+        let is_built = |one: &&Relation| one.is_index && one.was_created && one.written_by.is_none();
+        for index in table.relations.iter().filter(is_built) {
             let mut claim = Claim::default();
             for cell in facts.main_fork(index) {
                 claim.add_images(cell, facts.tally(cell).buckets.get(Bucket::ImageForced));
@@ -184,11 +202,28 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
 /// since it was rewritten.
 const MAX_ROWS_TO_IMAGES: u64 = 10;
 
-fn is_rewritten(facts: &Facts<'_>, table: &Table) -> bool {
-    table.part != Part::MaterializedView
-        && table.relations.iter().any(|one| {
-            one.was_created && !one.is_index && one.part != Part::Relation && is_written_by_images(facts, one)
-        })
+/// How a table was written whole.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    /// By images of its pages.
+    Images,
+    /// Row by row (`ATRewriteTable`).
+    Rows,
+    /// By images, to another tablespace.
+    Move,
+}
+
+fn rewritten_in(facts: &Facts<'_>, table: &Table) -> Option<Way> {
+    let is_new =
+        |one: &&Relation| one.was_created && !one.is_index && !one.is_toast() && one.part != Part::Relation;
+    let way = |one: &Relation| match one.written_by {
+        Some(by) if by.is_move => Some(Way::Move),
+        _ if is_written_by_images(facts, one) => Some(Way::Images),
+        Some(_) => Some(Way::Rows),
+        None => None,
+    };
+    let heaps = table.relations.iter().filter(|_| table.part != Part::MaterializedView).filter(is_new);
+    heaps.filter_map(way).min()
 }
 
 /// Whether images filled a file, and not rows: vacuum logs an image of an empty page now and then (`lazy_scan_new_or_empty`).
@@ -198,24 +233,31 @@ fn is_written_by_images(facts: &Facts<'_>, relation: &Relation) -> bool {
     images > 0 && rows <= MAX_ROWS_TO_IMAGES * images
 }
 
-/// What a rewrite wrote: images of the pages of the new files, with their records, and rows of the TOAST table, which are inserted
-/// one by one. What was written to the new files later is left out, and so are rows of TOAST that may have come later.
+/// What a rewrite wrote: images of the pages of the new files, with their records, and rows that are inserted one by one. What was
+/// written to the new files later is left out; of rows, as far as there are more of them than the transaction wrote.
 fn written_whole(facts: &Facts<'_>, table: &Table) -> Claim {
     let mut claim = Claim::default();
     let created = || table.relations.iter().filter(|one| one.was_created);
-    let heaps = || created().filter(|one| !one.is_index && !one.is_toast());
-    let is_untouched = facts.records(facts.cells(heaps(), |m, i| is_insert(m, i) || is_update(m, i))) == 0;
     for relation in created() {
         for cell in facts.main_fork(relation) {
             let tally = facts.tally(cell);
-            let is =
-                |of: fn(u8, u8) -> bool| facts.kind(cell).is_some_and(|kind| of(kind.rmid(), kind.info()));
-            if is(is_page_image) || (relation.is_toast() && is_untouched && is(is_insert)) {
+            if facts.kind(cell).is_some_and(|kind| is_page_image(kind.rmid(), kind.info())) {
                 claim.add_share(cell, tally, 1.0, 1.0);
             } else {
                 claim.add_images(cell, tally.buckets.get(Bucket::ImageForced));
             }
         }
+    }
+    let transactions: BTreeSet<u32> = created().filter_map(|one| one.written_by).map(|by| by.xid).collect();
+    for xid in transactions {
+        // VACUUM FULL inserts the rows of TOAST tables only.
+        let has_rows = |one: &&Relation| {
+            one.written_by.is_some_and(|by| by.xid == xid)
+                && !one.is_index
+                && (one.is_toast() || !is_written_by_images(facts, one))
+        };
+        let rows = facts.cells(table.relations.iter().filter(has_rows), is_insert);
+        facts.extend_plain(&mut claim, rows, facts.plain_bytes_of(xid));
     }
     claim
 }

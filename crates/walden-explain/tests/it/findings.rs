@@ -2,7 +2,7 @@
 
 use walden_explain::document::Document;
 use walden_explain::evidence::Evidence;
-use walden_explain::{Explanation, Finding, FindingKind};
+use walden_explain::{Explanation, Finding, FindingKind, rewrites};
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::info::{btree, dbase, heap, heap2, xact, xlog};
@@ -33,23 +33,35 @@ fn file(relation: u32) -> RelFileLocator {
 /// Names of a table (16384) and its index (16390).
 fn names(scans: Option<u64>, is_required: Option<bool>) -> Names {
     let mut names = Names::default();
-    let relation = |oid: u32, name: &str, kind: RelationKind| Relation {
+    let index = Relation {
+        oid: 20_001,
+        name: "orders_note".into(),
+        kind: RelationKind::Index,
+        table: Some(20_000),
+        scans,
+        is_required,
+        ..orders(RelationKind::Table)
+    };
+    names.add(orders(RelationKind::Table), Some(file(16384)));
+    names.add(index, Some(file(16390)));
+    names
+}
+
+fn orders(kind: RelationKind) -> Relation {
+    Relation {
         database: 5,
         shared: false,
-        oid,
+        oid: 20_000,
         schema: "public".into(),
-        name: name.into(),
+        name: "orders".into(),
         kind,
         persistence: Persistence::Permanent,
         access_method: None,
-        table: (kind == RelationKind::Index).then_some(20_000),
+        table: None,
         partition_of: None,
-        scans: scans.filter(|_| kind == RelationKind::Index),
-        is_required: is_required.filter(|_| kind == RelationKind::Index),
-    };
-    names.add(relation(20_000, "orders", RelationKind::Table), Some(file(16384)));
-    names.add(relation(20_001, "orders_note", RelationKind::Index), Some(file(16390)));
-    names
+        scans: None,
+        is_required: None,
+    }
 }
 
 #[test]
@@ -391,6 +403,48 @@ fn a_table_is_written_whole_by_images_of_its_own_pages() {
         log.heap_insert(1001, 16384, 3000);
     });
     assert_eq!(found(&log), [("table-rewrite", rewritten)]);
+}
+
+/// A relation of the OID 20000, which is written into the file 16384 and then, with more rows, into 16400. `new` is the OID that the
+/// transactions that create these files lock.
+fn written_twice(kind: RelationKind, [first, second]: [u32; 2]) -> Vec<Finding> {
+    let mut log = Log::new();
+    for (xid, new, file, dropped) in [(1000, first, 16384, &[][..]), (1001, second, 16400, &[16384])] {
+        log.lock_relation(xid, new);
+        log.create(xid, file);
+        (0..xid / 5).for_each(|_| {
+            log.heap_insert(xid, file, 3000);
+        });
+        log.commit_and_drop(xid, dropped);
+    }
+    (0..100).for_each(|_| {
+        log.heap_insert(1002, 16400, 3000);
+    });
+    let explanation = log.explain(&request(Vec::new()));
+    assert!(explanation.damage.is_none(), "{:?}", explanation.damage);
+    let mut names = Names::default();
+    names.add(orders(kind), Some(file(16400)));
+    rewrites::learn(&explanation, &mut names);
+    document_with(&explanation, &names).findings
+}
+
+#[test]
+fn a_table_that_alter_table_writes_anew_is_not_emptied() {
+    let rules = |findings: &[Finding]| findings.iter().map(|one| one.rule).collect::<Vec<_>>();
+    let altered = written_twice(RelationKind::Table, [16384, 16400]);
+    assert_eq!(rules(&altered), ["table-rewrite"]);
+    let rows = 200 * (24 + 20 + 2 + 3000 + 3_u64).next_multiple_of(8);
+    assert!((rows..rows + 500).contains(&altered[0].bytes), "{altered:?}");
+    assert!(
+        altered[0].text.contains("ALTER TABLE") && altered[0].remedy.contains("ALTER TABLE"),
+        "{altered:?}"
+    );
+    let emptied = written_twice(RelationKind::Table, [16384, 20_000]);
+    assert_eq!(rules(&emptied), ["staging-table"]);
+    assert!(emptied[0].text.starts_with("orders was filled and truncated 1 time;"), "{emptied:?}");
+    let refreshed = written_twice(RelationKind::MaterializedView, [16384, 16400]);
+    assert_eq!(rules(&refreshed), ["materialized-view-refresh"]);
+    assert!(refreshed[0].text.contains("written whole 1 time, 917 kB each"), "{refreshed:?}");
 }
 
 /// Relfilenumbers of catalogs whose files initdb made.

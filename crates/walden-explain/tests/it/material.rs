@@ -9,7 +9,7 @@ use walden_explain::group::ViewSpec;
 use walden_explain::{Bound, Explanation, Request, explain};
 use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::record::Fork;
-use walden_format::rmgr::info::{btree, heap, smgr, xact, xlog};
+use walden_format::rmgr::info::{btree, heap, smgr, standby, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_source::inventory::Inventory;
@@ -99,6 +99,24 @@ impl Log {
     pub fn create(&mut self, xid: u32, relation: u32) {
         let main: Vec<u8> = [1663, 5, relation, 0].into_iter().flat_map(u32::to_le_bytes).collect();
         self.record((rmid::SMGR, smgr::CREATE), xid, 0, &[], &main);
+    }
+
+    /// An `AccessExclusiveLock` on the relation of an OID.
+    pub fn lock_relation(&mut self, xid: u32, oid: u32) {
+        let main: Vec<u8> = [1, xid, 5, oid].into_iter().flat_map(u32::to_le_bytes).collect();
+        self.record((rmid::STANDBY, standby::LOCK), xid, 0, &[], &main);
+    }
+
+    /// A commit record that drops relations' files.
+    pub fn commit_and_drop(&mut self, xid: u32, relations: &[u32]) {
+        /// `XLOG_XACT_HAS_INFO`, `XACT_XINFO_HAS_RELFILELOCATORS`
+        const HAS_INFO: u8 = 0x80;
+        const HAS_FILES: u32 = 4;
+        let mut data = (i64::from(xid) * 1_000_000).to_le_bytes().to_vec();
+        let files = relations.iter().flat_map(|relation| [1663, 5, *relation]);
+        let numbers = [HAS_FILES, relations.len() as u32].into_iter().chain(files);
+        data.extend(numbers.flat_map(u32::to_le_bytes));
+        self.record((rmid::XACT, xact::COMMIT | HAS_INFO), xid, 0, &[], &data);
     }
 
     /// An image of a page of a fork (`XLOG_FPI`), with so many bytes around its hole, a page header at least.
