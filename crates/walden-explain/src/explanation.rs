@@ -58,8 +58,8 @@ pub struct Explanation {
     pub evidence: Vec<(RelFileLocator, Evidence)>,
     /// Main forks that were created.
     pub created: FxHashSet<RelFileLocator>,
-    /// Files of relations that were dropped.
-    pub dropped: FxHashSet<RelFileLocator>,
+    /// Files of relations that were dropped, with the commit record that did so.
+    pub dropped: FxHashMap<RelFileLocator, Lsn>,
     /// Main forks that were created for new relations, those that `make_new_heap` makes for a rewrite included, and the
     /// transactions that did so. The others are new files of relations that had one, as `TRUNCATE` and `REINDEX` create them. It
     /// shows by locks: the OID of a new relation is the number of its first file. With `wal_level=minimal` there are none.

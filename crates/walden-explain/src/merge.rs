@@ -59,7 +59,7 @@ pub(crate) struct Merge<'a> {
     backups: u64,
     evidence: FxHashMap<RelFileLocator, Evidence>,
     created_files: FxHashSet<RelFileLocator>,
-    dropped_files: FxHashSet<RelFileLocator>,
+    dropped_files: FxHashMap<RelFileLocator, Lsn>,
     /// Databases and OIDs of relations that were locked, with the first transaction that did so.
     locked: FxHashMap<(u32, u32), u32>,
     along: FxHashMap<u32, Along>,
@@ -94,7 +94,7 @@ impl<'a> Merge<'a> {
             backups: 0,
             evidence: FxHashMap::default(),
             created_files: FxHashSet::default(),
-            dropped_files: FxHashSet::default(),
+            dropped_files: FxHashMap::default(),
             locked: FxHashMap::default(),
             along: FxHashMap::default(),
             created: FxHashMap::default(),
@@ -307,7 +307,7 @@ impl<'a> Merge<'a> {
             }
             Event::Dropped { xids, files } => {
                 if self.dropped_files.len() < MAX_GROUPS {
-                    self.dropped_files.extend(&files);
+                    self.dropped_files.extend(files.iter().map(|file| (*file, lsn)));
                 }
                 let created: Vec<RelFileLocator> =
                     xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashSet;
 use serde_json::Value;
 use walden_format::record::RelFileLocator;
 
 use super::{Change, Comparison, DiffFinding, ImageChange, Per, Side, Status, difference};
 use crate::document::Document;
+use crate::explanation::Explanation;
 use crate::findings::{bytes_text, percent_text};
 use crate::labels::Part;
 use crate::tally::ImageCause;
@@ -142,7 +142,7 @@ impl Finder<'_> {
             let mains = parts.iter().filter(|part| !is_fork(part.part));
             let forced: u64 = mains.map(|part| part.b_forced).sum();
             let share = percent_text(bytes as f64 / self.compare.b.bytes.max(1) as f64);
-            let is_created = self.is_in(parts, |side| &side.explanation.created);
+            let is_created = self.is_in(parts, |explanation| explanation.created.iter().copied().collect());
             let verb = if is_created { "is new and writes" } else { "has no WAL before, and writes" };
             let build = match forced as f64 / bytes.max(1) as f64 {
                 share @ 0.1.. => format!(" ({} of that is its build)", percent_text(share)),
@@ -153,7 +153,7 @@ impl Finder<'_> {
         } else {
             let bytes: u64 = parts.iter().map(|part| part.a_bytes).sum();
             let share = percent_text(bytes as f64 / self.compare.a.bytes.max(1) as f64);
-            let is_dropped = self.is_in(parts, |side| &side.explanation.dropped);
+            let is_dropped = self.is_in(parts, |explanation| explanation.dropped.keys().copied().collect());
             let verb = if is_dropped { "was dropped" } else { "has no WAL any more" };
             let text = format!("{kind}{name}{with} {verb}, and wrote {share} of the WAL");
             self.finding("gone-relation", text, name, change)
@@ -161,15 +161,11 @@ impl Finder<'_> {
     }
 
     /// Whether one of the files of relations is in a set of either range.
-    fn is_in(
-        &self,
-        parts: &[&Change],
-        set: impl for<'s> Fn(&'s Side<'s>) -> &'s FxHashSet<RelFileLocator>,
-    ) -> bool {
+    fn is_in(&self, parts: &[&Change], set: fn(&Explanation) -> Vec<RelFileLocator>) -> bool {
         let labels: Vec<&str> = parts.iter().map(|part| part.label.as_str()).collect();
         let sides = [&self.a, &self.b];
         let files: Vec<String> = sides.iter().flat_map(|side| files_of(side.document, &labels)).collect();
-        sides.iter().any(|side| set(side).iter().any(|file| files.contains(&file.to_string())))
+        sides.iter().any(|side| set(side.explanation).iter().any(|file| files.contains(&file.to_string())))
     }
 
     /// Images that are compressed in another way. Returns whether they are.

@@ -47,7 +47,8 @@ pub(super) struct Relation {
     pub cells: Vec<usize>,
     pub evidence: Evidence,
     pub was_created: bool,
-    pub was_dropped: bool,
+    /// The commit record that dropped it.
+    pub dropped_at: Option<Lsn>,
     /// How it was written, as the new file of a relation that was written whole.
     pub written_by: Option<Rewriting>,
     /// Whether the relation was written whole into a new file when this one was dropped: its rows were kept.
@@ -130,7 +131,7 @@ impl<'a> Facts<'a> {
                 cells,
                 evidence: evidence.get(&file).copied().unwrap_or_default(),
                 was_created: self.explanation.created.contains(&file),
-                was_dropped: self.explanation.dropped.contains(&file),
+                dropped_at: self.explanation.dropped.get(&file).copied(),
                 written_by: None,
                 is_replaced: false,
             };

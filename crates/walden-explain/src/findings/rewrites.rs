@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use walden_format::lsn::Lsn;
+
 use super::facts::{Facts, Relation, Table, is_delete, is_insert, is_page_image};
 use super::ledger::Claim;
 use super::{Candidate, bytes_text};
@@ -43,57 +45,77 @@ pub(super) fn toast(facts: &Facts<'_>) -> Vec<Candidate> {
 
 /// Tables that are filled, and then truncated or dropped.
 pub(super) fn staging(facts: &Facts<'_>) -> Vec<Candidate> {
-    let mut found = Vec::new();
-    // Of a table that was dropped nothing is known but its numbers.
-    let mut nameless = Claim::default();
-    let mut nameless_files = Vec::new();
-    for table in facts.user_tables().filter(|table| table.part != Part::MaterializedView) {
-        let is_filled = |one: &Relation| facts.records(facts.cells([one], is_insert)) > 0;
-        let emptied =
-            table.relations.iter().filter(|one| one.was_dropped && !one.is_replaced && !one.is_index);
-        let fills = emptied.filter(|one| is_filled(one)).count();
-        let is_nameless_index = table.part == Part::Relation
-            && table.relations.iter().all(|one| one.was_created && one.was_dropped);
-        if fills == 0 && !is_nameless_index {
-            continue;
-        }
-        let cells = table.relations.iter().flat_map(|one| one.cells.iter().copied());
-        if table.part == Part::Relation {
-            facts.extend(&mut nameless, cells, 1.0, 1.0);
-            if fills > 0 {
-                nameless_files.push(table.name.clone());
-            }
-            continue;
-        }
-        let claim = facts.claim(cells, 1.0, 1.0);
-        let name = &table.name;
-        found.push(Candidate {
-            text: format!(
-                "{name} was filled and truncated {fills} {}; with its indexes it takes {} of the WAL",
-                if fills == 1 { "time" } else { "times" },
-                facts.percent(claim.bytes())
-            ),
-            points_at: name.clone(),
-            remedy: format!(
-                "ALTER TABLE {name} SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it"
-            ),
-            ..Candidate::new(claim, (0.95, 1.0))
-        });
+    let is_named = |table: &&Table| !matches!(table.part, Part::Relation | Part::MaterializedView);
+    let named = facts.user_tables().filter(is_named).filter_map(|table| emptied(facts, table));
+    named.chain(dropped(facts)).collect()
+}
+
+/// How often a table was filled and then emptied.
+fn fills(facts: &Facts<'_>, table: &Table) -> usize {
+    let is_filled = |one: &Relation| facts.records(facts.cells([one], is_insert)) > 0;
+    let was_emptied = |one: &&Relation| one.dropped_at.is_some() && !one.is_replaced && !one.is_index;
+    table.relations.iter().filter(was_emptied).filter(|one| is_filled(one)).count()
+}
+
+fn emptied(facts: &Facts<'_>, table: &Table) -> Option<Candidate> {
+    let fills = fills(facts, table);
+    if fills == 0 {
+        return None;
     }
-    if let Some(first) = nameless_files.first() {
-        let count = nameless_files.len();
-        found.push(Candidate {
-            text: format!(
-                "{count} {} filled and then truncated or dropped; they take {} of the WAL",
-                if count == 1 { "table was" } else { "tables were" },
-                facts.percent(nameless.bytes())
+    let claim = facts.claim(table.relations.iter().flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
+    let name = &table.name;
+    Some(Candidate {
+        text: format!(
+            "{name} was filled and truncated {fills} {}; with its indexes it takes {} of the WAL",
+            if fills == 1 { "time" } else { "times" },
+            facts.percent(claim.bytes())
+        ),
+        points_at: name.clone(),
+        remedy: format!(
+            "ALTER TABLE {name} SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it"
+        ),
+        ..Candidate::new(claim, (0.95, 1.0))
+    })
+}
+
+/// Tables of which nothing is known but the numbers of their files, as they were dropped.
+fn dropped(facts: &Facts<'_>) -> Option<Candidate> {
+    let files = || facts.user_tables().filter(|table| table.part == Part::Relation);
+    let filled: Vec<&Table> = files().filter(|table| fills(facts, table) > 0).collect();
+    let relations = filled.iter().flat_map(|table| &table.relations);
+    // A commit record drops indexes with their table. Others are of tables that are still there.
+    let commits: BTreeSet<Lsn> = relations.filter_map(|one| one.dropped_at).collect();
+    let is_of_them =
+        |one: &&Relation| one.dropped_at.is_some_and(|commit| commits.contains(&commit)) && !one.is_replaced;
+    let relations = files().flat_map(|table| &table.relations).filter(is_of_them);
+    let claim = facts.claim(relations.flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
+    let tables: Vec<&str> = filled
+        .iter()
+        .filter(|table| !table.relations.iter().any(Relation::is_toast))
+        .map(|table| table.name.as_str())
+        .collect();
+    let first = *tables.first()?;
+    let share = facts.percent(claim.bytes());
+    let (text, points_at) = match tables.len() {
+        1 => (
+            format!(
+                "1 table was filled and then truncated or dropped; with its indexes it takes {share} of the WAL"
             ),
-            points_at: if count == 1 { first.clone() } else { format!("{first} and {} more", count - 1) },
-            remedy: "CREATE UNLOGGED TABLE or CREATE TEMPORARY TABLE: a crash then empties it, and standbys do not have it".into(),
-            ..Candidate::new(nameless, (0.95, 1.0))
-        });
-    }
-    found
+            first.to_owned(),
+        ),
+        count => (
+            format!(
+                "{count} tables were filled and then truncated or dropped; with their indexes they take {share} of the WAL"
+            ),
+            format!("{first} and {} more", count - 1),
+        ),
+    };
+    Some(Candidate {
+        text,
+        points_at,
+        remedy: "CREATE UNLOGGED TABLE or CREATE TEMPORARY TABLE: a crash then empties it, and standbys do not have it".into(),
+        ..Candidate::new(claim, (0.95, 1.0))
+    })
 }
 
 pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {

@@ -447,6 +447,27 @@ fn a_table_that_alter_table_writes_anew_is_not_emptied() {
     assert!(refreshed[0].text.contains("written whole 1 time, 917 kB each"), "{refreshed:?}");
 }
 
+#[test]
+fn an_index_that_is_dropped_alone_is_no_table() {
+    let mut log = Log::new();
+    for relation in [16384, 16390, 17000] {
+        log.create(1000, relation);
+    }
+    for _ in 0..300 {
+        log.heap_insert(1000, 16384, 1000);
+        log.index_insert(1000, 16390, 300);
+        log.index_insert(1000, 17000, 1000);
+    }
+    log.commit_and_drop(1001, &[17000]);
+    log.commit_and_drop(1002, &[16384, 16390]);
+    let findings = log.document().findings;
+    let staging = findings.iter().find(|one| one.rule == "staging-table").unwrap();
+    let record = |data: u64| (24 + 20 + 2 + data + 3).next_multiple_of(8);
+    assert_eq!(staging.bytes, 300 * (record(1000) + record(300)));
+    assert!(staging.text.starts_with("1 table was") && staging.text.contains("it takes"), "{staging:?}");
+    assert_eq!(staging.points_at, "1663/5/16384");
+}
+
 /// Relfilenumbers of catalogs whose files initdb made.
 const PG_ATTRIBUTE: u32 = 1249;
 const PG_CLASS: u32 = 1259;
