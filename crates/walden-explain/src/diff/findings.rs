@@ -266,9 +266,13 @@ impl Finder<'_> {
         findings.push(self.finding("work", text, "the number of transactions".to_owned(), change));
     }
 
-    /// Relations that write another amount per transaction, or per second where there are none.
+    /// Relations that write another amount: per transaction, or per second where there are none; or what is compared.
     fn amounts(&self, relations: &[Change], explained: &[String], findings: &mut Vec<DiffFinding>) {
-        let of = |change: &Change| change.change_at_same_transactions.unwrap_or(change.change_bytes);
+        // Only where rates are compared is a change of the number of transactions a finding of its own.
+        let of = |change: &Change| match (self.per, change.change_at_same_transactions) {
+            (Per::Second, Some(at_same)) => at_same,
+            _ => change.change_bytes,
+        };
         let mut left: Vec<&Change> = relations
             .iter()
             .filter(|change| change.relation.is_some() && !explained.contains(&change.label))
@@ -277,10 +281,15 @@ impl Finder<'_> {
         left.sort_by_key(|change| std::cmp::Reverse(of(change).unsigned_abs()));
         for change in left.into_iter().take(MAX_RELATIONS) {
             let name = &change.label;
-            let rates = change.per_transaction.filter(|_| self.per == Per::Second).or(change.per_second);
-            let unit = if change.per_transaction.is_some() { "per transaction" } else { "per second" };
+            let per_transaction = change.per_transaction.map(|rates| (rates, "per transaction"));
+            let per_second = change.per_second.map(|rates| (rates, "per second"));
+            let rates = match self.per {
+                Per::Second => per_transaction.or(per_second),
+                Per::Transaction => per_transaction,
+                Per::Total => None,
+            };
             let text = match rates {
-                Some(rates) => {
+                Some((rates, unit)) => {
                     let word = |rate: f64| bytes_text(rate.round() as u64);
                     format!("{name} writes {} {unit} and wrote {}", word(rates.b), word(rates.a))
                 }

@@ -37,13 +37,18 @@ fn names() -> Names {
 
 /// A range in which these databases insert into their table.
 fn range(databases: &[u32]) -> Explanation {
+    range_of(databases, 100)
+}
+
+/// The same with rows of so many bytes.
+fn range_of(databases: &[u32], bytes: u8) -> Explanation {
     let mut log = Log::new();
     for xid in 1000..1100 {
         for database in databases {
-            let mut rest = vec![0, 0x20, 100, 0];
+            let mut rest = vec![0, 0x20, bytes, 0];
             [1663, *database, ORDERS, 7].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
             rest.extend([255, 3]);
-            rest.extend([0x11; 100]);
+            rest.resize(rest.len() + usize::from(bytes), 0x11);
             rest.extend([1, 0, 0]);
             log.writer.record(rmid::HEAP, heap::INSERT, xid, &rest);
         }
@@ -53,12 +58,16 @@ fn range(databases: &[u32]) -> Explanation {
 }
 
 fn compare(a: &Explanation, b: &Explanation) -> Diff {
+    compare_per(Per::Total, a, b)
+}
+
+fn compare_per(per: Per, a: &Explanation, b: &Explanation) -> Diff {
     let names = names();
     let context =
         Context { names: &names, checkpoint_settings: None, top: None, pattern: None, writers: None };
     let [of_a, of_b] = diff::documents((a, &context), (b, &context));
     let side = |name, document, explanation| Side { name, document, explanation, micros: 1_000_000 };
-    diff::diff(side("A", &of_a, a), side("B", &of_b, b), Some(Per::Total))
+    diff::diff(side("A", &of_a, a), side("B", &of_b, b), Some(per))
 }
 
 /// The tables of a comparison, by name.
@@ -78,6 +87,21 @@ fn a_second_database_in_one_range_changes_no_other_table() {
     let went = compare(&both, &one);
     assert_eq!(tables(&went), [("database 5: orders", Status::Both), ("database 6: orders", Status::Gone)]);
     assert_eq!(tables(&compare(&one, &one)), [("orders", Status::Both)]);
+}
+
+#[test]
+fn amounts_are_in_the_unit_of_the_comparison() {
+    let (a, b) = (range(&[5]), range_of(&[5], 252));
+    let amount = |per| {
+        let findings = compare_per(per, &a, &b).findings;
+        findings.into_iter().find(|finding| finding.rule == "amount").unwrap().text
+    };
+    assert_eq!(
+        amount(Per::Transaction),
+        "orders writes 304 bytes per transaction and wrote 152 bytes: +152 bytes per transaction"
+    );
+    assert_eq!(amount(Per::Total), "orders writes 30 kB and wrote 15 kB: +15 kB");
+    assert_eq!(amount(Per::Second), "orders writes 304 bytes per transaction and wrote 152 bytes: +15 kB/s");
 }
 
 #[test]
