@@ -685,7 +685,11 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
         notes.push(format!("{} is of PostgreSQL {one}, {} of {other}", a.name, b.name));
     }
     if a.document.system_identifier != b.document.system_identifier {
-        notes.push("the ranges are of two clusters: relations without a name do not match".to_owned());
+        notes.push(
+            "the ranges are of two clusters: relations without a name match by the number of their file, which is the same relation's only \
+             where both clusters were made by the same statements; names of both (--names) match by name"
+                .to_owned(),
+        );
     }
     notes
 }

@@ -110,5 +110,11 @@ fn tables_of_two_databases_are_two_unless_the_clusters_are() {
     let of_one = compare(&a, &b);
     assert_eq!(tables(&of_one), [("database 5: orders", Status::Gone), ("database 6: orders", Status::New)]);
     b.system_id += 1;
-    assert_eq!(tables(&compare(&a, &b)), [("orders", Status::Both)]);
+    let of_two = compare(&a, &b);
+    assert_eq!(tables(&of_two), [("orders", Status::Both)]);
+    assert!(
+        of_two.notes.iter().any(|note| note.contains("match by the number of their file")),
+        "{:?}",
+        of_two.notes
+    );
 }
