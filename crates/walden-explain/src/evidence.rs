@@ -106,7 +106,7 @@ pub struct Evidence {
     pub whole_old_tuples: u64,
     /// Who updated.
     pub updates_by: Majority,
-    /// Who deleted.
+    /// Who deleted, updates that move rows to another partition left out.
     pub deletes_by: Majority,
     /// Records that freeze tuples.
     pub freezing: Count,

@@ -234,8 +234,11 @@ impl SegmentEvidence {
     fn delete(&mut self, record: &Observed<'_>) {
         let relation = self.relation(record.relation);
         let evidence = &mut self.relations[relation].1;
-        evidence.deletes_by.add(record.xid);
         let Some((delete, old)) = XlHeapDelete::split(record.main) else { return };
+        // An update that moves a row to another partition deletes it in its own.
+        if !delete.flags.is_partition_move() {
+            evidence.deletes_by.add(record.xid);
+        }
         if delete.flags.0 & (DeleteFlags::CONTAINS_OLD_TUPLE | DeleteFlags::CONTAINS_OLD_KEY) != 0 {
             evidence.old_tuples.add(old.len() as u64, 0);
             evidence.whole_old_tuples += u64::from(delete.flags.contains_old_tuple());

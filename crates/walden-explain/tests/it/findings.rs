@@ -279,6 +279,23 @@ fn many_small_transactions_are_no_bulk_update() {
 }
 
 #[test]
+fn rows_that_move_to_another_partition_are_not_deleted() {
+    /// `XLH_DELETE_IS_PARTITION_MOVE`
+    const IS_PARTITION_MOVE: u8 = 0x10;
+    let with = |flags: u8| {
+        let mut log = Log::new();
+        for block in 0..6000 {
+            let mut main = 1000_u32.to_le_bytes().to_vec();
+            main.extend([1, 0, 0, flags]);
+            log.record((rmid::HEAP, heap::DELETE), 1000, 16384, &[(block, &[])], &main);
+        }
+        rules(&log).contains(&"bulk-delete")
+    };
+    assert!(with(0));
+    assert!(!with(IS_PARTITION_MOVE));
+}
+
+#[test]
 fn a_subtransaction_that_is_rolled_back_is_no_transaction() {
     let mut log = Log::new();
     for xid in 1001..1065 {
