@@ -173,8 +173,9 @@ pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: format!(
-                "ALTER SEQUENCE {name} CACHE 1000: a session then takes so many numbers with one record"
+            remedy: sequence.sql.statement(
+                "ALTER SEQUENCE",
+                " CACHE 1000: a session then takes so many numbers with one record",
             ),
             ..Candidate::new(claim, (0.9, 0.98))
         });

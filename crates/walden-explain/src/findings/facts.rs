@@ -15,7 +15,7 @@ use crate::checkpoints::{Checkpoint, CheckpointSettings};
 use crate::evidence::Evidence;
 use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
-use crate::labels::{Labels, Part};
+use crate::labels::{Label, Labels, Part};
 use crate::tally::{Bucket, Tally};
 
 /// Input of the rules.
@@ -32,6 +32,7 @@ pub(super) struct Facts<'a> {
 /// A table with what belongs to it.
 pub(super) struct Table {
     pub name: String,
+    pub sql: SqlName,
     pub is_catalog: bool,
     pub part: Part,
     pub relations: Vec<Relation>,
@@ -41,6 +42,7 @@ pub(super) struct Table {
 pub(super) struct Relation {
     pub file: RelFileLocator,
     pub name: String,
+    pub sql: SqlName,
     pub part: Part,
     pub is_index: bool,
     /// Indexes of its cells in [`Explanation::cells`], of all forks.
@@ -61,6 +63,31 @@ pub(super) struct Rewriting {
     pub xid: u32,
     /// Whether it copied the file to another tablespace.
     pub is_move: bool,
+}
+
+/// A relation's name as statements have it.
+#[derive(Clone)]
+pub(super) struct SqlName {
+    name: String,
+    /// Where statements have to run, in words, if the WAL has several databases.
+    place: String,
+}
+
+impl SqlName {
+    fn of(label: &Label) -> SqlName {
+        let name = label.name.as_ref().unwrap_or(&label.text);
+        let place = |database: &String| match database.starts_with("database ") {
+            true => format!("in {database}: "),
+            false => format!("in database {database}: "),
+        };
+        let place = label.database.as_ref().filter(|_| *name != label.text).map(place);
+        SqlName { name: name.clone(), place: place.unwrap_or_default() }
+    }
+
+    /// A statement about the relation, with what is before its name and behind it.
+    pub fn statement(&self, before: &str, behind: &str) -> String {
+        format!("{}{before} {}{behind}", self.place, self.name)
+    }
 }
 
 impl<'a> Facts<'a> {
@@ -125,6 +152,7 @@ impl<'a> Facts<'a> {
             };
             let relation = Relation {
                 file,
+                sql: SqlName::of(&label),
                 name: label.text,
                 part: label.part,
                 is_index,
@@ -135,10 +163,11 @@ impl<'a> Facts<'a> {
                 written_by: None,
                 is_replaced: false,
             };
-            let name = table.text.clone();
+            let (name, sql) = (table.text.clone(), SqlName::of(&table));
             let is_catalog = self.labels.is_catalog(owner);
             let entry = tables.entry(table.text).or_insert_with(|| Table {
                 name,
+                sql,
                 is_catalog,
                 part: table.part,
                 relations: Vec::new(),

@@ -43,7 +43,7 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                     index.name, table.name
                 ),
                 points_at: index.name.clone(),
-                remedy: format!("DROP INDEX {}, if no standby uses it either", index.name),
+                remedy: index.sql.statement("DROP INDEX", ", if no standby uses it either"),
                 ..Candidate::new(claim, (1.0, 1.0))
             });
         }
@@ -93,7 +93,9 @@ fn random_index(facts: &Facts<'_>, index: &Relation) -> Candidate {
     // What an index is for is known by names only. Other columns than keys have the values that they have.
     let (remedy, saves) = match facts.labels.is_required_index(owner) {
         Some(true) => (ASCENDING.into(), (0.9, 1.0)),
-        Some(false) => (format!("DROP INDEX {}, if few queries need it; {FEWER}", index.name), (0.0, 1.0)),
+        Some(false) => {
+            (index.sql.statement("DROP INDEX", &format!(", if few queries need it; {FEWER}")), (0.0, 1.0))
+        }
         None => (format!("if it is an index of keys, {ASCENDING}; else {FEWER}"), (0.0, 1.0)),
     };
     Candidate { text, points_at: index.name.clone(), remedy, ..Candidate::new(claim, saves) }
@@ -127,10 +129,10 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(entries)
             ),
             points_at: index.name.clone(),
-            remedy: format!(
-                "ALTER INDEX {} SET (fastupdate = off) where rows are inserted many at a time; else a larger \
-                 gin_pending_list_limit, so that more entries of a key are moved at once",
-                index.name
+            remedy: index.sql.statement(
+                "ALTER INDEX",
+                " SET (fastupdate = off) where rows are inserted many at a time; else a larger gin_pending_list_limit, so that more \
+                 entries of a key are moved at once",
             ),
             // Entries that go into the tree one by one can take more than the list did.
             ..Candidate::new(claim, (0.0, 1.0))

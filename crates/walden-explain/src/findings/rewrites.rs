@@ -71,8 +71,9 @@ fn emptied(facts: &Facts<'_>, table: &Table) -> Option<Candidate> {
             facts.percent(claim.bytes())
         ),
         points_at: name.clone(),
-        remedy: format!(
-            "ALTER TABLE {name} SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it"
+        remedy: table.sql.statement(
+            "ALTER TABLE",
+            " SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it",
         ),
         ..Candidate::new(claim, (0.95, 1.0))
     })
@@ -138,9 +139,9 @@ pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: format!(
-                "REFRESH MATERIALIZED VIEW CONCURRENTLY {name}, which writes only rows that differ (it needs a unique index); or \
-                 refresh it less often"
+            remedy: view.sql.statement(
+                "REFRESH MATERIALIZED VIEW CONCURRENTLY",
+                ", which writes only rows that differ (it needs a unique index); or refresh it less often",
             ),
             ..Candidate::new(claim, (0.1, 0.95))
         });

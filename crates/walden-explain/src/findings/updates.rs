@@ -217,14 +217,16 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
         found.push(Candidate {
             text: format!(
                 "{} of {} updates of {name} are not HOT although their page had space: they changed a column of an index, {which}of \
-                 {index}, and so inserted into all of its {count} indexes, which takes {} of the WAL",
+                 {}, and so inserted into all of its {count} indexes, which takes {} of the WAL",
                 updates.indexed,
                 updates.all,
+                index.name,
                 facts.percent(claim.bytes())
             ),
-            points_at: index.clone(),
-            remedy: format!(
-                "DROP INDEX {index}, or leave the changing column out of it; then these updates are HOT and write to no index"
+            points_at: index.name.clone(),
+            remedy: index.sql.statement(
+                "DROP INDEX",
+                ", or leave the changing column out of it; then these updates are HOT and write to no index",
             ),
             ..Candidate::new(claim, (0.6, 1.0))
         });
@@ -233,7 +235,7 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 /// The index whose keys updates change, and whether its records show that.
-fn changed_index(facts: &Facts<'_>, table: &Table) -> Option<(String, bool)> {
+fn changed_index<'a>(facts: &Facts<'_>, table: &'a Table) -> Option<(&'a Relation, bool)> {
     let shown = table
         .indexes()
         .filter(|index| {
@@ -242,7 +244,7 @@ fn changed_index(facts: &Facts<'_>, table: &Table) -> Option<(String, bool)> {
         })
         .max_by_key(|index| index.evidence.changed_keys);
     if let Some(index) = shown {
-        return Some((index.name.clone(), true));
+        return Some((index, true));
     }
     let is_candidate = |index: &&Relation| {
         let owner = crate::group::Owner::Relation(index.file, walden_format::record::Fork::MAIN);
@@ -254,7 +256,7 @@ fn changed_index(facts: &Facts<'_>, table: &Table) -> Option<(String, bool)> {
         let Evidence { leaf_changes, leaf_inserts, .. } = index.evidence;
         (leaf_changes * 1000 / leaf_inserts.max(1), index.name.clone())
     };
-    table.indexes().filter(is_candidate).min_by_key(order).map(|index| (index.name.clone(), false))
+    table.indexes().filter(is_candidate).min_by_key(order).map(|index| (index, false))
 }
 
 pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -280,8 +282,9 @@ pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: format!(
-                "ALTER TABLE {name} SET (fillfactor = 90) or less, then rewrite it once; vacuum it more often if it has dead rows"
+            remedy: updates.table.sql.statement(
+                "ALTER TABLE",
+                " SET (fillfactor = 90) or less, then rewrite it once; vacuum it more often if it has dead rows",
             ),
             ..Candidate::new(claim, (0.4, 1.0))
         });
@@ -335,8 +338,9 @@ pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: format!(
-                "a primary key and ALTER TABLE {name} REPLICA IDENTITY DEFAULT, or REPLICA IDENTITY USING INDEX"
+            remedy: table.sql.statement(
+                "ALTER TABLE",
+                " REPLICA IDENTITY DEFAULT, with a primary key, or REPLICA IDENTITY USING INDEX",
             ),
             ..Candidate::new(claim, (0.9, 1.0))
         });
@@ -366,10 +370,9 @@ pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: format!(
-                "partition {name} by what is deleted at once, and drop a partition instead; to delete most of a table, copy what \
-                 stays and TRUNCATE"
-            ),
+            remedy: "partition the table by what is deleted at once, and drop a partition instead; to delete most of a table, copy \
+                     what stays and TRUNCATE"
+                .into(),
             ..Candidate::new(claim, (0.9, 1.0))
         });
     }

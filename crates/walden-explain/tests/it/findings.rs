@@ -81,6 +81,20 @@ fn an_index_is_unused_only_if_nothing_needs_it() {
     assert_eq!(found(None, Some(false)), None);
 }
 
+#[test]
+fn statements_have_names_without_the_database() {
+    let mut log = inserts(300);
+    let found = |log: &Log| {
+        let document = document_with(&log.explain(&request(Vec::new())), &names(Some(0), Some(false)));
+        document.findings.into_iter().find(|finding| finding.rule == "unused-index").unwrap()
+    };
+    assert!(found(&log).remedy.starts_with("DROP INDEX orders_note,"), "{:?}", found(&log));
+    log.record_of_database(6);
+    let finding = found(&log);
+    assert_eq!(finding.points_at, "database 5: orders_note");
+    assert!(finding.remedy.starts_with("in database 5: DROP INDEX orders_note,"), "{finding:?}");
+}
+
 const HEAP_LOCK: (u8, u8) = (rmid::HEAP, heap::LOCK);
 const HEAP_UPDATE: (u8, u8) = (rmid::HEAP, heap::UPDATE);
 /// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_EXCL_LOCK`, and with `XLHL_KEYS_UPDATED`.

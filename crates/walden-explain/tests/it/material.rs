@@ -91,6 +91,16 @@ impl Log {
         self.block_record(rmid::HEAP, heap::INSERT, xid, relation, data)
     }
 
+    /// An insert into a table of another database.
+    pub fn record_of_database(&mut self, database: u32) {
+        let mut rest = vec![0, 0x20, 8, 0];
+        [1663, database, 16384, 7].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        rest.extend([255, 3]);
+        rest.extend([0x11; 8]);
+        rest.extend([1, 0, 0]);
+        self.writer.record(rmid::HEAP, heap::INSERT, 1000, &rest);
+    }
+
     pub fn index_insert(&mut self, xid: u32, relation: u32, data: usize) -> Lsn {
         self.block_record(rmid::BTREE, btree::INSERT_LEAF, xid, relation, data)
     }
