@@ -228,11 +228,18 @@ impl<'a> Facts<'a> {
         tables
     }
 
-    /// Bytes that a transaction wrote without images, at most: only the largest transactions are known by themselves.
-    pub fn plain_bytes_of(&self, xid: u32) -> u64 {
+    /// The transaction that made a file.
+    pub fn creator_of(&self, file: RelFileLocator) -> Option<u32> {
+        let replaced = || self.explanation.rewrites.iter().find(|one| one.created.contains(&file));
+        self.explanation.new_relations.get(&file).copied().or_else(|| Some(replaced()?.xid))
+    }
+
+    /// Bytes that a transaction wrote, without images and of images, at most: only the largest transactions are known by
+    /// themselves.
+    pub fn bytes_of(&self, xid: u32) -> (u64, u64) {
         let transactions = &self.explanation.transactions;
         let transaction = transactions.iter().find(|one| one.xid == xid).or(transactions.last());
-        transaction.map_or(0, |one| one.bytes.saturating_sub(one.image_bytes))
+        transaction.map_or((0, 0), |one| (one.bytes.saturating_sub(one.image_bytes), one.image_bytes))
     }
 
     /// Without names, a relation with index records only is an index.

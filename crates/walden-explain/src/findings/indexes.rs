@@ -28,12 +28,16 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
             {
                 continue;
             }
+            let (mut plain_of_build, mut images_of_build) = logged_build(facts, index);
             let mut claim = Claim::default();
             for cell in &index.cells {
                 let tally = facts.tally(*cell);
-                let forced = tally.buckets.get(Bucket::ImageForced);
-                claim.add_plain(*cell, tally.bytes() - tally.buckets.images());
-                claim.add_images(*cell, tally.buckets.images() - forced);
+                let plain = tally.bytes() - tally.buckets.images();
+                let images = tally.buckets.images() - tally.buckets.get(Bucket::ImageForced);
+                claim.add_plain(*cell, plain.saturating_sub(plain_of_build));
+                claim.add_images(*cell, images.saturating_sub(images_of_build));
+                plain_of_build = plain_of_build.saturating_sub(plain);
+                images_of_build = images_of_build.saturating_sub(images);
             }
             let share = facts.percent(claim.bytes());
             found.push(Candidate {
@@ -49,6 +53,14 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
         }
     }
     found
+}
+
+/// Bytes without images and of images that the build of an index wrote, at most, where it logs what inserts log as well. Builds of
+/// other access methods log an image of each page.
+fn logged_build(facts: &Facts<'_>, index: &Relation) -> (u64, u64) {
+    let is_logged = |manager: u8, _: u8| matches!(manager, rmid::HASH | rmid::BRIN | rmid::GENERIC);
+    let is_its = facts.cells([index], is_logged).next().is_some();
+    facts.creator_of(index.file).filter(|_| is_its).map_or((0, 0), |xid| facts.bytes_of(xid))
 }
 
 /// An index whose new keys are spread over its leaf pages: each page gets an image after each checkpoint, and splits leave pages

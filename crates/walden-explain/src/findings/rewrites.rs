@@ -280,7 +280,7 @@ fn written_whole(facts: &Facts<'_>, table: &Table) -> Claim {
                 && (one.is_toast() || !is_written_by_images(facts, one))
         };
         let rows = facts.cells(table.relations.iter().filter(has_rows), is_insert);
-        facts.extend_plain(&mut claim, rows, facts.plain_bytes_of(xid));
+        facts.extend_plain(&mut claim, rows, facts.bytes_of(xid).0);
     }
     claim
 }

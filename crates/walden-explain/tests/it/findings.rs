@@ -5,7 +5,7 @@ use walden_explain::evidence::Evidence;
 use walden_explain::{Explanation, Finding, FindingKind, rewrites};
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
-use walden_format::rmgr::info::{btree, dbase, heap, heap2, xact, xlog};
+use walden_format::rmgr::info::{btree, dbase, hash, heap, heap2, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
@@ -79,6 +79,26 @@ fn an_index_is_unused_only_if_nothing_needs_it() {
     assert_eq!(found(Some(0), Some(true)), None);
     assert_eq!(found(Some(0), None), None, "names of an earlier form do not say what an index is for");
     assert_eq!(found(None, Some(false)), None);
+}
+
+/// Hash and BRIN indexes log their build as they log inserts.
+#[test]
+fn the_build_of_an_unused_index_is_left_out() {
+    let with = |later: u32| {
+        let mut log = Log::new();
+        log.create(0, 16390);
+        log.lock_relation(1000, 16390);
+        let mut insert = |xid| {
+            log.block_record(rmid::HASH, hash::INSERT, xid, 16390, 300);
+        };
+        (0..500).for_each(|_| insert(1000));
+        (0..later).for_each(|number| insert(1001 + number));
+        let document = document_with(&log.explain(&request(Vec::new())), &names(Some(0), Some(false)));
+        document.findings.into_iter().find(|finding| finding.rule == "unused-index").map(|one| one.bytes)
+    };
+    assert_eq!(with(0), None);
+    let inserts = 200 * (24 + 20 + 2 + 300 + 3_u64).next_multiple_of(8);
+    assert!(with(200).is_some_and(|bytes| (inserts - 200..=inserts).contains(&bytes)), "{:?}", with(200));
 }
 
 #[test]
