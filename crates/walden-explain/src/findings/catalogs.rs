@@ -43,6 +43,12 @@ pub(super) fn large_objects(facts: &Facts<'_>) -> Vec<Candidate> {
             "write to them in pieces of a multiple of 2048 bytes, at offsets of a multiple: each smaller piece writes a row of 2 kB again",
             Some((0.0, most)),
         )
+    } else if deleted > inserted + updated {
+        (
+            "keep content that is deleted again as bytea in a table that is partitioned by when it goes, and drop partitions, or keep \
+             it outside of the database",
+            None,
+        )
     } else {
         (
             "compress the content before it is stored (each row is compressed by itself; a bytea value is compressed whole), or \

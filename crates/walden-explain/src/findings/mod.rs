@@ -163,6 +163,8 @@ pub const RULES: &[Rule] = &[
            description: "changes of system catalogs" },
     Rule { name: "sequences", kind: Cause, threshold: 0.10, find: catalogs::sequences,
            description: "numbers drawn from sequences" },
+    Rule { name: "logical-messages", kind: Cause, threshold: 0.10, find: transactions::messages,
+           description: "messages for logical decoding" },
     Rule { name: "segment-switches", kind: Cause, threshold: 0.20, find: settings::manual_switches,
            description: "segments switched by commands" },
     Rule { name: "large-transaction", kind: Cause, threshold: 0.25, find: transactions::large,

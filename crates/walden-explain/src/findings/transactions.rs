@@ -3,9 +3,9 @@
 use walden_format::rmgr::info::xact;
 use walden_format::rmgr::rmid;
 
-use super::Candidate;
 use super::facts::Facts;
 use super::ledger::Claim;
+use super::{Candidate, bytes_text};
 use crate::time::second_text;
 
 const MIN_TRANSACTIONS: u64 = 1000;
@@ -88,6 +88,27 @@ pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
         points_at: "the application's errors and retries".into(),
         remedy: "find out in the server's log why they fail, and check that before the first write".into(),
         ..Candidate::new(claim, (0.9, 1.0))
+    }]
+}
+
+/// What `pg_logical_emit_message` writes.
+pub(super) fn messages(facts: &Facts<'_>) -> Vec<Candidate> {
+    let cells = facts.cells_without_relation(|manager, _| manager == rmid::LOGICALMSG);
+    let count = facts.records(cells.iter().copied());
+    if count == 0 {
+        return Vec::new();
+    }
+    let claim = facts.claim(cells.into_iter(), 1.0, 1.0);
+    vec![Candidate {
+        text: format!(
+            "{count} {} for logical decoding (pg_logical_emit_message) of {} each: {} of the WAL",
+            if count == 1 { "message" } else { "messages" },
+            bytes_text(claim.bytes() / count),
+            facts.percent(claim.bytes())
+        ),
+        points_at: "pg_logical_emit_message".into(),
+        remedy: "messages that no output plugin reads need not be written; long ones can refer to their content by its key".into(),
+        ..Candidate::new(claim, (0.0, 1.0))
     }]
 }
 

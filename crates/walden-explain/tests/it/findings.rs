@@ -5,7 +5,7 @@ use walden_explain::evidence::Evidence;
 use walden_explain::{Explanation, Finding, FindingKind, rewrites};
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
-use walden_format::rmgr::info::{btree, dbase, hash, heap, heap2, xact, xlog};
+use walden_format::rmgr::info::{btree, dbase, hash, heap, heap2, logicalmsg, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
@@ -392,6 +392,19 @@ fn rolled_back_transactions_are_found_by_their_bytes() {
 }
 
 #[test]
+fn messages_for_logical_decoding_are_found() {
+    let mut log = inserts(8);
+    assert!(!rules(&log).contains(&"logical-messages"));
+    (0..1000).for_each(|_| {
+        log.record((rmid::LOGICALMSG, logicalmsg::MESSAGE), 0, 0, &[], &[7; 250]);
+    });
+    let findings = log.document().findings;
+    let messages = findings.iter().find(|one| one.rule == "logical-messages").unwrap();
+    assert_eq!(messages.bytes, 1000 * (24 + 2 + 250_u64).next_multiple_of(8));
+    assert!(messages.text.starts_with("1000 messages for logical decoding"), "{messages:?}");
+}
+
+#[test]
 fn one_large_transaction_is_found() {
     let with = |xid: fn(u32) -> u32| {
         let mut log = Log::new();
@@ -551,6 +564,8 @@ fn large_objects_are_no_churn_of_catalogs() {
     assert_eq!((loaded.rule, loaded.points_at.as_str()), ("large-objects", "pg_largeobject"));
     assert!(loaded.text.contains("300 rows of pg_largeobject were inserted, 0 updated"), "{loaded:?}");
     assert!(loaded.remedy.starts_with("compress the content") && loaded.saves_bytes.is_none(), "{loaded:?}");
+    let unlinked = with(&[heap::DELETE]);
+    assert!(unlinked.remedy.contains("partitions") && !unlinked.remedy.contains("compress"), "{unlinked:?}");
     let in_pieces = with(&[heap::INSERT, heap::UPDATE, heap::HOT_UPDATE]);
     assert!(
         in_pieces.text.contains("300 rows of pg_largeobject were inserted, 600 updated"),
