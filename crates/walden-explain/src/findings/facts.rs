@@ -195,11 +195,11 @@ impl<'a> Facts<'a> {
             let new: FxHashSet<_> = rewrite.created.iter().copied().collect();
             let old_by_table = self.by_table(old.difference(&new).copied());
             for (table, new) in self.by_table(new.difference(&old).copied()) {
-                // An old file that has no name may be that of any table.
-                let Some(old) = old_by_table.get(&table).or_else(|| old_by_table.get(&None)) else {
-                    continue;
-                };
                 let heaps = || new.iter().filter(|file| !indexes.contains(file));
+                // An old file that has no name may be that of any table but a new one, whose OID is the number of its file.
+                let unnamed =
+                    || old_by_table.get(&None).filter(|_| heaps().any(|file| !self.is_first_file(*file)));
+                let Some(old) = old_by_table.get(&table).or_else(unnamed) else { continue };
                 let is_move = heaps().any(|file| old.iter().all(|old| old.tablespace != file.tablespace));
                 let is_swap = heaps().any(|file| self.explanation.new_relations.contains_key(file));
                 if is_move || is_swap {
@@ -213,6 +213,10 @@ impl<'a> Facts<'a> {
             relation.written_by = written_by.get(&relation.file).copied();
             relation.is_replaced = replaced.contains(&relation.file);
         }
+    }
+
+    fn is_first_file(&self, file: RelFileLocator) -> bool {
+        self.labels.owner(Owner::Relation(file, Fork::MAIN)).oid == Some(file.relation)
     }
 
     /// Files by the table that they belong to, `None` if they have no name.

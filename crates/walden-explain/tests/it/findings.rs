@@ -512,6 +512,27 @@ fn a_table_that_alter_table_writes_anew_is_not_emptied() {
 }
 
 #[test]
+fn a_new_table_is_no_rewrite_of_one_that_is_emptied_with_it() {
+    let found = |oid: u32| {
+        let mut log = Log::new();
+        (0..300).for_each(|_| {
+            log.heap_insert(1000, 17000, 1000);
+        });
+        log.lock_relation(1001, 16400);
+        log.create(1001, 16400);
+        log.create(1001, 17001);
+        log.heap_insert(1001, 16400, 10);
+        log.commit_and_drop(1001, &[17000]);
+        let mut names = Names::default();
+        names.add(Relation { oid, ..orders(RelationKind::Table) }, Some(file(16400)));
+        let findings = document_with(&log.explain(&request(Vec::new())), &names).findings;
+        findings.iter().any(|one| one.rule == "staging-table")
+    };
+    assert!(found(16400), "the OID of a new table is the number of its first file");
+    assert!(!found(20_000), "the file that was dropped may be that of the table before");
+}
+
+#[test]
 fn an_index_that_is_dropped_alone_is_no_table() {
     let mut log = Log::new();
     for relation in [16384, 16390, 17000] {
