@@ -1,5 +1,8 @@
 //! Causes in updates and deletes of rows.
 
+use std::collections::BTreeMap;
+
+use walden_format::record::Fork;
 use walden_format::rmgr::info::heap;
 use walden_format::rmgr::rmid;
 
@@ -10,6 +13,7 @@ use super::facts::{
 use super::ledger::Claim;
 use super::{Candidate, percent_text};
 use crate::evidence::Evidence;
+use crate::group::Owner;
 use crate::labels::Part;
 
 /// Minimum number of updates for a finding about a table's updates.
@@ -56,6 +60,11 @@ impl<'a> Updates<'a> {
     fn are_bulk(&self) -> bool {
         let most = self.evidence.updates_by.count;
         most >= MIN_BULK && most * 2 >= self.all
+    }
+
+    /// Rows that the transaction updated that did most.
+    fn bulk_rows(&self) -> u64 {
+        self.evidence.updates_by.count.min(self.all)
     }
 
     /// Claims a share of the update records with their locks.
@@ -173,32 +182,65 @@ pub(super) fn repeated(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 pub(super) fn bulk(facts: &Facts<'_>) -> Vec<Candidate> {
+    let (bulk, others): (Vec<_>, Vec<_>) = all_updates(facts).partition(Updates::are_bulk);
+    let tables = bulk.into_iter().map(|updates| (updates.table.name.clone(), vec![updates]));
+    tables
+        .chain(bulk_of_partitions(facts, others))
+        .map(|(name, parts)| bulk_update(facts, &name, &parts))
+        .collect()
+}
+
+/// Partitioned tables of which one transaction updated most rows that were updated, with the partitions. None of these has as many.
+fn bulk_of_partitions<'a>(facts: &Facts<'_>, updates: Vec<Updates<'a>>) -> Vec<(String, Vec<Updates<'a>>)> {
+    let mut roots: BTreeMap<String, Vec<Updates<'a>>> = BTreeMap::new();
+    for one in updates {
+        let Some(heap) = one.table.heaps().next() else { continue };
+        let root = facts.labels.partition_root(Owner::Relation(heap.file, Fork::MAIN)).text;
+        roots.entry(root).or_default().push(one);
+    }
     let mut found = Vec::new();
-    for updates in all_updates(facts).filter(Updates::are_bulk) {
-        let rows = updates.evidence.updates_by.count.min(updates.all);
-        let share = rows as f64 / updates.all as f64;
-        let mut claim = Claim::default();
+    for (root, mut parts) in roots {
+        let all: u64 = parts.iter().map(|part| part.all).sum();
+        let most = parts.iter().map(|part| part.evidence.updates_by).max_by_key(|by| by.count);
+        let Some(xid) = most.map(|by| by.xid) else { continue };
+        parts.retain(|part| part.evidence.updates_by.xid == xid);
+        let rows: u64 = parts.iter().map(Updates::bulk_rows).sum();
+        if parts.len() > 1 && rows >= MIN_BULK && rows * 2 >= all {
+            found.push((root, parts));
+        }
+    }
+    found
+}
+
+fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidate {
+    let mut claim = Claim::default();
+    let mut indexes = 0;
+    for updates in parts {
+        let share = updates.bulk_rows() as f64 / updates.all as f64;
         updates.claim_heap(facts, &mut claim, share, share);
         updates.claim_indexes(facts, &mut claim, share);
         updates.claim_vacuum(facts, &mut claim, share);
-        let name = &updates.table.name;
-        let indexes = updates.table.indexes().count();
-        found.push(Candidate {
-            text: format!(
-                "transaction {} updated at least {rows} rows of {name}; with its {} that takes {} of the WAL",
-                updates.evidence.updates_by.xid,
-                if indexes == 1 { "index".into() } else { format!("{indexes} indexes") },
-                facts.percent(claim.bytes())
-            ),
-            points_at: name.clone(),
-            remedy: "update only rows that change, in batches with a VACUUM between them, so that new versions use the space of \
-                     old ones and can be HOT; a table that changes whole is smaller in the WAL as CREATE TABLE AS with its \
-                     indexes built after"
-                .into(),
-            ..Candidate::new(claim, (0.0, 0.6))
-        });
+        indexes += updates.table.indexes().count();
     }
-    found
+    let rows: u64 = parts.iter().map(Updates::bulk_rows).sum();
+    Candidate {
+        text: format!(
+            "transaction {} updated at least {rows} rows of {name}{}; {} takes {} of the WAL",
+            parts.first().map_or(0, |updates| updates.evidence.updates_by.xid),
+            if parts.len() == 1 { String::new() } else { format!(" in {} partitions", parts.len()) },
+            match indexes {
+                0 => "that".into(),
+                1 => "with its index that".into(),
+                _ => format!("with its {indexes} indexes that"),
+            },
+            facts.percent(claim.bytes())
+        ),
+        points_at: name.into(),
+        remedy: "update only rows that change, in batches with a VACUUM between them, so that new versions use the space of old ones \
+                 and can be HOT; a table that changes whole is smaller in the WAL as CREATE TABLE AS with its indexes built after"
+            .into(),
+        ..Candidate::new(claim, (0.0, 0.6))
+    }
 }
 
 pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -247,7 +289,7 @@ fn changed_index<'a>(facts: &Facts<'_>, table: &'a Table) -> Option<(&'a Relatio
         return Some((index, true));
     }
     let is_candidate = |index: &&Relation| {
-        let owner = crate::group::Owner::Relation(index.file, walden_format::record::Fork::MAIN);
+        let owner = Owner::Relation(index.file, Fork::MAIN);
         let Evidence { changed_keys, same_keys, .. } = index.evidence;
         facts.labels.is_required_index(owner) != Some(true) && same_keys <= changed_keys
     };

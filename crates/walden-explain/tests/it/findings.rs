@@ -330,6 +330,32 @@ fn rows_that_move_to_another_partition_are_not_deleted() {
 }
 
 #[test]
+fn a_bulk_update_of_many_partitions_is_one() {
+    let mut log = Log::new();
+    for number in 0..6000 {
+        let block: &[u8] = &[3, 0, 2, 0, 24, 0, 1];
+        let main = [&1000_u32.to_le_bytes()[..], &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0]].concat();
+        log.record(HEAP_UPDATE, 1000, 16384 + number % 10, &[(number, block)], &main);
+    }
+    let explanation = log.explain(&request(Vec::new()));
+    let mut names = Names::default();
+    names.add(orders(RelationKind::PartitionedTable), None);
+    for number in 0..10 {
+        let partition = Relation {
+            oid: 20_001 + number,
+            name: format!("orders_{number}"),
+            partition_of: Some(20_000),
+            ..orders(RelationKind::Table)
+        };
+        names.add(partition, Some(file(16384 + number)));
+    }
+    let findings = document_with(&explanation, &names).findings;
+    let bulk: Vec<_> = findings.iter().filter(|one| one.rule == "bulk-update").collect();
+    assert!(bulk.len() == 1 && bulk[0].points_at == "orders", "{findings:?}");
+    assert!(bulk[0].text.contains("at least 6000 rows of orders in 10 partitions"), "{findings:?}");
+}
+
+#[test]
 fn a_subtransaction_that_is_rolled_back_is_no_transaction() {
     let mut log = Log::new();
     for xid in 1001..1065 {
