@@ -1,6 +1,7 @@
 //! Sizes of full-page images: a page without its hole, compressed by the same library as the server's.
 
 use rustc_hash::FxHashMap;
+use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, ImageHeader, RelFileLocator};
 use walden_redo::compress::{Method, Recompressor};
 use walden_redo::page::PAGE_HEADER_BYTES;
@@ -19,6 +20,8 @@ pub struct RawImage {
     pub len: u32,
     /// Whether it has a hole.
     pub has_hole: bool,
+    /// The page's LSN in it: that of the change before, and 0 for a page that was never logged.
+    pub lsn: Lsn,
     /// How the figure was obtained.
     pub basis: Basis,
 }
@@ -38,7 +41,7 @@ impl RawImage {
         let (lower, upper) = (page.lower(), page.upper());
         let has_hole = is_standard && lower >= PAGE_HEADER_BYTES && upper > lower && upper <= PAGE_BYTES;
         let len = if has_hole { PAGE_BYTES - (upper - lower) } else { PAGE_BYTES };
-        RawImage { len: len as u32, has_hole, basis: Basis::Reconstructed }
+        RawImage { len: len as u32, has_hole, lsn: page.lsn(), basis: Basis::Reconstructed }
     }
 
     /// Its size without compression.
@@ -173,6 +176,9 @@ impl Compressor {
         } else {
             self.raw.extend_from_slice(&page.0);
         }
+        // In the page, `pd_lsn` is of the record itself by now (`PageXLogRecPtr`).
+        let lsn = [(image.lsn.0 >> 32) as u32, image.lsn.0 as u32].map(u32::to_le_bytes);
+        self.raw.iter_mut().zip(lsn.as_flattened()).for_each(|(byte, of_lsn)| *byte = *of_lsn);
         let smaller = self.recompressor.compress(method, &self.raw, &mut self.compressed);
         let len = if smaller { self.compressed.len() as u32 } else { image.len };
         stratum.add(image.len, len.min(image.len));
@@ -265,6 +271,20 @@ mod tests {
             assert!(off <= error && off <= 25.0 * 8192.0, "{first}: {exact} {guessed} {error}");
             assert!(error < 50.0 * 8192.0, "{first}: {error}");
         }
+    }
+
+    /// The server compresses the page as it was before the record, and replay has set the LSN since.
+    #[test]
+    fn an_image_has_the_lsn_before_the_record() {
+        let mut page = page(24, 24, 0);
+        page.0[24..].fill(0);
+        page.set_lsn(Lsn(0x12_3456_789A));
+        let size = |lsn| {
+            let raw = RawImage { lsn, ..RawImage::of(&page, true) };
+            Compressor::new(true).image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes
+        };
+        assert_eq!(size(page.lsn()), size(Lsn(0x21_4365_8798)));
+        assert!(size(Lsn(0)) + 4 < size(page.lsn()));
     }
 
     /// Old and new pages of updates in turn.

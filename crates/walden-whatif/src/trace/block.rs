@@ -33,6 +33,8 @@ pub(super) struct Block {
     pub image_mask: u64,
     /// Whether the page was last changed since the redo pointer in force at the start of the window.
     pub is_recent: bool,
+    /// The page's LSN before the record; 0 if it is new or not known.
+    pub lsn: Lsn,
     /// Bytes of block data if there is no image.
     pub data: (u32, Basis),
     /// The image, if the trace or a simulation has one.
@@ -85,16 +87,18 @@ impl State {
             mask_if_stale &= mask_if_stale - 1;
             image_mask |= u64::from(self.changes.is_stale(slot, at, is_recent)) << at;
         }
+        let before = touched.image.as_deref().or(touched.page.as_deref());
+        let lsn = before.map_or(Lsn(0), Page::lsn);
         let image = image.map(|image| {
             let own = (image.record_bytes(), Method::of(image.compression));
             let len = image.uncompressed_len(PAGE_BYTES as u32);
             self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
-            let raw = RawImage { len, has_hole: image.hole_len > 0, basis: Basis::Exact };
+            let raw = RawImage { len, has_hole: image.hole_len > 0, lsn, basis: Basis::Exact };
             BlockImage { own: Some(own), raw: Some(raw), sizes: [None; 4] }
         });
         let data = (u32::from(block.data_len), Basis::Exact);
         self.is_without_images &= image_mask == 0 && block.image.is_none();
-        Block { class, slot, image_mask, is_recent, data, image }
+        Block { class, slot, image_mask, is_recent, lsn, data, image }
     }
 
     fn image_class(&self, record: &Record<'_>, block: &BlockRef) -> Class {
@@ -179,10 +183,11 @@ impl State {
         let page = touched.page.as_deref();
         let mean = self.raw_means.entry((block.relation, block.fork)).or_default();
         let raw = *image.raw.get_or_insert_with(|| match page {
-            Some(page) => raw_image_of(record, block, page),
+            Some(page) => RawImage { lsn: state.lsn, ..raw_image_of(record, block, page) },
             None => RawImage {
                 len: mean.get().unwrap_or(PAGE_BYTES as u32),
                 has_hole: true,
+                lsn: state.lsn,
                 basis: Basis::Estimated,
             },
         });
