@@ -68,7 +68,7 @@ impl State {
     ) -> Block {
         let slot = touched.slot.index();
         self.changes.reserve(slot, touched.fresh);
-        let class = self.image_class(record, block);
+        let class = self.image_class(record, block, touched);
         let image = block.image.filter(|image| image.apply);
         let is_recent = self.is_recent(touched, class, image.is_some());
         self.check_image_rule(touched, class, image.is_some());
@@ -101,7 +101,7 @@ impl State {
         Block { class, slot, image_mask, is_recent, lsn, data, image }
     }
 
-    fn image_class(&self, record: &Record<'_>, block: &BlockRef) -> Class {
+    fn image_class(&self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> Class {
         if block.will_init {
             return Class::Never;
         }
@@ -117,8 +117,19 @@ impl State {
             {
                 Class::Never
             }
+            ImageClass::Checkpoint if record.header.rmid == rmid::GENERIC && self.is_forced(touched) => {
+                Class::Forced
+            }
             ImageClass::Checkpoint => Class::Checkpoint,
         }
+    }
+
+    /// Whether an extension asked for the image of a page (`GENERIC_XLOG_FULL_IMAGE`), which it does for new pages: no checkpoint explains
+    /// it, or the page was never logged before.
+    fn is_forced(&self, touched: &Touched) -> bool {
+        let Some(image) = &touched.image else { return false };
+        let is_recent = self.real_redo > Lsn(0) && image.lsn() > self.real_redo;
+        image.lsn() == Lsn(0) || is_recent || !self.plan.full_page_writes
     }
 
     /// Whether a page that no counted record has changed yet was changed since the redo pointer at the start of the window.

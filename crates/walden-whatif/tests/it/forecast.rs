@@ -261,6 +261,42 @@ fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
     assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
 }
 
+/// An extension asks for the image of a page that it made (`GENERIC_XLOG_FULL_IMAGE`), whatever the settings.
+#[test]
+fn images_that_extensions_ask_for_stay() {
+    let mut table = Table::new(1);
+    for (block, lsn) in [(0, 0), (1, 1)] {
+        const HAS_IMAGE: u8 = 0x10;
+        const APPLY: u8 = 0x02;
+        let mut rest = vec![0, HAS_IMAGE, 0, 0];
+        rest.extend([0, 0x20, 0, 0, APPLY]);
+        for field in [1663, 5, 16385, block] {
+            rest.extend(u32::to_le_bytes(field));
+        }
+        let mut page = [0; 8192];
+        page[4] = lsn;
+        for (at, value) in [(12, 24_u16), (14, 8192), (16, 8192), (18, 8196)] {
+            page[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        rest.extend(page);
+        table.writer.record(rmid::GENERIC, 0, 700, &rest);
+    }
+    table.commit(10);
+    let folder = tempfile::tempdir().unwrap();
+    table.write_to(folder.path());
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let images = |traced: &str| {
+        let traced = vec![("full_page_writes".to_owned(), traced.to_owned())];
+        let changes = vec![vec![("full_page_writes".to_owned(), "off".to_owned())]];
+        let question =
+            Question { traced, changes, threads: 1, memory_bytes: 64 << 20, ..Question::default() };
+        let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();
+        only(&forecast).buckets.get(Bucket::ForcedImages) / (8192 + 5)
+    };
+    // The second page was logged before; without full_page_writes nothing else explains its image.
+    assert_eq!((images("on"), images("off")), (1, 2));
+}
+
 #[test]
 fn a_log_without_images_or_checkpoints_was_written_without_full_page_writes() {
     let learned = |pages: u32| {
