@@ -18,8 +18,7 @@ use walden_format::record::{
 use walden_format::rmgr::info::{btree, heap, heap2, smgr, xact};
 use walden_format::rmgr::rmid;
 use walden_format::transam::FIRST_NORMAL_OID;
-use walden_redo::Touched;
-use walden_redo::{PAGE_BYTES, reconstruct};
+use walden_redo::{PAGE_BYTES, Slot, Touched, reconstruct};
 
 /// The values of `wal_level` that differ in what they log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -254,21 +253,26 @@ pub struct Unlogged {
 #[derive(Debug)]
 struct File {
     created_by: u32,
-    /// Number of blocks, and for the first ones their slot in the page store and the size of their image.
+    /// Number of blocks, and for the first ones their slot in the page store.
     blocks: u64,
-    images: FxHashMap<(Fork, u32), (usize, u32)>,
+    slots: FxHashMap<(Fork, u32), Slot>,
+    /// Whether rows were inserted one by one, which looks for free space in the map (`RelationGetBufferForTuple`).
+    has_single_inserts: bool,
 }
 
-/// Blocks per file whose images are kept. Larger files exceed any plausible `wal_skip_threshold` and are only counted.
-const MAX_IMAGES: usize = (64 << 20) / PAGE_BYTES;
+/// Blocks per file whose slots are kept. Larger files exceed any plausible `wal_skip_threshold` and are only counted.
+const MAX_SLOTS: usize = (64 << 20) / PAGE_BYTES;
 
 /// A file that is logged as full-page images at commit.
 #[derive(Debug)]
 pub struct SmallFile {
     /// The file.
     pub relation: RelFileLocator,
-    /// For each page, its slot in the page store and the bytes of its uncompressed image.
-    pub pages: Vec<(usize, u32)>,
+    /// The pages with their slots in the page store, in the order of the file.
+    pub pages: Vec<((Fork, u32), Slot)>,
+    /// Whether it has a free space map, which is not logged: a table of two pages and more has one, unless it was made by `COPY` or
+    /// `CREATE TABLE AS`. The log does not tell the latter from `INSERT`.
+    pub may_have_free_space_map: bool,
 }
 
 impl Unlogged {
@@ -288,7 +292,8 @@ impl Unlogged {
                     self.files.entry(create.relation).or_insert_with(|| File {
                         created_by: record.header.xid,
                         blocks: 0,
-                        images: FxHashMap::default(),
+                        slots: FxHashMap::default(),
+                        has_single_inserts: false,
                     });
                 }
             }
@@ -304,8 +309,11 @@ impl Unlogged {
                 let ends = |xid: u32| xid == own || end.subxacts.into_iter().any(|sub| sub == xid);
                 for (relation, file) in self.files.extract_if(|_, file| ends(file.created_by)) {
                     let fits = file.blocks * (PAGE_BYTES as u64) < threshold;
-                    if committed && fits && file.images.len() as u64 == file.blocks {
-                        small.push(SmallFile { relation, pages: file.images.into_values().collect() });
+                    if committed && fits && file.slots.len() as u64 == file.blocks {
+                        let mut pages: Vec<_> = file.slots.into_iter().collect();
+                        pages.sort_unstable_by_key(|(place, _)| *place);
+                        let may_have_free_space_map = file.has_single_inserts && pages.len() > 1;
+                        small.push(SmallFile { relation, pages, may_have_free_space_map });
                     }
                 }
             }
@@ -337,17 +345,24 @@ impl Unlogged {
             && record.blocks.iter().all(|block| self.files.contains_key(&block.relation))
     }
 
-    /// Notes the current image size of a page of such a file.
-    pub fn note_page(&mut self, relation: RelFileLocator, place: (Fork, u32), slot: usize, image: u32) {
+    /// Notes that a row was inserted into such a file.
+    pub fn note_insert(&mut self, relation: RelFileLocator) {
+        if let Some(file) = self.files.get_mut(&relation) {
+            file.has_single_inserts = true;
+        }
+    }
+
+    /// Notes the slot of a page of such a file.
+    pub fn note_page(&mut self, relation: RelFileLocator, place: (Fork, u32), slot: Slot) {
         let Some(file) = self.files.get_mut(&relation) else { return };
-        if let Some(known) = file.images.get_mut(&place) {
-            *known = (slot, image);
-        } else if file.images.len() < MAX_IMAGES {
-            file.images.insert(place, (slot, image));
+        if let Some(known) = file.slots.get_mut(&place) {
+            *known = slot;
+        } else if file.slots.len() < MAX_SLOTS {
+            file.slots.insert(place, slot);
             file.blocks += 1;
         } else {
             // Not distinguished from known blocks any more, but beyond any threshold.
-            file.blocks = file.blocks.max(MAX_IMAGES as u64 + 1);
+            file.blocks = file.blocks.max(MAX_SLOTS as u64 + 1);
         }
     }
 }

@@ -66,6 +66,8 @@ pub struct Prediction {
     pub work: Work,
     /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
     pub hints_at_most: u64,
+    /// Bytes that may be written in addition, or not be written, as the trace does not show it.
+    pub unshown: u64,
     /// Growth over time: microseconds since 1970-01-01 UTC, bytes since the start.
     pub growth: Vec<(i64, u64)>,
     /// Records of the trace that would not be written.
@@ -82,6 +84,7 @@ impl Prediction {
             (&mut self.compressed_images, other.compressed_images),
             (&mut self.segments, other.segments),
             (&mut self.hints_at_most, other.hints_at_most),
+            (&mut self.unshown, other.unshown),
         ] {
             *one = one.midpoint(other);
         }

@@ -139,6 +139,7 @@ impl Forecast {
             estimates: ESTIMATE_ERROR * prediction.shares[Basis::Estimated as usize] as f64,
             self_check: self.unexplained() * bytes,
             races: RACE_ERROR * raced,
+            unshown: (prediction.unshown + prediction.hints_at_most) as f64,
             sampling: prediction.sampling_error,
             phase: prediction.phase_error,
             delays: delay_error.hypot(delays),
@@ -189,6 +190,8 @@ pub struct ErrorParts {
     pub self_check: f64,
     /// Checkpoints that are requested while another one is in progress.
     pub races: f64,
+    /// What the trace does not show: images for hint bits, free space maps.
+    pub unshown: f64,
     /// Images of which a sample was compressed.
     pub sampling: f64,
     /// Where between two checkpoints and in a segment the work begins.
@@ -203,7 +206,7 @@ impl ErrorParts {
     /// The sum: what is known to be wrong in one direction is added, what is as likely in both is summed up by squares.
     pub fn total(&self) -> f64 {
         let random = [self.sampling, self.phase, self.delays, self.run_to_run];
-        let systematic = self.estimates + self.self_check + self.races;
+        let systematic = self.estimates + self.self_check + self.races + self.unshown;
         systematic + random.iter().map(|error| error * error).sum::<f64>().sqrt()
     }
 }

@@ -192,6 +192,7 @@ impl Simulation {
                 longest_redo_work: Work::default(),
                 work: Work::default(),
                 hints_at_most: 0,
+                unshown: 0,
                 races: 0,
                 growth: Vec::new(),
                 dropped_records: 0,
@@ -330,6 +331,11 @@ impl Simulation {
     /// Adds to the upper bound of what logging hint bits would add.
     pub fn add_hint_bound(&mut self, bytes: u64) {
         self.prediction.hints_at_most += bytes;
+    }
+
+    /// Adds bytes of which the trace does not show whether they are written.
+    pub fn add_unshown(&mut self, bytes: u64) {
+        self.prediction.unshown += bytes;
     }
 
     /// Counts a record that is not written.

@@ -315,6 +315,9 @@ impl Visitor for Pass {
         if self.state.plan.to.is_some_and(|to| record.lsn >= to) {
             return ControlFlow::Break(());
         }
+        if record.lsn >= self.state.plan.from {
+            self.state.log_small_files(record, &mut self.replay.store);
+        }
         self.replay.apply(record, &mut self.state);
         if self.replay.store.failure().is_some() {
             return ControlFlow::Break(());

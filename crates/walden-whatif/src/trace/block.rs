@@ -231,7 +231,7 @@ pub(super) fn data_mean<'a>(
     means.entry((kind, block.id, block.relation), hint)
 }
 
-fn method_index(method: Option<Method>) -> usize {
+pub(super) fn method_index(method: Option<Method>) -> usize {
     match method {
         None => 0,
         Some(Method::Pglz) => 1,
@@ -258,7 +258,7 @@ fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage 
 
 /// Whether a page is a BRIN meta or range map page (`BRIN_PAGETYPE_META`, `BRIN_PAGETYPE_REVMAP`), whose content is not
 /// between the bounds in its header.
-pub(super) fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
+fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
     let page_type = || BrinSpecialSpace::of(page).map(|special| special.page_type);
     record.header.rmid == rmid::BRIN && matches!(page_type(), Ok(BRIN_PAGETYPE_REVMAP | BRIN_PAGETYPE_META))
 }

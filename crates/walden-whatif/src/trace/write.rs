@@ -1,17 +1,21 @@
 //! The size of a record in each simulation.
 
-use walden_format::record::{BlockHeader, ImageHeader, RECORD_HEADER, Record, block_id};
-use walden_format::rmgr::info::xact;
+use walden_format::lsn::Lsn;
+use walden_format::record::{BlockHeader, RECORD_HEADER, Record, block_id};
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
+use walden_format::rmgr::info::{heap, xact};
 use walden_format::rmgr::rmid;
-use walden_redo::Touched;
+use walden_redo::{PAGE_BYTES, Page, PageStore, Slot, Touched};
 
 use super::State;
-use super::block::{Block, Class, data_mean, hint_record_bytes, is_brin_map};
-use crate::images::{RawImage, is_standard};
-use crate::level::Level;
+use super::block::{Block, Class, data_mean, hint_record_bytes, method_index};
+use crate::images::{ImageSize, RawImage};
+use crate::level::{Level, SmallFile};
 use crate::outcome::{Basis, Bucket};
 use crate::simulate::RecordBytes;
+
+/// Pages of the free space map of a table of up to 32 MB: one for each level (`FSM_TREE_DEPTH`).
+const FREE_SPACE_MAP_PAGES: usize = 3;
 
 impl State {
     /// Counts a replayed record and writes it in each simulation.
@@ -98,7 +102,7 @@ impl State {
                 self.compute_image_sizes(record, block, touched, index);
             }
         }
-        if self.skip_threshold.is_some() {
+        if self.is_unlogged_file {
             self.note_unlogged(record, touched);
         }
         let mut written = 0;
@@ -158,50 +162,78 @@ impl State {
         self.actual.add(Bucket::Alignment, record.alignment.into());
     }
 
-    /// Observes files that `minimal` would not log, and logs those that are small when their transaction commits.
+    /// Observes the pages of files that `minimal` would not log.
     fn note_unlogged(&mut self, record: &Record<'_>, touched: &[Touched]) {
-        if self.is_unlogged_file {
-            for (block, touched) in record.blocks.iter().zip(touched) {
-                let Some(page) = touched.page.as_deref() else { continue };
-                let raw = RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)));
-                let place = (block.fork, block.block);
-                self.unlogged.note_page(block.relation, place, touched.slot.index(), raw.len);
-            }
+        for (block, touched) in record.blocks.iter().zip(touched) {
+            self.unlogged.note_page(block.relation, (block.fork, block.block), touched.slot);
         }
-        let ended = self.unlogged.observe(record, self.skip_threshold.unwrap_or(0));
-        for small in ended {
-            self.log_small(&small.pages);
+        let is_insert = record.header.rmid == rmid::HEAP && record.rmgr_info() & heap::OPMASK == heap::INSERT;
+        if let Some(block) = record.blocks.first().filter(|_| is_insert) {
+            self.unlogged.note_insert(block.relation);
         }
     }
 
-    /// Logs the pages of a small file, `XLR_MAX_BLOCK_ID` to a record (`log_newpage_range`).
-    fn log_small(&mut self, pages: &[(usize, u32)]) {
+    /// Observes files that `minimal` would not log, and logs those that are small before the commit of their transaction.
+    pub(super) fn log_small_files(&mut self, record: &Record<'_>, store: &mut PageStore) {
+        let Some(threshold) = self.skip_threshold else { return };
+        for small in self.unlogged.observe(record, threshold) {
+            for fork in small.pages.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
+                // `log_newpage_range`
+                for batch in fork.chunks(block_id::MAX.into()) {
+                    let slots: Vec<_> = batch.iter().map(|(_, slot)| Some(*slot)).collect();
+                    self.log_pages(&small, &slots, store);
+                }
+            }
+            if small.may_have_free_space_map {
+                self.log_pages(&small, &[None; FREE_SPACE_MAP_PAGES], store);
+            }
+        }
+    }
+
+    /// Logs pages of a small file in one record (`smgrDoPendingSyncs`): not as standard pages, so that the hole is in the images. Those
+    /// without a slot are of a free space map that it may not have.
+    fn log_pages(&mut self, file: &SmallFile, pages: &[Option<Slot>], store: &mut PageStore) {
         const HEADER: u64 = RECORD_HEADER as u64;
         const FIRST_BLOCK: u64 = BlockHeader::WIDTH as u64;
         const NEXT_BLOCK: u64 = BlockHeader::SAME_REL_WIDTH as u64;
-        const IMAGE_HEADER: u64 = ImageHeader::WIDTH as u64;
+        // What is not logged has no LSN.
+        let raw =
+            RawImage { len: PAGE_BYTES as u32, has_hole: false, lsn: Lsn(0), basis: Basis::Reconstructed };
+        let plain = HEADER + FIRST_BLOCK + (pages.len() as u64 - 1) * NEXT_BLOCK;
+        // By compression method.
+        let mut records: [Option<RecordBytes>; 4] = [None; 4];
+        let of_map = if file.may_have_free_space_map { FREE_SPACE_MAP_PAGES } else { 0 };
+        let file_bytes = ((file.pages.len() + of_map) * PAGE_BYTES) as u64;
+        let empty = Page([0; PAGE_BYTES]);
         for (at, simulation) in self.simulations.iter_mut().enumerate() {
-            if self.levels[at] != Level::Minimal {
+            if self.levels[at] != Level::Minimal || file_bytes >= simulation.settings.skip_threshold {
                 continue;
             }
-            for batch in pages.chunks(block_id::MAX.into()) {
-                let raw: u64 = batch.iter().map(|(_, len)| u64::from(*len) + IMAGE_HEADER).sum();
-                let mut bytes = RecordBytes {
-                    plain: HEADER + FIRST_BLOCK + (batch.len() as u64 - 1) * NEXT_BLOCK,
-                    ..RecordBytes::default()
-                };
-                bytes.images[1] = raw;
-                bytes.compressed_images =
-                    simulation.settings.wal_compression.map_or(0, |_| batch.len() as u64);
-                // These few images are not compressed for their exact size.
-                let basis = match simulation.settings.wal_compression {
-                    None => Basis::Reconstructed,
-                    Some(_) => Basis::Estimated,
-                };
-                bytes.add_basis(basis, bytes.plain + raw);
-                simulation.insert(&bytes, self.now);
-                batch.iter().for_each(|(slot, _)| self.changes.note(*slot, 1 << at));
+            let method = simulation.settings.wal_compression;
+            let bytes = records[method_index(method)].get_or_insert_with(|| {
+                let mut bytes = RecordBytes { plain, ..RecordBytes::default() };
+                bytes.add_basis(Basis::Reconstructed, plain);
+                for slot in pages {
+                    let page = slot.map_or(Some(&empty), |slot| store.page(slot));
+                    let size = match method {
+                        None => raw.size(),
+                        // The log does not have the command ids in the rows.
+                        Some(method) => ImageSize {
+                            basis: Basis::Estimated,
+                            ..self.compressor.image_size(method, file.relation, raw, page)
+                        },
+                    };
+                    bytes.images[1] += u64::from(size.bytes);
+                    bytes.compressed_images += u64::from(method.is_some());
+                    bytes.add_basis(size.basis, size.bytes.into());
+                }
+                bytes
+            });
+            simulation.insert(bytes, self.now);
+            if pages.contains(&None) {
+                simulation.add_unshown(bytes.plain + bytes.images[1]);
             }
+            pages.iter().flatten().for_each(|slot| self.changes.note(slot.index(), 1 << at));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::SegmentName;
-use walden_format::rmgr::info::{heap, xact, xlog};
+use walden_format::rmgr::info::{heap, smgr, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::compress::Method;
@@ -259,6 +259,30 @@ fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
     assert!((2 * pages..=pages * cycles).contains(&small.images), "{cycles}: {}", small.images);
     assert!(small.bytes > large.bytes);
     assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
+}
+
+/// What a transaction created is logged by `minimal` as whole pages when it commits, if it is small: with the hole, and with the free
+/// space map that single inserts make.
+#[test]
+fn minimal_logs_small_files_with_their_holes() {
+    const IMAGE: u64 = 8192 + 5;
+    let forced = |pages: u32| {
+        let mut table = Table { writer: LogWriter::new(Major::V15), pages };
+        // xl_smgr_create: file, fork.
+        let mut rest = vec![255, 16];
+        for field in [1663, 5, 16384, 0] {
+            rest.extend(u32::to_le_bytes(field));
+        }
+        table.writer.record(rmid::SMGR, smgr::CREATE, 700, &rest);
+        (0..pages).for_each(|block| table.insert(block, 1, true));
+        table.commit(10);
+        let forecast = table.forecast(&["wal_level=minimal", "wal_level=minimal wal_skip_threshold=0"]);
+        let [(_, small), (_, synced)] = forecast.predictions.as_slice() else { panic!() };
+        assert_eq!((synced.buckets.get(Bucket::ForcedImages), synced.unshown), (0, 0));
+        (small.buckets.get(Bucket::ForcedImages), small.unshown > 3 * IMAGE)
+    };
+    assert_eq!(forced(1), (IMAGE, false));
+    assert_eq!(forced(40), (43 * IMAGE, true));
 }
 
 /// An extension asks for the image of a page that it made (`GENERIC_XLOG_FULL_IMAGE`), whatever the settings.
