@@ -21,7 +21,7 @@ use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, Recovery};
 use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::{Effect, Settings};
-use walden_whatif::{Forecast, OpenBase, Question, ReadProgress, predict};
+use walden_whatif::{Forecast, OpenBase, PredictError, Question, ReadProgress, predict};
 
 use crate::arguments::{parse_bound, parse_size};
 use crate::progress::Progress;
@@ -393,7 +393,12 @@ fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
                 ReadProgress::MoreToRead(bytes) => progress.lengthen(bytes),
             }
         }
-    })?;
+    });
+    // What no server of this version would start with.
+    if let Err(PredictError::Setting(error)) = &forecast {
+        crate::wrong_usage(&error.to_string());
+    }
+    let forecast = forecast?;
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
     }

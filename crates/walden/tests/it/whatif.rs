@@ -191,6 +191,12 @@ fn a_forecast_adds_up_and_names_its_assumptions() {
     assert_eq!(all.len(), 4);
     assert_eq!(all[0]["bytes"], predicted["bytes"]);
 
+    // No server starts with fewer than two segments.
+    for option in ["--set", "--sweep"] {
+        let refused = whatif(&[option, "max_wal_size=1MB", wal]);
+        assert!(refused.code == 2 && refused.stderr.contains("max_wal_size"), "{refused:?}");
+    }
+
     // A setting without effect is noted.
     let nothing = forecast(&["--set", "wal_buffers=64MB", wal]);
     assert_eq!(nothing["predictions"][0]["bytes"], nothing["self_check"]["predicted_bytes"]);
