@@ -295,7 +295,8 @@ fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Predi
             if from == crate::level::Level::Minimal {
                 "bulk loads and index builds that minimal does not log are missing"
             } else {
-                "keys of deleted rows, catalog changes"
+                "keys of deleted rows, catalog changes; whole rows of tables with REPLICA IDENTITY FULL only where the trace has \
+                 their row in pg_class"
             }
         ));
     }

@@ -4,7 +4,7 @@
 //! (replica identities) and is estimated. Under `minimal`, changes of files that the transaction itself created are not logged;
 //! small files are logged as full-page images at commit (`smgrDoPendingSyncs`).
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::payload::heap::{
     XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate,
 };
@@ -18,7 +18,9 @@ use walden_format::record::{
 use walden_format::rmgr::info::{btree, heap, heap2, smgr, xact};
 use walden_format::rmgr::rmid;
 use walden_format::transam::FIRST_NORMAL_OID;
-use walden_redo::{PAGE_BYTES, Slot, Touched, reconstruct};
+use walden_format::version::Major;
+use walden_redo::page::{LINE_POINTER_BYTES, PAGE_HEADER_BYTES};
+use walden_redo::{PAGE_BYTES, Page, Slot, Touched, reconstruct};
 
 /// The values of `wal_level` that differ in what they log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -76,7 +78,13 @@ const DATABASE: i32 = DBINFO_BYTES as i32;
 const XINFO: i32 = XINFO_BYTES as i32;
 
 /// How a record that was written under `from` differs under `to`.
-pub fn variant(record: &Record<'_>, touched: &[Touched], from: Level, to: Level) -> Variant {
+pub fn variant(
+    record: &Record<'_>,
+    touched: &[Touched],
+    from: Level,
+    to: Level,
+    identities: &Identities,
+) -> Variant {
     let as_traced = Variant { is_written: true, keeps_data: keeps_data(record, from), ..Variant::default() };
     match (from, to) {
         _ if from == to => as_traced,
@@ -85,7 +93,7 @@ pub fn variant(record: &Record<'_>, touched: &[Touched], from: Level, to: Level)
             if to == Level::Minimal { replica_to_minimal(record, replica) } else { replica }
         }
         (Level::Replica, Level::Minimal) => replica_to_minimal(record, as_traced),
-        (_, Level::Logical) => replica_to_logical(record, touched, as_traced),
+        (_, Level::Logical) => replica_to_logical(record, touched, as_traced, identities),
         // What `minimal` did not log is unknown; everything else is the same.
         _ => Variant { estimated: true, ..as_traced },
     }
@@ -145,7 +153,12 @@ fn logical_to_replica(record: &Record<'_>, touched: &[Touched], as_traced: Varia
     variant
 }
 
-fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Variant) -> Variant {
+fn replica_to_logical(
+    record: &Record<'_>,
+    touched: &[Touched],
+    as_traced: Variant,
+    identities: &Identities,
+) -> Variant {
     let mut variant = as_traced;
     let Some(block) = record.blocks.first() else {
         if record.header.rmid == rmid::XACT
@@ -183,9 +196,21 @@ fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Varia
         return variant;
     }
     variant.keeps_data = kind != heap::DELETE;
+    if identities.is_full(block.relation) && record.header.rmid == rmid::HEAP && kind != heap::INSERT {
+        match old_tuple_bytes(record, touched) {
+            Some(bytes) => {
+                let all = record.main_len + bytes;
+                let longer_header = u32::from(all > 255 && record.main_len <= 255)
+                    * (LONG_DATA_HEADER - SHORT_DATA_HEADER) as u32;
+                variant.fixed += (bytes + longer_header) as i32;
+            }
+            None => variant.estimated = true,
+        }
+    }
     match kind {
+        heap::DELETE if identities.is_full(block.relation) => {}
         heap::DELETE => {
-            // The replica identity is known to the catalog only.
+            // Which columns are the key is known to the catalog only.
             variant.fixed += USUAL_KEY;
             variant.estimated = true;
         }
@@ -237,6 +262,83 @@ fn len_beyond(main: u32, fixed: u32) -> i32 {
 /// Bytes that an update saves by the common prefix and suffix of both tuples; each costs a length of 2 bytes.
 fn bytes_saved(prefix: usize, suffix: usize) -> i32 {
     [prefix, suffix].iter().filter(|len| **len > 0).map(|len| *len as i32 - 2).sum()
+}
+
+/// Bytes of the replica identity of the row that a record updates or deletes, if that is the whole row (`ExtractReplicaIdentity`).
+fn old_tuple_bytes(record: &Record<'_>, touched: &[Touched]) -> Option<u32> {
+    let main = record.main_data();
+    let offset = match record.rmgr_info() & KIND_MASK {
+        heap::DELETE => XlHeapDelete::read(main)?.offset,
+        _ => XlHeapUpdate::read(main)?.old_offset,
+    };
+    // An update to another page has the old one last.
+    let touched = touched.last()?;
+    let page = touched.page.as_deref().or(touched.image.as_deref())?;
+    let tuple = tuple_at(page, offset)?;
+    Some((tuple.len() - TUPLE_HEADER + XlHeapHeader::WIDTH) as u32)
+}
+
+/// The bytes of the tuple at an offset number.
+fn tuple_at(page: &Page, offset: u16) -> Option<&[u8]> {
+    const NORMAL: u32 = 1;
+    if offset == 0 || offset > page.items() {
+        return None;
+    }
+    let pointer = page.u32_at(PAGE_HEADER_BYTES + usize::from(offset - 1) * LINE_POINTER_BYTES);
+    let (at, flags, len) = (pointer as usize & 0x7FFF, pointer >> 15 & 3, (pointer >> 17) as usize);
+    let tuple = page.0.get(at..at + len)?;
+    (flags == NORMAL && len >= TUPLE_HEADER).then_some(tuple)
+}
+
+/// `SizeofHeapTupleHeader`
+const TUPLE_HEADER: usize = 23;
+
+/// Tables with `REPLICA IDENTITY FULL`, as far as pages of `pg_class` in the trace show them.
+#[derive(Debug, Default)]
+pub struct Identities {
+    full: FxHashSet<(u32, u32)>,
+}
+
+impl Identities {
+    /// `pg_class`, in a file of this number until it is rewritten.
+    const PG_CLASS: u32 = 1259;
+    /// Place of `relfilenode` in a row.
+    const FILE: usize = 88;
+
+    fn is_full(&self, table: RelFileLocator) -> bool {
+        self.full.contains(&(table.database, table.relation))
+    }
+
+    /// Reads the rows of `pg_class` on the pages that a record changed.
+    pub fn observe(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        for (block, touched) in record.blocks.iter().zip(touched) {
+            let is_class = block.relation.relation == Self::PG_CLASS && block.fork == Fork::MAIN;
+            let Some(page) = touched.page.as_deref().filter(|_| is_class) else { continue };
+            for row in (1..=page.items()).filter_map(|offset| tuple_at(page, offset)) {
+                self.note(block.relation.database, record.version, row);
+            }
+        }
+    }
+
+    fn note(&mut self, database: u32, version: Major, tuple: &[u8]) {
+        const XMAX: std::ops::Range<usize> = 4..8;
+        const HEADER_BYTES: usize = 22;
+        // `relreplident`; 18 has added `relallfrozen` before it.
+        let identity_at = if version >= Major::V18 { 130 } else { 126 };
+        let row = tuple.get(usize::from(tuple[HEADER_BYTES])..).unwrap_or_default();
+        let (Some(file), Some(identity)) = (row.get(Self::FILE..Self::FILE + 4), row.get(identity_at)) else {
+            return;
+        };
+        // An older version of the row has the transaction that changed it.
+        if tuple[XMAX] != [0; 4] {
+            return;
+        }
+        let table = (database, u32::from_le_bytes([file[0], file[1], file[2], file[3]]));
+        match identity {
+            b'f' => self.full.insert(table),
+            _ => self.full.remove(&table),
+        };
+    }
 }
 
 /// Files created by a transaction in progress, whose changes `minimal` would not log.
@@ -370,6 +472,31 @@ impl Unlogged {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_pg_class_show_the_replica_identity() {
+        const DATABASE: u32 = 5;
+        let table = RelFileLocator { tablespace: 1663, database: DATABASE, relation: 16384 };
+        let row = |identity_at: usize, identity: u8, xmax: u8| {
+            let mut tuple = vec![0; 24 + 140];
+            (tuple[4], tuple[22]) = (xmax, 24);
+            tuple[24 + 88..24 + 92].copy_from_slice(&16384_u32.to_le_bytes());
+            tuple[24 + identity_at] = identity;
+            tuple
+        };
+        for (version, at) in [(Major::V15, 126), (Major::V17, 126), (Major::V18, 130)] {
+            let mut identities = Identities::default();
+            identities.note(DATABASE, version, &row(at, b'd', 0));
+            assert!(!identities.is_full(table));
+            identities.note(DATABASE, version, &row(at, b'f', 0));
+            // The version of the row before `ALTER TABLE`.
+            identities.note(DATABASE, version, &row(at, b'd', 7));
+            assert!(identities.is_full(table), "{version}");
+            identities.note(DATABASE, version, &row(at, b'n', 0));
+            assert!(!identities.is_full(table));
+            identities.note(DATABASE, version, &[0; TUPLE_HEADER]);
+        }
+    }
 
     #[test]
     fn a_commit_has_its_database_for_logical_decoding() {

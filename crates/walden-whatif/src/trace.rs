@@ -27,7 +27,7 @@ use walden_redo::{Observer, Replay};
 
 use crate::buckets::{Bucket, Buckets};
 use crate::images::Compressor;
-use crate::level::{Level, Unlogged, Variant, variant};
+use crate::level::{Identities, Level, Unlogged, Variant, variant};
 use crate::means::{Mean, Means};
 use crate::objects::{Counter, Counts, ObjectChange};
 use crate::outcome::Prediction;
@@ -143,6 +143,7 @@ struct State {
     raw_means: FxHashMap<(RelFileLocator, Fork), Mean>,
     data_means: Means<(u16, u8, RelFileLocator)>,
     unlogged: Unlogged,
+    identities: Identities,
     objects: Counter,
     /// Largest `wal_skip_threshold` of simulations under `minimal`; `None` if there is none.
     skip_threshold: Option<u64>,
@@ -225,6 +226,7 @@ impl Pass {
                 raw_means: FxHashMap::default(),
                 data_means: Means::default(),
                 unlogged: Unlogged::default(),
+                identities: Identities::default(),
                 objects: Counter::default(),
                 skip_threshold,
                 time_cursor: 0,
@@ -359,6 +361,9 @@ impl Observer for State {
         if self.is_counted {
             self.count_record(record, touched);
         }
+        if !self.records_unchanged {
+            self.identities.observe(record, touched);
+        }
     }
 }
 
@@ -366,7 +371,8 @@ impl State {
     /// Computes how the record differs under each level. Under the trace's own that does not depend on the pages.
     fn compute_variants(&mut self, record: &Record<'_>, touched: &[Touched]) {
         for level in &self.distinct_levels {
-            self.variants[*level as usize] = variant(record, touched, self.plan.level, *level);
+            self.variants[*level as usize] =
+                variant(record, touched, self.plan.level, *level, &self.identities);
         }
     }
 
