@@ -4,6 +4,7 @@ use walden_format::lsn::Lsn;
 use walden_format::record::{BlockHeader, BlockRef, RECORD_HEADER, Record, RelFileLocator};
 use walden_format::rmgr::info::heap2;
 use walden_format::rmgr::{ImageClass, rmid};
+use walden_format::transam::FIRST_NORMAL_OID;
 use walden_format::version::Major;
 use walden_redo::compress::Method;
 use walden_redo::page::brin::{BRIN_PAGETYPE_META, BRIN_PAGETYPE_REVMAP, BrinSpecialSpace};
@@ -15,6 +16,12 @@ use super::State;
 use crate::images::{ImageSize, RawImage, is_standard};
 use crate::means::{Mean, Means};
 use crate::outcome::Basis;
+
+/// Bytes of the image of a catalog's page of which nothing is known: those of a new database have 5042 on average (15). Tables that were
+/// loaded have full pages, and are most of such pages in large logs.
+const ASSUMED_CATALOG_IMAGE: u32 = 5 << 10;
+/// By how much more it may be off than other estimates, as a page may be full.
+pub(super) const ASSUMED_CATALOG_ERROR: u64 = 1792;
 
 /// Why a block may have a full-page image.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +54,8 @@ pub(super) struct BlockImage {
     /// Bytes and compression method of the trace's own image.
     pub own: Option<(u32, Option<Method>)>,
     pub raw: Option<RawImage>,
+    /// Whether it is of a catalog, of which neither the page nor an image is known.
+    pub is_assumed_catalog: bool,
     pub sizes: [Option<ImageSize>; 4],
 }
 
@@ -94,7 +103,7 @@ impl State {
             let len = image.uncompressed_len(PAGE_BYTES as u32);
             self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
             let raw = RawImage { len, has_hole: image.hole_len > 0, lsn, basis: Basis::Exact };
-            BlockImage { own: Some(own), raw: Some(raw), sizes: [None; 4] }
+            BlockImage { own: Some(own), raw: Some(raw), is_assumed_catalog: false, sizes: [None; 4] }
         });
         let data = (u32::from(block.data_len), Basis::Exact);
         self.is_without_images &= image_mask == 0 && block.image.is_none();
@@ -193,10 +202,13 @@ impl State {
         let image = state.image.get_or_insert_default();
         let page = touched.page.as_deref();
         let mean = self.raw_means.entry((block.relation, block.fork)).or_default();
+        let is_assumed = image.raw.is_none() && page.is_none() && mean.get().is_none();
+        image.is_assumed_catalog = is_assumed && block.relation.relation < FIRST_NORMAL_OID;
+        let assumed = if image.is_assumed_catalog { ASSUMED_CATALOG_IMAGE } else { PAGE_BYTES as u32 };
         let raw = *image.raw.get_or_insert_with(|| match page {
             Some(page) => RawImage { lsn: state.lsn, ..raw_image_of(record, block, page) },
             None => RawImage {
-                len: mean.get().unwrap_or(PAGE_BYTES as u32),
+                len: mean.get().unwrap_or(assumed),
                 has_hole: true,
                 lsn: state.lsn,
                 basis: Basis::Estimated,

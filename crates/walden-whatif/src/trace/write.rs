@@ -8,7 +8,7 @@ use walden_format::rmgr::rmid;
 use walden_redo::{PAGE_BYTES, Page, PageStore, Slot, Touched};
 
 use super::State;
-use super::block::{Block, Class, data_mean, hint_record_bytes, method_index};
+use super::block::{ASSUMED_CATALOG_ERROR, Block, Class, data_mean, hint_record_bytes, method_index};
 use crate::images::{ImageSize, RawImage};
 use crate::level::{Level, SmallFile};
 use crate::outcome::{Basis, Bucket};
@@ -281,6 +281,9 @@ impl State {
             if stays {
                 plain += i64::from(data);
                 bytes.add_basis(data_basis, data.into());
+            }
+            if image && state.image.as_ref().is_some_and(|image| image.is_assumed_catalog) {
+                simulation.add_unshown(ASSUMED_CATALOG_ERROR);
             }
             if image && let Some(size) = state.size(simulation.settings.wal_compression) {
                 let bucket = match state.class {
