@@ -225,6 +225,14 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
             traced.show(change.name).unwrap_or_else(|| change.before.clone())
         ));
     }
+    let (from, to) = forecast.span;
+    let switches = forecast.survey.switches.iter().filter(|lsn| (from..to).contains(*lsn)).count();
+    if switches > 0 && traced.archive_timeout == 0 {
+        note(format!(
+            "{switches} segments were switched before they were full: on request (pg_switch_wal), it is assumed, which stays; if \
+             archive_timeout did it, --traced archive_timeout=... says so"
+        ));
+    }
     for (settings, prediction) in &forecast.predictions {
         notes.extend(settings_caveats(forecast, settings, prediction));
     }

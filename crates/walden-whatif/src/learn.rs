@@ -296,9 +296,11 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
     };
     let volume = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Volume;
     let segments: Vec<i64> = checkpoints.iter().filter(volume).filter_map(segments_crossed).collect();
-    let furthest = checkpoints.iter().filter_map(segments_crossed).max().unwrap_or(0).max(0) as u64;
+    let distances: Vec<i64> = checkpoints.iter().filter_map(segments_crossed).collect();
+    let furthest = distances.iter().copied().max().unwrap_or(0).max(0) as u64;
     let target = settings.completion_target_milli;
-    match most_frequent(&segments).filter(|segments| *segments > 0) {
+    let usual = most_frequent(&segments).filter(|usual| *usual > 0);
+    match usual.filter(|usual| !is_contradicted(*usual, segments.len(), &distances)) {
         Some(usual) => {
             settings.max_wal_size = roundest_segment_count(usual as u64, target) * size.bytes();
             note(
@@ -315,7 +317,13 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
                 "max_wal_size",
                 show_size(settings.max_wal_size),
                 Origin::Assumed,
-                "no checkpoint in the trace was triggered by volume".into(),
+                match usual {
+                    None => "no checkpoint in the trace was triggered by volume".into(),
+                    Some(usual) => format!(
+                        "{} checkpoints began {usual} segments after the one before, and others later: on request, it seems",
+                        segments.len()
+                    ),
+                },
             );
         }
     }
@@ -325,6 +333,12 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
         Origin::Assumed,
         "no evidence in the trace".into(),
     );
+}
+
+/// Whether too many checkpoints began later than `max_wal_size` allows, if `usual` segments are its distance, as `by_volume` of them seem
+/// to show. A few are late on a busy server.
+fn is_contradicted(usual: i64, by_volume: usize, distances: &[i64]) -> bool {
+    4 * distances.iter().filter(|distance| **distance > usual).count() > by_volume
 }
 
 /// The fewest switches by the clock from which `archive_timeout` is learned.
@@ -341,9 +355,19 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
         .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) as f64 / 1e6))
         .filter(|seconds| *seconds > 0.0)
         .collect();
+    let since_start = seconds_since_start(survey);
+    if seconds.len() < MIN_SWITCHES
+        && let Some(mean) = mean_of_equal(&since_start)
+    {
+        settings.archive_timeout = round_to_usual_archive_timeout(mean);
+        let why = format!("{} segments were switched {mean:.1} s after their start", since_start.len());
+        return Traced::new("archive_timeout", show_seconds(settings.archive_timeout), Origin::Learned, why);
+    }
     if seconds.len() < MIN_SWITCHES {
         let value = settings.show("archive_timeout").unwrap_or_default();
-        let why = "fewer than three segments in a row were switched before they were full".into();
+        let why =
+            "fewer than three segments were switched in a row, or after equal times, before they were full"
+                .into();
         return Traced::new("archive_timeout", value, Origin::Assumed, why);
     }
     // The time of a switch is known as that of the last transaction before it, so that single intervals are too short and too long in
@@ -352,6 +376,24 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
     settings.archive_timeout = round_to_usual_archive_timeout(mean);
     let why = format!("{} segments in a row were switched, {mean:.1} s apart", seconds.len());
     Traced::new("archive_timeout", show_seconds(settings.archive_timeout), Origin::Learned, why)
+}
+
+/// For each switch, the seconds since the segment before was filled or switched, from which the server counts
+/// (`GetLastSegSwitchData`).
+fn seconds_since_start(survey: &Survey) -> Vec<f64> {
+    let size = survey.segment_size;
+    let since_start = |switch: &Lsn| {
+        let start = Lsn(switch.0 - size.offset_of(*switch));
+        Some((survey.time_at(*switch)? - survey.time_at(start)?) as f64 / 1e6)
+    };
+    survey.switches.iter().filter_map(since_start).collect()
+}
+
+/// The mean of times that differ as little as the clock's, if there are enough of them.
+fn mean_of_equal(seconds: &[f64]) -> Option<f64> {
+    let [least, most] = [f64::min, f64::max].map(|of| seconds.iter().copied().reduce(of).unwrap_or(0.0));
+    let is_equal = least >= 1.0 && most <= 1.1 * least + 1.0;
+    (seconds.len() >= MIN_SWITCHES && is_equal).then(|| seconds.iter().sum::<f64>() / seconds.len() as f64)
 }
 
 /// Rounds a mean interval to a value that people set, as it is measured by transactions.
@@ -496,6 +538,23 @@ mod tests {
         assert_eq!(reported("on"), of("on"));
         assert_eq!(reported("off"), of("off"));
         assert_eq!(reported("inprogress-off"), of("on"));
+    }
+
+    #[test]
+    fn a_longer_gap_contradicts_a_distance_by_volume() {
+        assert!(is_contradicted(1, 3, &[1, 1, 2, 1]));
+        assert!(!is_contradicted(1, 3, &[1, 0, 1, 1]));
+        // One of twenty began late.
+        assert!(!is_contradicted(1, 19, &[&[1; 19][..], &[2]].concat()));
+    }
+
+    #[test]
+    fn equal_times_are_of_archive_timeout() {
+        assert_eq!(mean_of_equal(&[20.0, 20.4, 19.6]), Some(20.0));
+        assert_eq!(mean_of_equal(&[20.0, 20.0]), None, "too few");
+        assert_eq!(mean_of_equal(&[20.0, 5.0, 61.0]), None, "an administrator's");
+        assert_eq!(mean_of_equal(&[0.0, 0.0, 0.0]), None, "in a script");
+        assert_eq!(mean_of_equal(&[]), None);
     }
 
     #[test]
