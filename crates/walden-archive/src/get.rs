@@ -35,6 +35,23 @@ pub enum GetError {
         #[source]
         source: ArchiveError,
     },
+    /// The archive is not that of the server which asks: recovery must stop, and not end for a file that is elsewhere.
+    #[error(
+        "cannot get {name} from {location}: expected the archive of system identifier {expected}, as in {}, found that of {found}",
+        control.display()
+    )]
+    OtherCluster {
+        /// The file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+        /// The server's control file.
+        control: PathBuf,
+        /// The server's system identifier.
+        expected: u64,
+        /// The archive's.
+        found: String,
+    },
     /// The file cannot be written: recovery must stop.
     #[error("cannot write {}", path.display())]
     Write {
@@ -58,6 +75,7 @@ impl GetError {
         match self {
             GetError::NotThere { .. } => "not_there",
             GetError::Archive { source, .. } => source.cause(),
+            GetError::OtherCluster { .. } => "other_cluster",
             GetError::Write { .. } => "write",
         }
     }
@@ -66,6 +84,9 @@ impl GetError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             GetError::Archive { source, .. } => source.hint(),
+            GetError::OtherCluster { .. } => Some(
+                "restore_command has to name the archive of the server's own cluster, which after pg_upgrade is a new one; by hand, files of another cluster are fetched outside of a data directory",
+            ),
             GetError::NotThere { .. } | GetError::Write { .. } => None,
         }
     }

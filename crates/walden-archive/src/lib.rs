@@ -35,6 +35,7 @@ pub mod push;
 pub mod recovery;
 pub mod replay;
 pub mod serve;
+pub mod server;
 mod snapshot;
 pub mod source;
 pub mod sources;

@@ -13,12 +13,14 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::object::READ_LIMITS;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushError, PushOptions, push};
+use walden_archive::server::expect_own_archive;
 use walden_archive::store::{Folder, Listed};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_codec::coder::Form;
 use walden_codec::container::Reader;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::rmgr::rmid;
+use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
 use crate::material::{archive, archive_of, complete, expect_all, log, pg_wal, segments};
@@ -206,6 +208,33 @@ fn another_clusters_histories_are_refused() {
             };
         }
         push(&archive, &unknown.join(name), &options).asked.expect("archived");
+    }
+}
+
+/// What another cluster's archive lacks, the server's own may have: "not there" would end recovery.
+#[test]
+fn a_server_gets_nothing_of_another_clusters_archive() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let archive = archive_of(root.path(), &originals[..1]);
+    let own = StreamInfo::of_segment(&originals[0].1).expect("a segment").system_id;
+    let data = root.path().join("data");
+    fs::create_dir_all(data.join("global")).expect("a folder");
+    let targets = [data.join("pg_wal/RECOVERYXLOG"), root.path().join("elsewhere/RECOVERYXLOG")];
+    for system_id in [own, 7] {
+        fs::write(data.join("global/pg_control"), pg_control(system_id)).expect("a file");
+        for name in [&originals[0].0, &originals[1].0, "00000002.history"] {
+            let file = ArchivedFile::parse(name).expect("a name");
+            let expect = |target| expect_own_archive(&archive, file, target);
+            match (expect(&targets[0]), system_id) {
+                (Ok(()), id) if id == own => {}
+                (Err(error @ GetError::OtherCluster { expected: 7, .. }), 7) => {
+                    assert!(error.cause() == "other_cluster" && error.hint().is_some());
+                }
+                (other, _) => panic!("{name}: {other:?}"),
+            }
+            expect(&targets[1]).expect("no data directory");
+        }
     }
 }
 

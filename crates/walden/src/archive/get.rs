@@ -13,6 +13,7 @@ use walden_archive::Archive;
 use walden_archive::get::{self, GetError};
 use walden_archive::name::ArchivedFile;
 use walden_archive::prefetch::{self, PrefetchOptions, Spool};
+use walden_archive::server::expect_own_archive;
 use walden_format::lsn::Timeline;
 use walden_server::signals;
 
@@ -47,7 +48,7 @@ over by a rename.
 
 Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL goes on without it (with --until: the moment cannot be \
 reached); 200 anything else, which makes \
-PostgreSQL stop: it must not take an archive that cannot be read for one that has ended.";
+PostgreSQL stop: it must not take an archive that cannot be read, or another cluster's, for one that has ended.";
 
 /// Get a file back out of the archive
 #[derive(Args, Debug)]
@@ -209,6 +210,7 @@ fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     // By hand, a segment is asked for alone.
     let ahead = if spool.is_of_a_server() { ahead } else { 0 };
     let ArchivedFile::Segment(segment) = file else {
+        expect_own_archive(&archive, file, target)?;
         // The last file that a server asks for when recovery has ended is a history (`writeTimeLineHistory` in `timeline.c`). If recovery
         // was paused before, the process that fetched ahead is gone; another one removes what it has left.
         if ahead > 0 && spool.is_left_over() {
@@ -230,6 +232,7 @@ fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
             return Ok(());
         }
     }
+    expect_own_archive(&archive, file, target)?;
     // What comes next is fetched meanwhile; of a file that is not there, nothing does.
     let got = get::get_after(&archive, file, target, || {
         if !is_ahead {

@@ -17,6 +17,7 @@ walden_testing::tests! {
     servers_of_16_recover_from_the_archive,
     servers_of_17_recover_from_the_archive,
     servers_of_18_recover_from_the_archive,
+    a_server_of_15_does_not_end_recovery_for_another_clusters_archive,
     restore_command_tells_a_missing_file_from_trouble,
     a_configuration_is_written_and_used,
 }
@@ -106,6 +107,43 @@ fn recover_from_the_archive(version: u32) -> Outcome {
     assert_eq!(ranges.as_array().unwrap().len(), 1, "{ranges:#}");
     assert!(ranges[0]["first_segment"].as_str().unwrap().starts_with("00000001"), "{ranges:#}");
     assert!(ranges[0]["last_segment"].as_str().unwrap().starts_with("00000001"), "{ranges:#}");
+    Ok(())
+}
+
+/// A restore_command with a wrong path in it: "not there" would end recovery at once, and promote.
+fn a_server_of_15_does_not_end_recovery_for_another_clusters_archive() -> Outcome {
+    let installation = postgres(15)?;
+    let primary = ClusterBuilder::new(installation.clone()).start().unwrap();
+    let program = program_for(&primary);
+    let (own, other) = (primary.make_folder("own").unwrap(), primary.make_folder("other").unwrap());
+    make_archive(&own);
+    make_archive(&other);
+    let segment = primary.dir().join("00000001000000000000000A");
+    fs::write(&segment, &golden("18.6")["00000001000000000000000A"]).unwrap();
+    assert_eq!(walden(&["archive", "push", "--repo", text(&other), text(&segment)]).code, 0);
+    let push = format!("{} archive push --repo {} %p", program.display(), own.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    primary.start().unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (); SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    let start = |repo: &Path| {
+        let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
+        let settings = [("restore_command", get.as_str()), ("archive_mode", "off")];
+        let builder = ClusterBuilder::new(installation.clone()).copy_of(&backup);
+        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
+        builder.start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+    };
+    let Err(error) = start(&other) else { panic!("recovery has ended") };
+    let error = format!("{error:#}");
+    assert!(error.contains("expected the archive of system identifier"), "{error}");
+    let recovered = start(&own).unwrap();
+    wait_until_promoted(&recovered);
+    recovered.client("postgres").unwrap().batch_execute("SELECT FROM t").unwrap();
     Ok(())
 }
 
