@@ -3,20 +3,22 @@
 //! A backup needs everything from its start on, on its timeline and on all that descend from it. So a single position decides: where
 //! the WAL of the oldest kept backup begins. What lies before it on any timeline is of no use to any of them, and what lies behind it
 //! stays, as do all histories and every pack of which something stays. Backups count only if the archive has the WAL that makes them
-//! consistent.
+//! consistent. The last one that leads to a timeline which is newer than those of all kept backups is kept too, unless the user chose
+//! the position.
 
 mod plan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
-use self::plan::{Choice, Segments};
+use self::plan::{Choice, OnlyWay, Segments};
 use crate::archive::{Archive, ArchiveError};
 use crate::backup::{self, Backup};
 use crate::gaps::{self, Gap};
 use crate::history::History;
+use crate::log::stretches;
 use crate::name::{ArchivedFile, Object, WAL};
 use crate::snapshot::Snapshot;
 
@@ -38,6 +40,16 @@ pub enum Rule {
     OlderThanSegment(SegmentName),
     /// All backups that start at a position or later.
     OlderThanPosition(Lsn),
+}
+
+impl Rule {
+    /// The user named what goes.
+    fn is_explicit(&self) -> bool {
+        match self {
+            Rule::KeepBackups(_) | Rule::KeepSince { .. } => false,
+            Rule::OlderThanBackup(_) | Rule::OlderThanSegment(_) | Rule::OlderThanPosition(_) => true,
+        }
+    }
 }
 
 /// What was removed and what stays.
@@ -145,10 +157,20 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
             false => segments.problem_of(backup),
         })
         .collect();
-    let choice = Choice { backups: &backups, problems: &states, size, newest };
+    let histories = archive.histories()?;
+    let timelines: BTreeSet<Timeline> =
+        objects.keys().map(|object| object.timeline()).chain(histories.keys().copied()).collect();
+    let lines: Vec<_> =
+        timelines.into_iter().map(|timeline| stretches(timeline, histories.get(&timeline))).collect();
+    let choice = Choice { backups: &backups, problems: &states, size, newest, lines: &lines };
     let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
     let first_kept = match choice.first_kept(rule) {
-        Ok(number) => Some(number),
+        Ok(number) => {
+            let ways = choice.only_ways_before(number);
+            pruned.warnings.extend(ways.iter().map(|way| describe_way(way, rule)));
+            let kept = ways.iter().filter(|_| !rule.is_explicit()).map(|way| choice.number(way.backup));
+            Some(kept.fold(number, u64::min))
+        }
         Err(reason) => {
             pruned.warnings.extend(reason.is_alarming.then(|| reason.text.clone()));
             pruned.reason = Some(reason.text);
@@ -163,7 +185,7 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
         let acknowledged = gaps::all_acknowledged(archive)?;
         pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
     }
-    let cuts = Cuts::new(cut, &objects, &archive.histories()?, size);
+    let cuts = Cuts::new(cut, &objects, &histories, size);
     let keys = pruned.divide(&objects, &backups, &cuts, size);
     Ok(Plan { pruned, keys })
 }
@@ -205,6 +227,18 @@ impl Cuts {
     /// Whether an object goes whose last segment has this number.
     fn removes(&self, timeline: Timeline, last: u64) -> bool {
         last < self.earlier.get(&timeline).copied().unwrap_or(self.cut)
+    }
+}
+
+fn describe_way(way: &OnlyWay<'_>, rule: &Rule) -> String {
+    let OnlyWay { timeline, backup: Backup { name, .. } } = way;
+    match rule.is_explicit() {
+        true => format!(
+            "timeline {timeline} cannot be restored to any more: {name} is the last backup that leads to it"
+        ),
+        false => format!(
+            "{name} stays as well, as the last backup that leads to timeline {timeline}, which is newer than those of the kept ones: take a base backup on timeline {timeline}, or give it up by --older-than-backup"
+        ),
     }
 }
 

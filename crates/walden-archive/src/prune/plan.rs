@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::timelines::Stretch;
 
 use super::Rule;
 use crate::backup::{Backup, WalRange};
@@ -114,18 +115,20 @@ pub(super) struct Choice<'a> {
     pub size: SegmentSize,
     /// The last commit that the archive has.
     pub newest: Option<i64>,
+    /// The timelines that have segments or a history, each with those that it descends from before it.
+    pub lines: &'a [Vec<Stretch>],
+}
+
+/// A timeline that is newer than those of all kept backups, and the last backup that leads to it.
+pub(super) struct OnlyWay<'a> {
+    pub timeline: Timeline,
+    pub backup: &'a Backup,
 }
 
 impl<'a> Choice<'a> {
-    /// The number of the first segment that stays.
+    /// The number of the first segment that stays by a rule.
     pub fn first_kept(&self, rule: &Rule) -> Result<u64, Reason> {
-        let counted: Vec<&Backup> = self
-            .backups
-            .iter()
-            .zip(self.problems)
-            .filter(|(_, problem)| problem.is_none())
-            .map(|it| it.0)
-            .collect();
+        let counted = self.counted();
         let kept: Vec<&Backup> = match rule {
             Rule::OlderThanSegment(name) => return self.older_than(&counted, name.number(self.size)),
             Rule::OlderThanPosition(lsn) => {
@@ -145,7 +148,40 @@ impl<'a> Choice<'a> {
         first.ok_or_else(|| Reason::alarming("no backup is kept: nothing is removed".to_owned()))
     }
 
-    fn number(&self, backup: &Backup) -> u64 {
+    fn counted(&self) -> Vec<&'a Backup> {
+        let all = self.backups.iter().zip(self.problems);
+        all.filter(|(_, problem)| problem.is_none()).map(|(backup, _)| backup).collect()
+    }
+
+    /// The timelines to which only backups lead that start before a segment. After a failover, the new primary may write one of them,
+    /// while the old one goes on: that is not for a rule to decide by which backup is the newest.
+    ///
+    /// A timeline that is older than one of a kept backup was left for that.
+    pub fn only_ways_before(&self, cut: u64) -> Vec<OnlyWay<'a>> {
+        let counted = self.counted();
+        let (kept, removed): (Vec<&Backup>, Vec<&Backup>) =
+            counted.into_iter().partition(|backup| self.number(backup) >= cut);
+        let newest_kept =
+            kept.iter().flat_map(|backup| &backup.ranges).map(|range| range.timeline).max().unwrap_or(0);
+        let leads_to = |backup: &Backup, line: &[Stretch]| {
+            backup.ranges.iter().all(|range| {
+                let stretch = line.iter().find(|stretch| stretch.timeline == range.timeline);
+                stretch.is_some_and(|stretch| {
+                    stretch.end.is_none_or(|left_at| range.end.unwrap_or(range.start) <= left_at)
+                })
+            })
+        };
+        let newer = self.lines.iter().filter_map(|line| {
+            let timeline = line.last()?.timeline;
+            let is_cut = timeline > newest_kept && !kept.iter().any(|backup| leads_to(backup, line));
+            let backup = removed.iter().rev().copied().find(|backup| is_cut && leads_to(backup, line))?;
+            Some(OnlyWay { timeline, backup })
+        });
+        newer.collect()
+    }
+
+    /// The number of the segment in which a backup's WAL begins.
+    pub fn number(&self, backup: &Backup) -> u64 {
         self.size.segment_of(backup.start().1)
     }
 

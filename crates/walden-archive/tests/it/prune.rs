@@ -243,6 +243,31 @@ fn backups_on_ancestors_keep_the_way_to_every_later_timeline() {
     expect_all(&archive, &more[11..], "histories");
 }
 
+/// A standby was promoted, and the old primary lives on: which of the two is the cluster, the newest backup does not say.
+#[test]
+fn the_only_way_to_a_newer_timeline_is_kept_unless_it_is_given_up() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    // Timeline 2 left timeline 1 in 0x2E, and the last backup is one of timeline 1.
+    let left = ("00000002.history".to_owned(), b"1\t0/2E80000\tx\n".to_vec());
+    let more = [log(2, 0x2E, 5), vec![left]].concat();
+    push_more(&archive, root.path(), &more);
+    let keep = Rule::KeepBackups(1);
+    let done = applied(&archive, &keep, Vec::new());
+    assert_eq!(done.kept_from, Some(lsn(0x2A, 0).to_string()));
+    assert!(!done.is_good() && done.warnings[0].contains("timeline 2"), "{:?}", done.warnings);
+    expect_all(&archive, &files[10..24], "timeline 1");
+    expect_all(&archive, &more, "timeline 2");
+    // Of what the user named, nothing more is kept.
+    let given_up = planned(&archive, &Rule::OlderThanBackup("backup 32".to_owned()));
+    assert_eq!(given_up.kept_from, Some(lsn(0x32, 0).to_string()));
+    assert!(!given_up.is_good() && given_up.warnings[0].contains("any more"), "{:?}", given_up.warnings);
+    // With a backup of its own, it needs no other one.
+    push_more(&archive, root.path(), &vec![history(2, 0x30, 0x31, commit_time(0x31), "of timeline 2")]);
+    let own = planned(&archive, &keep);
+    assert!(own.is_good() && own.kept_from == Some(lsn(0x30, 0).to_string()), "{own:?}");
+}
+
 /// A backup's folder with a manifest of these ranges.
 fn backup_folder(folder: &Path, system: u64, ranges: &[(u32, Lsn, Lsn)]) -> PathBuf {
     fs::create_dir_all(folder).expect("a folder");

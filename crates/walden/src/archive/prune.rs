@@ -31,10 +31,11 @@ Examples:
 
 Nothing is removed without --apply. Backups of a primary are known by the backup history files in the archive, all others by their \
 backup_manifest. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
-kept backup on stays, on every timeline, and so do all timeline histories.
+kept backup on stays, on every timeline, and so do all timeline histories. The last backup that leads to a timeline newer than those of \
+all kept ones is kept too, with a warning, but by --older-than-backup and --older-than.
 
-Exit status: 0 planned or done; 1 no backup can be relied on, or what is kept has gaps; 2 wrong usage; 3 the archive or a backup could \
-not be read.";
+Exit status: 0 planned or done; 1 no backup can be relied on, what is kept has gaps, or no backup that was to be kept leads to a newer \
+timeline; 2 wrong usage; 3 the archive or a backup could not be read.";
 
 /// Remove WAL that no kept base backup needs
 #[derive(Args, Debug)]
