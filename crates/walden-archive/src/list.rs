@@ -171,7 +171,8 @@ pub struct RestorableRange {
     /// The last segment.
     pub last_segment: String,
     /// Recovery cannot pass a gap: the first segment behind the gap before these, on this timeline or one that it descends from. A base
-    /// backup has to have started there or later. Nothing if there is no gap before these.
+    /// backup has to have started there or later. Nothing if there is no gap before these: the archive begins with them, or on a timeline
+    /// that this one descends from, without a gap in between.
     pub base_backup_from: Option<String>,
     /// The first commit or abort in them, in microseconds since 1970-01-01 00:00:00 UTC. Nothing if there is none, or if it was not
     /// looked for, as with all but the newest of many ranges.
@@ -295,11 +296,14 @@ pub(crate) fn list_objects(
                 let segments = (range.first_segment.as_str(), before.as_str());
                 found.parent_last_commit_time = last_commit_in(archive, objects, segments, size)?;
             }
-            if let (Some(range), Some(first)) = (range, found.restorable.first_mut()) {
-                let is_connected = range.last_segment >= before && first.base_backup_from.is_none();
-                first.base_backup_from = match is_connected {
-                    true => range.base_backup_from.clone(),
-                    false => Some(first.first_segment.clone()),
+            if let Some(first) = found.restorable.first_mut() {
+                // In the segment of the switch, a backup of either timeline can start.
+                let begin = SegmentName::new(timeline, size.segment_of(parent.end), size).to_string();
+                let is_whole = first.first_segment <= begin && first.base_backup_from.is_none();
+                first.base_backup_from = match range {
+                    Some(range) if range.last_segment >= before && is_whole => range.base_backup_from.clone(),
+                    None if is_whole => None,
+                    _ => Some(first.first_segment.clone()),
                 };
             }
         }

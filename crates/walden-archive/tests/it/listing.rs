@@ -171,7 +171,16 @@ fn a_timeline_that_was_pruned_lacks_nothing_at_its_beginning() {
         let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
         assert_eq!(verified.gaps, [], "{cut:X}");
     }
-    assert_eq!(listed(&archive).timelines[1].first_segment, Some(name(2, 0x32).to_string()));
+    let timeline = &listed(&archive).timelines[1];
+    // Base backups of timeline 1 ended before the switch, and their WAL is gone.
+    assert_eq!(timeline.restorable, [range((2, 0x32), (2, 0x38), Some((2, 0x32)))]);
+}
+
+#[test]
+fn an_archive_that_begins_at_a_switch_has_no_gap_before_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &[vec![history(0x2D)], log(2, 0x2D, 4)].concat());
+    assert_eq!(listed(&archive).timelines[0].restorable, [range((2, 0x2D), (2, 0x30), None)]);
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn tree(
     (head, below): (&str, &str),
     depth: usize,
 ) {
-    let (first, lines) = one(timeline, listing.locked);
+    let (first, lines) = one(timeline, listing);
     // Histories only name timelines below their own.
     let is_child = |other: &&TimelineListing| {
         other.parent == Some(timeline.timeline) && other.timeline > timeline.timeline
@@ -139,7 +139,7 @@ fn tree(
 }
 
 /// What is said of a timeline: the first line, and those below it.
-fn one(timeline: &TimelineListing, is_locked: bool) -> (String, Vec<String>) {
+fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     let TimelineListing { timeline: number, segments, .. } = timeline;
     let from = match (timeline.parent, &timeline.begins_at) {
         (Some(parent), Some(at)) => format!(", which left timeline {parent} at {at}"),
@@ -159,8 +159,8 @@ fn one(timeline: &TimelineListing, is_locked: bool) -> (String, Vec<String>) {
         lines.push(format!("goes on to {end}, in parts of the segment that is being written"));
     }
     lines.extend(timeline.gaps.iter().map(super::gaps::line));
-    if !is_locked {
-        restorable(timeline, &mut lines);
+    if !listing.locked {
+        restorable(timeline, listing, &mut lines);
     }
     lines.extend(timeline.restore_points.iter().map(|point| {
         let (name, time) = (harmless(&point.name), time_text(point.time));
@@ -170,29 +170,49 @@ fn one(timeline: &TimelineListing, is_locked: bool) -> (String, Vec<String>) {
 }
 
 /// Which moments of a timeline can be restored to.
-fn restorable(timeline: &TimelineListing, lines: &mut Vec<String>) {
+fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<String>) {
     let ranges = timeline.restorable.iter().filter_map(|range| Some((range, range.commit_times()?)));
     let before = lines.len();
     for (range, times) in ranges {
-        let from = range.base_backup_from.as_deref();
-        let backup = match from {
-            Some(first) => format!("a base backup that started in {first} or later"),
-            None => "the first base backup on".to_owned(),
-        };
+        let from = range.base_backup_from.as_deref().unwrap_or_else(|| first_before(timeline, listing));
         // Behind a gap on the timeline itself, only its own ones count.
-        let is_own = from.and_then(SegmentName::parse).is_some_and(|name| name.timeline == timeline.timeline);
+        let is_own = range
+            .base_backup_from
+            .as_deref()
+            .and_then(SegmentName::parse)
+            .is_some_and(|name| name.timeline == timeline.timeline);
         let limit = match (timeline.parent, &timeline.begins_at) {
             (Some(parent), Some(at)) if !is_own => {
                 format!(" (of timeline {parent}, one that ended before {at})")
             }
             _ => String::new(),
         };
-        lines.push(format!("restorable to any moment {}, from {backup}{limit}", moments(times)));
+        lines.push(format!(
+            "restorable to any moment {}, from a base backup that started in {from} or later{limit}",
+            moments(times)
+        ));
     }
     lines.push(match lines.len() > before {
         true => "(what came with the last commit or abort and after it is reached by the end of WAL, not by a time)".to_owned(),
         false => "no transaction ended in it: no time can be restored to, only the end".to_owned(),
     });
+}
+
+/// The first segment of a log without a gap up to a timeline's first one: its own, or that of a timeline that it descends from.
+fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a str {
+    let (mut timeline, mut first) = (timeline, timeline.first_segment.as_deref().unwrap_or_default());
+    while let Some(parent) = parent_of(timeline, listing).filter(|parent| parent.timeline < timeline.timeline)
+        && let Some(begins) = parent.first_segment.as_deref().filter(|begins| is_before(begins, first))
+    {
+        (timeline, first) = (parent, begins);
+    }
+    first
+}
+
+/// Whether a segment lies before another one, of whatever timelines.
+fn is_before(one: &str, other: &str) -> bool {
+    let position = |name| SegmentName::parse(name).map(|name| (name.log, name.segment));
+    position(one) < position(other)
 }
 
 /// The moments that recovery to a time can reach, by the first and the last commit or abort. It stops only at one that is later than the
@@ -264,11 +284,32 @@ mod tests {
                 timeline(
                     1,
                     None,
-                    vec![range("A1", "A4", (0, 10), None), range("A6", "A8", (20, 30), Some("A6"))],
+                    vec![
+                        range("000000010000000000000001", "000000010000000000000004", (0, 10), None),
+                        range(
+                            "000000010000000000000006",
+                            "000000010000000000000008",
+                            (20, 30),
+                            Some("000000010000000000000006"),
+                        ),
+                    ],
                 ),
-                timeline(2, Some((1, "0/7000000")), vec![range("B7", "B8", (40, 50), Some("A6"))]),
+                timeline(
+                    2,
+                    Some((1, "0/7000000")),
+                    vec![range(
+                        "000000020000000000000007",
+                        "000000020000000000000008",
+                        (40, 50),
+                        Some("000000010000000000000006"),
+                    )],
+                ),
                 timeline(3, Some((2, "0/8000000")), Vec::new()),
-                timeline(4, Some((1, "0/2000000")), vec![range("D2", "D3", (60, 60), None)]),
+                timeline(
+                    4,
+                    Some((1, "0/2000000")),
+                    vec![range("000000040000000000000002", "000000040000000000000003", (60, 60), None)],
+                ),
             ],
             backups: ["000000010000000000000001.00000028", "000000010000000000000006.00000028"]
                 .map(|name| format!("{name}.backup"))
@@ -280,22 +321,22 @@ mod tests {
 /archive: cluster 7, segments of 16.8 MB
 
 Timeline 1
-│ 4 segments in 4 objects, A1 to A8
+│ 4 segments in 4 objects, 000000010000000000000001 to 000000010000000000000008
 │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│ restorable to any moment from 2026-11-20 10:00:00.000000 UTC to before 2026-11-20 10:10:00.000000 UTC, from the first base backup on
-│ restorable to any moment from 2026-11-20 10:20:00.000000 UTC to before 2026-11-20 10:30:00.000000 UTC, from a base backup that started in A6 or later
+│ restorable to any moment from 2026-11-20 10:00:00.000000 UTC to before 2026-11-20 10:10:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later
+│ restorable to any moment from 2026-11-20 10:20:00.000000 UTC to before 2026-11-20 10:30:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later
 │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 ├─ Timeline 2, which left timeline 1 at 0/7000000
-│  │ 4 segments in 4 objects, B7 to B8
+│  │ 4 segments in 4 objects, 000000020000000000000007 to 000000020000000000000008
 │  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│  │ restorable to any moment from 2026-11-20 10:40:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in A6 or later (of timeline 1, one that ended before 0/7000000)
+│  │ restorable to any moment from 2026-11-20 10:40:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later (of timeline 1, one that ended before 0/7000000)
 │  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
 │       no transaction ended in it: no time can be restored to, only the end
 └─ Timeline 4, which left timeline 1 at 0/2000000
-     4 segments in 4 objects, D2 to D3
+     4 segments in 4 objects, 000000040000000000000002 to 000000040000000000000003
      64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-     restorable to any moment before 2026-11-20 11:00:00.000000 UTC, from the first base backup on (of timeline 1, one that ended before 0/2000000)
+     restorable to any moment before 2026-11-20 11:00:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later (of timeline 1, one that ended before 0/2000000)
      (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 
 Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them.
