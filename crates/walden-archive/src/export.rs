@@ -1,17 +1,19 @@
 //! Archived files as plain files in a folder, as PostgreSQL named them.
 //!
 //! A file gets its name when it is whole and durable, and never takes the place of another: what is there with the same content
-//! counts as done, so that an export that was interrupted goes on when it is run again.
+//! counts as done, so that an export that was interrupted goes on when it is run again. Only a segment that was being written when it
+//! was exported is replaced by one with more of the same log.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use walden_format::lsn::{SegmentSize, Timeline};
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::gaps::{self, Acknowledgement, Gap};
@@ -19,6 +21,7 @@ use crate::get::{self, GetError, PackMembers};
 use crate::log::{Log, stretches};
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object;
+use crate::parts;
 use crate::pending;
 use crate::snapshot::Snapshot;
 
@@ -38,6 +41,8 @@ pub struct Selection {
 pub struct Plan {
     /// The files, and the objects that have them; those of one pack follow each other.
     pub files: Vec<(ArchivedFile, Object, u64)>,
+    /// Segments that are being written, of which the archive has parts.
+    pub begun: Vec<SegmentName>,
     /// Segments that are missing among them.
     pub gaps: Vec<Gap>,
     /// Bytes of a segment.
@@ -89,10 +94,12 @@ impl Plan {
         let size = archive.segment_size()?;
         let range = selection.from.unwrap_or(0)..=selection.to.unwrap_or(u64::MAX);
         let is_whole = selection.from.is_none() && selection.to.is_none();
-        let mut plan = Plan { files: Vec::new(), gaps: Vec::new(), size };
+        // Before segments are listed: what is archived meanwhile has no parts any more, and is exported as such.
+        let with_parts = parts::segments(archive)?;
+        let mut plan = Plan { files: Vec::new(), begun: Vec::new(), gaps: Vec::new(), size };
         let timelines = match selection.timeline {
-            Some(timeline) => vec![timeline],
-            None => timelines(archive)?,
+            Some(timeline) => BTreeSet::from([timeline]),
+            None => timelines(archive, &with_parts)?,
         };
         let acknowledged = gaps::all_acknowledged(archive)?;
         let histories = archive.histories()?;
@@ -120,6 +127,7 @@ impl Plan {
                 Some(_) => Log::of(archive, Some(timeline), range.clone())?,
                 None => Log::of_timeline_alone(archive, timeline, range.clone())?,
             };
+            plan.add_begun(&log, &with_parts, &range);
             plan.add_log(&log, if is_whole { None } else { Some(&range) }, &acknowledged);
         }
         Ok(plan)
@@ -133,7 +141,8 @@ impl Plan {
         archive: &Archive,
         recovery: &crate::recovery::Recovery,
     ) -> Result<Plan, ArchiveError> {
-        let mut plan = Plan { files: Vec::new(), gaps: Vec::new(), size: recovery.log.size };
+        let begun = recovery.begun.into_iter().collect();
+        let mut plan = Plan { files: Vec::new(), begun, gaps: Vec::new(), size: recovery.log.size };
         for file in recovery.files() {
             if let ArchivedFile::History(_) = file
                 && let Some((object, bytes)) = archive.find(file)?
@@ -143,6 +152,17 @@ impl Plan {
         }
         plan.add_log(&recovery.log, None, &gaps::all_acknowledged(archive)?);
         Ok(plan)
+    }
+
+    /// Adds the segments of a log that the archive has in parts alone.
+    fn add_begun(&mut self, log: &Log, with_parts: &[SegmentName], range: &RangeInclusive<u64>) {
+        let is_archived = |number| log.segments.iter().any(|segment| segment.number == number);
+        let follows = |name: &&SegmentName| {
+            name.number(self.size).is_some_and(|number| {
+                range.contains(&number) && name.timeline == log.timeline_of(number) && !is_archived(number)
+            })
+        };
+        self.begun.extend(with_parts.iter().filter(follows));
     }
 
     /// Adds segments, and what is missing between them and up to the bounds of a range that was asked for.
@@ -166,16 +186,15 @@ impl Plan {
         let is_segment = |file: &&(ArchivedFile, Object, u64)| {
             matches!(file.0, ArchivedFile::Segment(_) | ArchivedFile::Partial(_))
         };
-        self.files.iter().filter(is_segment).count() as u64
+        (self.files.iter().filter(is_segment).count() + self.begun.len()) as u64
     }
 }
 
-/// All timelines that have segments.
-fn timelines(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
+/// All timelines that have segments or parts of them.
+fn timelines(archive: &Archive, with_parts: &[SegmentName]) -> Result<BTreeSet<Timeline>, ArchiveError> {
     let listed = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
-    let mut timelines: Vec<Timeline> = listed.objects.keys().map(|object| object.timeline()).collect();
-    timelines.dedup();
-    Ok(timelines)
+    let begun = with_parts.iter().map(|name| name.timeline);
+    Ok(listed.objects.keys().map(|object| object.timeline()).chain(begun).collect())
 }
 
 /// Writes files into a folder, which is made if it is not there. `progress` gets the files that are done.
@@ -217,10 +236,16 @@ pub fn export(
             });
         }
     });
-    let (exported, error) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (mut exported, error) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     match error {
         Some(error) => Err(error),
         None => {
+            for &name in &plan.begun {
+                export_begun(archive, name, plan.size, folder, &mut |file, written| {
+                    exported.add(file, written);
+                    progress(exported.written + exported.unchanged);
+                })?;
+            }
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(write)?;
             Ok(exported)
         }
@@ -269,6 +294,31 @@ fn export_object(
     Ok(())
 }
 
+/// Writes what the archive has of a segment that is being written, with zeros behind; `done` as in [`export_object`].
+fn export_begun(
+    archive: &Archive,
+    name: SegmentName,
+    size: SegmentSize,
+    folder: &Path,
+    done: &mut dyn FnMut(ArchivedFile, Option<u64>),
+) -> Result<(), ExportError> {
+    let file = ArchivedFile::Segment(name);
+    let target = folder.join(file.to_string());
+    let failed = |source| GetError::Archive { name: file.to_string(), source };
+    if let Some(bytes) = parts::assemble(archive, name).map_err(failed)? {
+        let mut new = NewFile::create(&target)?;
+        let written = get::write_begun(&bytes, size, &mut new);
+        written.map_err(|source| GetError::Write { path: target, source })?;
+        done(file, new.publish()?);
+        return Ok(());
+    }
+    // Archived since its parts were listed.
+    match archive.find(file).map_err(failed)? {
+        Some((object, bytes)) => export_object(archive, &[(file, object, bytes)], folder, done),
+        None => Ok(()),
+    }
+}
+
 /// Decodes a file, with the reader of the pack that has it if there is one.
 fn decode<'a>(
     archive: &'a Archive,
@@ -303,7 +353,8 @@ fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Res
     io::copy(&mut file, &mut hasher).map_err(write)?;
     match object::hexadecimal(hasher.finalize().as_bytes()) == summary.blake3 {
         true => Ok(file.sync_all().map_err(write).map(|()| true)?),
-        false => Err(ExportError::Conflict(target.to_owned())),
+        // It is compared when the archived content is there.
+        false => Ok(false),
     }
 }
 
@@ -322,7 +373,7 @@ impl NewFile {
         Ok(NewFile { target: target.to_owned(), file, bytes: 0 })
     }
 
-    /// Gives the file its name, unless it has the content of the one that has it; the bytes if it does.
+    /// Gives the file its name, unless it has the content of the one that has it; the bytes if it gets the name.
     fn publish(self) -> Result<Option<u64>, ExportError> {
         let NewFile { target, file, bytes } = self;
         let write = |source| GetError::Write { path: target.clone(), source };
@@ -331,9 +382,13 @@ impl NewFile {
         match pending::publish(file, &target, false) {
             Ok(_) => Ok(Some(bytes)),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-                match is_same(error.file.path(), &target).map_err(write)? {
-                    true => Ok(None),
-                    false => Err(ExportError::Conflict(target.clone())),
+                match compare(&target, error.file.path()).map_err(write)? {
+                    Content::Same => Ok(None),
+                    Content::Beginning => {
+                        pending::publish(error.file, &target, true).map_err(|error| write(error.error))?;
+                        Ok(Some(bytes))
+                    }
+                    Content::Other => Err(ExportError::Conflict(target.clone())),
                 }
             }
             Err(error) => Err(write(error.error).into()),
@@ -353,20 +408,34 @@ impl Write for NewFile {
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
-    if fs::metadata(one)?.len() != fs::metadata(other)?.len() {
-        return Ok(false);
+/// What a file that is there has of a new one.
+enum Content {
+    Same,
+    /// As much of it as had been written when it was exported, and zeros behind.
+    Beginning,
+    Other,
+}
+
+fn compare(old: &Path, new: &Path) -> io::Result<Content> {
+    if fs::metadata(old)?.len() != fs::metadata(new)?.len() {
+        return Ok(Content::Other);
     }
-    let hash = |path: &Path| -> io::Result<blake3::Hash> {
-        let mut hasher = blake3::Hasher::new();
-        let mut file = File::open(path)?;
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            match file.read(&mut buffer)? {
-                0 => return Ok(hasher.finalize()),
-                got => drop(hasher.update(&buffer[..got])),
-            }
+    let (mut old, mut new) = (BufReader::new(File::open(old)?), BufReader::new(File::open(new)?));
+    let mut is_same = true;
+    loop {
+        let (ours, theirs) = (old.fill_buf()?, new.fill_buf()?);
+        let length = ours.len().min(theirs.len());
+        if length == 0 {
+            return Ok(if is_same { Content::Same } else { Content::Beginning });
         }
-    };
-    Ok(hash(one)? == hash(other)?)
+        let (ours, theirs) = (&ours[..length], &theirs[..length]);
+        let same =
+            if is_same { ours.iter().zip(theirs).take_while(|(one, other)| one == other).count() } else { 0 };
+        is_same &= same == length;
+        if ours[same..].iter().any(|&byte| byte != 0) {
+            return Ok(Content::Other);
+        }
+        old.consume(length);
+        new.consume(length);
+    }
 }

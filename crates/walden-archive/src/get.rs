@@ -222,7 +222,8 @@ pub fn get_after(
             }
             if let Some(bytes) = parts::assemble(archive, segment).map_err(failed)? {
                 let size = archive.segment_size().map_err(failed)?;
-                return hand_over_begun(&bytes, size, target).map_err(write);
+                let mut output = Incoming::create(target).map_err(write)?;
+                return write_begun(&bytes, size, &mut output).and_then(|()| output.publish()).map_err(write);
             }
             match archive.find(file).map_err(failed)? {
                 // Archived since its parts were listed, and they are removed.
@@ -257,12 +258,11 @@ impl Write for Output {
 }
 
 /// Writes a segment of which only the first bytes are known, zeros behind them: recovery ends there.
-fn hand_over_begun(bytes: &[u8], size: SegmentSize, target: &Path) -> io::Result<()> {
-    let mut output = Incoming::create(target)?;
-    output.write_all(bytes)?;
+pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(bytes)?;
     let missing = size.bytes().saturating_sub(bytes.len() as u64);
-    io::copy(&mut io::repeat(0).take(missing), &mut output)?;
-    output.publish()
+    io::copy(&mut io::repeat(0).take(missing), out)?;
+    Ok(())
 }
 
 /// Writes the file that an object of so many bytes holds; what was written is worth nothing unless this succeeds.

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use serde::Serialize;
-use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
@@ -17,6 +17,7 @@ use crate::base::BackupStart;
 use crate::get;
 use crate::log::{Ends, Log, LogSegment};
 use crate::name::ArchivedFile;
+use crate::parts;
 
 /// Where recovery starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +49,8 @@ impl From<&BackupStart> for RecoveryStart {
 pub struct Recovery {
     /// The log, from the start to the segment in which recovery stops.
     pub log: Log,
+    /// The segment behind it, if recovery stops in one that is being written, as far as the archive has parts of it.
+    pub begun: Option<SegmentName>,
     /// The last commit or abort that recovery replays, if there is one since the start.
     pub last: Option<TransactionEnd>,
     /// The commit or abort that recovery stops before.
@@ -205,18 +208,29 @@ pub fn recovery_to(
         // The clock may have been set back since: a commit after the moment is one wherever it is.
         reached = ends.first_after(moment)?.unwrap_or(reached);
     }
+    let begun = match missing {
+        None if reached == log.segments.len() => begun_behind(archive, &log)?,
+        _ => None,
+    };
+    let in_begun = begun.as_ref().map(|begun| begun.ends.as_slice()).unwrap_or_default();
+    let is_later = |time| time > moment;
     let stop = match log.segments.get(reached) {
-        Some(segment) => first_end(archive, log.size, segment, |time| time > moment)?,
-        None => (None, None),
+        Some(segment) => first_end(&ends_in(archive, log.size, segment)?, is_later),
+        None => first_end(in_begun, is_later),
     };
     let is_consistent = |lsn: Lsn| consistent_at.is_none_or(|consistent| lsn >= consistent);
     let (before, Some((lsn, time))) = stop else {
-        return Err(unreachable(archive, &log, consistent_at, moment, missing)?);
+        return Err(unreachable(archive, &log, in_begun, start, moment, missing)?);
     };
     if !is_consistent(lsn) {
-        return Err(unreachable(archive, &log, consistent_at, moment, missing)?);
+        return Err(unreachable(archive, &log, in_begun, start, moment, missing)?);
     }
-    let name = |index: usize| log.segments[index].name.to_string();
+    let name = |index: usize| match (log.segments.get(index), &begun) {
+        (Some(segment), _) => segment.name.to_string(),
+        (None, Some(begun)) => begun.name.to_string(),
+        // Whatever stops recovery is in one of these.
+        (None, None) => String::new(),
+    };
     let end = |index, (lsn, time): (Lsn, i64)| TransactionEnd {
         segment: name(index),
         lsn: Some(lsn.to_string()),
@@ -231,20 +245,35 @@ pub fn recovery_to(
             None => None,
         },
     };
-    if let (None, RecoveryStart::Backup { start, .. }) = (&last, start)
-        && let Some(begun) = ends.first_checkpoint(start, reached)?.filter(|&begun| moment < begun)
+    if let (None, RecoveryStart::Backup { start: position, .. }) = (&last, start)
+        && ends.first_checkpoint(position, reached)?.is_some_and(|begun| moment < begun)
     {
         // A backup has all that was committed before it began: PostgreSQL would stop, at a later state than was asked for.
-        let latest = match ends.last_known(log.segments.len())? {
-            Some(last) => ends.of(last)?.map(|(_, time)| time),
-            None => None,
-        };
-        let ends_at = log_end(archive, &log, missing)?;
-        return Err(RecoveryError::Unreachable { moment, earliest: Some(begun), latest, ends_at });
+        return Err(unreachable(archive, &log, in_begun, start, moment, missing)?);
     }
     let stop = end(reached, (lsn, time));
     log.segments.truncate(reached + 1);
-    Ok(Recovery { log, last, stop })
+    Ok(Recovery { log, begun: begun.map(|begun| begun.name), last, stop })
+}
+
+/// A segment that is being written, as far as the archive has parts of it.
+struct Begun {
+    name: SegmentName,
+    ends: Vec<(Lsn, i64)>,
+}
+
+/// The segment behind the last one of a log, if the archive has parts of it.
+fn begun_behind(archive: &Archive, log: &Log) -> Result<Option<Begun>, RecoveryError> {
+    let Some(name) = log
+        .segments
+        .last()
+        .map(|last| last.number + 1)
+        .map(|number| SegmentName::new(log.timeline_of(number), number, log.size))
+    else {
+        return Ok(None);
+    };
+    let content = parts::assemble(archive, name)?;
+    Ok(content.map(|content| Begun { name, ends: ends_of(&content, name, log.size) }))
 }
 
 /// The log from the start on; its first segment is the one that recovery starts with.
@@ -296,35 +325,60 @@ pub(crate) fn check_timelines(log: &Log, start: RecoveryStart) -> Result<(), Rec
     }
 }
 
-/// Says which moments can be reached instead.
+/// Says which moments can be reached instead; `in_begun` are the ends of transactions behind the log's last segment.
 fn unreachable(
     archive: &Archive,
     log: &Log,
-    consistent_at: Option<Lsn>,
+    in_begun: &[(Lsn, i64)],
+    start: RecoveryStart,
     moment: i64,
     missing: Option<SegmentName>,
 ) -> Result<RecoveryError, RecoveryError> {
     let mut ends = Ends::new(archive, &log.segments);
-    let mut latest = None;
-    if let Some(last) = ends.last_known(log.segments.len())? {
-        latest = ends.of(last)?.map(|(_, time)| time);
-    }
-    let consistent_in = consistent_at.map_or(0, |lsn| log.size.segment_of(lsn));
-    let mut earliest = None;
-    for (index, segment) in log.segments.iter().enumerate() {
-        if segment.number < consistent_in || ends.of(index)?.is_none() {
-            continue;
-        }
-        earliest = match consistent_at.filter(|_| segment.number == consistent_in) {
-            // A moment is reached by stopping before an end behind the consistent position, so an earlier end is one.
-            Some(consistent) => last_end_before(archive, log, segment, consistent)?,
-            None => ends.of(index)?.map(|(first, _)| first),
-        };
-        if earliest.is_some() {
-            break;
-        }
-    }
+    let latest = match (in_begun.last(), ends.last_known(log.segments.len())?) {
+        (Some((_, time)), _) => Some(*time),
+        (None, Some(last)) => ends.of(last)?.map(|(_, time)| time),
+        (None, None) => None,
+    };
+    let earliest = earliest(archive, log, &mut ends, start)?;
     Ok(RecoveryError::Unreachable { moment, earliest, latest, ends_at: log_end(archive, log, missing)? })
+}
+
+/// The first moment that can be reached from a start.
+///
+/// Recovery must not stop before the position at which a backup is consistent, so a moment before an end of a transaction that comes
+/// before that cannot be reached. Without such an end, all moments since the backup's checkpoint can: the backup has what was committed
+/// before.
+fn earliest(
+    archive: &Archive,
+    log: &Log,
+    ends: &mut Ends<'_>,
+    start: RecoveryStart,
+) -> Result<Option<i64>, RecoveryError> {
+    if let RecoveryStart::Backup { start, end, .. } = start {
+        let consistent = end.unwrap_or(start);
+        let segments =
+            log.segments.partition_point(|segment| segment.number <= log.size.segment_of(consistent));
+        for index in (0..segments).rev() {
+            if ends.of(index)?.is_none() {
+                continue;
+            }
+            let all = ends_in(archive, log.size, &log.segments[index])?;
+            let is_replayed_before = |(lsn, _): &&(Lsn, i64)| (start..consistent).contains(lsn);
+            if let Some((_, time)) = all.iter().rev().find(is_replayed_before) {
+                return Ok(Some(*time));
+            }
+        }
+        if let Some(begun) = ends.first_checkpoint(start, log.segments.len())? {
+            return Ok(Some(begun));
+        }
+    }
+    for index in 0..log.segments.len() {
+        if let Some((first, _)) = ends.of(index)? {
+            return Ok(Some(first));
+        }
+    }
+    Ok(None)
 }
 
 fn log_end(archive: &Archive, log: &Log, missing: Option<SegmentName>) -> Result<LogEnd, RecoveryError> {
@@ -336,37 +390,19 @@ fn log_end(archive: &Archive, log: &Log, missing: Option<SegmentName>) -> Result
     Ok(partial.map_or(LogEnd::Nothing, |partial| LogEnd::Partial(partial.to_string())))
 }
 
-/// The time of the last transaction end before a position; else of the first one behind it.
-fn last_end_before(
-    archive: &Archive,
-    log: &Log,
-    segment: &LogSegment,
-    position: Lsn,
-) -> Result<Option<i64>, RecoveryError> {
-    let all = ends_in(archive, log.size, segment)?;
-    let before = all.iter().rev().find(|(lsn, _)| *lsn < position);
-    Ok(before.or(all.first()).map(|(_, time)| *time))
-}
-
 type Found = (Option<(Lsn, i64)>, Option<(Lsn, i64)>);
 
-/// The first end of a transaction in a segment whose time is as wanted, and the one before it.
-fn first_end(
-    archive: &Archive,
-    size: walden_format::lsn::SegmentSize,
-    segment: &LogSegment,
-    is_wanted: impl Fn(i64) -> bool,
-) -> Result<Found, RecoveryError> {
-    let all = ends_in(archive, size, segment)?;
+/// The first end of a transaction whose time is as wanted, and the one before it.
+fn first_end(all: &[(Lsn, i64)], is_wanted: impl Fn(i64) -> bool) -> Found {
     let at = all.iter().position(|(_, time)| is_wanted(*time));
     let before = at.and_then(|at| at.checked_sub(1)).and_then(|before| all.get(before));
-    Ok((before.copied(), at.and_then(|at| all.get(at)).copied()))
+    (before.copied(), at.and_then(|at| all.get(at)).copied())
 }
 
 /// The ends of transactions in a segment: where their records start, and when they were.
 fn ends_in(
     archive: &Archive,
-    size: walden_format::lsn::SegmentSize,
+    size: SegmentSize,
     segment: &LogSegment,
 ) -> Result<Vec<(Lsn, i64)>, RecoveryError> {
     let content = get::with_object(archive, segment.file(), |object, bytes| {
@@ -375,13 +411,18 @@ fn ends_in(
         Ok(content)
     })?;
     let content = content.ok_or_else(|| RecoveryError::Gone(segment.name.to_string()))?;
+    Ok(ends_of(&content, segment.name, size))
+}
+
+/// The same of a segment's content, or of its beginning.
+fn ends_of(content: &[u8], name: SegmentName, size: SegmentSize) -> Vec<(Lsn, i64)> {
     let mut visitor = TransactionEnds(Vec::new());
-    if let (Ok(info), Some(start)) = (StreamInfo::of_segment(&content), segment.name.start(size)) {
-        let info = StreamInfo { timeline: segment.name.timeline, ..info };
+    if let (Ok(info), Some(start)) = (StreamInfo::of_segment(content), name.start(size)) {
+        let info = StreamInfo { timeline: name.timeline, ..info };
         // What the log has behind damage, recovery does not reach either.
-        let _ = Decoder::new(info, start, start.plus(size.bytes())).push(&content, &mut visitor);
+        let _ = Decoder::new(info, start, start.plus(size.bytes())).push(content, &mut visitor);
     }
-    Ok(visitor.0)
+    visitor.0
 }
 
 struct TransactionEnds(Vec<(Lsn, i64)>);
@@ -402,6 +443,8 @@ impl Recovery {
     pub fn files(&self) -> Vec<ArchivedFile> {
         let timelines =
             self.log.stretches.iter().map(|stretch| stretch.timeline).filter(|&timeline| timeline > 1);
-        timelines.map(ArchivedFile::History).chain(self.log.segments.iter().map(LogSegment::file)).collect()
+        let segments = self.log.segments.iter().map(LogSegment::file);
+        let begun = self.begun.map(ArchivedFile::Segment);
+        timelines.map(ArchivedFile::History).chain(segments).chain(begun).collect()
     }
 }

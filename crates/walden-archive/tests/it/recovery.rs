@@ -3,10 +3,15 @@
 use std::path::Path;
 
 use walden_archive::Archive;
+use walden_archive::export::{ExportError, Plan, Selection, export};
 use walden_archive::log::Log;
 use walden_archive::name::ArchivedFile;
+use walden_archive::parts::{self, Part};
 use walden_archive::recovery::{LogEnd, Recovery, RecoveryError, RecoveryStart, recovery_to};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_testing::writer::LogWriter;
 
 use crate::material::{archive_of, commit_time, log, pg_wal, push_all};
 
@@ -120,4 +125,83 @@ fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
         matches!(error, RecoveryError::OtherTimeline { followed: 1, timeline: 2, left_at: None, .. }),
         "{error}"
     );
+}
+
+/// Whatever is wrong with the moment that was asked for, the moments that can be reached are the same: from the backup's checkpoint on.
+#[test]
+fn the_moments_that_can_be_reached_begin_at_the_backups_checkpoint() {
+    let root = tempfile::tempdir().expect("a folder");
+    let begun = commit_time(0x20) - 3_600_000_000;
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    (writer.start, writer.previous) = (Lsn(0x20 << 20), Lsn((0x20 << 20) - 32));
+    let mut checkpoint = [0; 88];
+    checkpoint[64..72].copy_from_slice(&(begun / 1_000_000).to_le_bytes());
+    let at = writer.main_data(rmid::XLOG, 0x10, &checkpoint);
+    writer.switch();
+    let first = (name(1, 0x20).to_string(), writer.bytes);
+    let archive = archive_of(root.path(), &[vec![first], log(1, 0x21, 4)].concat());
+    let consistent = Lsn(0x21 << 20);
+    let start =
+        |end| RecoveryStart::Backup { start: at, timeline: Some(1), end: Some(end), end_timeline: Some(1) };
+    let reachable = |end, moment| match recovery_to(&archive, start(end), None, moment) {
+        Err(RecoveryError::Unreachable { earliest, latest, .. }) => Some((earliest, latest)),
+        Err(error) => panic!("{error}"),
+        Ok(_) => None,
+    };
+    let last = commit_time(0x24);
+    let expected = Some((Some(begun), Some(last)));
+    assert_eq!([begun - 1, last].map(|moment| reachable(consistent, moment)), [expected, expected]);
+    assert_eq!([begun, last - 1].map(|moment| reachable(consistent, moment)), [None, None]);
+    // A commit before the backup is consistent is the first one.
+    let (late, first) = (Lsn(0x23 << 20), commit_time(0x22));
+    let expected = Some((Some(first), Some(last)));
+    assert_eq!([begun, first - 1, last].map(|moment| reachable(late, moment)), [expected; 3]);
+    assert_eq!([first, last - 1].map(|moment| reachable(late, moment)), [None, None]);
+}
+
+/// With `receive --ack-after archive`, these have commits that were acknowledged.
+#[test]
+fn parts_of_the_segment_that_is_being_written_are_exported() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 0x20, 3);
+    let archive = archive_of(root.path(), &files[..2]);
+    let (segment, content) = (name(1, 0x22), &files[2].1);
+    // The last record is the switch: what is written ends with it.
+    let written = content.iter().rposition(|&byte| byte != 0).expect("bytes") + 1;
+    let store = |start: usize, end: usize| {
+        let part = Part { segment, start: start as u32, end: end as u32 };
+        parts::store(&archive, part, &content[start..end]).expect("stored");
+    };
+    let folder = root.path().join("plain");
+    let run = |plan: &Plan| export(&archive, plan, &folder, 2, &|_| {});
+    let all = Selection { timeline: None, from: None, to: None };
+    let plan = |selection: &Selection| Plan::of(&archive, selection).expect("a plan");
+    let exported = || std::fs::read(folder.join(segment.to_string())).expect("a file");
+    store(0, 4096);
+    for timeline in [None, Some(1)] {
+        assert_eq!(plan(&Selection { timeline, ..all }).begun, [segment]);
+    }
+    assert_eq!(plan(&Selection { to: Some(0x21), ..all }).begun, []);
+    assert_eq!(run(&plan(&all)).expect("exported").written, 3);
+    assert!(exported()[..4096] == content[..4096] && exported()[4096..].iter().all(|&byte| byte == 0));
+    // More of it takes its place, and then all of it.
+    store(4096, written);
+    let done = run(&plan(&all)).expect("exported");
+    assert!((done.written, done.unchanged) == (1, 2) && exported() == *content);
+    // Recovery to a moment before its commit stops there.
+    let found = recover(&archive, None, 0x20, 0x21).expect("a recovery");
+    assert_eq!((found.begun, found.stop.segment.clone()), (Some(segment), segment.to_string()));
+    assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(segment)));
+    assert_eq!(run(&Plan::of_recovery(&archive, &found).expect("a plan")).expect("exported").unchanged, 3);
+    let error = recover(&archive, None, 0x20, 0x22).expect_err("behind the last commit");
+    assert!(
+        matches!(error, RecoveryError::Unreachable { latest, .. } if latest == Some(commit_time(0x22))),
+        "{error}"
+    );
+    push_more(&archive, root.path(), &files[2..]);
+    assert_eq!(plan(&all).begun, []);
+    // Other content is never replaced.
+    std::fs::write(folder.join(segment.to_string()), vec![1; content.len()]).expect("a file");
+    assert!(matches!(run(&plan(&all)), Err(ExportError::Conflict(_))));
 }

@@ -227,7 +227,8 @@ fn number_of(archive: &Archive, position: Position) -> Result<u64> {
 
 fn write_files(archive: &Archive, plan: &Plan, folder: &Path, threads: usize) -> Result<Exported> {
     let size = plan.size.bytes();
-    let bar = Mutex::new((Progress::bytes("exporting", plan.files.len() as u64 * size), 0));
+    let files = plan.files.len() + plan.begun.len();
+    let bar = Mutex::new((Progress::bytes("exporting", files as u64 * size), 0));
     let exported = export::export(archive, plan, folder, threads, &|done| {
         let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let more = done.saturating_sub(bar.1) * size;
@@ -244,13 +245,15 @@ fn write_files(archive: &Archive, plan: &Plan, folder: &Path, threads: usize) ->
 fn document(plan: &Plan, exported: &Exported, folder: &Path) -> Value {
     let names =
         |file: &(ArchivedFile, _, _)| matches!(file.0, ArchivedFile::Segment(_)).then(|| file.0.to_string());
-    let segments: Vec<String> = plan.files.iter().filter_map(names).collect();
+    let begun = || plan.begun.iter().map(ToString::to_string);
+    let segments: Vec<String> = plan.files.iter().filter_map(names).chain(begun()).collect();
     json!({
         "folder": folder.display().to_string(),
-        "files": plan.files.len(),
+        "files": plan.files.len() + plan.begun.len(),
         "segments": exported.segments,
         "first_segment": segments.first(),
         "last_segment": segments.last(),
+        "begun_segments": begun().collect::<Vec<String>>(),
         "written": exported.written,
         "unchanged": exported.unchanged,
         "written_bytes": exported.written_bytes,
@@ -263,13 +266,21 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
     let _ = writeln!(
         text,
         "{} files in {}, {} of them segments: {} written ({}), {} were there",
-        plan.files.len(),
+        plan.files.len() + plan.begun.len(),
         folder.display(),
         exported.segments,
         exported.written,
         units::bytes(exported.written_bytes),
         exported.unchanged
     );
+    for begun in &plan.begun {
+        let _ = writeln!(text, "{begun} is being written: what the archive has of it, with zeros behind");
+    }
+    if plan.segments() == 0 {
+        text.push_str(
+            "The archive has no segments there; walden archive list shows timelines and their segments.\n",
+        );
+    }
     for gap in &plan.gaps {
         let _ = writeln!(text, "{}", super::gaps::line(gap));
     }
