@@ -9,7 +9,7 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use crate::documents;
 use crate::encryption::{Encrypted, Encryption, KeyOptions};
 use crate::history::History;
-use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, folder_of};
+use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, folder_of};
 use crate::object::{self, ObjectError};
 use crate::store::{Cause, Created, Listed, Store, StoreError};
 
@@ -53,6 +53,9 @@ pub enum ArchiveError {
     /// There is no archive at the place.
     #[error("cannot find an archive in {0}: expected {IDENTITY} there, found none")]
     Missing(String),
+    /// The archive was made, and has nothing in it that says whose it is.
+    #[error("nothing was archived yet in {0}")]
+    Empty(String),
     /// It has no segments where some are wanted.
     #[error(
         "cannot find segments in {location}: expected some along timeline {timeline} in the range, found none"
@@ -138,6 +141,7 @@ impl ArchiveError {
             }
             ArchiveError::Object(_) => "damaged_object",
             ArchiveError::Missing(_) => "no_archive",
+            ArchiveError::Empty(_) => "nothing_archived",
             ArchiveError::Identity { .. } => "damaged_identity",
             ArchiveError::OtherCluster { .. } => "other_cluster",
             ArchiveError::OtherSegmentSize { .. } => "other_segment_size",
@@ -179,6 +183,7 @@ impl ArchiveError {
             ArchiveError::Missing(_) => Some(
                 "mount the file system if it is not mounted, or check the path or URL; a new archive is made by walden archive init, once, and never by what archives",
             ),
+            ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some("restore the object from another copy of the archive"),
             ArchiveError::OtherCluster { .. } => {
@@ -266,8 +271,7 @@ impl Archive {
     pub fn claim(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
         let own = Identity::of(system_id, segment_size);
         let identity = match self.identity() {
-            Err(ArchiveError::Missing(location)) => {
-                self.expect_founded(location)?;
+            Err(ArchiveError::Empty(_)) => {
                 let encryption = self.store.recipient()?.map(|recipient| Encryption { recipient });
                 let own = Identity { encryption, ..own.clone() };
                 let json = serde_json::to_vec_pretty(&own).unwrap_or_default();
@@ -294,7 +298,7 @@ impl Archive {
     /// [`ArchiveError::OtherCluster`], and the store's.
     pub fn expect_cluster(&self, system_id: u64) -> Result<(), ArchiveError> {
         match self.identity() {
-            Err(ArchiveError::Missing(location)) => self.expect_founded(location),
+            Err(ArchiveError::Empty(_)) => Ok(()),
             other => self.compare_cluster(other?, system_id),
         }
     }
@@ -310,17 +314,30 @@ impl Archive {
     /// Which cluster's archive it is.
     ///
     /// # Errors
-    /// [`ArchiveError::Missing`] if nothing was archived yet, and the store's.
+    /// [`ArchiveError::Empty`] if nothing was archived yet, [`ArchiveError::Missing`] in a place that has no archive, and the store's.
     pub fn identity(&self) -> Result<&Identity, ArchiveError> {
         if let Some(identity) = self.identity.get() {
             return Ok(identity);
         }
         let location = || self.store.location().to_owned();
-        let json = match self.store.read(IDENTITY) {
-            Err(error) if error.cause == Cause::NotFound => return Err(ArchiveError::Missing(location())),
-            other => other?,
+        let read = || match self.store.read(IDENTITY) {
+            Err(error) if error.cause == Cause::NotFound => Ok(None),
+            other => other.map(Some),
         };
         let problem = |problem: String| ArchiveError::Identity { location: location(), problem };
+        let json = match read()? {
+            Some(json) => json,
+            None => {
+                self.expect_founded(location())?;
+                let mut is_empty = true;
+                self.store.list(WAL, &mut |_| is_empty = false)?;
+                if is_empty {
+                    return Err(ArchiveError::Empty(location()));
+                }
+                // It is stored before anything else, since then perhaps, or it is lost.
+                read()?.ok_or_else(|| problem("expected it beside segments, found none".to_owned()))?
+            }
+        };
         let identity: Identity = serde_json::from_slice(&json).map_err(|error| problem(error.to_string()))?;
         if identity.walden_archive > LAYOUT_VERSION {
             let found = identity.walden_archive;
@@ -354,7 +371,7 @@ impl Archive {
     pub fn expect_archive(&self) -> Result<(), ArchiveError> {
         match self.identity() {
             // Set up, and nothing was pushed yet.
-            Err(ArchiveError::Missing(location)) => self.expect_founded(location),
+            Err(ArchiveError::Empty(_)) => Ok(()),
             other => other.map(drop),
         }
     }

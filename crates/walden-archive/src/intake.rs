@@ -88,6 +88,7 @@ fn is_final(error: &ArchiveError) -> bool {
         ArchiveError::Store(_)
             | ArchiveError::Object(ObjectError::Store(_))
             | ArchiveError::Missing(_)
+            | ArchiveError::Empty(_)
             | ArchiveError::Identity { .. }
     )
 }
@@ -105,7 +106,7 @@ impl Intake {
     ) -> Result<Intake, ArchiveError> {
         let limit = match archive.identity() {
             Ok(identity) => identity.segment_bytes,
-            Err(ArchiveError::Missing(_)) => MAX_OBJECT_BYTES,
+            Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => MAX_OBJECT_BYTES,
             Err(error) => return Err(error),
         };
         let pusher = Pusher::new(archive.clone(), options.clone(), histories);

@@ -211,7 +211,7 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
 /// [`ArchiveError::Missing`] in a place that has no archive, where nothing is known of what is archived, and as [`list`].
 pub fn list_if_any(archive: &Archive, options: ListOptions) -> Result<Option<Listing>, ArchiveError> {
     match list(archive, options) {
-        Err(ArchiveError::Missing(_)) => archive.expect_archive().map(|()| None),
+        Err(ArchiveError::Empty(_)) => Ok(None),
         other => other.map(Some),
     }
 }
@@ -328,7 +328,7 @@ pub(crate) fn list_objects(
 /// The store's.
 pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveError> {
     match archive.identity() {
-        Err(ArchiveError::Missing(_)) => return Ok(None),
+        Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => return Ok(None),
         other => other?,
     };
     let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;

@@ -13,10 +13,11 @@ use walden_archive::object::{self, Content};
 use walden_archive::pack::{PackOptions, Packed, pack};
 use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
 use walden_archive::push::{PushError, PushOptions, push};
+use walden_archive::store::Folder;
 use walden_archive::verify::{VerifyOptions, verify};
 
 use crate::material::{
-    archive, archive_of, commit_time, expect_all, leftovers, log, pg_wal, push_all, stored,
+    archive, archive_of, commit_time, complete, expect_all, leftovers, log, pg_wal, push_all, stored,
 };
 
 fn options(segments: u64, keep: u64) -> PackOptions {
@@ -299,8 +300,17 @@ fn two_at_once_and_servers_that_push_do_not_disturb_each_other() {
 #[test]
 fn an_archive_that_is_not_there_is_none_to_pack() {
     let root = tempfile::tempdir().expect("a folder");
-    let missing = pack(&archive(root.path()), &PackOptions::default(), &|_, _| {});
+    let nowhere = Archive::new(Box::new(Folder::new(root.path().join("archive"))));
+    let run = |archive: &Archive| pack(archive, &PackOptions::default(), &|_, _| {});
+    let missing = run(&nowhere);
     assert!(matches!(missing, Err(ArchiveError::Missing(_))), "{missing:?}");
+    let made = archive(root.path());
+    assert!(matches!(run(&made), Err(ArchiveError::Empty(_))));
+    // What says whose it is was lost, and not what it is about.
+    push_all(&made, &pg_wal(root.path(), &complete()), &complete());
+    fs::remove_file(root.path().join("archive/archive.json")).expect("a file");
+    let lost = run(&archive(root.path()));
+    assert!(matches!(lost, Err(ArchiveError::Identity { .. })), "{lost:?}");
 }
 
 /// Lists and searches by time rely on summaries, which checksums of what is stored say nothing of.

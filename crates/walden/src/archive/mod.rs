@@ -30,6 +30,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use walden_archive::archive::ArchiveError;
+
+use crate::{FOUND, output};
 
 pub use get::{PREFETCH_FAILED, TROUBLE};
 pub use log::{Entry, Log, LogOptions};
@@ -92,7 +95,24 @@ enum ArchiveCommand {
 
 /// Runs `walden archive`.
 pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
-    match &args.command {
+    let result = run_command(&args.command);
+    let Err(error) = &result else { return result };
+    let Some(ArchiveError::Empty(_)) = error.downcast_ref() else { return result };
+    // Nothing is wrong with an archive that was just made.
+    let status = match &args.command {
+        ArchiveCommand::List(_)
+        | ArchiveCommand::Pack(_)
+        | ArchiveCommand::Prune(_)
+        | ArchiveCommand::Verify(_) => ExitCode::SUCCESS,
+        ArchiveCommand::Export(_) => ExitCode::from(FOUND),
+        _ => return result,
+    };
+    output::tell(&error.to_string());
+    Ok(status)
+}
+
+fn run_command(command: &ArchiveCommand) -> Result<ExitCode> {
+    match command {
         ArchiveCommand::Check(args) => check::run(args),
         ArchiveCommand::Init(args) => init::run(args),
         #[cfg(feature = "encryption")]
