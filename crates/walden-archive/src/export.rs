@@ -17,7 +17,7 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::gaps::{self, Acknowledgement, Gap};
-use crate::get::{self, GetError, PackMembers};
+use crate::get::{self, GetError, Output, PackMembers};
 use crate::log::{Log, stretches};
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object;
@@ -282,12 +282,15 @@ fn export_object(
         }
         let new = get::with_listed_object(archive, file, (object, bytes), |object, bytes| {
             // A file that cannot be written is no trouble of the archive's.
-            let mut new = match NewFile::create(&target) {
-                Ok(new) => new,
+            let mut output = match NewFile::create(&target) {
+                Ok(file) => Output { file, failure: None },
                 Err(error) => return Ok(Err(error)),
             };
-            decode(archive, (file, object, bytes), &mut members, &mut new)?;
-            Ok(Ok(new))
+            let decoded = decode(archive, (file, object, bytes), &mut members, &mut output);
+            match output.failure {
+                Some(source) => Ok(Err(GetError::Write { path: target.clone(), source }.into())),
+                None => decoded.map(|()| Ok(output.file)),
+            }
         });
         done(file, new.map_err(failed)??.publish()?);
     }
@@ -324,7 +327,7 @@ fn decode<'a>(
     archive: &'a Archive,
     (file, object, bytes): (ArchivedFile, Object, u64),
     members: &mut Option<PackMembers<'a>>,
-    out: &mut NewFile,
+    out: &mut dyn Write,
 ) -> Result<(), ArchiveError> {
     let (Object::Pack(pack), ArchivedFile::Segment(segment)) = (object, file) else {
         return get::decode(archive, file, object, bytes, out);

@@ -236,12 +236,12 @@ pub fn get_after(
 }
 
 /// A file that is written, and what kept it from being so: decoders pass on a copy that they say more about.
-struct Output {
-    file: Incoming,
-    failure: Option<io::Error>,
+pub(crate) struct Output<W> {
+    pub file: W,
+    pub failure: Option<io::Error>,
 }
 
-impl Write for Output {
+impl<W: Write> Write for Output<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes).map_err(|error| {
             let kind = error.kind();

@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use tempfile::NamedTempFile;
 use walden_archive::against::AgainstError;
 use walden_archive::archive::ArchiveError;
+use walden_archive::export::ExportError;
 use walden_archive::pending::{self, folder_of};
 use walden_archive::recovery::RecoveryError;
 use walden_archive::store::StoreError;
@@ -305,6 +306,9 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
 
 fn hint_of_archive(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     if let Some(error) = cause.downcast_ref::<ArchiveError>() {
+        return error.hint();
+    }
+    if let Some(error) = cause.downcast_ref::<ExportError>() {
         return error.hint();
     }
     if let Some(error) = cause.downcast_ref::<RecoveryError>() {

@@ -36,8 +36,8 @@ Examples:
 A file that is there with the same content is left as it is: an export that was interrupted goes on when it is run again. Another \
 content is never overwritten.
 
-Exit status: 0 all files are there but segments of acknowledged gaps; 1 others are missing in the archive, or the moment cannot be \
-reached; 2 wrong usage; 3 the archive could not be read, or a file not be written.";
+Exit status: 0 all files are there but segments of acknowledged gaps; 1 others are missing in the archive, it has no segment of the \
+timeline or range, or the moment cannot be reached; 2 wrong usage; 3 the archive could not be read, or a file not be written.";
 
 /// Write archived files as plain files, as PostgreSQL named them
 #[derive(Args, Debug)]
@@ -132,11 +132,15 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
         from: args.from.map(number).transpose()?,
         to: args.to.map(number).transpose()?,
     };
+    if selection.from.zip(selection.to).is_some_and(|(from, to)| from > to) {
+        crate::wrong_usage("expected --from at or before --to");
+    }
     let plan = Plan::of(&archive, &selection)?;
     let exported = write_files(&archive, &plan, &args.output, threads)?;
     let document = || document(&plan, &exported, &args.output);
     terminal::show(args.format, document, || table(&plan, &exported, &args.output))?;
-    Ok(if plan.gaps.iter().any(Gap::is_new) { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+    let is_complete = plan.segments() > 0 && !plan.gaps.iter().any(Gap::is_new);
+    Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 /// Exports what recovery to a moment reads; the status says whether the moment can be reached.
@@ -236,10 +240,7 @@ fn write_files(archive: &Archive, plan: &Plan, folder: &Path, threads: usize) ->
         bar.1 = bar.1.max(done);
     });
     bar.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).0.finish();
-    exported.map_err(|error| match error.hint() {
-        Some(hint) => anyhow::Error::from(error).context(format!("hint: {hint}")),
-        None => error.into(),
-    })
+    Ok(exported?)
 }
 
 fn document(plan: &Plan, exported: &Exported, folder: &Path) -> Value {

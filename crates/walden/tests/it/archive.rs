@@ -19,6 +19,8 @@ walden_testing::tests! {
     servers_of_18_recover_from_the_archive,
     a_server_of_15_does_not_end_recovery_for_another_clusters_archive,
     restore_command_tells_a_missing_file_from_trouble,
+    an_archive_that_was_just_made_is_no_missing_one,
+    an_export_of_nothing_is_no_success,
     a_configuration_is_written_and_used,
 }
 
@@ -255,6 +257,63 @@ fn restore_command_tells_a_missing_file_from_trouble() {
     let unwritable =
         walden(&["archive", "get", "--prefetch", "0", "--repo", text(&repo), name, text(&nowhere)]);
     assert!(unwritable.code > 125, "{unwritable:?}");
+}
+
+/// "No archive" is said of a file system that is not mounted, and nothing else.
+fn an_archive_that_was_just_made_is_no_missing_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, plain) = (folder.path().join("repo"), folder.path().join("plain"));
+    let commands: [(&[&str], i32); 5] = [
+        (&["list"], 0),
+        (&["verify"], 0),
+        (&["pack"], 0),
+        (&["prune", "--keep-backups", "1"], 0),
+        (&["export", "-o", text(&plain)], 1),
+    ];
+    for is_made in [false, true] {
+        if is_made {
+            make_archive(&repo);
+        }
+        for (command, code) in commands {
+            let run = walden(&[&["archive"], command, &["--repo", text(&repo)]].concat());
+            let (code, says) = match is_made {
+                true => (code, "nothing was archived yet"),
+                false => (3, "cannot find an archive"),
+            };
+            assert_eq!((run.code, run.stderr.contains(says)), (code, true), "{command:?}: {run:?}");
+        }
+    }
+}
+
+fn an_export_of_nothing_is_no_success() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, plain) = (folder.path().join("repo"), folder.path().join("plain"));
+    let name = "00000001000000000000000A";
+    let segment = folder.path().join(name);
+    fs::write(&segment, &golden("18.6")[name]).unwrap();
+    make_archive(&repo);
+    assert_eq!(walden(&["archive", "push", "--repo", text(&repo), text(&segment)]).code, 0);
+    let export = |more: &[&str]| {
+        walden(&[&["archive", "export", "--repo", text(&repo), "-o", text(&plain)], more].concat())
+    };
+    let later = "00000001000000000000000C";
+    for (more, code) in [
+        (&["--timeline", "7"][..], 1),
+        (&["--from", later], 1),
+        (&["--from", later, "--to", name], 2),
+        (&["--from", name, "--to", name], 0),
+    ] {
+        let run = export(more);
+        assert_eq!(run.code, code, "{more:?}: {run:?}");
+    }
+    // The archive's damage is said once, and with one hint.
+    let object = repo.join(format!("wal/00000001/00000000/{name}.wlz"));
+    let good = fs::read(&object).unwrap();
+    fs::write(&object, &good[..good.len() / 2]).unwrap();
+    fs::remove_file(plain.join(name)).unwrap();
+    let damaged = export(&[]);
+    assert_eq!((damaged.code, damaged.stderr.matches("hint: ").count()), (3, 1), "{damaged:?}");
+    assert!(damaged.stderr.starts_with("error: cannot get"), "{damaged:?}");
 }
 
 fn a_configuration_is_written_and_used() {

@@ -357,6 +357,13 @@ fn a_disk_that_fills_up_loses_nothing() -> Outcome {
     disk.remount("size=64m");
     assert_eq!(walden(&arguments).code, 0);
     assert!(NAMES.iter().all(|name| place.has(name, "packed")) && place.objects().len() == 1);
+    // No space for what is exported from it, which is no damage.
+    let plain = place.root.path().join("plain");
+    let _small = SmallDisk::mount(&plain, "size=1m")?;
+    let exported = walden(&place.arguments(&["export", "-o"], &[&plain]));
+    assert_eq!(exported.code, 3, "{exported:?}");
+    let says = |text: &str| exported.stderr.contains(text);
+    assert!(says("error: cannot write") && says("hint: free some space") && !says("verify"), "{exported:?}");
     Ok(())
 }
 
