@@ -208,9 +208,9 @@ pub fn recovery_to(
         // The clock may have been set back since: a commit after the moment is one wherever it is.
         reached = ends.first_after(moment)?.unwrap_or(reached);
     }
-    let begun = match missing {
-        None if reached == log.segments.len() => begun_behind(archive, &log)?,
-        _ => None,
+    let begun = match reached == log.segments.len() {
+        true => begun_behind(archive, &log, missing)?,
+        false => None,
     };
     let in_begun = begun.as_ref().map(|begun| begun.ends.as_slice()).unwrap_or_default();
     let is_later = |time| time > moment;
@@ -220,10 +220,10 @@ pub fn recovery_to(
     };
     let is_consistent = |lsn: Lsn| consistent_at.is_none_or(|consistent| lsn >= consistent);
     let (before, Some((lsn, time))) = stop else {
-        return Err(unreachable(archive, &log, in_begun, start, moment, missing)?);
+        return Err(unreachable(archive, &log, start, moment, missing)?);
     };
     if !is_consistent(lsn) {
-        return Err(unreachable(archive, &log, in_begun, start, moment, missing)?);
+        return Err(unreachable(archive, &log, start, moment, missing)?);
     }
     let name = |index: usize| match (log.segments.get(index), &begun) {
         (Some(segment), _) => segment.name.to_string(),
@@ -249,7 +249,7 @@ pub fn recovery_to(
         && ends.first_checkpoint(position, reached)?.is_some_and(|begun| moment < begun)
     {
         // A backup has all that was committed before it began: PostgreSQL would stop, at a later state than was asked for.
-        return Err(unreachable(archive, &log, in_begun, start, moment, missing)?);
+        return Err(unreachable(archive, &log, start, moment, missing)?);
     }
     let stop = end(reached, (lsn, time));
     log.segments.truncate(reached + 1);
@@ -262,16 +262,15 @@ struct Begun {
     ends: Vec<(Lsn, i64)>,
 }
 
-/// The segment behind the last one of a log, if the archive has parts of it.
-fn begun_behind(archive: &Archive, log: &Log) -> Result<Option<Begun>, RecoveryError> {
-    let Some(name) = log
-        .segments
-        .last()
-        .map(|last| last.number + 1)
-        .map(|number| SegmentName::new(log.timeline_of(number), number, log.size))
-    else {
-        return Ok(None);
-    };
+/// The segment behind the last one of a log, if the archive has parts of it, and no segment is missing before it.
+fn begun_behind(
+    archive: &Archive,
+    log: &Log,
+    missing: Option<SegmentName>,
+) -> Result<Option<Begun>, RecoveryError> {
+    let (Some(last), None) = (log.segments.last(), missing) else { return Ok(None) };
+    let number = last.number + 1;
+    let name = SegmentName::new(log.timeline_of(number), number, log.size);
     let content = parts::assemble(archive, name)?;
     Ok(content.map(|content| Begun { name, ends: ends_of(&content, name, log.size) }))
 }
@@ -325,18 +324,19 @@ pub(crate) fn check_timelines(log: &Log, start: RecoveryStart) -> Result<(), Rec
     }
 }
 
-/// Says which moments can be reached instead; `in_begun` are the ends of transactions behind the log's last segment.
+/// Says which moments can be reached instead.
 fn unreachable(
     archive: &Archive,
     log: &Log,
-    in_begun: &[(Lsn, i64)],
     start: RecoveryStart,
     moment: i64,
     missing: Option<SegmentName>,
 ) -> Result<RecoveryError, RecoveryError> {
     let mut ends = Ends::new(archive, &log.segments);
-    let latest = match (in_begun.last(), ends.last_known(log.segments.len())?) {
-        (Some((_, time)), _) => Some(*time),
+    let begun = begun_behind(archive, log, missing)?;
+    let in_begun = begun.and_then(|begun| begun.ends.last().copied());
+    let latest = match (in_begun, ends.last_known(log.segments.len())?) {
+        (Some((_, time)), _) => Some(time),
         (None, Some(last)) => ends.of(last)?.map(|(_, time)| time),
         (None, None) => None,
     };
