@@ -208,14 +208,14 @@ impl<'d> Spool<'d> {
     pub fn keep_history(&self, timeline: Timeline, content: &[u8]) -> Result<(), SpoolError> {
         let name = ArchivedFile::History(timeline).to_string();
         let unfinished = format!("{name}{UNFINISHED}");
-        let write = || {
+        let written = self.or_remove(&unfinished, || {
             let file = self.disk.create(&unfinished, content.len() as u64)?;
             file.write_at(content, 0)?;
             file.sync()?;
             self.disk.rename(&unfinished, &name)?;
             self.disk.sync_names()
-        };
-        write().map_err(|source| self.failed("write", &name, source))
+        });
+        written.map_err(|source| self.failed("write", &name, source))
     }
 
     /// The end of what is durable.
@@ -323,11 +323,11 @@ impl<'d> Spool<'d> {
         }
         // Under another name as long as it is filled: another thread may take it once it has this one.
         let filling = format!("filling{UNFINISHED}");
-        let prepare = || {
+        let prepared = self.or_remove(&filling, || {
             self.disk.create(&filling, self.size.bytes())?;
             self.disk.rename(&filling, SPARE)
-        };
-        prepare().map_err(|source| self.failed("create", SPARE, source))
+        });
+        prepared.map_err(|source| self.failed("create", SPARE, source))
     }
 
     /// The segment that is received, at a position.
@@ -355,7 +355,7 @@ impl<'d> Spool<'d> {
                 self.renew(name, &partial).map_err(|source| self.failed("copy", &partial, source))?
             }
             None => {
-                let file = self.take_spare(&partial);
+                let file = self.create_partial(&partial);
                 (file.map_err(|source| self.failed("create", &partial, source))?, None)
             }
         };
@@ -366,41 +366,52 @@ impl<'d> Spool<'d> {
         Ok(Open { name, file, known, end: at })
     }
 
-    /// A new file with zeros under a durable name.
-    fn take_spare(&self, partial: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let from_spare = || {
-            self.disk.rename(SPARE, partial)?;
-            self.disk.open(partial)
-        };
-        let file = match from_spare() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let unfinished = format!("{partial}{UNFINISHED}");
-                let file = self.disk.create(&unfinished, self.size.bytes())?;
-                self.disk.rename(&unfinished, partial)?;
-                file
-            }
-            other => other?,
-        };
-        self.disk.sync_names()?;
-        Ok(file)
+    /// A file of zeros under a durable name.
+    fn create_partial(&self, partial: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let unfinished = format!("{partial}{UNFINISHED}");
+        self.or_remove(&unfinished, || {
+            let file = self.take_spare(&unfinished)?;
+            self.disk.rename(&unfinished, partial)?;
+            self.disk.sync_names()?;
+            Ok(file)
+        })
     }
 
     /// Copies a partial segment to a new file that takes its name. Gives back which records it has.
     fn renew(&self, name: SegmentName, partial: &str) -> io::Result<(Arc<dyn DiskFile>, Option<Records>)> {
         let unfinished = format!("{partial}{UNFINISHED}");
         let from = self.disk.open(partial)?;
-        let to = self.disk.create(&unfinished, self.size.bytes())?;
-        let mut offset = 0;
-        while offset < self.size.bytes() {
-            let part = read_part(&*from, offset, self.size)?;
-            to.write_at(&part, offset)?;
-            offset += part.len() as u64;
-        }
-        to.sync()?;
-        self.disk.rename(&unfinished, partial)?;
-        self.disk.sync_names()?;
+        let to = self.or_remove(&unfinished, || {
+            let to = self.take_spare(&unfinished)?;
+            let mut offset = 0;
+            while offset < self.size.bytes() {
+                let part = read_part(&*from, offset, self.size)?;
+                to.write_at(&part, offset)?;
+                offset += part.len() as u64;
+            }
+            to.sync()?;
+            self.disk.rename(&unfinished, partial)?;
+            self.disk.sync_names()?;
+            Ok(to)
+        })?;
         let records = find_records(name, self.size, &*to)?;
         Ok((to, records))
+    }
+
+    /// A segment's file of zeros: the one that was made ahead, for which there need be no room, else a new one.
+    fn take_spare(&self, unfinished: &str) -> io::Result<Arc<dyn DiskFile>> {
+        match self.disk.rename(SPARE, unfinished) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.disk.create(unfinished, self.size.bytes())
+            }
+            renamed => renamed.and_then(|()| self.disk.open(unfinished)),
+        }
+    }
+
+    /// Writes a file that gets its name at the end. Where that fails, it is removed: what is left of it on a full disk would keep the
+    /// next attempt from finding room.
+    fn or_remove<T>(&self, unfinished: &str, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        write().inspect_err(|_| drop(self.disk.remove(unfinished)))
     }
 
     /// Reads bytes of a segment that were received; nothing if it is archived and gone.

@@ -27,6 +27,8 @@ struct State {
     durable_names: BTreeMap<String, usize>,
     calls: u64,
     fails_at: Option<(u64, Failure)>,
+    /// The bytes of all files at most, if there is a limit.
+    capacity: Option<usize>,
     is_off: bool,
 }
 
@@ -45,6 +47,11 @@ impl Memory {
     pub fn fail_at(&self, call: u64, failure: Failure) {
         let mut state = self.state();
         (state.calls, state.fails_at) = (0, Some((call, failure)));
+    }
+
+    /// Has room for so many bytes in all.
+    pub fn set_capacity(&self, bytes: usize) {
+        self.state().capacity = Some(bytes);
     }
 
     pub fn calls(&self) -> u64 {
@@ -99,10 +106,18 @@ impl Disk for Memory {
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.call()?;
-        let zeros = vec![0; bytes as usize];
+        let others = state.names.iter().filter(|(other, _)| *other != name);
+        let used: usize = others.map(|(_, &file)| state.files[file].seen.len()).sum();
+        let room = state.capacity.map_or(usize::MAX, |capacity| capacity.saturating_sub(used));
+        let zeros = vec![0; room.min(bytes as usize)];
+        let is_full = zeros.len() < bytes as usize;
         state.files.push(Content { durable: zeros.clone(), seen: zeros, dirty: Vec::new() });
         let file = state.files.len() - 1;
         state.names.insert(name.to_owned(), file);
+        // What has found room stays, as on any file system.
+        if is_full {
+            return Err(ErrorKind::StorageFull.into());
+        }
         Ok(Arc::new(MemoryFile { disk: self.clone(), file }))
     }
 

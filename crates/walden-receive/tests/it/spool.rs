@@ -4,6 +4,7 @@ use walden_archive::name::ArchivedFile;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
+use walden_receive::disk::Disk;
 use walden_receive::spool::{Position, Spool, SpoolError};
 use walden_testing::writer::LogWriter;
 
@@ -49,6 +50,11 @@ fn parts(log: &[u8], from: Lsn) -> impl Iterator<Item = (Lsn, &[u8])> {
 fn receive(disk: &Memory, log: &[u8], acknowledged: &mut Lsn) -> Result<(), SpoolError> {
     let spool = Spool::open(disk, size())?;
     spool.prepare()?;
+    connect(&spool, log, acknowledged)
+}
+
+/// The same over one of several connections of a process.
+fn connect(spool: &Spool<'_>, log: &[u8], acknowledged: &mut Lsn) -> Result<(), SpoolError> {
     let position =
         spool.position()?.unwrap_or(Position { timeline: 1, start: Lsn(FIRST * SEGMENT), info: None });
     for (start, bytes) in parts(log, position.start) {
@@ -131,6 +137,34 @@ fn nothing_acknowledged_is_lost_whichever_call_fails() {
             }
         }
     }
+}
+
+#[test]
+fn a_process_goes_on_once_a_full_disk_has_room_again() {
+    let (disk, log) = (Memory::default(), log());
+    let is_unfinished = |name: &String| name.ends_with(".new");
+    let (segment, foreign) = (SEGMENT as usize, SEGMENT as usize * 6 / 10);
+    disk.create("foreign", foreign as u64).unwrap();
+    // Two segments and most of a third one.
+    disk.set_capacity(3 * segment + segment / 2);
+    let (spool, mut acknowledged) = (Spool::open(&disk, size()).unwrap(), Lsn(0));
+    for _ in 0..3 {
+        assert!(matches!(connect(&spool, &log, &mut acknowledged), Err(SpoolError::Disk { .. })));
+        assert!(spool.prepare().is_err());
+        assert!(spool.keep_history(2, &vec![7; 2 * segment]).is_err());
+        spool.distrust();
+        let left: Vec<String> = disk.list().unwrap().into_iter().filter(is_unfinished).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    assert_holds(&disk, &log, acknowledged, "full");
+    disk.remove("foreign").unwrap();
+    connect(&spool, &log, &mut acknowledged).unwrap();
+    assert_holds(&disk.after_power_loss(false), &log, Lsn(FIRST * SEGMENT + log.len() as u64), "room again");
+    // A copy takes the place of the file that was made ahead.
+    disk.set_capacity(4 * segment);
+    spool.prepare().unwrap();
+    spool.distrust();
+    connect(&spool, &log, &mut acknowledged).unwrap();
 }
 
 #[test]
