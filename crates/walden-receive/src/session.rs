@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use walden_archive::archive::LogListing;
 use walden_archive::history::History;
-use walden_archive::name::ArchivedFile;
-use walden_archive::{Archive, ArchiveError, list, parts};
+use walden_archive::name::{ArchivedFile, Object};
+use walden_archive::{Archive, ArchiveError, get, list, parts};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::replication::{
     NextTimeline, Progress, Received, Replication, ReplicationError, Started, System,
@@ -108,14 +109,14 @@ impl Session<'_> {
         }
     }
 
-    /// Goes on in the spool, else behind what is archived, else where the server keeps its log for us or is now.
+    /// Goes on in the spool, or behind what others have archived of what follows, else behind what is archived, else where the server keeps its log for us or is now.
     fn first_position(
         &self,
         replication: &mut Replication,
         system: System,
     ) -> Result<Position, ReceiveError> {
         if let Some(position) = self.spool.position()? {
-            return Ok(position);
+            return self.skip_archived(position);
         }
         if let Some(position) = position_of(self.archive, self.size)? {
             return Ok(position);
@@ -133,6 +134,44 @@ impl Session<'_> {
             timeline: first.1,
             start: self.size.start_of(self.size.segment_of(first.0)),
             info: None,
+        })
+    }
+
+    /// Goes on behind the segments that follow in the archive without a gap, which came from another spool or by `archive_command`: the
+    /// server may have removed them. Of a partial segment, what was received is compared with what is archived.
+    ///
+    /// Where that differs or cannot be read, such as without a private key or while the archive does not answer, the spool's position
+    /// stays: the server's log is compared with it.
+    fn skip_archived(&self, mut position: Position) -> Result<Position, ReceiveError> {
+        let mut log: Option<(SegmentName, LogListing)> = None;
+        loop {
+            let name = SegmentName::new(position.timeline, self.size.segment_of(position.start), self.size);
+            if log.as_ref().is_none_or(|(first, _)| first.log != name.log) {
+                let Ok(listing) = self.archive.segments_beside(name) else { return Ok(position) };
+                log = Some((name, listing));
+            }
+            let found = log.as_ref().and_then(|(_, listing)| listing.find(ArchivedFile::Segment(name)));
+            let (Some((object, _)), Some(start)) = (found, name.start(self.size)) else {
+                return Ok(position);
+            };
+            if self.spool.has_partial(name)? {
+                let Ok(Some(archived)) = self.read_archived(name, object) else { return Ok(position) };
+                if !self.spool.remove_archived_partial(name, &archived)? {
+                    return Ok(position);
+                }
+            }
+            position = Position { start: start.plus(self.size.bytes()), info: None, ..position };
+        }
+    }
+
+    /// An archived segment, which is durable: whoever archived it may have been interrupted before it was.
+    fn read_archived(&self, name: SegmentName, object: Object) -> Result<Option<Vec<u8>>, ArchiveError> {
+        self.archive.store().make_durable(&object.key())?;
+        let file = ArchivedFile::Segment(name);
+        get::with_object(self.archive, file, |object, bytes| {
+            let mut content = Vec::new();
+            get::decode(self.archive, file, object, bytes, &mut content)?;
+            Ok(content)
         })
     }
 

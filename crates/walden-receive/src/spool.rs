@@ -201,6 +201,39 @@ impl<'d> Spool<'d> {
         self.disk.remove(&name).map_err(|source| self.failed("remove", &name, source))
     }
 
+    /// Whether a partial segment is here.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn has_partial(&self, name: SegmentName) -> Result<bool, SpoolError> {
+        Ok(self.names()?.contains(&ArchivedFile::Partial(name).to_string()))
+    }
+
+    /// Removes a partial segment whose whole segment is archived, if that has the same records; whether it has.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn remove_archived_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
+        let file = ArchivedFile::Partial(name);
+        let partial = file.to_string();
+        let read = || {
+            let content = self.disk.open(&partial)?;
+            let Some(records) = find_records(name, self.size, &*content)? else { return Ok((0, Vec::new())) };
+            let start = self.size.offset_of(records.first);
+            let mut bytes = vec![0; records.end.bytes_since(records.first) as usize];
+            content.read_at(&mut bytes, start)?;
+            Ok((start as usize, bytes))
+        };
+        let (start, received) = read().map_err(|source| self.failed("read", &partial, source))?;
+        let is_same = archived.get(start..).is_some_and(|archived| archived.starts_with(&received));
+        if is_same {
+            // Nothing is written to it any more.
+            self.shared().last = None;
+            self.remove(file)?;
+        }
+        Ok(is_same)
+    }
+
     /// Keeps a timeline's history, durable.
     ///
     /// # Errors

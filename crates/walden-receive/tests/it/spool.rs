@@ -168,6 +168,26 @@ fn a_process_goes_on_once_a_full_disk_has_room_again() {
 }
 
 #[test]
+fn a_partial_segment_goes_only_if_the_archived_one_has_its_records() {
+    let (disk, log) = (Memory::default(), log());
+    let (spool, mut acknowledged) = (Spool::open(&disk, size()).unwrap(), Lsn(0));
+    // The first segment and half of the second.
+    connect(&spool, &log[..3 * SEGMENT as usize / 2], &mut acknowledged).unwrap();
+    let name = SegmentName::new(1, FIRST + 1, size());
+    let archived = &log[SEGMENT as usize..2 * SEGMENT as usize];
+    let mut other = archived.to_vec();
+    other[SEGMENT as usize / 4] ^= 1;
+    assert!(!spool.remove_archived_partial(name, &other).unwrap());
+    assert!(!spool.remove_archived_partial(name, &archived[..SEGMENT as usize / 4]).unwrap());
+    assert!(spool.has_partial(name).unwrap());
+    // What follows what was received may differ.
+    other.copy_from_slice(archived);
+    other[SEGMENT as usize - 1] ^= 1;
+    assert!(spool.remove_archived_partial(name, &other).unwrap());
+    assert!(!spool.has_partial(name).unwrap());
+}
+
+#[test]
 fn another_history_is_refused_and_nothing_is_overwritten() {
     let (disk, log) = (Memory::default(), log());
     let mut acknowledged = Lsn(0);

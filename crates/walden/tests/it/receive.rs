@@ -35,6 +35,7 @@ walden_testing::tests! {
     what_is_received_is_what_the_server_archives,
     several_servers_are_received_by_one_service,
     trouble_is_named,
+    an_old_spool_goes_on_behind_the_archive,
 }
 
 for_versions! { no_commit_is_lost:
@@ -775,5 +776,57 @@ fn trouble_is_named() -> Outcome {
     let receiving = Receiving::start(&other.dsn("postgres"), &repo, &other.dir().join("spool"), &[]);
     let (code, said) = receiving.ended();
     assert!(code == Some(1) && said.contains("another cluster's: expected system identifier"), "{said}");
+    Ok(())
+}
+
+/// Another receiver has archived what an old spool lacks, and the server has removed it.
+fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?)
+        .wal_segsize_mb(1)
+        .setting("max_wal_size", "8MB")
+        .setting("min_wal_size", "2MB")
+        .start()
+        .unwrap();
+    let (repo, old, new) = (cluster.dir().join("repo"), cluster.dir().join("old"), cluster.dir().join("new"));
+    make_archive(&repo);
+    let dsn = cluster.dsn("postgres");
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute("CREATE TABLE t AS SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
+        .unwrap();
+    let receiving = Receiving::start(&dsn, &repo, &old, &[]);
+    wait("the connection", || receiving.said().contains("receiving from"));
+    client.batch_execute("SELECT pg_create_restore_point('received')").unwrap();
+    let query = "SELECT pg_walfile_name(pg_current_wal_lsn()), pg_current_wal_lsn()::text";
+    let row = client.query_one(query, &[]).unwrap();
+    let (segment, end): (String, String) = (row.get(0), row.get(1));
+    let end: Lsn = end.parse().unwrap();
+    wait("the restore point", || {
+        status_of(&old, "flushed_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok()) >= Some(end)
+    });
+    receiving.kill();
+    let partial = old.join(format!("{segment}.partial"));
+    assert!(partial.exists());
+    let receiving = Receiving::start(&dsn, &repo, &new, &[]);
+    wait("the connection", || receiving.said().contains("receiving from"));
+    for _ in 0..4 {
+        client.batch_execute("UPDATE t SET md5 = md5 || 'x'; CHECKPOINT; SELECT pg_switch_wal()").unwrap();
+        wait("archiving", || {
+            let row = client.query_one("SELECT pg_walfile_name(pg_current_wal_lsn() - 1)", &[]).unwrap();
+            let name: String = row.get(0);
+            status_of(&new, "waiting_files") == 0
+                && repo.join(format!("wal/00000001/00000000/{name}.wlz")).exists()
+        });
+    }
+    receiving.kill();
+    client.batch_execute("CHECKPOINT").unwrap();
+    assert!(!cluster.data_dir().join("pg_wal").join(&segment).exists());
+    let receiving = Receiving::start(&dsn, &repo, &old, &[]);
+    let began = receiving.said().len();
+    wait("the connection", || receiving.said()[began..].contains("receiving from"));
+    assert!(!receiving.said().contains("has already been removed"), "{}", receiving.said());
+    assert!(!partial.exists());
+    let listing = walden(&["archive", "list", "--repo", text(&repo)]);
+    assert_eq!(listing.code, 0, "{listing:?}");
     Ok(())
 }
