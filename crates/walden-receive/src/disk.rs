@@ -74,6 +74,12 @@ const LOCK: &str = "lock";
 /// Bytes that are written at a time to fill a file.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
+/// Whether a process receives into a folder, as far as the user may find that out.
+pub fn is_in_use(folder: &Path) -> bool {
+    let lock = File::open(folder.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 impl Folder {
     /// Uses a folder, which is made if it is not there.
     ///

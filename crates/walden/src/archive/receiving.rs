@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use walden_receive::disk::is_in_use;
 use walden_receive::status::{FILE, State, Status};
 use walden_report::table::harmless;
 use walden_report::units;
@@ -31,10 +32,15 @@ impl ReceivingOptions {
             serde_json::from_slice(&json).with_context(|| format!("cannot use {}", path.display()))?;
         Ok(Some(status))
     }
+
+    /// Whether a process receives into the spool now.
+    pub fn is_running(&self) -> bool {
+        self.spool.as_deref().is_some_and(is_in_use)
+    }
 }
 
-/// What is wrong with a process that receives.
-pub fn problem_of(status: &Status) -> Option<String> {
+/// What is wrong with a process that receives; `is_running` says whether there is one.
+pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
     let age = jiff::Timestamp::now().as_microsecond().saturating_sub(status.time).max(0);
     let text = |what: &str| match &status.problem {
         Some(problem) => format!("walden receive {what}: {}", harmless(problem)),
@@ -44,7 +50,13 @@ pub fn problem_of(status: &Status) -> Option<String> {
         return Some(text("has stopped"));
     }
     if age > MAX_STATUS_AGE.as_micros() as i64 {
-        return Some(format!("walden receive does not run: last heard of {} ago", ago(status.time)));
+        let ago = ago(status.time);
+        return Some(match is_running {
+            true => format!(
+                "walden receive runs, and has not written its status for {ago}: is the spool's disk full?"
+            ),
+            false => format!("walden receive does not run: last heard of {ago} ago"),
+        });
     }
     if status.state == State::Waiting {
         return Some(text("waits"));
@@ -89,4 +101,24 @@ pub fn line(status: &Status) -> String {
 pub fn ago(micros: i64) -> String {
     let now = jiff::Timestamp::now().as_microsecond();
     units::seconds(now.saturating_sub(micros).max(0) as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_receive::disk::Folder;
+
+    use super::*;
+
+    #[test]
+    fn a_process_whose_status_is_old_runs_if_it_has_the_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ReceivingOptions { spool: Some(folder.path().to_owned()) };
+        let status = Status { state: State::Streaming, ..Status::default() };
+        let problem = || problem_of(&status, options.is_running()).unwrap();
+        assert!(problem().contains("does not run"), "{}", problem());
+        let disk = Folder::open(folder.path()).unwrap();
+        assert!(problem().contains("runs, and has not written its status"), "{}", problem());
+        drop(disk);
+        assert!(problem().contains("does not run"), "{}", problem());
+    }
 }

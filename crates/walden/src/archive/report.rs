@@ -70,17 +70,18 @@ impl Report {
         let backlog_limit = section.backlog_warning.unwrap_or(BACKLOG) as u64;
         let backlog_limit_seconds = section.backlog_warning_seconds.unwrap_or(BACKLOG_SECONDS);
         let mut report =
+        let is_received = receiving.is_running();
             Report { problems, holdings, lag, backlog_limit, backlog_limit_seconds, activity, receiving };
-        report.add_problems();
+        report.add_problems(is_received);
         report
     }
 
-    fn add_problems(&mut self) {
+    fn add_problems(&mut self, is_received: bool) {
         let mut found = Vec::new();
         found.extend(self.backlog_problem());
         found.extend(self.activity.as_ref().and_then(failure_problem));
         if let Some(status) = &self.receiving {
-            found.extend(problem_of(status));
+            found.extend(problem_of(status, is_received));
         }
         if let Some(holdings) = &self.holdings {
             let was_used = self.activity.as_ref().is_some_and(|activity| activity.archived > 0);

@@ -1,5 +1,7 @@
 //! Which servers' logs are received, and how: options, or the sections of `walden.toml`.
 
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -94,9 +96,20 @@ impl Server {
     /// Leaves the status in the spool.
     pub fn write_status(&self, status: &Status) {
         let json = serde_json::to_vec_pretty(status).unwrap_or_default();
-        // Nothing is lost but news: the next one says more, and a disk that is full is said elsewhere.
-        let _ = pending::replace_state(&self.spool.join(status::FILE), 0o644, &json);
+        let path = self.spool.join(status::FILE);
+        // Where both fail, nothing is lost but news: the next one says more.
+        let _ = pending::replace_state(&path, 0o644, &json).or_else(|_| overwrite(&path, json));
     }
+}
+
+/// Writes a status over the one before, which has room on a full disk: the blocks that it is in. Whoever reads it meanwhile finds JSON: what
+/// is left of a longer one is filled with spaces.
+fn overwrite(path: &Path, mut json: Vec<u8>) -> std::io::Result<()> {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let file = File::options().write(true).custom_flags(flags).open(path)?;
+    let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+    json.resize(json.len().max(bytes), b' ');
+    file.write_all_at(&json, 0)
 }
 
 /// A folder of the system's for the state of services, else of the user's.
@@ -115,4 +128,23 @@ fn default_spool(slot: Option<&str>) -> Result<PathBuf> {
         bail!("cannot name a folder after the slot \"{name}\": expected --spool DIR");
     }
     Ok(folder.join("receive").join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_written_over_another_one_is_read_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(status::FILE);
+        assert!(overwrite(&path, Vec::new()).is_err());
+        std::fs::write(&path, b"").unwrap();
+        for problem in ["no space left", "a longer text than the one before", "short"] {
+            let status = Status { problem: Some(problem.to_owned()), ..Status::default() };
+            overwrite(&path, serde_json::to_vec_pretty(&status).unwrap()).unwrap();
+            let read: Status = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!(read, status);
+        }
+    }
 }
