@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -82,10 +83,23 @@ impl Folder {
         self.make_folders_below_root(above, durable)?;
         if !is_there {
             make_folder(folder)?;
+            self.hand_over(&File::open(folder)?)?;
         }
         sync_folder(above)?;
         durable.insert(folder.to_owned());
         Ok(())
+    }
+
+    /// Gives what root has made the owner and group of the archive's folder: the servers that use the archive must be able to read it.
+    fn hand_over(&self, file: &File) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let (root, own) = (fs::metadata(&self.root)?, file.metadata()?);
+        match (root.uid(), root.gid()) == (own.uid(), own.gid()) {
+            true => Ok(()),
+            false => fchown(file, Some(root.uid()), Some(root.gid())),
+        }
     }
 
     /// Walks a folder; `prefix` is the key of what is in it, up to and with the last `/`.
@@ -143,6 +157,7 @@ impl Store for Folder {
             return Ok(Created::Exists);
         }
         let mut temporary = pending::begin(&path, MODE).map_err(&failed)?;
+        self.hand_over(temporary.as_file()).map_err(&failed)?;
         temporary.write_all(content).map_err(&failed)?;
         temporary.as_file().sync_all().map_err(&failed)?;
         match pending::publish(temporary, &path, false) {

@@ -1,6 +1,7 @@
 //! Into the archive and out of it.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::process::Command;
 
@@ -394,6 +395,35 @@ fn a_good_copy_of_what_was_archived_damaged_is_archived_once_that_is_moved_aside
     fs::rename(root.path().join("archive").join(key), root.path().join("aside")).expect("moved");
     push(&archive.afresh(), &wal.join(&name), &options).asked.expect("archived");
     expect_all(&archive, &[(name, good)], "the good copy");
+}
+
+/// The server's account must be able to read what an administrator packs, verifies or imports.
+#[test]
+fn what_root_stores_belongs_to_the_owner_of_the_archives_folder() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = root.path().join("archive");
+    fs::create_dir(&folder).expect("a folder");
+    chown(&folder, Some(12_345), Some(23_456)).expect("another owner");
+    let archive = archive_of(root.path(), &log(1, 8, 4));
+    let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+    assert_eq!(pack(&archive, &options, &|_, _| {}).expect("packed").segments, 4);
+    verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+    let (mut folders, mut found) = (vec![folder], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let metadata = path.metadata().expect("metadata");
+            assert_eq!((metadata.uid(), metadata.gid()), (12_345, 23_456), "{}", path.display());
+            found += 1;
+            if metadata.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    assert!(found > 5, "{found}");
 }
 
 #[test]
