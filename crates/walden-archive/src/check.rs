@@ -7,7 +7,7 @@
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
-use walden_format::fault::Fault;
+use walden_format::fault::{Fault, FaultKind};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::Record;
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
@@ -103,6 +103,16 @@ pub enum Refusal {
         /// What is wrong there.
         fault: Fault,
     },
+    /// Nothing was written behind its last record: the server is still at it, or the end is lost.
+    #[error(
+        "the segment is not complete: its records end at {end} (offset {offset}), and nothing was written behind"
+    )]
+    Incomplete {
+        /// The end of the last record.
+        end: Lsn,
+        /// Where in the file.
+        offset: u64,
+    },
     /// It is not a timeline history as PostgreSQL writes them.
     #[error("the timeline history is damaged")]
     History(#[from] HistoryError),
@@ -121,6 +131,9 @@ impl Refusal {
             }
             Refusal::Damaged { .. } => {
                 "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged"
+            }
+            Refusal::Incomplete { .. } => {
+                "if it is the one that the server is writing, it is archived once it is full; if the server has gone on to the next one, look for another copy, such as on a standby"
             }
             Refusal::History(_) => {
                 "compare it with the copies on the standbys and in other archives; never edit history files"
@@ -294,6 +307,8 @@ fn check_segment(
         } else if rules.accept_damaged {
             let refusal = Refusal::Damaged { offset, fault };
             warnings.push(format!("{ACCEPTED} {refusal}"));
+        } else if is_unwritten(&fault) && !unused.log_goes_on {
+            return Err(Refusal::Incomplete { end, offset: end.bytes_since(start) });
         } else {
             return Err(Refusal::Damaged { offset, fault });
         }
@@ -303,6 +318,12 @@ fn check_segment(
     let unfinished = decoder.unfinished().map(|unfinished| unfinished.lsn);
     let (contents, hash) = (survey.finish(end, unfinished), *hasher.finalize().as_bytes());
     Ok(Checked { bytes, hash, cluster: Some(cluster), contents: Some(contents), warnings, is_sound })
+}
+
+/// Whether there is what a segment has that is not full: zeros, or an older page of a file that was recycled.
+fn is_unwritten(fault: &Fault) -> bool {
+    let is_older = matches!(fault.kind, FaultKind::PageAddress { expected, found } if found < expected);
+    fault.is_unwritten() || is_older
 }
 
 /// The segment's start, if its first page is where the name says.

@@ -70,6 +70,9 @@ impl IntakeError {
             IntakeError::Refused(Refusal::Damaged { .. }) => Some(
                 "look for another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is".to_owned(),
             ),
+            IntakeError::Refused(Refusal::Incomplete { .. }) => Some(
+                "if it is the newest one of a server that runs, import it once the server has filled it; else look for another copy".to_owned(),
+            ),
             IntakeError::UnknownCluster => Some(
                 "histories and backup history files do not say which cluster they are of: import them together with segments of their cluster".to_owned(),
             ),

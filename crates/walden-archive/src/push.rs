@@ -109,6 +109,7 @@ impl PushError {
                 Refusal::Io(_) => "unreadable",
                 Refusal::Mismatch { .. } | Refusal::Timeline { .. } => "mismatch",
                 Refusal::Damaged { .. } => "damaged",
+                Refusal::Incomplete { .. } => "incomplete",
                 Refusal::History(_) => "history",
             },
             PushError::Archive { source, .. } => source.cause(),

@@ -42,7 +42,7 @@ fn real_segments_of_all_versions_are_accepted_and_unfinished_ones_are_not() {
                     checked
                 }
                 // The segment that the server was writing when it was stopped.
-                Err(Refusal::Damaged { fault, .. }) if fault.is_unwritten() => {
+                Err(Refusal::Incomplete { .. }) => {
                     unfinished += 1;
                     check(file(&format!("{name}.partial")), &mut &bytes[..], Rules::default())
                         .expect("a beginning")
@@ -104,12 +104,18 @@ fn a_changed_byte_in_a_record_is_refused_and_named() {
 }
 
 #[test]
-fn a_tail_of_zeros_is_damage_unless_the_timeline_ended_there() {
+fn a_tail_of_zeros_is_one_that_was_not_written_unless_the_timeline_ended_there() {
     let (name, segment) = segments("18.6").swap_remove(0);
     let mut cut = segment.clone();
     let at = 20 * 8192;
     cut[at..].fill(0);
-    assert!(matches!(refusal(&name, &cut), Refusal::Damaged { .. }));
+    let incomplete = refusal(&name, &cut);
+    assert!(matches!(incomplete, Refusal::Incomplete { .. }), "{incomplete}");
+    assert!(!incomplete.hint().contains("--accept-damaged"));
+    // Behind it, a file that was recycled has what it had before.
+    let (next, mut recycled) = segments("18.6").swap_remove(1);
+    recycled[at..].copy_from_slice(&segment[at..]);
+    assert!(matches!(refusal(&next, &recycled), Refusal::Incomplete { .. }));
     // The last segment of a timeline that was left.
     let partial = check(file(&format!("{name}.partial")), &mut &cut[..], Rules::default()).expect("partial");
     let end: walden_format::lsn::Lsn = partial.contents.expect("a segment's").end.parse().expect("an LSN");
