@@ -70,6 +70,14 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// Whether the file's content was refused: an archive that has the file may have another content, and the server does not get past
+    /// its own.
+    fn is_of_content(&self) -> bool {
+        ["conflict", "damaged", "history", "incomplete", "mismatch"].contains(&self.cause.as_str())
+    }
+}
+
 /// Reads a log as it grows.
 pub struct ActivityReader {
     path: PathBuf,
@@ -98,12 +106,20 @@ impl ActivityReader {
 
     /// Reads what was appended since the last time. After a rotation, counts go on: those of Prometheus must not go back.
     ///
+    /// `is_archived` says whether the archive has a file, for what failed and whose archiving the log does not tell.
+    ///
     /// # Errors
     /// The file system's.
-    pub fn read(&mut self) -> io::Result<Activity> {
+    pub fn read(&mut self, is_archived: &dyn Fn(&str) -> bool) -> io::Result<Activity> {
         match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             file => self.read_file(file?)?,
+        }
+        while let Some(first) = self.unresolved.first_entry()
+            && !first.get().is_of_content()
+            && is_archived(&first.get().file)
+        {
+            first.remove();
         }
         let now = Timestamp::now().as_microsecond();
         while self.recent.front().is_some_and(|(time, _)| *time < now - RATE_SECONDS * 1_000_000) {
@@ -215,7 +231,7 @@ mod tests {
         let mut read = |more: String| {
             log += &more;
             fs::write(&path, &log).unwrap();
-            let activity = reader.read().unwrap();
+            let activity = reader.read(&|_| false).unwrap();
             (activity.unresolved_failure.map(|failure| failure.file), activity.unresolved_files)
         };
         let of = |file: &str| (Some(file.to_owned()), 1);
@@ -236,7 +252,25 @@ mod tests {
         assert_eq!(read(line(4, "by hand", "failed", "")), of("by hand"));
         fs::rename(&path, folder.path().join("log.1")).unwrap();
         fs::write(&path, "").unwrap();
-        assert_eq!(reader.read().unwrap().unresolved_files, 0);
+        assert_eq!(reader.read(&|_| false).unwrap().unresolved_files, 0);
+    }
+
+    #[test]
+    fn a_failure_is_over_if_the_archive_has_the_file_and_its_content_was_not_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let causes = [("07", "unreadable"), ("08", "unavailable"), ("09", "conflict"), ("0A", "unreadable")];
+        let failed =
+            |(file, cause): (&str, &str)| line(9, file, "failed", &format!(",\"cause\":\"{cause}\""));
+        fs::write(&path, causes.map(failed).concat()).unwrap();
+        let mut reader = ActivityReader::new(&path);
+        let mut first = |is_archived: &dyn Fn(&str) -> bool| {
+            let activity = reader.read(is_archived).unwrap();
+            (activity.unresolved_failure.map(|failure| failure.file), activity.unresolved_files)
+        };
+        assert_eq!(first(&|_| false), (Some("07".to_owned()), 4));
+        assert_eq!(first(&|file| file == "07"), (Some("08".to_owned()), 3));
+        assert_eq!(first(&|_| true), (Some("09".to_owned()), 2));
     }
 
     #[test]
@@ -244,27 +278,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let mut reader = ActivityReader::new(&path);
-        assert_eq!(reader.read().unwrap(), Activity::default());
+        assert_eq!(reader.read(&|_| false).unwrap(), Activity::default());
         let stored = ",\"bytes\":3600000,\"stored\":1000,\"seconds\":0.5";
         let first = line(7200, "A", "archived", stored)
             + &line(10, "B", "failed", ",\"cause\":\"full\",\"message\":\"no\"");
         fs::write(&path, &first).unwrap();
-        let activity = reader.read().unwrap();
+        let activity = reader.read(&|_| false).unwrap();
         assert_eq!((activity.archived, activity.stored_bytes, activity.bytes_per_second), (1, 1000, 0.0));
         assert_eq!(activity.unresolved_failure.unwrap().cause, "full");
         // Half a line is one that is being written; a line of something else counts for nothing.
         let more = line(5, "B", "archived", stored);
         fs::write(&path, format!("{first}rubbish\n{}", &more[..more.len() / 2])).unwrap();
-        assert_eq!(reader.read().unwrap().archived, 1);
+        assert_eq!(reader.read(&|_| false).unwrap().archived, 1);
         fs::write(&path, format!("{first}rubbish\n{more}")).unwrap();
-        let activity = reader.read().unwrap();
+        let activity = reader.read(&|_| false).unwrap();
         assert_eq!(
             (activity.archived, activity.unresolved_failure, activity.bytes_per_second),
             (2, None, 1000.0)
         );
         fs::rename(&path, folder.path().join("log.1")).unwrap();
         fs::write(&path, line(1, "C", "present", "")).unwrap();
-        let activity = reader.read().unwrap();
+        let activity = reader.read(&|_| false).unwrap();
         assert_eq!((activity.archived, activity.present, activity.failures.len()), (2, 1, 1));
     }
 }

@@ -64,13 +64,17 @@ impl Report {
             let lag = archive.and_then(|archive| status::lag(archive, &queue, now).ok());
             lag.unwrap_or_else(|| Lag::of_queue(&queue, now))
         });
-        let read = |log: &mut ActivityReader| log.read().context("cannot read the log");
+        let is_archived = |file: &str| {
+            let file = ArchivedFile::parse(file);
+            archive.zip(file).is_some_and(|(archive, file)| matches!(archive.find(file), Ok(Some(_))))
+        };
+        let read = |log: &mut ActivityReader| log.read(&is_archived).context("cannot read the log");
         let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
+        let is_received = receiving.is_running();
         let receiving = receiving.read().map_err(&mut keep).ok().flatten();
         let backlog_limit = section.backlog_warning.unwrap_or(BACKLOG) as u64;
         let backlog_limit_seconds = section.backlog_warning_seconds.unwrap_or(BACKLOG_SECONDS);
         let mut report =
-        let is_received = receiving.is_running();
             Report { problems, holdings, lag, backlog_limit, backlog_limit_seconds, activity, receiving };
         report.add_problems(is_received);
         report
