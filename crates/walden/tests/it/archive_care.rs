@@ -22,6 +22,8 @@ walden_testing::tests! {
     a_place_without_an_archive_is_never_well,
     a_damaged_object_does_not_hide_what_the_others_say,
     a_damaged_segment_does_not_hide_the_queue_behind_it,
+    a_server_that_archives_elsewhere_is_found,
+    a_failure_to_push_what_is_archived_is_over,
     the_exporter_serves_metrics_and_nothing_else,
     every_bad_input_is_refused,
 }
@@ -436,6 +438,60 @@ fn a_place_without_an_archive_is_never_well() {
         assert_eq!(site.repo().exists(), is_mount_point);
     }
     assert_eq!(fs::read_dir(site.repo()).unwrap().count(), 0);
+}
+
+fn a_server_that_archives_elsewhere_is_found() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(1).archive(true).start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (i int, t text)").unwrap();
+    let repo = cluster.dir().join("repo");
+    make_archive(&repo);
+    let push_all = || {
+        for entry in fs::read_dir(cluster.archive_dir()).unwrap() {
+            let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&entry.unwrap().path())]);
+            assert_eq!(pushed.code, 0, "{pushed:?}");
+        }
+    };
+    let dsn = cluster.dsn("postgres");
+    let archiver = || {
+        let run = walden(&["archive", "check", "--format", "json", "--repo", text(&repo), "--dsn", &dsn]);
+        let report = json(&run);
+        let check = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "archiver");
+        let check = check.unwrap_or_else(|| panic!("{report:#}"));
+        (check["status"].as_str().unwrap().to_owned(), check["found"].as_str().unwrap().to_owned())
+    };
+    for round in 0..2 {
+        switch(&mut client, round);
+        wait_until_archived(&mut client);
+        // Of an archive that has nothing yet, the server's last file is not expected.
+        let (status, found) = archiver();
+        let is_elsewhere = found.contains("is not in");
+        assert_eq!(
+            (status.as_str(), is_elsewhere),
+            [("ok", false), ("fail", true)][round as usize],
+            "{found}"
+        );
+        push_all();
+        assert_eq!(archiver().0, "ok");
+    }
+    Ok(())
+}
+
+fn a_failure_to_push_what_is_archived_is_over() {
+    let site = Site::new("");
+    let first = site.segments.keys().next().unwrap();
+    let elsewhere = site.path("elsewhere").join(first);
+    assert_eq!(site.walden(&["push", text(&elsewhere)]).code, 1);
+    let (code, report, _) = site.status();
+    assert!(code == 1 && report["activity"]["unresolved_failure"]["file"] == first.as_str(), "{report:#}");
+    assert_eq!(site.push(first).code, 0);
+    // A wrong path, after the server's own call.
+    assert_eq!(site.walden(&["push", text(&elsewhere)]).code, 1);
+    let (_, report, _) = site.status();
+    assert_eq!(
+        (&report["activity"]["unresolved_failure"], &report["problems"]),
+        (&Value::Null, &Value::Array(Vec::new()))
+    );
 }
 
 fn a_damaged_object_does_not_hide_what_the_others_say() {

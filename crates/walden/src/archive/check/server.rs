@@ -105,7 +105,9 @@ pub fn look_at_server(
     if has_library {
         add("archive serve", serve(&mut client, archive));
     }
-    add("archiver", archiver(&mut client));
+    // Whether the next file arrives is waited for: it says more than whether the last one has.
+    let arrived_in = archive.filter(|_| wait.is_none() && identity.is_some());
+    add("archiver", archiver(&mut client, arrived_in));
     add("backlog", waiting(&mut client));
     if let (Some(wait), Some(archive)) = (wait, archive) {
         add("switch", switch(&mut client, archive, wait));
@@ -228,7 +230,8 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
     })
 }
 
-fn archiver(client: &mut Client) -> Result<Check> {
+/// Whether archiving works, and into this archive: the server's command may name another one.
+fn archiver(client: &mut Client, arrived_in: Option<&Archive>) -> Result<Check> {
     let row = query(
         client,
         "SELECT archived_count, failed_count, coalesce(last_archived_wal, ''), coalesce(last_failed_wal, ''),
@@ -238,6 +241,18 @@ fn archiver(client: &mut Client) -> Result<Check> {
     let (archived, failed): (i64, i64) = (row.get(0), row.get(1));
     let (last, last_failed): (String, String) = (row.get(2), row.get(3));
     let (is_failing, is_standby): (bool, bool) = (row.get(4), row.get(5));
+    if let (false, Some(archive), Some(file)) = (is_failing, arrived_in, ArchivedFile::parse(&last))
+        && archive.find(file)?.is_none()
+    {
+        let location = archive.store().location();
+        return Ok(Check::fail(
+            "archiver",
+            format!("the last file that the server archived, {last}, is not in {location}"),
+            Some(
+                "see which archive the server's settings name (--config, --repo); if they name this one since, walden archive check --switch shows whether WAL arrives".to_owned(),
+            ),
+        ));
+    }
     Ok(match (is_failing, archived) {
         (true, _) => Check::fail(
             "archiver",
