@@ -19,6 +19,7 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use walden_source::{error_text, workers};
 
 use self::build::Outcome;
+use self::plan::Plan;
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::MAX_FILES;
 use crate::name::{ArchivedFile, Object, PackName, WAL};
@@ -78,6 +79,8 @@ pub struct Packed {
     pub tidied: Vec<String>,
     /// Segments that stay as they are, as a pack of them would be clearly larger.
     pub incompressible_segments: u64,
+    /// Segments that stay as they are until all that belong into a pack with them may be packed.
+    pub unfilled_segments: u64,
     /// Segments and packs before.
     pub objects_before: u64,
     /// Their bytes.
@@ -161,7 +164,8 @@ pub fn pack(
         ..Packed::default()
     };
     tidy::tidy(archive, &mut stored, options.is_dry_run, &mut packed)?;
-    let runs = plan_runs(archive, &stored, options, size)?;
+    let Plan { runs, unfilled_segments } = plan_runs(archive, &stored, options, size)?;
+    packed.unfilled_segments = unfilled_segments;
     if options.is_dry_run {
         for run in runs {
             packed.add_planned(&run, &stored);
@@ -180,7 +184,7 @@ fn plan_runs(
     stored: &Stored,
     options: &PackOptions,
     size: SegmentSize,
-) -> Result<Vec<PackName>, ArchiveError> {
+) -> Result<Plan, ArchiveError> {
     let left: BTreeSet<Timeline> = archive
         .histories()?
         .into_values()

@@ -30,9 +30,18 @@ pub(super) struct Rules<'a> {
 /// The fewest segments that are worth a pack.
 const MIN_SEGMENTS: u64 = 2;
 
-/// The runs of segments that are to be packs, in the order of the log.
-pub(super) fn plan(stored: &Stored, rules: &Rules<'_>) -> Vec<PackName> {
-    let mut runs = Vec::new();
+/// What is to be packed.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// The runs of segments that are to be packs, in the order of the log.
+    pub runs: Vec<PackName>,
+    /// Segments that may be packed, and belong to a pack in whose range others may not yet.
+    pub unfilled_segments: u64,
+}
+
+/// Plans packs.
+pub(super) fn plan(stored: &Stored, rules: &Rules<'_>) -> Plan {
+    let mut plan = Plan::default();
     let mut timelines: BTreeMap<Timeline, Vec<u64>> = BTreeMap::new();
     for name in stored.singles.keys() {
         let is_packed = stored.packs.keys().any(|pack| pack.contains(*name));
@@ -49,18 +58,12 @@ pub(super) fn plan(stored: &Stored, rules: &Rules<'_>) -> Vec<PackName> {
             Some(ends) => before.min(ends.get(&timeline).copied().unwrap_or(0)),
             None => before,
         };
-        plan_timeline(timeline, &numbers, before, rules, &mut runs);
+        plan_timeline(timeline, &numbers, before, rules, &mut plan);
     }
-    runs
+    plan
 }
 
-fn plan_timeline(
-    timeline: Timeline,
-    numbers: &[u64],
-    before: u64,
-    rules: &Rules<'_>,
-    runs: &mut Vec<PackName>,
-) {
+fn plan_timeline(timeline: Timeline, numbers: &[u64], before: u64, rules: &Rules<'_>, plan: &mut Plan) {
     let in_log = (1_u64 << 32) / rules.size.bytes();
     let segments = rules.segments.min(in_log);
     if segments < MIN_SEGMENTS {
@@ -71,15 +74,17 @@ fn plan_timeline(
     let group_end =
         |number: u64| (number / in_log * in_log) + ((number % in_log / segments + 1) * segments).min(in_log);
     let is_left = rules.left.contains(&timeline);
-    let may_be_packed = |number: u64| number < before && (is_left || group_end(number) <= before);
-    let numbers = numbers.iter().copied().filter(|&number| may_be_packed(number));
+    let numbers = numbers.iter().copied().filter(|&number| number < before);
+    let (numbers, unfilled): (Vec<u64>, Vec<u64>) =
+        numbers.partition(|&number| is_left || group_end(number) <= before);
+    plan.unfilled_segments += unfilled.len() as u64;
     let mut run: Vec<u64> = Vec::new();
     let mut close = |run: &mut Vec<u64>| {
         if let (Some(&first), Some(&last)) = (run.first(), run.last())
             && run.len() as u64 >= MIN_SEGMENTS
         {
             let name = |number| SegmentName::new(timeline, number, rules.size);
-            runs.push(PackName { first: name(first), last: name(last) });
+            plan.runs.push(PackName { first: name(first), last: name(last) });
         }
         run.clear();
     };
@@ -149,7 +154,7 @@ mod tests {
         let left = is_left.then_some(1).into_iter().collect();
         let rules = Rules { size: SIZE, segments, keep, ends: None, left: &left };
         let number = |name: SegmentName| name.number(SIZE).unwrap();
-        plan(stored, &rules).into_iter().map(|run| (number(run.first), number(run.last))).collect()
+        plan(stored, &rules).runs.into_iter().map(|run| (number(run.first), number(run.last))).collect()
     }
 
     #[test]
@@ -160,6 +165,9 @@ mod tests {
         assert_eq!(ranges(&all, 8, 4, true), [(3, 7), (8, 15), (16, 23), (24, 31), (32, 36)]);
         assert_eq!(ranges(&all, 8, 100, true), []);
         assert_eq!(ranges(&all, 1, 0, true), []);
+        let rules = Rules { size: SIZE, segments: 32, keep: 4, ends: None, left: &BTreeSet::new() };
+        let plan = plan(&stored(33..=45), &rules);
+        assert!(plan.runs.is_empty() && plan.unfilled_segments == 9);
     }
 
     #[test]

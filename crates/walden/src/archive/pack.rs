@@ -135,6 +135,13 @@ fn table(packed: &Packed) -> String {
             packed.incompressible_segments
         );
     }
+    if packed.unfilled_segments > 0 {
+        let _ = writeln!(
+            text,
+            "{} segments stay as they are until the packs that they belong to are full (--segments makes smaller packs)",
+            packed.unfilled_segments
+        );
+    }
     if let (Some(objects), Some(bytes)) = (packed.objects_after, packed.bytes_after) {
         let before = (packed.objects_before, packed.bytes_before);
         let (was, is) = (units::bytes(before.1), units::bytes(bytes));
