@@ -22,8 +22,7 @@ use walden_format::lsn::Lsn;
 use walden_format::payload::timestamp::EPOCH_DAYS;
 use walden_rows::value::{Numeric, NumericSign, Value};
 use walden_rows::{
-    Cell, ColumnType, Entry, EventKind, Filter, Image, Outcome, RowChanges, RowsError, Summary, TypedColumn,
-    oid,
+    Cell, ColumnType, Entry, Filter, Image, Outcome, RowChanges, RowsError, Summary, TypedColumn, oid,
 };
 
 use crate::options::{ReadError, lsn_text};
