@@ -158,6 +158,12 @@ fn the_moments_that_can_be_reached_begin_at_the_backups_checkpoint() {
     let expected = Some((Some(first), Some(last)));
     assert_eq!([begun, first - 1, last].map(|moment| reachable(late, moment)), [expected; 3]);
     assert_eq!([first, last - 1].map(|moment| reachable(late, moment)), [None, None]);
+    // The segment that is being written counts, as far as the archive has it.
+    let (segment, content) = (name(1, 0x25), log(1, 0x25, 1).swap_remove(0).1);
+    parts::store(&archive, Part { segment, start: 0, end: content.len() as u32 }, &content).expect("stored");
+    let last = commit_time(0x25);
+    let expected = Some((Some(begun), Some(last)));
+    assert_eq!([begun - 1, last].map(|moment| reachable(consistent, moment)), [expected, expected]);
 }
 
 /// With `receive --ack-after archive`, these have commits that were acknowledged.

@@ -275,7 +275,7 @@ fn an_archive_that_was_just_made_is_no_missing_one() {
             make_archive(&repo);
         }
         for (command, code) in commands {
-            let run = walden(&[&["archive"], command, &["--repo", text(&repo)]].concat());
+            let run = walden(&[&["archive"][..], command, &["--repo", text(&repo)]].concat());
             let (code, says) = match is_made {
                 true => (code, "nothing was archived yet"),
                 false => (3, "cannot find an archive"),
@@ -294,7 +294,7 @@ fn an_export_of_nothing_is_no_success() {
     make_archive(&repo);
     assert_eq!(walden(&["archive", "push", "--repo", text(&repo), text(&segment)]).code, 0);
     let export = |more: &[&str]| {
-        walden(&[&["archive", "export", "--repo", text(&repo), "-o", text(&plain)], more].concat())
+        walden(&[&["archive", "export", "--repo", text(&repo), "-o", text(&plain)][..], more].concat())
     };
     let later = "00000001000000000000000C";
     for (more, code) in [
