@@ -360,7 +360,7 @@ fn a_disk_that_fills_up_loses_nothing() -> Outcome {
     // No space for what is exported from it, which is no damage.
     let plain = place.root.path().join("plain");
     let _small = SmallDisk::mount(&plain, "size=1m")?;
-    let exported = walden(&place.arguments(&["export", "-o"], &[&plain]));
+    let exported = walden(&place.arguments(&["export", "-o", plain.to_str().unwrap()], &[]));
     assert_eq!(exported.code, 3, "{exported:?}");
     let says = |text: &str| exported.stderr.contains(text);
     assert!(says("error: cannot write") && says("hint: free some space") && !says("verify"), "{exported:?}");
