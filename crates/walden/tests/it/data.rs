@@ -196,13 +196,14 @@ fn transactions_that_a_crash_ended() -> Outcome {
             [("wal_level", wal_level), ("max_wal_senders", "0"), ("max_prepared_transactions", "2")];
         let builder = ClusterBuilder::new(postgres(major)?).wal_segsize_mb(1);
         let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
-        let cluster = builder.setting("min_wal_size", "80MB").setting("autovacuum", "off").start().unwrap();
+        let cluster = builder.setting("wal_keep_size", "1GB").setting("autovacuum", "off").start().unwrap();
         let mut client = cluster.client("postgres").unwrap();
         let xid = |client: &mut postgres::Client| -> u64 {
             let row = client.query_one("SELECT txid_current()::text", &[]).unwrap();
             row.get::<_, String>(0).parse().unwrap()
         };
-        client.batch_execute("CREATE TABLE t (id int); BEGIN; INSERT INTO t VALUES (1)").unwrap();
+        client.batch_execute("CREATE TABLE t (id int)").unwrap();
+        client.batch_execute("BEGIN; INSERT INTO t VALUES (1)").unwrap();
         let prepared = xid(&mut client);
         client.batch_execute("SAVEPOINT s; INSERT INTO t VALUES (2); PREPARE TRANSACTION 'orphan'").unwrap();
         client
