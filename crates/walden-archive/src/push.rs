@@ -635,12 +635,9 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
 
 /// The system identifier of the server whose data directory it is, if that can be read.
 pub(crate) fn system_id_of_server(data: &Path) -> Option<u64> {
-    let control = regular_file::read(&data.join(CONTROL), check::MAX_TEXT_BYTES).ok()?;
-    Some(ControlFile::parse(&control).ok()?.system_identifier)
+    Some(ControlFile::of_data_directory(data)?.system_identifier)
 }
 
-/// The control file, in a data directory.
-pub(crate) const CONTROL: &str = "global/pg_control";
 /// Bytes of a segment that have its first page's header.
 pub(crate) const FIRST_BYTES: usize = 64;
 

@@ -22,6 +22,7 @@ use walden_redo::{BasePages, BlockKey};
 use walden_redo::{PAGE_BYTES, Page};
 
 use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
+use crate::regular_file;
 
 /// Files that are held open at most.
 const MAX_OPEN_FILES: usize = 64;
@@ -434,6 +435,16 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
 ];
 
 impl ControlFile {
+    /// Where it is in a data directory.
+    pub const PATH: &str = "global/pg_control";
+
+    /// That of a data directory, if it can be read.
+    pub fn of_data_directory(data: &Path) -> Option<ControlFile> {
+        /// Many times its size in every version.
+        const MAX_BYTES: u64 = 1 << 20;
+        ControlFile::parse(&regular_file::read(&data.join(ControlFile::PATH), MAX_BYTES).ok()?).ok()
+    }
+
     /// Reads a `pg_control`.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub struct Folders {
 impl Folders {
     /// The folders of a data directory or a `pg_wal` folder, which may be a symbolic link's target.
     pub fn of(path: &Path) -> Folders {
-        let is_data = |folder: &Path| folder.join("global/pg_control").is_file();
+        let is_data = |folder: &Path| folder.join(ControlFile::PATH).is_file();
         if is_data(path) {
             return Folders { data: Some(path.to_owned()), wal: path.join("pg_wal") };
         }
@@ -92,8 +92,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
     let mut state = ServerState { archiver: archiver_of(&folders.wal), ..ServerState::default() };
     let Some(data) = &folders.data else { return state };
     state.settings = Settings::of_data_directory(data);
-    let control = std::fs::read(data.join("global/pg_control")).ok();
-    let control = control.and_then(|bytes| ControlFile::parse(&bytes).ok());
+    let control = ControlFile::of_data_directory(data);
     state.checkpoint = control.map(|control| (control.redo, control.checkpoint_time));
     let now = SystemTime::now();
     for file in slots_in(data) {

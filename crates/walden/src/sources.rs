@@ -13,7 +13,6 @@ use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::datadir::ControlFile;
 use walden_source::inventory::{Inventory, Run};
-use walden_source::regular_file;
 use walden_source::scan::Damage;
 
 use crate::place::Place;
@@ -79,11 +78,10 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
 
 /// The timeline of a data directory among the sources, or of the one that a `pg_wal` among them is in.
 fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
-    const MAX_CONTROL: u64 = 1 << 20;
     let (path, timeline) = paths.iter().find_map(|path| {
-        let places = [path.join("global/pg_control"), path.join("../global/pg_control")];
-        let content = places.iter().find_map(|place| regular_file::read(place, MAX_CONTROL).ok())?;
-        Some((path, ControlFile::parse(&content).ok()?.timeline))
+        let places = [path.clone(), path.join("..")];
+        let control = places.iter().find_map(|place| ControlFile::of_data_directory(place))?;
+        Some((path, control.timeline))
     })?;
     eprintln!(
         "note: the log is read along timeline {timeline}, on which {} is; --timeline names another one",

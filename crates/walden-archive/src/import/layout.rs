@@ -17,9 +17,10 @@ use serde::Serialize;
 use walden_format::lsn::SegmentName;
 use walden_format::page::PageHeader;
 use walden_format::stream::StreamInfo;
+use walden_source::datadir::ControlFile;
 
 use crate::name::ArchivedFile;
-use crate::push::{CONTROL, system_id_beside, system_id_of_server};
+use crate::push::{system_id_beside, system_id_of_server};
 
 /// A way of keeping archived files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -212,7 +213,7 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
         }
         Layout::Plain => {
             let system_id = if root.ends_with("pg_wal") { system_id_of_server(above) } else { None };
-            system_id.map(|system_id| (system_id, CONTROL.to_owned()))
+            system_id.map(|system_id| (system_id, ControlFile::PATH.to_owned()))
         }
         // Only its base backups say it, and several clusters may have kept theirs in one storage.
         Layout::WalG => None,
