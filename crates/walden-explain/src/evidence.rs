@@ -128,6 +128,26 @@ pub struct Evidence {
     pub same_keys: u64,
 }
 
+/// What records of user tables have for logical decoding, under `wal_level=logical`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DecodingEvidence {
+    /// Records of new tuples in relations that are not of `initdb`'s.
+    pub stored: u64,
+    /// Of these, records that say that the tuples are whole and there even with an image.
+    pub logical: u64,
+    /// Bytes that are there for decoding alone: tuples beside images, and old tuples and keys.
+    pub bytes: u64,
+}
+
+impl DecodingEvidence {
+    /// Adds what another segment shows.
+    pub fn merge(&mut self, other: &DecodingEvidence) {
+        self.stored += other.stored;
+        self.logical += other.logical;
+        self.bytes += other.bytes;
+    }
+}
+
 impl Evidence {
     /// Adds what another segment shows.
     pub fn merge(&mut self, other: &Evidence) {

@@ -12,7 +12,7 @@ use walden_format::version::Major;
 use walden_source::scan::{Damage, Tail};
 
 use crate::checkpoints::CheckpointRecord;
-use crate::evidence::Evidence;
+use crate::evidence::{DecodingEvidence, Evidence};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
 use crate::slices::TENTHS;
 use crate::tally::{Bucket, Buckets, ImageTable, Tally};
@@ -56,6 +56,8 @@ pub struct Explanation {
     pub backups: u64,
     /// What the records of each relation say beyond their bytes, by relation.
     pub evidence: Vec<(RelFileLocator, Evidence)>,
+    /// What is there for logical decoding.
+    pub decoding: DecodingEvidence,
     /// Main forks that were created.
     pub created: FxHashSet<RelFileLocator>,
     /// Files of relations that were dropped, with the commit record that did so.

@@ -13,7 +13,7 @@ use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
 
 use crate::checkpoints::{CheckpointRecord, CheckpointRecords};
 use crate::collect::{Event, Finished, SegmentTally};
-use crate::evidence::Evidence;
+use crate::evidence::{DecodingEvidence, Evidence};
 use crate::explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, View, rows_of_cells, sort_by_bytes,
 };
@@ -58,6 +58,7 @@ pub(crate) struct Merge<'a> {
     switches: u64,
     backups: u64,
     evidence: FxHashMap<RelFileLocator, Evidence>,
+    decoding: DecodingEvidence,
     created_files: FxHashSet<RelFileLocator>,
     dropped_files: FxHashMap<RelFileLocator, Lsn>,
     /// Databases and OIDs of relations that were locked, with the first transaction that did so.
@@ -93,6 +94,7 @@ impl<'a> Merge<'a> {
             switches: 0,
             backups: 0,
             evidence: FxHashMap::default(),
+            decoding: DecodingEvidence::default(),
             created_files: FxHashSet::default(),
             dropped_files: FxHashMap::default(),
             locked: FxHashMap::default(),
@@ -223,6 +225,7 @@ impl<'a> Merge<'a> {
         for (relation, evidence) in &tally.evidence.relations {
             self.evidence.entry(*relation).or_default().merge(evidence);
         }
+        self.decoding.merge(&tally.evidence.decoding);
         // Each view by checkpoint has the bytes of all tenths.
         if let Some(index) = self.views.iter().position(|view| view.has(Dimension::Checkpoint)) {
             for (piece, sum) in &tally.pieces[index] {
@@ -423,6 +426,7 @@ impl<'a> Merge<'a> {
             switches: self.switches,
             backups: self.backups,
             evidence,
+            decoding: self.decoding,
             created: self.created_files,
             dropped: self.dropped_files,
             new_relations,

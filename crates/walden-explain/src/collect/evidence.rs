@@ -12,12 +12,13 @@ use walden_format::record::{BlockRef, Compression, Fork, Record, RelFileLocator}
 use walden_format::rmgr::info::{btree, heap, heap2};
 use walden_format::rmgr::rmid;
 use walden_format::simple::SimpleRecord;
+use walden_format::transam::FIRST_NORMAL_OID;
 use walden_format::version::Major;
 use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
 use walden_redo::page::{LINE_POINTER_BYTES, LinePointer, Tid, line_pointer_offset};
 
 use super::sums::tuple_key;
-use crate::evidence::Evidence;
+use crate::evidence::{DecodingEvidence, Evidence};
 
 /// What the records of a segment say of their relations.
 pub(crate) struct SegmentEvidence {
@@ -25,6 +26,7 @@ pub(crate) struct SegmentEvidence {
     index: FxHashMap<RelFileLocator, u32>,
     recent: Box<[(RelFileLocator, u32); RECENT]>,
     pub relations: Vec<(RelFileLocator, Evidence)>,
+    pub decoding: DecodingEvidence,
     /// The last leaf page that an index tuple was inserted on, by relation.
     last_leaves: Vec<u32>,
     /// Tuples written: with the transaction, and without.
@@ -100,6 +102,7 @@ impl SegmentEvidence {
             index: FxHashMap::default(),
             recent: Box::new([(RelFileLocator::default(), u32::MAX); RECENT]),
             relations: Vec::new(),
+            decoding: DecodingEvidence::default(),
             last_leaves: Vec::new(),
             written: Box::new([[0; 2]; TUPLES]),
             locks: Box::new([Lock::default(); LOCKS]),
@@ -115,6 +118,7 @@ impl SegmentEvidence {
         self.index.clear();
         self.recent.fill((RelFileLocator::default(), u32::MAX));
         self.relations.clear();
+        self.decoding = DecodingEvidence::default();
         self.last_leaves.clear();
         self.written.fill([0; 2]);
         self.locks.fill(Lock::default());
@@ -216,9 +220,23 @@ impl SegmentEvidence {
         index as usize
     }
 
+    /// New tuples were stored, for logical decoding too or not.
+    #[inline(always)]
+    fn stored(&mut self, record: &Observed<'_>, is_logical: bool) {
+        // Decoding does not need catalogs' tuples.
+        if record.relation.relation >= FIRST_NORMAL_OID {
+            self.decoding.stored += 1;
+            self.decoding.logical += u64::from(is_logical);
+            if is_logical && record.has_image {
+                self.decoding.bytes += record.data.len() as u64;
+            }
+        }
+    }
+
     #[inline(always)]
     fn insert(&mut self, record: &Observed<'_>) {
         let flags = InsertFlags(record.main.get(2).copied().unwrap_or_default());
+        self.stored(record, flags.contains_new_tuple());
         if flags.on_toast_relation() {
             self.toast_inserts += 1;
             self.last_toast[record.xid as usize % SESSIONS] = (record.xid, self.toast_inserts);
@@ -240,12 +258,17 @@ impl SegmentEvidence {
             evidence.deletes_by.add(record.xid);
         }
         if delete.flags.0 & (DeleteFlags::CONTAINS_OLD_TUPLE | DeleteFlags::CONTAINS_OLD_KEY) != 0 {
+            self.decoding.bytes += old.len() as u64;
             evidence.old_tuples.add(old.len() as u64, 0);
             evidence.whole_old_tuples += u64::from(delete.flags.contains_old_tuple());
         }
     }
 
     fn heap2(&mut self, record: &Observed<'_>, kind: u8) {
+        if kind == heap2::MULTI_INSERT {
+            let flags = InsertFlags(record.main.first().copied().unwrap_or_default());
+            return self.stored(record, flags.contains_new_tuple());
+        }
         let since_17 = self.version >= Major::V17;
         let (is_prune, is_freeze) = match kind {
             heap2::PRUNE_ON_ACCESS => (true, false),
@@ -325,6 +348,7 @@ impl SegmentEvidence {
     #[inline(always)]
     fn update(&mut self, record: &Observed<'_>, compare_with_images: impl FnOnce() -> Option<bool>) {
         let Some((update, old_tuple)) = XlHeapUpdate::split(record.main) else { return };
+        self.stored(record, update.flags.contains_new_tuple());
         let has_moved = record.old_block != record.block;
         let key = |block, offset, xid| tuple_key(record.relation, block, offset, xid);
         let old_key = key(record.old_block, update.old_offset, record.xid);
@@ -357,6 +381,7 @@ impl SegmentEvidence {
         evidence.compared_updates += u64::from(is_unchanged.is_some());
         evidence.unchanged_updates += u64::from(is_unchanged == Some(true));
         if update.flags.0 & (UpdateFlags::CONTAINS_OLD_TUPLE | UpdateFlags::CONTAINS_OLD_KEY) != 0 {
+            self.decoding.bytes += old_tuple.len() as u64;
             evidence.old_tuples.add(old_tuple.len() as u64, 0);
             evidence.whole_old_tuples += u64::from(update.flags.contains_old_tuple());
         }

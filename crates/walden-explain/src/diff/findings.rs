@@ -7,6 +7,7 @@ use walden_format::record::RelFileLocator;
 
 use super::{Change, Comparison, DiffFinding, ImageChange, Per, Side, Status, difference};
 use crate::document::Document;
+use crate::evidence::DecodingEvidence;
 use crate::explanation::Explanation;
 use crate::findings::{bytes_text, percent_text};
 use crate::labels::Part;
@@ -196,7 +197,11 @@ impl Finder<'_> {
     /// Settings in the log that differ. Returns whether `full_page_writes` does.
     fn settings(&self, images: &[ImageChange], findings: &mut Vec<DiffFinding>) -> bool {
         let mut changes_images = false;
+        let has_decoding = self.decoding(findings);
         for (name, to) in &self.b.document.settings {
+            if name == "wal_level" && has_decoding {
+                continue;
+            }
             let Some(from) = self.a.document.settings.get(name).filter(|from| *from != to) else { continue };
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let change = match name.as_str() {
@@ -213,6 +218,28 @@ impl Finder<'_> {
             findings.push(finding);
         }
         changes_images
+    }
+
+    /// Logical decoding, for which records have more since `wal_level` is `logical`. Returns whether that differs.
+    ///
+    /// The records show it: before 17, the setting is in the log only where a server starts with others than before.
+    fn decoding(&self, findings: &mut Vec<DiffFinding>) -> bool {
+        let (a, b) = (&self.a.explanation.decoding, &self.b.explanation.decoding);
+        let (Some(from), Some(to)) = (is_logical(a), is_logical(b)) else { return false };
+        if from == to {
+            return false;
+        }
+        let text = match to {
+            true => {
+                "wal_level is logical and was not; tuples beside full-page images and old keys, for decoding alone"
+            }
+            false => {
+                "wal_level is not logical and was; tuples beside full-page images and old keys, for decoding alone"
+            }
+        };
+        let change = difference(b.bytes, self.compare.scale.apply(a.bytes));
+        findings.push(self.finding("setting", text.to_owned(), "wal_level".to_owned(), change));
+        true
     }
 
     /// Images of first touches, with what checkpoints did.
@@ -305,6 +332,17 @@ impl Finder<'_> {
             };
             findings.push(self.finding("amount", text + &images, name.clone(), of(change)));
         }
+    }
+}
+
+/// Whether tuples are logged for logical decoding, if there are enough of them to tell.
+fn is_logical(evidence: &DecodingEvidence) -> Option<bool> {
+    /// Under `logical`, a few records have nothing for decoding too: a rewrite's or a materialized view's.
+    const ENOUGH: u64 = 100;
+    match evidence {
+        DecodingEvidence { logical: 1.., .. } => Some(true),
+        DecodingEvidence { stored: ENOUGH.., .. } => Some(false),
+        _ => None,
     }
 }
 

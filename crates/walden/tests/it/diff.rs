@@ -16,6 +16,7 @@ walden_testing::tests! {
     contributions_add_up_to_the_difference,
     wrong_ranges_are_wrong_usage,
     what_was_changed_on_a_server_explains_the_change,
+    logical_decoding_explains_larger_records,
 }
 
 fn diff(arguments: &[&str]) -> Value {
@@ -268,4 +269,53 @@ fn assert_page_draws(Changed { folder, names, wal, plain, indexed, .. }: &Change
         assert_eq!(browser.evaluate("document.body.dataset.rendered"), "3");
         assert_eq!(browser.console_messages(), [""; 0]);
     }
+}
+
+/// Before 17, the log does not say what `wal_level` was: the records do.
+fn logical_decoding_explains_larger_records() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?)
+        .setting("wal_level", "replica")
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let update = || {
+        let mut client = cluster.client("postgres").unwrap();
+        for _ in 0..5 {
+            client.batch_execute("CHECKPOINT").unwrap();
+            client.batch_execute("UPDATE t SET n = n + 1 WHERE id % 5 = 0").unwrap();
+            client.batch_execute("DELETE FROM t WHERE id IN (SELECT min(id) FROM t)").unwrap();
+        }
+        position(&cluster)
+    };
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, n int, fill text)").unwrap();
+    client.batch_execute("ALTER TABLE t REPLICA IDENTITY FULL").unwrap();
+    let fill = "INSERT INTO t SELECT n, 0, repeat(md5(n::text), 10) FROM generate_series(1, 2000) n";
+    client.batch_execute(fill).unwrap();
+    let begin = position(&cluster);
+    let replica = update();
+    client.batch_execute("ALTER SYSTEM SET wal_level = logical").unwrap();
+    drop(client);
+    cluster.restart(StopMode::Fast).unwrap();
+    let logical = update();
+    let wal = cluster.data_dir().join("pg_wal");
+    cluster.stop(StopMode::Fast).unwrap();
+    let [from, at, to] = [begin, replica, logical].map(|lsn| lsn.to_string());
+    let arguments = ["--a-from", &from, "--a-to", &at, "--b-from", &at, "--b-to", &to, wal.to_str().unwrap()];
+    let found = diff(&arguments);
+    let finding = &found["findings"][0];
+    let text = finding["text"].as_str().unwrap();
+    assert_eq!((&finding["rule"], &finding["points_at"]), (&"setting".into(), &"wal_level".into()), "{text}");
+    assert!(text.starts_with("wal_level is logical and was not; tuples beside"), "{text}");
+    // 2000 updates, and in each an old tuple of 340 bytes.
+    let change = finding["change_bytes"].as_i64().unwrap();
+    assert!((680_000..900_000).contains(&change), "{text}");
+    // As much the other way round.
+    let back =
+        diff(&["--a-from", &at, "--a-to", &to, "--b-from", &from, "--b-to", &at, wal.to_str().unwrap()]);
+    let finding = &back["findings"][0];
+    assert!(finding["text"].as_str().unwrap().starts_with("wal_level is not logical and was"), "{finding}");
+    assert!(finding["change_bytes"].as_i64().unwrap() < 0, "{finding}");
+    Ok(())
 }
