@@ -13,7 +13,7 @@ use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object::Finding;
-use crate::parts;
+use crate::parts::{self, Extent};
 use crate::snapshot::Snapshot;
 use crate::store::Listed;
 
@@ -255,9 +255,9 @@ pub(crate) fn list_objects(
         })?;
     }
     listing.backups.sort();
-    let live = parts::ends(archive)?;
-    for (segment, _) in &live {
-        timelines.entry(segment.timeline).or_default();
+    let live = parts::extents(archive)?;
+    for extent in &live {
+        timelines.entry(extent.segment.timeline).or_default();
     }
     let (acknowledged, unknown) = gaps::acknowledged(archive, locked)?;
     listing.unknown.extend(unknown);
@@ -308,9 +308,12 @@ pub(crate) fn list_objects(
             }
         }
         // Parts of a segment that is archived were to be removed.
-        let live = live.iter().find(|(segment, _)| segment.timeline == timeline);
-        let live = live.filter(|(segment, _)| found.last_segment.as_ref() < Some(&segment.to_string()));
-        let live_end = live.and_then(|(segment, end)| Some(segment.start(size)?.plus(u64::from(*end))));
+        let is_live = |extent: &&Extent| {
+            extent.segment.timeline == timeline
+                && found.last_segment.as_ref() < Some(&extent.segment.to_string())
+        };
+        let live: Vec<Extent> = live.iter().filter(is_live).copied().collect();
+        let live_end = live_end(archive, &live, size, &mut listing.unreadable)?;
         found.live_end = live_end.map(|end| end.to_string());
         if let Some(options) = options.filter(|_| !locked) {
             listing.has_all_restore_points &=
@@ -320,6 +323,35 @@ pub(crate) fn list_objects(
     }
     all.sort_unstable();
     Ok((listing, all))
+}
+
+/// Where the log ends in the parts of a timeline's last segments. What is missing between them ends it before, and is a finding.
+fn live_end(
+    archive: &Archive,
+    live: &[Extent],
+    size: SegmentSize,
+    unreadable: &mut Vec<Finding>,
+) -> Result<Option<Lsn>, ArchiveError> {
+    let mut end = None;
+    for extent in live {
+        let Some(start) = extent.segment.start(size) else { continue };
+        let before = end.filter(|&end| end < start).map(|end| (size.segment_of(end), end, start));
+        let inside = extent.goes_on_at.map(|at| {
+            let offset = |offset: u32| start.plus(u64::from(offset));
+            (size.segment_of(start), offset(extent.end), offset(at))
+        });
+        for (number, from, to) in before.into_iter().chain(inside) {
+            let segment = SegmentName::new(extent.segment.timeline, number, size);
+            // The parts of a segment that was archived meanwhile are being removed.
+            if archive.find(ArchivedFile::Segment(segment))?.is_none() {
+                let problem = format!("expected parts with the log from {from} on, found none before {to}");
+                unreadable.push(Finding { object: parts::folder_of(segment), problem });
+                return Ok(Some(from));
+            }
+        }
+        end = Some(start.plus(u64::from(extent.end)));
+    }
+    Ok(end)
 }
 
 /// The last segment of the newest timeline that has any: where a copy of the log goes on. Nothing if the archive is empty.

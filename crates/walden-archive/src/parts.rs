@@ -197,16 +197,37 @@ fn archived_as(archive: &Archive, segment: SegmentName) -> Result<Option<Object>
     Ok(None)
 }
 
-/// Where each timeline's log ends in parts: its last segment that has some, and the offset behind them.
-pub(crate) fn ends(archive: &Archive) -> Result<Vec<(SegmentName, u32)>, ArchiveError> {
+/// How much of a segment its parts have, by their names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    pub segment: SegmentName,
+    /// The offset behind the bytes that are there from the first one on.
+    pub end: u32,
+    /// Where parts go on behind one that is missing.
+    pub goes_on_at: Option<u32>,
+}
+
+impl Extent {
+    fn of(segment: SegmentName, parts: &[Part]) -> Extent {
+        let mut end = 0;
+        for part in parts {
+            if part.start > end {
+                return Extent { segment, end, goes_on_at: Some(part.start) };
+            }
+            end = end.max(part.end);
+        }
+        Extent { segment, end, goes_on_at: None }
+    }
+}
+
+/// The segments of which there are parts, in the order of the log, and how much of each.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn extents(archive: &Archive) -> Result<Vec<Extent>, ArchiveError> {
     let parts = list_below(archive, LIVE)?;
-    let by_timeline = parts.chunk_by(|one, other| one.segment.timeline == other.segment.timeline);
-    let end = |parts: &[Part]| {
-        let last = parts.last()?.segment;
-        let ends = parts.iter().filter(|part| part.segment == last).map(|part| part.end);
-        Some((last, ends.max()?))
-    };
-    Ok(by_timeline.filter_map(end).collect())
+    let by_segment = parts.chunk_by(|one, other| one.segment == other.segment);
+    Ok(by_segment.map(|parts| Extent::of(parts[0].segment, parts)).collect())
 }
 
 fn read(archive: &Archive, part: Part) -> Result<Vec<u8>, ArchiveError> {
@@ -275,7 +296,8 @@ mod tests {
         assert_eq!(assemble(&archive, SEGMENT).unwrap(), Some(bytes(part(0, 9000))));
         assert_eq!(segments(&archive).unwrap(), [SEGMENT]);
         assert_eq!(remove_archived(&archive).unwrap(), [SEGMENT]);
-        assert_eq!(ends(&archive).unwrap(), [(SEGMENT, 9000)]);
+        let extent = Extent { segment: SEGMENT, end: 9000, goes_on_at: None };
+        assert_eq!(extents(&archive).unwrap(), [extent]);
         let other = part(8000, 9500);
         store(&archive, other, &vec![1; 1500]).unwrap();
         let error = assemble(&archive, SEGMENT).unwrap_err();
@@ -294,6 +316,8 @@ mod tests {
         archive.store().remove(&parts[1].key()).unwrap();
         let error = assemble(&archive, SEGMENT).unwrap_err();
         assert!(error.to_string().contains("goes on at offset 0x64"), "{error}");
+        let extent = Extent { segment: SEGMENT, end: 100, goes_on_at: Some(200) };
+        assert_eq!(extents(&archive).unwrap(), [extent]);
         // Another part's content under its key.
         let content = archive.store().read(&parts[0].key()).unwrap();
         archive.store().create(&parts[1].key(), &content).unwrap();

@@ -10,6 +10,7 @@ use walden_archive::gaps::Gap;
 use walden_archive::list::{ListOptions, Listing, RestorableRange, list};
 use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
+use walden_archive::parts::{self, Part};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::push::{PushOptions, push};
 use walden_archive::status::holdings;
@@ -64,6 +65,31 @@ fn range(first: (u32, u64), last: (u32, u64), base: Option<(u32, u64)>) -> Resto
         first_commit_time: Some(commit_time(first.1)),
         last_commit_time: Some(commit_time(last.1)),
     }
+}
+
+/// Commits in parts are there as far as no part before them is missing, within a segment and between segments.
+#[test]
+fn the_log_in_parts_ends_at_a_missing_one() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 2));
+    let part = |number: u64, start: u32, end: u32| Part { segment: name(1, number), start, end };
+    let stored = [part(0x22, 0, 9000), part(0x22, 9000, 1 << 20), part(0x23, 0, 1 << 20), part(0x24, 0, 500)];
+    for part in stored {
+        parts::store(&archive, part, &vec![7; (part.end - part.start) as usize]).expect("stored");
+    }
+    let live = |archive: &Archive| {
+        let mut listing = listed(archive);
+        let problem = listing.unreadable.pop().map(|finding| finding.problem);
+        assert!(listing.unreadable.is_empty(), "{:?}", listing.unreadable);
+        (listing.timelines.remove(0).live_end.expect("an end"), problem)
+    };
+    assert_eq!(live(&archive), ("0/024001F4".to_owned(), None));
+    archive.store().remove(&stored[2].key()).expect("removed");
+    let problem = "expected parts with the log from 0/02300000 on, found none before 0/02400000";
+    assert_eq!(live(&archive), ("0/02300000".to_owned(), Some(problem.to_owned())));
+    archive.store().remove(&stored[0].key()).expect("removed");
+    let problem = "expected parts with the log from 0/02200000 on, found none before 0/02202328";
+    assert_eq!(live(&archive), ("0/02200000".to_owned(), Some(problem.to_owned())));
 }
 
 #[test]
