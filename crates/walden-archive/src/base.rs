@@ -9,7 +9,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, Timeline};
-use walden_source::datadir::{DataDir, DataDirError, DatabaseState};
+use walden_source::datadir::{DataDir, DataDirError};
 use walden_source::open::{Compression, SegmentReader, open_path};
 
 use crate::backup_files::{LABEL, Label, MANIFEST, MAX_MANIFEST_BYTES, Manifest};
@@ -156,7 +156,7 @@ fn of_file(path: &Path) -> Result<BackupStart, BaseError> {
 fn of_data_directory(path: &Path) -> Result<BackupStart, BaseError> {
     let data = DataDir::open(path)?;
     let control = data.control();
-    if !matches!(control.state, DatabaseState::ShutDown | DatabaseState::ShutDownInRecovery) {
+    if !control.state.is_shut_down() {
         return Err(BaseError::NotOne {
             path: path.to_owned(),
             expected: "a backup_label, or the data directory of a server that was stopped",

@@ -124,8 +124,7 @@ impl DataDir {
     pub fn open_at_rest(path: &Path) -> Result<DataDir, DataDirError> {
         let data = DataDir::open(path)?;
         let state = data.control.state;
-        let is_stopped = matches!(state, DatabaseState::ShutDown | DatabaseState::ShutDownInRecovery);
-        match data.is_backup() || is_stopped {
+        match data.is_backup() || state.is_shut_down() {
             true => Ok(data),
             false => Err(DataDirError::Running { path: path.into(), state }),
         }
@@ -345,6 +344,13 @@ pub enum DatabaseState {
     ShutDownInRecovery,
     /// Anything else; the number in the file.
     Other(u32),
+}
+
+impl DatabaseState {
+    /// Whether no server writes the files.
+    pub fn is_shut_down(self) -> bool {
+        matches!(self, DatabaseState::ShutDown | DatabaseState::ShutDownInRecovery)
+    }
 }
 
 impl fmt::Display for DatabaseState {

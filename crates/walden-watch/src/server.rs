@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use postgres::error::SqlState;
 use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 use serde::Serialize;
 use walden_format::lsn::Lsn;
@@ -81,6 +82,8 @@ pub struct ServerState {
     pub settings: Settings,
     /// Redo pointer of the last checkpoint, and when it began in seconds since 1970-01-01 UTC.
     pub checkpoint: Option<(Lsn, i64)>,
+    /// Whether its files say that it was stopped; not known without them.
+    pub is_shut_down: bool,
     /// Files that wait to be archived; `None` if it is not known.
     pub archiver: Option<Archiver>,
     /// Replication slots.
@@ -93,6 +96,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
     let Some(data) = &folders.data else { return state };
     state.settings = Settings::of_data_directory(data);
     let control = ControlFile::of_data_directory(data);
+    state.is_shut_down = control.as_ref().is_some_and(|control| control.state.is_shut_down());
     state.checkpoint = control.map(|control| (control.redo, control.checkpoint_time));
     let now = SystemTime::now();
     for file in slots_in(data) {
@@ -207,7 +211,16 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, String> {
 
 /// Plain queries, and text back: that works through every connection pooler.
 pub(crate) fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, String> {
-    let messages = client.simple_query(query).map_err(|error| error_text(&error))?;
+    let failed = |error: postgres::Error| {
+        let hint = match error.code() {
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                "\nhint: the user needs pg_monitor: GRANT pg_monitor TO ..."
+            }
+            _ => "",
+        };
+        error_text(&error) + hint
+    };
+    let messages = client.simple_query(query).map_err(failed)?;
     let row = |message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,

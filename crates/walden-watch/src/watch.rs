@@ -283,13 +283,14 @@ impl Watch {
         all.max_by_key(|cycle| cycle.redo).filter(|cycle| cycle.redo <= self.position())
     }
 
-    /// The next checkpoint, at the rate of the last minute.
+    /// The next checkpoint, at the rate of the last minute; of a stopped server, what there is since the last one.
     pub fn forecast(&self) -> Option<Forecast> {
         let window = self.window(RATE_WINDOW);
         let rate = window.per_second(window.sums.total().bytes());
         let size = self.source.info().segment_size;
         let cycle = self.cycle()?;
-        Some(forecast(cycle, self.position(), size, self.checkpoint_settings, rate, unix_now()))
+        let settings = self.checkpoint_settings.filter(|_| !self.server.is_shut_down);
+        Some(forecast(cycle, self.position(), size, settings, rate, unix_now()))
     }
 
     /// The end of what was counted.

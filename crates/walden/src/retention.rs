@@ -74,6 +74,7 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
         situation.server = ServerState {
             settings,
             checkpoint: situation.server.checkpoint.or(asked.checkpoint),
+            is_shut_down: false,
             archiver: situation.server.archiver.or(asked.archiver),
             slots: asked.slots,
         };

@@ -128,6 +128,7 @@ fn checkpoint_line(checkpoint: &CheckpointDocument) -> String {
         Some("volume") if next.bytes_left == Some(0) => "; next due by max_wal_size".to_owned(),
         Some("volume") => format!("; next in {left} by max_wal_size"),
         Some(_) => format!("; next in {left} by checkpoint_timeout"),
+        None if checkpoint.is_server_stopped => "; the server is stopped".to_owned(),
         None if next.is_timeout_passed && checkpoint.is_running => String::new(),
         None if next.is_timeout_passed && next.seconds_left_by_volume.is_none() => {
             "; checkpoint_timeout has passed: an idle server skips checkpoints".to_owned()
@@ -160,20 +161,24 @@ mod tests {
             keeps_one: true,
         };
         let cycle = Cycle { redo: Lsn(1 << 24), began: Some(1000.0) };
-        let line = |rate, now, is_running| {
+        let document = |settings, rate, now, is_running| {
             let (end, size) = (Lsn((1 << 24) + 120), SegmentSize::DEFAULT);
-            checkpoint_line(&CheckpointDocument {
+            CheckpointDocument {
                 redo: cycle.redo.to_string(),
-                next: forecast(cycle, end, size, Some(settings), rate, now),
+                next: forecast(cycle, end, size, settings, rate, now),
                 is_running,
+                is_server_stopped: settings.is_none(),
                 max_wal_size: None,
                 checkpoint_timeout_seconds: None,
                 seen: Default::default(),
-            })
+            }
         };
+        let line = |rate, now, is_running| checkpoint_line(&document(Some(settings), rate, now, is_running));
         assert!(line(0.0, 1290.0, false).contains("; next in 10.0 s by checkpoint_timeout ("));
         assert!(line(0.0, 1500.0, false).contains("; checkpoint_timeout has passed: an idle server skips"));
         assert!(line(9.0, 1500.0, false).contains("; checkpoint_timeout has passed: the next is due"));
         assert!(line(9.0, 1500.0, true).contains(" since the last, in progress ("));
+        let stopped = checkpoint_line(&document(None, 0.0, 1290.0, false));
+        assert!(stopped.ends_with(" since the last; the server is stopped"), "{stopped}");
     }
 }

@@ -87,7 +87,20 @@ fn each_byte_has_its_holder(major: u32) -> Outcome {
     an_archiver_that_gets_on_lets_them_go(&cluster, &mut client, data, &dsn);
     an_inactive_slot_keeps_files(&cluster, &mut client, data, &dsn);
     wal_keep_size_keeps_what_it_says(&cluster, &mut client, data);
+    who_may_not_look_is_told_what_to_do(&mut client, &dsn);
     Ok(())
+}
+
+fn who_may_not_look_is_told_what_to_do(client: &mut postgres::Client, dsn: &str) {
+    execute(client, "CREATE ROLE visitor LOGIN");
+    let dsn = format!("{dsn} user=visitor");
+    let run = walden(&["retention", "--dsn", &dsn]);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.stderr.contains("permission denied for function pg_ls_waldir"), "{run:?}");
+    assert!(run.stderr.contains("hint: the user needs pg_monitor"), "{run:?}");
+    execute(client, "GRANT pg_monitor TO visitor");
+    let run = walden(&["retention", "--dsn", &dsn]);
+    assert!(run.code <= 1, "{run:?}");
 }
 
 /// Nothing but the archiver keeps files, which fails: from its marks, and by what the server says.
