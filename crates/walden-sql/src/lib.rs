@@ -112,3 +112,10 @@ impl Database {
         })
     }
 }
+
+/// Whether an error of [`Database::query`] is the query's own: its syntax, a table or a column that is not there, a statement that
+/// is not allowed. Everything else is the log's, or happened while the query ran.
+pub fn is_wrong_query(error: &DataFusionError) -> bool {
+    use DataFusionError::{NotImplemented, Plan, SQL, SchemaError};
+    matches!(error.find_root(), Plan(_) | SQL(..) | SchemaError(..) | NotImplemented(_))
+}

@@ -55,7 +55,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;
 /// Exit status: wrong usage, as clap has it.
-const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 /// Exit status: the input is unreadable or damaged.
 pub const DAMAGED: u8 = 3;
 

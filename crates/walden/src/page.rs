@@ -33,7 +33,7 @@ use crate::base::{self, BasePage};
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
-use crate::{DAMAGED, FOUND, names, output, terminal};
+use crate::{DAMAGED, FOUND, USAGE, names, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,9 +47,6 @@ Examples:
       the page as it has to be, to put in the place of a damaged one; see docs/redo.md
 
 Exit status: 0 done, 1 the page is not known at that LSN, 2 wrong usage, 3 input unreadable or damaged.";
-
-/// Wrong arguments.
-const USAGE: u8 = 2;
 
 /// Show one block's history: every record that changed it, its page at any LSN, the differences between two
 #[derive(Args, Debug)]

@@ -15,9 +15,9 @@ use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 use walden_report::units;
 
-use crate::FOUND;
 use crate::place::Place;
 use crate::terminal::{self, Format};
+use crate::{FOUND, USAGE};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,7 +111,7 @@ impl RuleArgs {
 pub fn run(args: &PruneArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
     // The parser demands one of them.
-    let Some(rule) = args.rule.rule() else { return Ok(ExitCode::from(2)) };
+    let Some(rule) = args.rule.rule() else { return Ok(ExitCode::from(USAGE)) };
     let plan = prune::plan(&archive, &rule, on_disk(args, &archive)?)?;
     let pruned = if args.apply { plan.apply(&archive)? } else { plan.report().clone() };
     terminal::show(args.format, || &pruned, || table(&pruned))?;

@@ -16,8 +16,8 @@ use walden_codec::container::Meta;
 use walden_sql::{Database, Limits};
 
 use super::LogArgs;
-use crate::output::Output;
-use crate::{sources, terminal};
+use crate::output::{self, Output};
+use crate::{USAGE, sources, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ queries for many questions. row_changes('public.orders') has the changes of a ta
 or --names. Functions beside SQL's own: lsn('16/B374D848'), lsn_text(position). Conditions on start_lsn and time \
 of records and blocks skip segments.
 
-Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged, or a query that cannot be run.";
+Exit status: 0 done, 2 wrong usage or a wrong query, 3 input unreadable or damaged, or a query that failed while it ran.";
 
 /// Ask the log in SQL: records, blocks, transactions, checkpoints, segments, relations
 #[derive(Args, Debug)]
@@ -115,7 +115,13 @@ pub fn run(args: &SqlArgs) -> Result<ExitCode> {
         if args.output.is_none() {
             sink.finish()?;
         }
-        return Err(error.context("cannot run the query"));
+        let is_wrong = error.downcast_ref().is_some_and(walden_sql::is_wrong_query);
+        let error = error.context("cannot run the query");
+        if is_wrong {
+            output::report(&error);
+            return Ok(ExitCode::from(USAGE));
+        }
+        return Err(error);
     }
     sink.finish()?;
     Ok(sources::ended(&inventory, None))

@@ -388,7 +388,10 @@ fn wrong_queries_are_errors() {
         ("SET datafusion.execution.batch_size = 1", "Statement"),
     ] {
         let run = walden(&["sql", query, golden]);
-        assert_eq!(run.code, 3, "{query}: {run:?}");
+        // It may be there: the names do not say. A function's arguments are read when the query runs.
+        let is_found_later = part.starts_with("cannot find the table") || query.contains("lsn('x')");
+        let expected = if is_found_later { 3 } else { 2 };
+        assert_eq!(run.code, expected, "{query}: {run:?}");
         assert!(run.stderr.contains(part), "{query}: {run:?}");
         run.assert_no_panic();
     }
