@@ -103,7 +103,10 @@ pub fn encode(text: &[u8]) -> Option<WithHeader> {
     let numbers = put_skeleton(text, &index, &special, &mut skeleton)?;
     put_leb128(&mut header, (skeleton.len() - skeleton_at) as u64);
     skeleton.extend_from_slice(&numbers);
-    Some(WithHeader::new(&header, skeleton, skeleton_at))
+    let coded = WithHeader::new(&header, skeleton, skeleton_at);
+    // Words are chosen by what they save; where all bytes are as frequent as others, escaping costs more than that. Decoders refuse a part
+    // that is longer than its columns.
+    (coded.len() <= text.len()).then_some(coded)
 }
 
 /// The offsets at which a text has one of these bytes.
@@ -474,6 +477,23 @@ mod tests {
             }
         }
         text
+    }
+
+    /// Blocks of 16 random bytes, each a hundred times: any letters beside each other are frequent words, and all bytes are as frequent.
+    #[test]
+    fn no_text_is_coded_to_more_bytes() {
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut block = || {
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state.to_le_bytes()
+            };
+            [next(), next()].concat()
+        };
+        let text: Vec<u8> = (0..600).flat_map(|_| block().repeat(100)).collect();
+        assert!(encode(&text).is_none_or(|coded| coded.len() <= text.len()));
     }
 
     #[test]
