@@ -6,7 +6,7 @@
 use rustc_hash::FxHashMap;
 use walden_format::payload::heap::{
     DeleteFlags, InfoBits, InsertFlags, PruneFlags, SharedLengths, TUPLE_HEADER, UpdateFlags, XlHeapDelete,
-    XlHeapHeader, XlHeapLock, XlHeapUpdate,
+    XlHeapHeader, XlHeapLock, XlHeapUpdate, moved_from,
 };
 use walden_format::record::{BlockRef, Compression, Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::{btree, heap, heap2};
@@ -131,8 +131,7 @@ impl SegmentEvidence {
     /// Observes a record of the resource managers of [`is_evidence`].
     pub fn observe(&mut self, record: &Record<'_>) {
         let Some(block) = record.block(0).filter(|block| block.fork == Fork::MAIN) else { return };
-        let old =
-            record.block(1).filter(|other| other.fork == Fork::MAIN && other.relation == block.relation);
+        let old = moved_from(record).filter(|other| other.relation == block.relation);
         let image_bytes: u32 =
             record.blocks.iter().filter_map(|block| block.image).map(|image| image.record_bytes()).sum();
         let observed = Observed {

@@ -10,7 +10,7 @@
 
 use super::listing::flags;
 use super::{Fields, Payload, PayloadError};
-use crate::record::Record;
+use crate::record::{BlockRef, Fork, Record};
 use crate::rmgr::{info, rmid};
 
 mod change;
@@ -46,6 +46,13 @@ pub const ATTRIBUTES_MASK: u16 = 0x07FF;
 #[inline]
 pub const fn is_update(rmid: u8, info: u8) -> bool {
     rmid == rmid::HEAP && matches!(info & info::heap::OPMASK, info::heap::UPDATE | info::heap::HOT_UPDATE)
+}
+
+/// The page of an update's old tuple where that is not the page of the new one, which is block 0. That a record has more than one block
+/// does not say so: since 17.11 and 18.6 updates have those of the visibility map too.
+#[inline]
+pub fn moved_from<'r>(record: &'r Record<'_>) -> Option<&'r BlockRef> {
+    record.block(1).filter(|block| block.fork == Fork::MAIN)
 }
 
 flags! {

@@ -1,9 +1,8 @@
 //! Heap tuples that are there already: updated, deleted, locked, confirmed, overwritten.
 
 use walden_format::payload::heap::{
-    SharedLengths, XlHeapDelete, XlHeapHeader, XlHeapLock, XlHeapOffset, XlHeapUpdate,
+    SharedLengths, XlHeapDelete, XlHeapHeader, XlHeapLock, XlHeapOffset, XlHeapUpdate, moved_from,
 };
-use walden_format::record::Fork;
 use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
 
 use super::insert::{new_header, target};
@@ -59,7 +58,7 @@ pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     let update = XlHeapUpdate::read(step.main()).ok_or(UNREADABLE)?;
     let xid = step.record.header.xid;
-    let old_id = if step.block(1).is_some_and(|block| block.fork == Fork::MAIN) { 1 } else { 0 };
+    let old_id = moved_from(step.record).map_or(0, |block| block.id);
     if update.flags.old_all_visible_cleared() {
         visibility_map::clear(step, old_id, VISIBILITYMAP_VALID_BITS);
     }
@@ -229,7 +228,7 @@ impl<'p> Shared<'p> {
         let attributes = usize::from(HeapTupleHeader::of(new)?.hoff());
         let mut shared = Shared { new, attributes, prefix: 0, suffix: 0 };
         // Only within a page: what another page's fate is was not known.
-        if around.record.block(1).is_none_or(|block| block.fork != Fork::MAIN) {
+        if moved_from(around.record).is_none() {
             let old = page.normal_item(update.old_offset).ok()?;
             let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
             let new = new.get(attributes..)?;
@@ -258,7 +257,7 @@ pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<(usize, usize)
         let (SharedLengths { prefix, suffix }, _) = SharedLengths::split(update.flags, data)?;
         return Some((prefix.into(), suffix.into()));
     }
-    if around.record.block(1).is_some_and(|block| block.fork == Fork::MAIN) {
+    if moved_from(around.record).is_some() {
         return Some((0, 0));
     }
     let old = around.before(0)?.normal_item(update.old_offset).ok()?;
