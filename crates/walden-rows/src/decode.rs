@@ -6,6 +6,7 @@
 use walden_redo::page::Tid;
 use walden_redo::page::varlena::LONG_HEADER_BYTES;
 
+use crate::encoding::Encoding;
 use crate::stored::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types::{Kind, Types, oid};
@@ -27,7 +28,7 @@ fn read(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option<Valu
         return None;
     }
     match types.kind(type_oid) {
-        Kind::Base(base) => base_value(base, bytes),
+        Kind::Base(base) => base_value(base, bytes, types.encoding),
         Kind::Enum => {
             let oid = u32::from_le_bytes(bytes.try_into().ok()?);
             Some(Value::Enum { oid, label: types.label(type_oid, oid).map(str::to_owned) })
@@ -40,23 +41,23 @@ fn read(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option<Valu
     }
 }
 
-fn base_value(base: u32, bytes: &[u8]) -> Option<Value> {
-    let text = || std::str::from_utf8(bytes).ok().map(str::to_owned);
+fn base_value(base: u32, bytes: &[u8], encoding: Encoding) -> Option<Value> {
+    let text = || encoding.decode(bytes);
     Some(match base {
         oid::BOOL => Value::Bool(*bytes.first()? != 0),
         oid::BYTEA => Value::Bytea(bytes.to_vec()),
         oid::CHAR => Value::Char(*bytes.first()?),
         oid::NAME => {
             let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-            Value::Text(std::str::from_utf8(&bytes[..end]).ok()?.to_owned())
+            Value::Text(encoding.decode(&bytes[..end])?)
         }
         oid::INT8 => Value::Int8(i64::from_le_bytes(bytes.try_into().ok()?)),
         oid::INT2 => Value::Int2(i16::from_le_bytes(bytes.try_into().ok()?)),
         oid::INT4 => Value::Int4(i32::from_le_bytes(bytes.try_into().ok()?)),
         oid::TEXT | oid::BPCHAR | oid::VARCHAR | oid::XML => Value::Text(text()?),
         oid::JSON => Value::Json(text()?),
-        oid::JSONB => Value::Jsonb(jsonb_text(bytes)?),
-        oid::TSVECTOR => Value::TsVector(tsvector_text(bytes)?),
+        oid::JSONB => Value::Jsonb(jsonb_text(bytes, encoding)?),
+        oid::TSVECTOR => Value::TsVector(tsvector_text(bytes, encoding)?),
         oid::NUMERIC => Value::Numeric(Numeric::parse(bytes)?),
         oid::FLOAT4 => Value::Float4(f32::from_le_bytes(bytes.try_into().ok()?)),
         oid::FLOAT8 => Value::Float8(f64::from_le_bytes(bytes.try_into().ok()?)),
@@ -256,18 +257,22 @@ fn composite(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option
     let whole = with_header(bytes);
     let tuple = Tuple::of(&whole)?;
     let mut values = Vec::with_capacity(columns.len());
-    for (column, stored) in columns.iter().zip(tuple.attributes(columns)) {
-        let value = match stored.ok()? {
-            None => None,
-            Some(Stored::Fixed(bytes) | Stored::Plain(bytes)) => {
-                read(types, column.type_oid, bytes, depth + 1)
-            }
-            Some(Stored::Compressed(bytes)) => read(types, column.type_oid, &decompress(bytes)?, depth + 1),
-            Some(Stored::Toasted(_)) => return None,
-        };
-        if !column.is_dropped {
-            values.push(value);
+    let mut attributes = tuple.attributes(columns);
+    // Attributes that were added to the type since are null.
+    for (column, stored) in columns.iter().map(|column| (column, attributes.next().unwrap_or(Ok(None)))) {
+        let stored = stored.ok()?;
+        if column.is_dropped {
+            continue;
         }
+        let of = |bytes: &[u8]| {
+            read(types, column.type_oid, bytes, depth + 1).unwrap_or_else(|| Value::Unknown(bytes.to_vec()))
+        };
+        values.push(match stored {
+            None => None,
+            Some(Stored::Fixed(bytes) | Stored::Plain(bytes)) => Some(of(bytes)),
+            Some(Stored::Compressed(bytes)) => Some(of(&decompress(bytes)?)),
+            Some(Stored::Toasted(_)) => return None,
+        });
     }
     Some(Value::Record(values))
 }

@@ -4,7 +4,7 @@
 //! full-page image is as good as the page before. Where a record has a tuple whole, it comes from there, as a page of a base
 //! backup may be ahead of the record.
 
-use walden_format::payload::heap::Tuple;
+use walden_format::payload::heap::{Tuple, moved_from};
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
 use walden_format::rmgr::rmid;
@@ -110,8 +110,8 @@ pub(crate) fn changes(record: &Record<'_>, touched: &[Touched], out: &mut Vec<Tu
             out.push(TupleChange { old_tid: tid(block, delete.offset), old, ..change(action) });
         }
         Payload::Update(update) => {
-            let old_block = record.block(1).filter(|block| block.fork == Fork::MAIN);
-            let old_id = if old_block.is_some() { 1 } else { 0 };
+            let old_block = moved_from(record);
+            let old_id = old_block.map_or(0, |block| block.id);
             let page_old = pages.old_tuple(old_id, update.old_offset, update.old_xmax, false);
             let new = pages.updated_tuple(update.new_offset, &page_old);
             let old = pages.or_logged(page_old, update.old, update.flags.contains_old_tuple());

@@ -7,6 +7,7 @@ mod change;
 mod choose;
 mod columns;
 mod decode;
+pub mod encoding;
 mod heap;
 mod read;
 mod select;
@@ -69,7 +70,8 @@ pub struct Options {
 pub enum RowsError {
     /// Nothing is known of the table.
     #[error(
-        "cannot find the table {0}: give the names of its server (--names), or a base backup that has it (--base)"
+        "cannot find the table {0}: give the names of its server (--names), or a base backup that has it (--base); of a table \
+         that was made within the log, name the database too, as in DATABASE.SCHEMA.TABLE"
     )]
     NoTable(String),
     /// More than one table may be meant.
@@ -170,20 +172,33 @@ impl RowChanges {
         run: Arc<Run>,
         names: &Names,
         options: Options,
-        done: impl FnMut(u64),
+        mut done: impl FnMut(u64),
     ) -> Result<RowChanges, RowsError> {
         let layouts = catalog::layouts(run.version).ok_or(RowsError::Version(run.version))?;
-        let start = match &options.base {
-            Some(base) => Start::from_base(base, &options.table, &layouts)?,
-            None => Start::from_names(names, &options.table)?,
+        // Tables that seem to be others at the log's start, and get the name or become partitions within it: what is known of these is
+        // looked for once more.
+        let mut also = FxHashSet::default();
+        let (start, findings, from) = loop {
+            let start = match &options.base {
+                Some(base) => Start::from_base(base, &options.table, &also, &layouts)?,
+                None => Start::from_names(names, &options.table)?,
+            };
+            let (store, base) = store(&options)?;
+            let from = base.as_ref().map(DataDir::redo_from);
+            let (findings, missed) =
+                survey(&run, &options, (store, from), &start, &also, &layouts, &mut done)?;
+            if missed.is_empty() {
+                break (start, findings, from);
+            }
+            also.extend(missed);
         };
-        let (store, base) = store(&options)?;
-        let from = base.as_ref().map(DataDir::redo_from);
-        let findings = survey(&run, &options, (store, from), &start, &layouts, done)?;
         let (catalog, pending) = start.settle(&findings);
         let tables = options.table.tables(&catalog, &findings);
         if tables.is_empty() {
             return Err(RowsError::NoTable(options.table.to_string()));
+        }
+        if options.table.is_ambiguous(&catalog) {
+            return Err(RowsError::Ambiguous(options.table.to_string()));
         }
         let has_columns = |oid: &u32| {
             catalog.get(Key::Attribute(*oid, 1)).is_some()
@@ -335,16 +350,19 @@ fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
     Ok((store, base))
 }
 
+/// Reads the log once; gives back also which tables are wanted that were taken for others.
 fn survey(
     run: &Run,
     options: &Options,
     (store, from): (PageStore, Option<Lsn>),
     start: &Start,
+    also: &FxHashSet<u32>,
     layouts: &FxHashMap<u32, Layout>,
     done: impl FnMut(u64),
-) -> Result<Findings, RowsError> {
+) -> Result<(Findings, FxHashSet<u32>), RowsError> {
     let rough = start.rough();
-    let wanted = options.table.tables(&rough, &Findings::default());
+    let mut wanted = options.table.tables(&rough, &Findings::default());
+    wanted.extend(also);
     let is_other = |class: &&catalog::Class| {
         !wanted.contains(&class.oid)
             && !matches!(class.kind, 'c' | 't' | 'p')
@@ -354,8 +372,10 @@ fn survey(
         findings: Findings::default(),
         replay: Replay::new(store),
         layouts,
+        wanted: &options.table,
         catalogs: start.catalog_files().iter().map(|(oid, file)| (*file, *oid)).collect(),
         database: rough.database,
+        encoding: rough.types.encoding,
         other_files: rough.classes().filter(is_other).filter_map(|class| rough.file(class)).collect(),
         others: rough.classes().filter(is_other).map(|class| class.oid).collect(),
         interesting: start.transactions(),
@@ -369,7 +389,9 @@ fn survey(
     if let Some(failure) = survey.replay.store.failure() {
         return Err(RowsError::Store(failure.to_string()));
     }
-    Ok(survey.findings)
+    let mut missed = options.table.tables(&rough, &survey.findings);
+    missed.retain(|oid| survey.others.contains(oid));
+    Ok((survey.findings, missed))
 }
 
 fn notes(findings: &Findings, has_base: bool) -> Vec<String> {

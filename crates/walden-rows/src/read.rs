@@ -458,6 +458,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             _ => {}
         }
         let before = self.catalog.set(key, row);
+        self.catalog.refresh_composites();
         if matches!(key, Key::Class(_)) {
             self.find_files(key);
         }

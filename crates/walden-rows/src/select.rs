@@ -51,9 +51,15 @@ impl Wanted {
         }
     }
 
+    /// Whether tables of more than one schema are meant at the log's start.
+    pub(crate) fn is_ambiguous(&self, catalog: &Catalog) -> bool {
+        let named = catalog.classes().filter(|class| self.is(class, catalog.schema_of(class)));
+        named.map(|class| class.namespace).collect::<FxHashSet<u32>>().len() > 1
+    }
+
     /// The relations that are meant, from the state at the log's start and what the log adds; with their partitions.
     pub(crate) fn tables(&self, catalog: &Catalog, findings: &Findings) -> FxHashSet<u32> {
-        let is = |class: &Class| self.is(class, catalog.schema(class.namespace));
+        let is = |class: &Class| self.is(class, catalog.schema_of(class));
         let mut oids: FxHashSet<u32> =
             catalog.classes().filter(|class| is(class)).map(|class| class.oid).collect();
         let rows = || findings.changes.iter().filter_map(|change| change.new.as_ref());

@@ -9,7 +9,7 @@ use walden_source::datadir::DataDir;
 use walden_source::names::{DEFAULT_TABLESPACE, Names};
 
 use crate::RowsError;
-use crate::catalog::{self, By, Catalog, Key, Layout, Loaded, Row, Version};
+use crate::catalog::{self, By, Catalog, DatabaseRow, Key, Layout, Loaded, Row, Version};
 use crate::change::Outcome;
 use crate::select::Wanted;
 use crate::survey::Findings;
@@ -31,10 +31,11 @@ pub(crate) struct Pending {
 }
 
 impl Start {
-    /// Reads the catalogs of the database in a base backup that has the wanted table.
+    /// Reads the catalogs of the database in a base backup that has the wanted table; with the columns of some others.
     pub fn from_base(
         path: &Path,
         wanted: &Wanted,
+        also: &FxHashSet<u32>,
         layouts: &FxHashMap<u32, Layout>,
     ) -> Result<Start, RowsError> {
         let failed = |error| RowsError::Base { path: path.into(), error };
@@ -43,22 +44,22 @@ impl Start {
         if let Wanted::File(file) = wanted {
             databases.retain(|(database, _)| *database == file.database);
         }
-        let names = catalog::database_names(&mut data).map_err(failed)?;
+        let rows = catalog::database_rows(&mut data).map_err(failed)?;
         if let Some(name) = wanted.database_name() {
-            databases.retain(|(database, _)| names.get(database) == Some(&name));
+            databases.retain(|(database, _)| rows.get(database).is_some_and(|row| row.name == name));
         }
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for (database, tablespace) in databases {
-            let mut selection = Selection::new(wanted);
-            let loaded = catalog::load(&mut data, (database, tablespace), layouts, |row, versions| {
-                selection.keeps(row, versions)
-            });
+            let mut selection = Selection::new(wanted, also);
+            let encoding = rows.get(&database).map(|row| row.encoding).unwrap_or_default();
+            let keeps = |row: &Row, versions: &[Version]| selection.keeps(row, versions);
+            let loaded = catalog::load(&mut data, (database, tablespace), layouts, encoding, keeps);
             let start = Start::Base { database, loaded: loaded.map_err(failed)? };
             if selection.has_any { found.push(start) } else { others.push(start) }
         }
         match found.len() {
             1 => Ok(found.remove(0)),
-            0 => later(others, &names).ok_or_else(|| RowsError::NoTable(wanted.to_string())),
+            0 => later(others, &rows).ok_or_else(|| RowsError::NoTable(wanted.to_string())),
             _ => Err(RowsError::Ambiguous(wanted.to_string())),
         }
     }
@@ -112,7 +113,7 @@ impl Start {
         match self {
             Start::Names { catalog, .. } => catalog.clone(),
             Start::Base { database, loaded } => {
-                let mut catalog = Catalog::new(*database, Some(loaded.tablespace));
+                let mut catalog = Catalog::new(*database, Some(loaded.tablespace), loaded.encoding);
                 for version in loaded.versions.iter().filter(|version| version.is_current()) {
                     catalog.set(version.row.key(), Some(version.row.clone()));
                 }
@@ -150,9 +151,9 @@ impl Start {
 }
 
 /// The database in which a table that the backup does not have is made later: the only one, or the only one of users.
-fn later(mut databases: Vec<Start>, names: &FxHashMap<u32, String>) -> Option<Start> {
+fn later(mut databases: Vec<Start>, rows: &FxHashMap<u32, DatabaseRow>) -> Option<Start> {
     let name = |start: &Start| match start {
-        Start::Base { database, .. } => names.get(database).map_or("", String::as_str),
+        Start::Base { database, .. } => rows.get(database).map_or("", |row| &row.name),
         Start::Names { .. } => "",
     };
     if databases.len() > 1 {
@@ -164,7 +165,7 @@ fn later(mut databases: Vec<Start>, names: &FxHashMap<u32, String>) -> Option<St
 }
 
 fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, Pending) {
-    let mut catalog = Catalog::new(database, Some(loaded.tablespace));
+    let mut catalog = Catalog::new(database, Some(loaded.tablespace), loaded.encoding);
     let mut pending = Pending::default();
     // Whether it was so at the log's start, and which transaction of the log makes it so.
     let verdict = |by: By| match by {
@@ -210,13 +211,15 @@ fn roll_back(catalog: &mut Catalog, at: Option<Lsn>, findings: &Findings) {
 /// Which rows of a base backup are kept: all relations, columns of those that matter alone.
 struct Selection<'w> {
     wanted: &'w Wanted,
+    /// Others whose columns are kept.
+    also: &'w FxHashSet<u32>,
     columns_of: Option<FxHashSet<u32>>,
     has_any: bool,
 }
 
 impl<'w> Selection<'w> {
-    fn new(wanted: &'w Wanted) -> Selection<'w> {
-        Selection { wanted, columns_of: None, has_any: false }
+    fn new(wanted: &'w Wanted, also: &'w FxHashSet<u32>) -> Selection<'w> {
+        Selection { wanted, also, columns_of: None, has_any: false }
     }
 
     fn keeps(&mut self, row: &Row, versions: &[Version]) -> bool {
@@ -240,10 +243,10 @@ impl<'w> Selection<'w> {
                 catalog.set(version.row.key(), Some(version.row.clone()));
             }
         }
-        let mut oids = FxHashSet::default();
+        let mut oids = self.also.clone();
         for version in versions {
             if let Row::Class(class) = &version.row
-                && self.wanted.is(class, catalog.schema(class.namespace))
+                && self.wanted.is(class, catalog.schema_of(class))
             {
                 oids.insert(class.oid);
                 self.has_any |= version.is_current();

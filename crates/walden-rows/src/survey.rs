@@ -13,7 +13,9 @@ use walden_redo::{Observer, Replay, Touched};
 
 use crate::catalog::{Key, Layout, Row, read};
 use crate::change::Outcome;
+use crate::encoding::Encoding;
 use crate::heap::{self, Action, Bytes, TupleChange};
+use crate::select::Wanted;
 
 /// A change of a catalog's row.
 #[derive(Debug)]
@@ -58,10 +60,14 @@ pub(crate) struct Survey<'c> {
     pub findings: Findings,
     pub replay: Replay,
     pub layouts: &'c FxHashMap<u32, Layout>,
+    /// The tables that matter.
+    pub wanted: &'c Wanted,
     /// The catalogs' files.
     pub catalogs: FxHashMap<RelFileLocator, u32>,
     /// The database.
     pub database: u32,
+    /// The encoding of its names.
+    pub encoding: Encoding,
     /// Files of relations that do not matter. Others may be files that a wanted table had or will have.
     pub other_files: FxHashSet<RelFileLocator>,
     /// Relations that are known not to matter.
@@ -171,7 +177,7 @@ impl Survey<'_> {
 
     fn catalog_change(&mut self, record: &Record<'_>, catalog: u32, tuple: &TupleChange) {
         let row = |bytes: &Bytes| match bytes {
-            Bytes::Whole(bytes) => read(catalog, self.layouts, bytes),
+            Bytes::Whole(bytes) => read(catalog, self.layouts, self.encoding, bytes),
             _ => None,
         };
         let (old, new) = (row(&tuple.old), row(&tuple.new));
@@ -192,7 +198,9 @@ impl Survey<'_> {
         {
             self.findings.transient.insert(class.file);
         }
-        if matches!(key, Key::Class(oid) | Key::Attribute(oid, _) if self.others.contains(&oid)) {
+        let gets_name = matches!(&new, Some(Row::Class(class)) if self.wanted.is(class, ""));
+        if !gets_name && matches!(key, Key::Class(oid) | Key::Attribute(oid, _) if self.others.contains(&oid))
+        {
             return;
         }
         let (lsn, xid) = (record.lsn, record.header.xid);

@@ -31,6 +31,19 @@ enum Place {
     Held(Box<[u8]>),
 }
 
+impl Place {
+    fn held_bytes(&self) -> usize {
+        match self {
+            Place::Held(content) => content.len(),
+            Place::Page(_) => 0,
+        }
+    }
+}
+
+fn held_bytes(chunks: &[(u32, Place)]) -> usize {
+    chunks.iter().map(|(_, place)| place.held_bytes()).sum()
+}
+
 /// The chunks that were met.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
@@ -82,26 +95,21 @@ impl Chunks {
     }
 
     fn add(&mut self, key: ValueKey, number: u32, place: Place) {
-        if let Place::Held(content) = &place {
-            self.held_bytes += content.len();
-            if self.held.back() != Some(&key) {
-                self.held.push_back(key);
-            }
-        }
         let chunks = self.values.entry(key).or_default();
         // A rewritten table has the values again, under the same numbers.
         if number == 0 {
+            self.held_bytes -= held_bytes(chunks);
             chunks.clear();
         }
+        let is_held = |(_, place): &(u32, Place)| place.held_bytes() > 0;
+        if place.held_bytes() > 0 && !chunks.iter().rev().any(is_held) {
+            self.held.push_back(key);
+        }
+        self.held_bytes += place.held_bytes();
         chunks.push((number, place));
         while self.held_bytes > MAX_HELD_BYTES {
             let Some(oldest) = self.held.pop_front() else { break };
-            let chunks = self.values.remove(&oldest).unwrap_or_default();
-            let held = chunks.iter().map(|(_, place)| match place {
-                Place::Held(content) => content.len(),
-                Place::Page(_) => 0,
-            });
-            self.held_bytes = self.held_bytes.saturating_sub(held.sum());
+            self.held_bytes -= held_bytes(&self.values.remove(&oldest).unwrap_or_default());
         }
     }
 

@@ -3,6 +3,8 @@
 use rustc_hash::FxHashMap;
 use walden_source::names::{Column, Type};
 
+use crate::encoding::Encoding;
+
 /// How a type's values are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -158,10 +160,17 @@ const RANGES: &[(u32, u32, u32, u32, &str)] = &[
 /// The types of a database.
 #[derive(Clone, Debug, Default)]
 pub struct Types {
+    /// What text is encoded in.
+    pub encoding: Encoding,
     types: FxHashMap<u32, Type>,
 }
 
 impl Types {
+    /// Those of a database in an encoding, none of users yet.
+    pub fn of_encoding(encoding: Encoding) -> Types {
+        Types { encoding, types: FxHashMap::default() }
+    }
+
     /// Adds a type, or replaces it; `None` removes it. Returns what was there.
     pub fn set(&mut self, oid: u32, new: Option<Type>) -> Option<Type> {
         match new {

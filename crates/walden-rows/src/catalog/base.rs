@@ -18,6 +18,7 @@ use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
 use super::layout::{Layout, oid};
 use super::row::{Row, read};
+use crate::encoding::Encoding;
 
 /// What made or removed a version of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,7 @@ pub(crate) struct Version {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub tablespace: u32,
+    pub encoding: Encoding,
     pub versions: Vec<Version>,
     /// Files of the catalogs, by their OIDs.
     pub files: FxHashMap<u32, RelFileLocator>,
@@ -89,23 +91,37 @@ fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// The names of databases.
-pub(crate) fn database_names(data: &mut DataDir) -> io::Result<FxHashMap<u32, String>> {
+/// A row of `pg_database`.
+#[derive(Clone, Debug)]
+pub(crate) struct DatabaseRow {
+    pub name: String,
+    pub encoding: Encoding,
+}
+
+/// The names and encodings of databases.
+pub(crate) fn database_rows(data: &mut DataDir) -> io::Result<FxHashMap<u32, DatabaseRow>> {
     const PG_DATABASE: u32 = 1262;
+    /// `NAMEDATALEN`.
+    const NAME_BYTES: usize = 64;
+    const OID_BYTES: usize = 4;
     let mapped = mapped_files(&data.path().join("global/pg_filenode.map"))?;
     let file = mapped.iter().find(|(oid, _)| *oid == PG_DATABASE).map_or(PG_DATABASE, |(_, file)| *file);
     let file = RelFileLocator { tablespace: GLOBAL_TABLESPACE, database: 0, relation: file };
     let mut clog = CommitLog::new(data.path());
-    let mut names = FxHashMap::default();
+    let mut found = FxHashMap::default();
     read_all(data, file, &mut clog, |tuple, _| {
-        // Its first columns are the OID and the name in every version.
+        // Its first columns are the OID, the name, the owner and the encoding in every version.
         let hoff = HeapTupleHeader::of(tuple).map_or(0, |header| usize::from(header.hoff()));
         let Some((oid, rest)) = tuple.get(hoff..).and_then(|row| row.split_first_chunk()) else { return };
-        let Some(name) = rest.get(..64) else { return };
+        let Some((name, rest)) = rest.split_at_checked(NAME_BYTES) else { return };
+        let Some(encoding) = rest.get(OID_BYTES..).and_then(|rest| rest.first_chunk()) else { return };
+        let encoding = Encoding::of_number(u32::from_le_bytes(*encoding)).unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        names.insert(u32::from_le_bytes(*oid), String::from_utf8_lossy(&name[..end]).into_owned());
+        // Which encoding this name is in is not known: that of the database that it was made in.
+        let name = String::from_utf8_lossy(&name[..end]).into_owned();
+        found.insert(u32::from_le_bytes(*oid), DatabaseRow { name, encoding });
     })?;
-    Ok(names)
+    Ok(found)
 }
 
 /// Reads the rows of a database's catalogs that `is_wanted`; those of `pg_class` and `pg_namespace` come first.
@@ -113,6 +129,7 @@ pub(crate) fn load(
     data: &mut DataDir,
     (database, tablespace): (u32, u32),
     layouts: &FxHashMap<u32, Layout>,
+    encoding: Encoding,
     mut is_wanted: impl FnMut(&Row, &[Version]) -> bool,
 ) -> io::Result<Loaded> {
     let mut clog = CommitLog::new(data.path());
@@ -120,7 +137,7 @@ pub(crate) fn load(
     let locator = |relation| RelFileLocator { tablespace, database, relation };
     let mut files: FxHashMap<u32, RelFileLocator> =
         mapped.iter().map(|(oid, file)| (*oid, locator(*file))).collect();
-    let mut loaded = Loaded { tablespace, versions: Vec::new(), files: FxHashMap::default() };
+    let mut loaded = Loaded { tablespace, encoding, versions: Vec::new(), files: FxHashMap::default() };
     // What says which columns matter comes before them.
     let later =
         [oid::PG_INHERITS, oid::PG_TYPE, oid::PG_ATTRIBUTE, oid::PG_ENUM, oid::PG_INDEX, oid::PG_RANGE];
@@ -128,7 +145,7 @@ pub(crate) fn load(
         // Without a row in pg_class a catalog is where initdb puts it.
         let file = *files.entry(catalog).or_insert(locator(catalog));
         read_all(data, file, &mut clog, |tuple, by| {
-            if let Some(row) = read(catalog, layouts, tuple) {
+            if let Some(row) = read(catalog, layouts, encoding, tuple) {
                 let [inserted, deleted] = by;
                 let version = Version { row, inserted, deleted };
                 if let Row::Class(class) = &version.row

@@ -12,13 +12,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::record::RelFileLocator;
 use walden_source::names::{Column, DEFAULT_TABLESPACE, Type};
 
-pub(crate) use self::base::{By, Loaded, Version, database_names, databases, load};
+pub(crate) use self::base::{By, DatabaseRow, Loaded, Version, database_rows, databases, load};
 pub(crate) use self::layout::{Layout, layouts};
 pub(crate) use self::names::{catalog_files, from_names};
 pub(crate) use self::row::{Class, Key, Row, read};
 use crate::change::Table;
+use crate::encoding::Encoding;
 use crate::types::Types;
 
+/// Schemas that initdb makes (`pg_namespace.dat`).
+const INITIAL_SCHEMAS: [(u32, &str); 3] = [(11, "pg_catalog"), (99, "pg_toast"), (2200, "public")];
 /// Levels of partitions that are followed.
 const MAX_PARTITION_DEPTH: usize = 64;
 
@@ -32,13 +35,16 @@ pub(crate) struct Catalog {
     pub types: Types,
     /// Composite types whose columns may have changed, by their relations.
     composites: FxHashMap<u32, u32>,
+    /// The schemas of relations that names know, for those whose rows in the log say no more than the schema's OID.
+    pub schemas_by_names: FxHashMap<u32, String>,
     stale: FxHashSet<u32>,
 }
 
 impl Catalog {
-    pub fn new(database: u32, tablespace: Option<u32>) -> Catalog {
+    pub fn new(database: u32, tablespace: Option<u32>, encoding: Encoding) -> Catalog {
         let tablespace = tablespace.unwrap_or(DEFAULT_TABLESPACE);
-        Catalog { database, tablespace, ..Catalog::default() }
+        let types = Types::of_encoding(encoding);
+        Catalog { database, tablespace, types, ..Catalog::default() }
     }
 
     /// Puts a row in place of what has its key, or removes that. Returns what was there.
@@ -88,10 +94,20 @@ impl Catalog {
         })
     }
 
+    /// The name of a schema; empty if it is not known.
     pub fn schema(&self, namespace: u32) -> &str {
         match self.rows.get(&Key::Namespace(namespace)) {
             Some(Row::Namespace { name, .. }) => name,
-            _ => "",
+            // Names have no OIDs of schemas. These are initdb's.
+            _ => INITIAL_SCHEMAS.iter().find(|(oid, _)| *oid == namespace).map_or("", |(_, name)| name),
+        }
+    }
+
+    /// The name of a relation's schema; empty if it is not known.
+    pub fn schema_of(&self, class: &Class) -> &str {
+        match self.schema(class.namespace) {
+            "" => self.schemas_by_names.get(&class.oid).map_or("", String::as_str),
+            known => known,
         }
     }
 
@@ -137,7 +153,7 @@ impl Catalog {
                 columns.iter_mut().for_each(|column| column.is_key |= key.contains(&column.number));
             }
         }
-        let schema = self.schema(class.namespace).to_owned();
+        let schema = self.schema_of(&class).to_owned();
         Some(Table::new(oid, self.database, schema, class.name, columns))
     }
 
@@ -191,7 +207,7 @@ impl Catalog {
     }
 
     /// Takes over the columns of composite types that have changed.
-    fn refresh_composites(&mut self) {
+    pub fn refresh_composites(&mut self) {
         for relation in std::mem::take(&mut self.stale) {
             let columns = self.columns(relation);
             let found = self.composites.get(&relation).and_then(|oid| self.types.get_mut(*oid));

@@ -6,6 +6,7 @@ use walden_source::names::{Names, Relation, RelationKind, Resolved};
 
 use super::layout::oid;
 use super::{Catalog, Class, Row};
+use crate::encoding::Encoding;
 
 /// Namespaces get numbers of their own, as names do not have their OIDs.
 const FIRST_NAMESPACE: u32 = 0xF000_0000;
@@ -14,8 +15,10 @@ const FIRST_MADE: u32 = 0xE000_0000;
 
 /// What names know of a database.
 pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
-    let default_tablespace = names.database(database).map(|known| known.tablespace);
-    let mut catalog = Catalog::new(database, default_tablespace);
+    let known = names.database(database);
+    // Names that were saved before have no encoding.
+    let encoding = known.and_then(|known| Encoding::of_name(known.encoding.as_deref()?)).unwrap_or_default();
+    let mut catalog = Catalog::new(database, known.map(|known| known.tablespace), encoding);
     let mut schemas: Vec<String> = Vec::new();
     let mut namespace = |catalog: &mut Catalog, schema: &str| {
         let index = schemas.iter().position(|known| known == schema).unwrap_or_else(|| {
@@ -44,6 +47,7 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
     let mut made = FIRST_MADE;
     for relation in names.relations().filter(|relation| relation.database == database) {
         let namespace = namespace(&mut catalog, &relation.schema);
+        catalog.schemas_by_names.insert(relation.oid, relation.schema.clone());
         let toast = toast_tables.get(&relation.oid).copied().unwrap_or(0);
         let file = files.get(&relation.oid);
         let row = Row::Class(Class {

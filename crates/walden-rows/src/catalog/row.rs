@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use walden_source::names::{Column, Missing};
 
 use super::layout::{Layout, oid};
+use crate::encoding::Encoding;
 use crate::stored::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types;
@@ -91,10 +92,15 @@ impl Row {
     }
 }
 
-/// Reads a tuple of a catalog; `None` if it does not matter here or cannot be read.
-pub(crate) fn read(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<Row> {
+/// Reads a tuple of a catalog whose names are in an encoding; `None` if it does not matter here or cannot be read.
+pub(crate) fn read(
+    catalog: u32,
+    layouts: &FxHashMap<u32, Layout>,
+    encoding: Encoding,
+    tuple: &[u8],
+) -> Option<Row> {
     let layout = layouts.get(&catalog)?;
-    let fields = Fields::of(layout, tuple)?;
+    let fields = Fields::of(layout, encoding, tuple)?;
     match catalog {
         oid::PG_CLASS => class(&fields).map(Row::Class),
         oid::PG_ATTRIBUTE => attribute(&fields),
@@ -123,14 +129,16 @@ pub(crate) fn read(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8])
 /// The columns of a catalog's tuple by their names.
 struct Fields<'a> {
     layout: &'a Layout,
+    /// Of names.
+    encoding: Encoding,
     values: Vec<Option<Stored<'a>>>,
 }
 
 impl<'a> Fields<'a> {
-    fn of(layout: &'a Layout, tuple: &'a [u8]) -> Option<Fields<'a>> {
+    fn of(layout: &'a Layout, encoding: Encoding, tuple: &'a [u8]) -> Option<Fields<'a>> {
         let attributes = Tuple::of(tuple)?.attributes(&layout.columns);
         let values: Vec<_> = attributes.map(Result::ok).collect::<Option<_>>()?;
-        Some(Fields { layout, values })
+        Some(Fields { layout, encoding, values })
     }
 
     fn get(&self, name: &str) -> Option<Stored<'a>> {
@@ -163,7 +171,7 @@ impl<'a> Fields<'a> {
     fn name(&self, name: &str) -> Option<String> {
         let bytes = self.fixed(name)?;
         let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        Some(self.encoding.decode_name(&bytes[..end]))
     }
 }
 

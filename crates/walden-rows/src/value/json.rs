@@ -9,17 +9,19 @@ use walden_redo::page::jsonb::{
 use walden_redo::page::varlena::LONG_HEADER_BYTES;
 
 use super::Numeric;
+use crate::encoding::Encoding;
 
 /// Containers within each other that are followed; PostgreSQL's limit is the stack.
 const MAX_DEPTH: usize = 500;
 /// The longest text (`MaxAllocSize`).
 const MAX_TEXT_BYTES: usize = (1 << 30) - 1;
 
-/// The text of a value without the header of its length, as PostgreSQL prints it; `None` if the bytes are none.
-pub fn jsonb_text(bytes: &[u8]) -> Option<String> {
-    let mut out = String::with_capacity(2 * bytes.len());
-    container(bytes, 0, &mut out)?;
-    Some(out)
+/// The text of a value, whose strings are in an encoding, without the header of its length, as PostgreSQL prints it; `None` if the
+/// bytes are none.
+pub fn jsonb_text(bytes: &[u8], encoding: Encoding) -> Option<String> {
+    let mut writer = Writer { out: String::with_capacity(2 * bytes.len()), encoding };
+    writer.container(bytes, 0)?;
+    Some(writer.out)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -58,76 +60,86 @@ impl<'a> Entries<'a> {
     }
 }
 
-fn container(bytes: &[u8], depth: usize, out: &mut String) -> Option<()> {
-    if depth > MAX_DEPTH {
-        return None;
-    }
-    let header = word(bytes, 0)?;
-    let (kind, count) = (header >> KIND_SHIFT, (header & COUNT_MASK) as usize);
-    if kind & flags::OBJECT != 0 {
-        let mut keys = Entries::of(bytes, count.checked_mul(2)?)?;
-        // The values follow all keys.
-        let mut values = Entries { ..Entries::of(bytes, keys.count)? };
-        (0..count).try_for_each(|_| values.next().map(drop))?;
-        out.push('{');
+/// Text that grows.
+struct Writer {
+    out: String,
+    encoding: Encoding,
+}
+
+impl Writer {
+    fn container(&mut self, bytes: &[u8], depth: usize) -> Option<()> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        let header = word(bytes, 0)?;
+        let (kind, count) = (header >> KIND_SHIFT, (header & COUNT_MASK) as usize);
+        if kind & flags::OBJECT != 0 {
+            let mut keys = Entries::of(bytes, count.checked_mul(2)?)?;
+            // The values follow all keys.
+            let mut values = Entries { ..Entries::of(bytes, keys.count)? };
+            (0..count).try_for_each(|_| values.next().map(drop))?;
+            self.out.push('{');
+            for index in 0..count {
+                let (_, key) = keys.next()?;
+                self.out.push_str(if index > 0 { ", " } else { "" });
+                self.string(key)?;
+                self.out.push_str(": ");
+                self.element(values.next()?, depth)?;
+            }
+            self.out.push('}');
+            return Some(());
+        }
+        if kind & flags::ARRAY == 0 {
+            return None;
+        }
+        let mut elements = Entries::of(bytes, count)?;
+        let is_scalar = kind & flags::SCALAR != 0;
+        self.out.push_str(if is_scalar { "" } else { "[" });
         for index in 0..count {
-            let (_, key) = keys.next()?;
-            out.push_str(if index > 0 { ", " } else { "" });
-            string(key, out)?;
-            out.push_str(": ");
-            element(values.next()?, depth, out)?;
+            self.out.push_str(if index > 0 { ", " } else { "" });
+            self.element(elements.next()?, depth)?;
         }
-        out.push('}');
-        return Some(());
+        self.out.push_str(if is_scalar { "" } else { "]" });
+        Some(())
     }
-    if kind & flags::ARRAY == 0 {
-        return None;
-    }
-    let mut elements = Entries::of(bytes, count)?;
-    let is_scalar = kind & flags::SCALAR != 0;
-    out.push_str(if is_scalar { "" } else { "[" });
-    for index in 0..count {
-        out.push_str(if index > 0 { ", " } else { "" });
-        element(elements.next()?, depth, out)?;
-    }
-    out.push_str(if is_scalar { "" } else { "]" });
-    Some(())
-}
 
-fn element((entry_type, content): (u8, &[u8]), depth: usize, out: &mut String) -> Option<()> {
-    // Numbers of few bytes may have many digits; PostgreSQL's own limit is this.
-    if out.len() > MAX_TEXT_BYTES {
-        return None;
-    }
-    match entry_type {
-        entry::STRING => string(content, out)?,
-        entry::NUMERIC => write!(out, "{}", Numeric::parse(content.get(LONG_HEADER_BYTES..)?)?).ok()?,
-        entry::FALSE => out.push_str("false"),
-        entry::TRUE => out.push_str("true"),
-        entry::NULL => out.push_str("null"),
-        entry::CONTAINER => container(content, depth + 1, out)?,
-        _ => return None,
-    }
-    Some(())
-}
-
-/// As `escape_json` does.
-fn string(bytes: &[u8], out: &mut String) -> Option<()> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if c < ' ' => write!(out, "\\u{:04x}", c as u32).ok()?,
-            c => out.push(c),
+    fn element(&mut self, (entry_type, content): (u8, &[u8]), depth: usize) -> Option<()> {
+        // Numbers of few bytes may have many digits; PostgreSQL's own limit is this.
+        if self.out.len() > MAX_TEXT_BYTES {
+            return None;
         }
+        match entry_type {
+            entry::STRING => self.string(content)?,
+            entry::NUMERIC => {
+                write!(self.out, "{}", Numeric::parse(content.get(LONG_HEADER_BYTES..)?)?).ok()?
+            }
+            entry::FALSE => self.out.push_str("false"),
+            entry::TRUE => self.out.push_str("true"),
+            entry::NULL => self.out.push_str("null"),
+            entry::CONTAINER => self.container(content, depth + 1)?,
+            _ => return None,
+        }
+        Some(())
     }
-    out.push('"');
-    Some(())
+
+    /// As `escape_json` does.
+    fn string(&mut self, bytes: &[u8]) -> Option<()> {
+        let text = self.encoding.decode(bytes)?;
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                c if c < ' ' => write!(self.out, "\\u{:04x}", c as u32).ok()?,
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+        Some(())
+    }
 }

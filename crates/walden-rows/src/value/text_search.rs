@@ -4,11 +4,13 @@ use std::fmt::Write;
 
 use walden_redo::page::tsvector::{POSITION_BYTES, WORD_ENTRY_BYTES, WordEntry, position_of, weight_of};
 
+use crate::encoding::Encoding;
+
 /// How much longer the text may be than the bytes: an entry with a string of one byte and a position takes 9 and gives 10.
 const MAX_GROWTH: usize = 16;
 
-/// The text of a `tsvector` without the header of its length; `None` if the bytes are none.
-pub fn tsvector_text(bytes: &[u8]) -> Option<String> {
+/// The text of a `tsvector`, whose words are in an encoding, without the header of its length; `None` if the bytes are none.
+pub fn tsvector_text(bytes: &[u8], encoding: Encoding) -> Option<String> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let half = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|half| u16::from_le_bytes(*half));
     let count = word(0)? as usize;
@@ -18,7 +20,7 @@ pub fn tsvector_text(bytes: &[u8]) -> Option<String> {
         let WordEntry { has_positions, len, at } =
             WordEntry::from_word(word(WORD_ENTRY_BYTES * (1 + index))?);
         out.push_str(if index > 0 { " '" } else { "'" });
-        for c in std::str::from_utf8(strings.get(at..at + len)?).ok()?.chars() {
+        for c in encoding.decode(strings.get(at..at + len)?)?.chars() {
             if matches!(c, '\'' | '\\') {
                 out.push(c);
             }

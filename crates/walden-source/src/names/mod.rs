@@ -74,6 +74,8 @@ pub struct Database {
     pub name: String,
     /// The tablespace of its relations that are in no other one.
     pub tablespace: u32,
+    /// What its text is encoded in, such as `UTF8` (`pg_encoding_to_char`).
+    pub encoding: Option<String>,
 }
 
 /// What is known of a file number.
@@ -178,7 +180,7 @@ impl Names {
     /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
     /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
     /// `settings` (an object of text), and
-    /// four arrays: `databases` (`oid`, `name`, `tablespace`), `tablespaces` (`oid`, `name`), `types` and `relations`
+    /// four arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`), `tablespaces` (`oid`, `name`), `types` and `relations`
     /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`,
     /// `files`, `columns`). A file is `[tablespace, database, number]`; the first one is current, or null if none is known to be.
     /// `kind` and `persistence` are the letters of `pg_class`. Columns have the names of `pg_attribute`; `types` are those that

@@ -45,6 +45,8 @@ struct DatabaseRow {
     oid: u32,
     name: String,
     tablespace: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encoding: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -256,8 +258,8 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
         settings: saved.settings,
         ..Names::default()
     };
-    for DatabaseRow { oid, name, tablespace } in saved.databases {
-        names.databases.insert(oid, Database { name, tablespace });
+    for DatabaseRow { oid, name, tablespace, encoding } in saved.databases {
+        names.databases.insert(oid, Database { name, tablespace, encoding });
     }
     names.tablespaces.extend(saved.tablespaces.into_iter().map(|row| (row.oid, row.name)));
     for row in saved.types {
@@ -307,6 +309,7 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
         oid: *oid,
         name: database.name.clone(),
         tablespace: database.tablespace,
+        encoding: database.encoding.clone(),
     });
     array(&mut out, "databases", rows, ",")?;
     let mut tablespaces: Vec<_> = names.tablespaces.iter().collect();

@@ -46,12 +46,12 @@ pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
         names.settings.insert(text(&row, 0).to_owned(), with_unit(text(&row, 1), text(&row, 2)));
     }
     let mut open_to_connections = Vec::new();
-    for row in
-        rows(&mut client, "SELECT oid, datname, dattablespace, datallowconn FROM pg_database ORDER BY oid")?
-    {
+    let query = "SELECT oid, datname, dattablespace, pg_encoding_to_char(encoding), datallowconn FROM pg_database ORDER BY oid";
+    for row in rows(&mut client, query)? {
         let (oid, name) = (number(&row, 0), text(&row, 1).to_owned());
-        names.add_database(oid, Database { name: name.clone(), tablespace: number(&row, 2) });
-        match text(&row, 3) {
+        let encoding = Some(text(&row, 3).to_owned());
+        names.add_database(oid, Database { name: name.clone(), tablespace: number(&row, 2), encoding });
+        match text(&row, 4) {
             "t" => open_to_connections.push((oid, name)),
             // Nobody can have changed it: its catalogs have their built-in names.
             _ if name == "template0" => {}

@@ -169,6 +169,14 @@ impl Printer {
     fn sql(&mut self, entry: &Entry) {
         let out = &mut self.text;
         match entry {
+            Entry::Change(change) if change.outcome == Outcome::Unfinished => {
+                let _ = writeln!(
+                    out,
+                    "-- unfinished: a change of {} at {}",
+                    sql::in_comment(&change.table.name),
+                    change.lsn
+                );
+            }
             Entry::Change(change) => match sql::redo(change) {
                 Ok(Some(statement)) => out.push_str(&format!("{statement}\n")),
                 Ok(None) => {}

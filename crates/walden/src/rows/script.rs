@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context as _, Result};
-use walden_rows::{Entry, EventKind, Summary, sql};
+use walden_rows::{Entry, EventKind, Outcome, Summary, sql};
 
 use super::print::said;
 use crate::terminal;
@@ -36,6 +36,8 @@ impl Script {
 
     pub fn take(&mut self, entry: &Entry) -> Result<()> {
         match entry {
+            // Whoever takes back what was not committed, or not yet, changes rows that nobody changed.
+            Entry::Change(change) if change.outcome == Outcome::Unfinished => Ok(()),
             Entry::Change(change) => match sql::undo(change) {
                 Ok(Some(statement)) => {
                     self.statements += 1;
@@ -103,7 +105,7 @@ impl Script {
         let counts = &summary.counts;
         let relation: String = relation.chars().filter(|c| !c.is_control()).collect();
         let complete = match self.missing + self.truncations + self.unlogged {
-            0 => "-- Complete: every change of the selection is reverted.\n".to_owned(),
+            0 => "-- Complete: every committed change of the selection is reverted.\n".to_owned(),
             _ => format!(
                 "-- NOT COMPLETE: {} changes and {} truncations or drops are not reverted{}; look for NOT REVERTED.\n",
                 self.missing,
@@ -114,8 +116,8 @@ impl Script {
         let unfinished = match counts.unfinished {
             0 => String::new(),
             many => format!(
-                "-- {many} changes are of transactions whose end is not in the range: if they did not commit, their \
-                 statements change nothing or fail.\n"
+                "-- {many} changes are of transactions whose end is not in the range, and are not reverted: for those that committed \
+                 later, read the log up to there.\n"
             ),
         };
         let aborted = match counts.aborted {

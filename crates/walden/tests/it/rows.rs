@@ -9,6 +9,7 @@ use std::time::Duration;
 use postgres::Client;
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_rows::encoding::Encoding;
 use walden_testing::{Missing, Need, Outcome, postgres};
 
 use crate::material::{Run, say, walden};
@@ -22,6 +23,9 @@ walden_testing::tests! {
     rows_equal_logical_decoding,
     what_is_not_known_is_said,
     a_backup_of_a_busy_server_is_enough,
+    statements_reach_what_they_are_for_alone,
+    text_is_converted_as_the_server_does,
+    rows_of_a_database_in_another_encoding,
 }
 
 /// Writes each change of a row into `audit`, rows as `record_out` prints them.
@@ -818,4 +822,209 @@ fn write_until(cluster: &Cluster, session: usize, is_over: &AtomicBool) {
             ),
         );
     }
+}
+
+const TABLES_APART: &str = "
+    CREATE TABLE par (id int PRIMARY KEY, v text);
+    CREATE TABLE chi () INHERITS (par);
+    INSERT INTO chi VALUES (1, 'child'), (2, 'child');
+    CREATE TABLE q (id int, v text) PARTITION BY RANGE (id);
+    CREATE TABLE q_x (id int, v text);
+    INSERT INTO q_x VALUES (1, 'a'), (2, 'b');
+    CREATE TABLE old_name (id int, v text);
+    INSERT INTO old_name VALUES (1, 'x');
+    CREATE SCHEMA s1;
+    CREATE TABLE s1.twice (id int);
+    CREATE TABLE public.twice (id int);
+    CREATE TYPE unread AS (a int, q tsquery);
+    CREATE TABLE comp (id int PRIMARY KEY, c unread);
+    INSERT INTO comp VALUES (1, '(1,a)');
+    CREATE TYPE grow AS (a int);
+    CREATE TABLE growing (id int PRIMARY KEY, g grow);
+    INSERT INTO growing VALUES (1, '(1)');
+    CREATE TABLE numbers (x xid, c cid, r regclass, q \"char\");
+    INSERT INTO numbers VALUES ('3000000000', '3', 'par', '\\303'), ('3000000000', '3', 'par', 'a');
+    CREATE TABLE in_progress (id int, v text);
+    INSERT INTO in_progress VALUES (1, 'x')";
+
+/// Tables that inherit, partitions that come within the log, names that change, transactions in progress, types that are not read.
+fn statements_reach_what_they_are_for_alone() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?)
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, TABLES_APART);
+    run(&mut client, "CHECKPOINT");
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let base = cluster.dir().join("backup");
+    cluster.copy_data(&base).unwrap();
+    cluster.start().unwrap();
+    let mut client = connect(&cluster);
+    let before = ["q_x", "old_name", "growing", "numbers"].map(|table| contents(&mut client, table));
+    for statement in [
+        "INSERT INTO par VALUES (1, 'parent')",
+        "ALTER TABLE q ATTACH PARTITION q_x FOR VALUES FROM (0) TO (100)",
+        "UPDATE q SET v = 'c' WHERE id = 1",
+        "BEGIN; DELETE FROM q; ROLLBACK",
+        "ALTER TABLE old_name RENAME TO new_name",
+        "UPDATE new_name SET v = 'y'",
+        "INSERT INTO s1.twice VALUES (1)",
+        "INSERT INTO public.twice VALUES (2)",
+        "DELETE FROM comp",
+        "ALTER TYPE grow ADD ATTRIBUTE b text",
+        "DELETE FROM growing",
+        "UPDATE numbers SET x = '4' WHERE q = 'a'",
+        "DELETE FROM numbers",
+    ] {
+        run(&mut client, statement);
+    }
+    let mut other = connect(&cluster);
+    run(&mut other, "BEGIN");
+    run(&mut other, "DELETE FROM in_progress");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    let (wal, base) = (cluster.data_dir().join("pg_wal"), base.to_str().unwrap());
+    let rows = |table: &str, more: &[&str]| {
+        walden(&[&["rows", wal.to_str().unwrap(), "--base", base, "--relation", table], more].concat())
+    };
+    let undo = |client: &mut Client, table: &str| {
+        let script = rows(table, &["--undo"]);
+        assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{table}: {script:?}");
+        run(client, &script.stdout);
+        script.stdout
+    };
+    undo(&mut client, "public.par");
+    assert!(contents(&mut client, "ONLY par").is_empty());
+    assert_eq!(contents(&mut client, "chi").len(), 2);
+    let changes = lines(&rows("public.q", &["--format", "json"]));
+    let found: Vec<_> = changes.iter().map(|line| (&line["operation"], &line["state"])).collect();
+    assert_eq!(found, [(&"update".into(), &"committed".into())], "{changes:?}");
+    undo(&mut client, "public.q");
+    assert_eq!(contents(&mut client, "q_x"), before[0]);
+    let script = undo(&mut client, "public.new_name");
+    assert!(script.contains("UPDATE ONLY \"public\".\"new_name\""), "{script}");
+    assert_eq!(contents(&mut client, "new_name"), before[1]);
+    undo(&mut client, "growing");
+    assert_eq!(contents(&mut client, "growing"), ["(1,\"(1,)\")"], "before: {:?}", before[2]);
+    undo(&mut client, "numbers");
+    assert_eq!(contents(&mut client, "numbers"), before[3]);
+    let unread = rows("comp", &["--undo"]);
+    assert!(unread.code == 1 && unread.stdout.contains("-- NOT REVERTED"), "{unread:?}");
+    let script = rows("in_progress", &["--undo"]).stdout;
+    assert!(
+        !script.contains("INSERT INTO") && script.contains("1 changes are of transactions whose end"),
+        "{script}"
+    );
+    let ambiguous = rows("twice", &["--format", "json"]);
+    assert!(
+        ambiguous.code == 3 && ambiguous.stderr.contains("more than one table is named twice"),
+        "{ambiguous:?}"
+    );
+    assert_eq!(lines(&rows("s1.twice", &["--format", "json"])).len(), 1);
+    Ok(())
+}
+
+/// All characters of one and two bytes, and EUC_JP's of three, in all encodings that a database can have.
+fn text_is_converted_as_the_server_does() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?).start().unwrap();
+    let mut client = connect(&cluster);
+    let text_of = "CREATE FUNCTION text_of(bytes bytea, encoding name) RETURNS text LANGUAGE plpgsql AS $$
+        BEGIN RETURN convert_from(bytes, encoding); EXCEPTION WHEN OTHERS THEN RETURN NULL; END $$";
+    run(&mut client, text_of);
+    let numbers = client.query("SELECT pg_encoding_to_char(n) FROM generate_series(0, 34) n", &[]).unwrap();
+    for (number, row) in numbers.iter().enumerate() {
+        let name: &str = row.get(0);
+        let encoding = Encoding::of_number(number as u32).unwrap();
+        assert_eq!((encoding.name(), Encoding::of_name(name)), (name, Some(encoding)));
+        if matches!(name, "SQL_ASCII" | "UTF8" | "EUC_TW" | "EUC_JIS_2004" | "MULE_INTERNAL") {
+            continue;
+        }
+        let query = "SELECT bytes, text_of(bytes, $1::text::name) FROM (
+                SELECT decode(to_hex(n), 'hex') AS bytes FROM generate_series(128, 255) n
+                UNION ALL SELECT decode(to_hex(a * 256 + b), 'hex') FROM generate_series(128, 255) a, generate_series(128, 255) b
+                    WHERE $1 LIKE 'EUC%'
+                UNION ALL SELECT decode('8f' || to_hex(a * 256 + b), 'hex') FROM generate_series(161, 254) a,
+                    generate_series(161, 254) b WHERE $1 = 'EUC_JP') all_of";
+        let (mut known, mut different, mut ours_alone, mut theirs_alone) = (0, Vec::new(), 0, Vec::new());
+        for row in client.query(query, &[&name]).unwrap() {
+            let (bytes, expected): (&[u8], Option<&str>) = (row.get(0), row.get(1));
+            let found = encoding.decode(bytes);
+            match (found.as_deref(), expected) {
+                (Some(found), Some(expected)) if found == expected => known += 1,
+                (Some(found), Some(expected)) => {
+                    different.push((bytes.to_vec(), found.to_owned(), expected.to_owned()))
+                }
+                (Some(_), None) => ours_alone += 1,
+                (None, Some(expected)) => theirs_alone.push((bytes.to_vec(), expected.to_owned())),
+                (None, None) => {}
+            }
+        }
+        eprintln!(
+            "{name}: {known} equal, {} different {different:x?}, {ours_alone} ours alone, {} theirs alone {theirs_alone:x?}",
+            different.len(),
+            theirs_alone.len()
+        );
+    }
+    Ok(())
+}
+
+/// Names of relations and columns, and values of all types of text; with a backup, with names alone, and back again.
+fn rows_of_a_database_in_another_encoding() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?)
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, "CREATE DATABASE old ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+    let mut client = cluster.client("old").unwrap();
+    let create = "CREATE TYPE größe AS ENUM ('klein', 'groß');
+        CREATE TABLE größen (id int PRIMARY KEY, \"straße\" text, j jsonb, js json, v tsvector, g größe, a text[], n name);
+        INSERT INTO größen SELECT i, 'Allée ' || i, '{\"ü\": \"é\"}', '[\"ß\"]', 'à:1 ''ç d'':2', 'groß', '{ö,\"ä b\"}', 'ñ'
+            FROM generate_series(1, 20) i";
+    run(&mut client, create);
+    let before = contents(&mut client, "größen");
+    run(&mut client, "CHECKPOINT");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let base = cluster.dir().join("backup");
+    cluster.copy_data(&base).unwrap();
+    cluster.start().unwrap();
+    let mut client = cluster.client("old").unwrap();
+    let row = client.query_one("SELECT pg_walfile_name(redo_lsn) FROM pg_control_checkpoint()", &[]).unwrap();
+    let first: String = row.get(0);
+    run(&mut client, "UPDATE größen SET \"straße\" = 'Rue de la Liberté', j = '{\"à\": 1}' WHERE id = 1");
+    run(&mut client, "ALTER TABLE größen RENAME n TO \"née\"");
+    run(&mut client, "DELETE FROM größen WHERE id = 2");
+    run(&mut client, "INSERT INTO größen (id, née) VALUES (30, 'à côté')");
+    let after = contents(&mut client, "größen");
+    drop(client);
+    let names = cluster.dir().join("names.json");
+    let dsn = cluster.dsn("old");
+    let saved = walden(&["explain", "--names", &dsn, "--save-names", names.to_str().unwrap()]);
+    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = cluster.dir().join("collected");
+    cluster.collect_wal(&first, &wal).unwrap();
+    cluster.start().unwrap();
+    let mut client = cluster.client("old").unwrap();
+    let (wal, names, base) = (wal.to_str().unwrap(), names.to_str().unwrap(), base.to_str().unwrap());
+    for from in [["--base", base], ["--names", names]] {
+        let rows =
+            |more: &[&str]| walden(&[&["rows", wal, "--relation", "größen"], &from[..], more].concat());
+        let found = rows(&["--format", "json"]);
+        assert_eq!(found.code, 0, "{}", found.stderr);
+        let lines = lines(&found);
+        assert_eq!(lines[0]["after"]["straße"], "Rue de la Liberté", "{}", lines[0]);
+        assert_eq!(lines[0]["before"]["straße"], "Allée 1");
+        assert_eq!((&lines[0]["before"]["n"], &lines[1]["before"]["née"]), (&"ñ".into(), &"ñ".into()));
+        run(&mut client, &rows(&["--undo"]).stdout);
+        assert_eq!(contents(&mut client, "größen"), before);
+        run(&mut client, &rows(&["--format", "sql"]).stdout);
+        assert_eq!(contents(&mut client, "größen"), after);
+    }
+    Ok(())
 }

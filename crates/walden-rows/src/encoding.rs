@@ -1,0 +1,126 @@
+//! The encodings of databases: text in values and names as UTF-8.
+//!
+//! A database's catalogs and values are in its encoding (`pg_database.encoding`, numbers of `pg_enc` in `mb/pg_wchar.h`). Which
+//! characters its bytes stand for is what PostgreSQL's conversions to UTF-8 say.
+
+use encoding_rs as tables;
+
+/// The encoding of a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Encoding(&'static Known);
+
+#[derive(PartialEq, Eq, Debug)]
+struct Known {
+    number: u32,
+    name: &'static str,
+    form: Form,
+}
+
+#[derive(PartialEq, Eq, Debug)]
+enum Form {
+    Utf8,
+    /// The first characters of Unicode.
+    Latin1,
+    /// ISO 8859-9, for which the Encoding Standard has Windows's table, with other characters in place of control ones.
+    Latin5,
+    /// As in the Encoding Standard.
+    Table(&'static tables::Encoding),
+    /// Known for bytes of ASCII alone.
+    Ascii,
+}
+
+const fn known(number: u32, name: &'static str, form: Form) -> Known {
+    Known { number, name, form }
+}
+
+/// What a database can have. Clients have more: those are never stored.
+static ENCODINGS: [Known; 35] = [
+    // Bytes without a meaning; whoever stores UTF-8 there, which most do, can read it.
+    known(0, "SQL_ASCII", Form::Utf8),
+    known(1, "EUC_JP", Form::Table(tables::EUC_JP)),
+    known(2, "EUC_CN", Form::Table(tables::GBK)),
+    known(3, "EUC_KR", Form::Table(tables::EUC_KR)),
+    known(4, "EUC_TW", Form::Ascii),
+    known(5, "EUC_JIS_2004", Form::Ascii),
+    known(6, "UTF8", Form::Utf8),
+    known(7, "MULE_INTERNAL", Form::Ascii),
+    known(8, "LATIN1", Form::Latin1),
+    known(9, "LATIN2", Form::Table(tables::ISO_8859_2)),
+    known(10, "LATIN3", Form::Table(tables::ISO_8859_3)),
+    known(11, "LATIN4", Form::Table(tables::ISO_8859_4)),
+    known(12, "LATIN5", Form::Latin5),
+    known(13, "LATIN6", Form::Table(tables::ISO_8859_10)),
+    known(14, "LATIN7", Form::Table(tables::ISO_8859_13)),
+    known(15, "LATIN8", Form::Table(tables::ISO_8859_14)),
+    known(16, "LATIN9", Form::Table(tables::ISO_8859_15)),
+    known(17, "LATIN10", Form::Table(tables::ISO_8859_16)),
+    known(18, "WIN1256", Form::Table(tables::WINDOWS_1256)),
+    known(19, "WIN1258", Form::Table(tables::WINDOWS_1258)),
+    known(20, "WIN866", Form::Table(tables::IBM866)),
+    known(21, "WIN874", Form::Table(tables::WINDOWS_874)),
+    known(22, "KOI8R", Form::Table(tables::KOI8_R)),
+    known(23, "WIN1251", Form::Table(tables::WINDOWS_1251)),
+    known(24, "WIN1252", Form::Table(tables::WINDOWS_1252)),
+    known(25, "ISO_8859_5", Form::Table(tables::ISO_8859_5)),
+    known(26, "ISO_8859_6", Form::Table(tables::ISO_8859_6)),
+    known(27, "ISO_8859_7", Form::Table(tables::ISO_8859_7)),
+    known(28, "ISO_8859_8", Form::Table(tables::ISO_8859_8)),
+    known(29, "WIN1250", Form::Table(tables::WINDOWS_1250)),
+    known(30, "WIN1253", Form::Table(tables::WINDOWS_1253)),
+    known(31, "WIN1254", Form::Table(tables::WINDOWS_1254)),
+    known(32, "WIN1255", Form::Table(tables::WINDOWS_1255)),
+    known(33, "WIN1257", Form::Table(tables::WINDOWS_1257)),
+    known(34, "KOI8U", Form::Table(tables::KOI8_U)),
+];
+
+impl Default for Encoding {
+    fn default() -> Encoding {
+        Encoding::UTF8
+    }
+}
+
+impl Encoding {
+    /// That of most databases.
+    pub const UTF8: Encoding = Encoding(&ENCODINGS[6]);
+
+    /// The encoding with a number, as `pg_database.encoding` has it.
+    pub fn of_number(number: u32) -> Option<Encoding> {
+        ENCODINGS.iter().find(|known| known.number == number).map(Encoding)
+    }
+
+    /// The encoding with a name, as `pg_encoding_to_char` gives it.
+    pub fn of_name(name: &str) -> Option<Encoding> {
+        ENCODINGS.iter().find(|known| known.name == name).map(Encoding)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Bytes as text; nothing if they are none in this encoding, or if it is one of which ASCII alone is known.
+    pub fn decode(self, bytes: &[u8]) -> Option<String> {
+        let is_plain = bytes.is_ascii() || self.0.form == Form::Utf8;
+        if is_plain {
+            return std::str::from_utf8(bytes).ok().map(str::to_owned);
+        }
+        match self.0.form {
+            Form::Latin1 => Some(bytes.iter().map(|&byte| char::from(byte)).collect()),
+            Form::Latin5 => {
+                let text = tables::WINDOWS_1254.decode_without_bom_handling_and_without_replacement(bytes)?;
+                let is_control = |byte: u8| (0x80..0xA0).contains(&byte);
+                let chars = text.chars().zip(bytes);
+                Some(chars.map(|(c, &byte)| if is_control(byte) { char::from(byte) } else { c }).collect())
+            }
+            Form::Table(table) => {
+                table.decode_without_bom_handling_and_without_replacement(bytes).map(String::from)
+            }
+            Form::Utf8 | Form::Ascii => None,
+        }
+    }
+
+    /// The same of a name, whose bytes that are no text are replaced.
+    pub(crate) fn decode_name(self, bytes: &[u8]) -> String {
+        self.decode(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned())
+    }
+}
