@@ -95,18 +95,9 @@ impl Aim {
                 });
             }
             Topic::Wal if has(&["halve", "half"]) => self.max_trace_fraction = Some(0.5),
-            Topic::Wal
-                if has(&["least", "less", "minimal", "minimise", "minimize", "minimum"])
-                    && size(part).is_none() =>
-            {
-                self.is_minimum = true;
-            }
             Topic::Wal => match part.iter().find_map(|word| percent(word)) {
-                // `by 40%` is the reduction, `to 40%` the result.
-                Some(percent) => {
-                    let stays = has(&["to", "under", "below", "at", "within"]);
-                    self.max_trace_fraction = Some(if stays { percent } else { 1.0 - percent });
-                }
+                Some(percent) => self.max_trace_fraction = Some(fraction(part, percent)?),
+                None if has(LEAST) && size(part).is_none() => self.is_minimum = true,
                 None => self.max_bytes_per_second = Some(rate(part)?),
             },
         }
@@ -137,6 +128,25 @@ const TOPICS: [(&[&str], Topic); 4] = [
     (&["processor", "cpu"], Topic::Processor),
     (&["compression", "wal_compression", "compressing", "without"], Topic::Compression),
 ];
+
+/// Words for the least possible.
+const LEAST: &[&str] = &["least", "less", "minimal", "minimise", "minimize", "minimum"];
+
+/// The share of the WAL that is left at most: `by 40%` is what goes, `to 40%` what stays. `None` for bounds from the other side, such
+/// as `by at most 40%`.
+fn fraction(part: &[&str], percent: f64) -> Option<f64> {
+    let has = |any: &[&str]| part.iter().any(|word| any.contains(word));
+    let is_upper_bound = has(&["most", "max", "maximum", "up"]);
+    let says_what_stays =
+        has(&["to", "under", "below", "within", "than"]) || has(&["at"]) && !has(&["least"]);
+    let says_what_goes = has(&["by"])
+        || has(&["cut", "reduce", "shrink", "least"]) && !has(&["to", "under", "below", "within", "than"]);
+    match (says_what_goes, is_upper_bound) {
+        (true, true) => None,
+        (true, false) => Some(1.0 - percent),
+        (false, _) => Some(if says_what_stays || is_upper_bound { percent } else { 1.0 - percent }),
+    }
+}
 
 fn percent(word: &str) -> Option<f64> {
     let number: f64 = word.strip_suffix('%')?.parse().ok()?;
@@ -542,6 +552,18 @@ mod tests {
         assert_eq!((aim.max_trace_fraction, aim.max_recovery_seconds), (Some(0.5), Some(120.0)));
         assert_eq!(Aim::parse("WAL by 40%").unwrap().max_trace_fraction, Some(0.6));
         assert_eq!(Aim::parse("reduce WAL to 40%").unwrap().max_trace_fraction, Some(0.4));
+        for (text, fraction) in [
+            ("cut the WAL by at least 40%", 0.6),
+            ("cut the WAL at least 40%", 0.6),
+            ("WAL less than 60%", 0.6),
+            ("WAL at most 60%", 0.6),
+            ("WAL 60% maximum", 0.6),
+            ("reduce the WAL to at most 40%", 0.4),
+            ("40% less WAL", 0.6),
+        ] {
+            let aim = Aim::parse(text).unwrap();
+            assert_eq!((aim.max_trace_fraction, aim.is_minimum), (Some(fraction), false), "{text}");
+        }
         assert_eq!(Aim::parse("recovery in a minute").unwrap().max_recovery_seconds, Some(60.0));
         let day = Aim::parse("WAL under 200GB a day").unwrap().max_bytes_per_second.unwrap();
         assert!((day - 200.0 * (1_u64 << 30) as f64 / 86_400.0).abs() < 1e-3);
@@ -571,7 +593,14 @@ mod tests {
         for nothing in refused {
             assert!(Aim::parse(nothing).is_err(), "{nothing}");
         }
-        for nothing in ["", "faster please", "recovery soon", "WAL under 5 bananas a day"] {
+        for nothing in [
+            "reduce the WAL by at most 40%",
+            "WAL by up to 40%",
+            "",
+            "faster please",
+            "recovery soon",
+            "WAL under 5 bananas a day",
+        ] {
             assert!(Aim::parse(nothing).is_err(), "{nothing}");
         }
     }

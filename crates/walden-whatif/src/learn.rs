@@ -1,7 +1,7 @@
 //! Infers the settings that a trace was taken under, and assumes the others.
 
 use serde::Serialize;
-use walden_explain::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
+use walden_explain::checkpoints::{Cause, Checkpoint, explain_checkpoints};
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xlog::WalLevel;
@@ -126,13 +126,8 @@ pub fn learn(
     }
     // The segments show their size, whatever was given.
     settings.segment_size = survey.segment_size;
-    let known = CheckpointSettings {
-        timeout: settings.checkpoint_timeout,
-        max_wal_size: settings.max_wal_size,
-        completion_target_milli: settings.completion_target_milli,
-        keeps_one: true,
-    };
-    let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, Some(known));
+    let known = Some(settings.checkpoint_settings());
+    let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, known);
     let request_lag = request_lag(&checkpoints, survey);
     let skipped_requests = skipped_requests(&checkpoints, &settings);
     let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);

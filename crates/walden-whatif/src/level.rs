@@ -6,7 +6,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::payload::heap::{
-    XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate,
+    XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate, moved_from,
 };
 use walden_format::payload::standby::InvalidationMessage;
 use walden_format::payload::xact::{DBINFO_BYTES, TransactionFlags, XINFO_BYTES};
@@ -15,7 +15,7 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::{
     Fork, LONG_DATA_HEADER, RECORD_HEADER, Record, RelFileLocator, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER,
 };
-use walden_format::rmgr::info::{btree, heap, heap2, smgr, xact};
+use walden_format::rmgr::info::{btree, gist, heap, heap2, smgr, xact};
 use walden_format::rmgr::rmid;
 use walden_format::transam::FIRST_NORMAL_OID;
 use walden_format::version::Major;
@@ -229,6 +229,7 @@ fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
     match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
         (rmid::STANDBY, _) | (rmid::XACT, xact::ASSIGNMENT) => variant.is_written = false,
         (rmid::BTREE, _) if record.rmgr_info() == btree::REUSE_PAGE => variant.is_written = false,
+        (rmid::GIST, _) if record.rmgr_info() == gist::PAGE_REUSE => variant.is_written = false,
         (rmid::XACT, xact::COMMIT | xact::COMMIT_PREPARED) => {
             if let Ok(Payload::Commit(end)) = payload::parse(record)
                 && !end.invalidations.is_empty()
@@ -271,8 +272,9 @@ fn old_tuple_bytes(record: &Record<'_>, touched: &[Touched]) -> Option<u32> {
         heap::DELETE => XlHeapDelete::read(main)?.offset,
         _ => XlHeapUpdate::read(main)?.old_offset,
     };
-    // An update to another page has the old one last.
-    let touched = touched.last()?;
+    let old = moved_from(record).or(record.block(0))?;
+    let index = record.blocks.iter().position(|block| block.id == old.id)?;
+    let touched = touched.get(index)?;
     let page = touched.page.as_deref().or(touched.image.as_deref())?;
     let tuple = tuple_at(page, offset)?;
     Some((tuple.len() - TUPLE_HEADER + XlHeapHeader::WIDTH) as u32)

@@ -5,6 +5,7 @@
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
+use walden_format::payload::heap::moved_from;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{
     BlockHeader, BlockRef, Fork, RECORD_HEADER, Record, RelFileLocator, SHORT_DATA_HEADER,
@@ -161,7 +162,7 @@ impl Counts {
             Ok(Payload::Insert(_)) => self.inserts += 1,
             Ok(Payload::MultiInsert(insert)) => self.inserts += u64::from(insert.count),
             Ok(Payload::Update(update)) if update.hot => self.hot_updates += 1,
-            Ok(Payload::Update(_)) if record.blocks.len() > 1 => {
+            Ok(Payload::Update(_)) if moved_from(record).is_some() => {
                 self.moved_updates += 1;
                 self.moved_images += block_image_bytes(&record.blocks[0]);
             }

@@ -71,15 +71,19 @@ impl Settings {
         self.wal_log_hints || self.data_checksums
     }
 
-    /// Segments from one redo pointer to the next volume-triggered checkpoint request (`CalculateCheckpointSegments`).
-    pub fn checkpoint_segments(&self) -> u64 {
-        let settings = CheckpointSettings {
+    /// What triggers checkpoints.
+    pub fn checkpoint_settings(&self) -> CheckpointSettings {
+        CheckpointSettings {
             timeout: self.checkpoint_timeout,
             max_wal_size: self.max_wal_size,
             completion_target_milli: self.completion_target_milli,
             keeps_one: self.version >= Major::V11,
-        };
-        settings.segments(self.segment_size)
+        }
+    }
+
+    /// Segments from one redo pointer to the next volume-triggered checkpoint request (`CalculateCheckpointSegments`).
+    pub fn checkpoint_segments(&self) -> u64 {
+        self.checkpoint_settings().segments(self.segment_size)
     }
 
     /// Sets one setting from the text that `postgresql.conf` or `ALTER SYSTEM` would contain. Names and values are not case
@@ -104,7 +108,7 @@ impl Settings {
         Ok(Effect::Changed)
     }
 
-    /// Checks combinations that no server of this version would start with.
+    /// Checks combinations, of settings that decide what is written, that no server of this version would start with.
     ///
     /// # Errors
     /// The first setting that such a server refuses.
@@ -271,9 +275,9 @@ pub static ROWS: &[Row] = &[
         |s, v| seconds(v).filter(|n| *n >= 0).map(|n| s.archive_timeout = n),
         |s| show_seconds(s.archive_timeout)
     ),
-    changes!("wal_skip_threshold", SIZE, |s, v| size(v).map(|n| s.skip_threshold = n), |s| show_size(
-        s.skip_threshold
-    )),
+    changes!("wal_skip_threshold", SIZE, |s, v| size_in("kB", v).map(|n| s.skip_threshold = n), |s| {
+        show_size(s.skip_threshold)
+    }),
     nothing("wal_init_zero", PREALLOCATION),
     nothing("wal_recycle", PREALLOCATION),
     nothing("wal_keep_size", PREALLOCATION),
@@ -315,12 +319,19 @@ fn on_off(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a size with PostgreSQL's units into bytes. A number without a unit is in megabytes, the base unit of these settings.
+/// Parses a size with PostgreSQL's units into bytes. A number without a unit is in megabytes, the base unit of most settings (and of
+/// initdb's `--wal-segsize`).
 pub fn size(text: &str) -> Option<u64> {
-    const UNITS: [(&str, u32); 6] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0), ("", 20)];
+    size_in("MB", text)
+}
+
+/// The same, with the unit that a number without one is in.
+fn size_in(base_unit: &str, text: &str) -> Option<u64> {
+    const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let shift = UNITS.iter().find(|row| row.0.eq_ignore_ascii_case(unit.trim()))?.1;
+    let unit = if unit.trim().is_empty() { base_unit } else { unit.trim() };
+    let shift = UNITS.iter().find(|row| row.0.eq_ignore_ascii_case(unit))?.1;
     let bytes = number.parse::<f64>().ok()? * (1_u64 << shift) as f64;
     (bytes.is_finite() && (0.0..=(1_u64 << 53) as f64).contains(&bytes)).then_some(bytes as u64)
 }
@@ -382,6 +393,8 @@ mod tests {
             ("wal_level", "logical", "logical"),
             ("wal_segment_size", "64MB", "64MB"),
             ("archive_timeout", "1min", "1min"),
+            ("wal_skip_threshold", "2048", "2MB"),
+            ("wal_skip_threshold", "1GB", "1GB"),
         ] {
             assert_eq!(settings.set(name, value), Ok(Effect::Changed), "{name}={value}");
             assert_eq!(settings.show(&name.to_lowercase()).as_deref(), Some(shown));

@@ -27,8 +27,10 @@ struct Cycle {
     began: u32,
 }
 
+/// In place of an epoch: the block was changed, and the change not logged, so that the page has no LSN. Before any epoch.
+const NOT_LOGGED: u32 = 1;
 /// The epoch in which all simulations start.
-const FIRST_EPOCH: u32 = 1;
+const FIRST_EPOCH: u32 = 2;
 
 impl LastChanges {
     /// `omits`: what a simulation does not write, such as images for hint bits. Those that omit the same share a column.
@@ -98,10 +100,20 @@ impl LastChanges {
     /// Notes a change by these simulations, as a bit mask, and so by all that write the same records.
     #[inline]
     pub fn note(&mut self, slot: usize, simulations: u64) {
+        self.set(slot, simulations, self.epoch);
+    }
+
+    /// Notes a change that these simulations do not log: the next one that they do log has an image, whenever it comes.
+    pub fn note_not_logged(&mut self, slot: usize, simulations: u64) {
+        self.set(slot, simulations, NOT_LOGGED);
+    }
+
+    #[inline]
+    fn set(&mut self, slot: usize, simulations: u64, epoch: u32) {
         let Some(row) = self.changed.get_mut(slot * self.columns..(slot + 1) * self.columns) else { return };
         for (column, members) in self.members.iter().enumerate() {
             if members & simulations != 0 {
-                row[column] = self.epoch;
+                row[column] = epoch;
             }
         }
     }
@@ -128,6 +140,20 @@ mod tests {
             Simulation::new(settings, Lsn(0x100_0028), Lsn(0x100_0028), 0, CheckpointRecords::default())
         };
         (0..count).map(one).collect()
+    }
+
+    /// A page whose change was not logged has no LSN, and so an image at the next one, in the first checkpoint cycle too.
+    #[test]
+    fn a_change_that_is_not_logged_leaves_the_page_without_a_position() {
+        let simulations = simulations(2);
+        let mut at = 0..;
+        let mut changes = LastChanges::new(&simulations, |_| at.next().unwrap());
+        changes.reserve(0, true);
+        changes.note_not_logged(0, 0b01);
+        assert!(changes.is_stale(0, 0, true) && changes.is_changed(0, 0));
+        assert!(!changes.is_stale(0, 1, true) && !changes.is_changed(0, 1));
+        changes.note(0, 0b01);
+        assert!(!changes.is_stale(0, 0, true));
     }
 
     /// The rule with a cycle for each block and simulation, which is what the epochs stand for.

@@ -112,11 +112,19 @@ impl State {
             }
         }
         // Only now, as whether a simulation writes an image depends on the change before.
+        let not_logged = if self.is_unlogged_file { self.at_minimal() & !written } else { 0 };
         for (state, touched) in self.blocks.iter().zip(touched) {
             if touched.sets_lsn() {
                 self.changes.note(state.slot, written);
+                self.changes.note_not_logged(state.slot, not_logged);
             }
         }
+    }
+
+    /// The simulations under `minimal`, as a bit mask.
+    fn at_minimal(&self) -> u64 {
+        let levels = self.levels.iter().enumerate();
+        levels.filter(|(_, level)| **level == Level::Minimal).fold(0, |mask, (at, _)| mask | 1 << at)
     }
 
     /// Writes the record unchanged in all simulations.
