@@ -279,7 +279,7 @@ fn check_segment(
             older.look(here, bytes);
         }
         if let Some(found) = &fault {
-            unused.look(here, bytes, found);
+            unused.look(here, bytes, found, decoder.page_timeline());
         }
         bytes += here.len() as u64;
         here = content.next()?;
@@ -322,7 +322,11 @@ fn check_segment(
 
 /// Whether there is what a segment has that is not full: zeros, or an older page of a file that was recycled.
 fn is_unwritten(fault: &Fault) -> bool {
-    let is_older = matches!(fault.kind, FaultKind::PageAddress { expected, found } if found < expected);
+    let is_older = match fault.kind {
+        FaultKind::PageAddress { expected, found } => found < expected,
+        FaultKind::PageTimeline { expected, found } => (1..expected).contains(&found),
+        _ => false,
+    };
     fault.is_unwritten() || is_older
 }
 
@@ -412,13 +416,16 @@ impl Unused {
         Unused { info, start, log_goes_on: false }
     }
 
-    /// `chunk` starts `offset` bytes into the segment.
-    fn look(&mut self, chunk: &[u8], offset: u64, fault: &Fault) {
+    /// `chunk` starts `offset` bytes into the segment; `timeline` is that of the last valid page before the fault.
+    ///
+    /// A page of an earlier timeline is left from before a promotion, in a file that was recycled.
+    fn look(&mut self, chunk: &[u8], offset: u64, fault: &Fault, timeline: Timeline) {
         let page_bytes = self.info.page_bytes as usize;
         for (number, page) in chunk.chunks(page_bytes).enumerate() {
             let address = self.start.plus(offset + (number * page_bytes) as u64);
             let header = walden_format::page::PageHeader::parse(page);
-            let belongs = header.is_ok_and(|header| header.address == address);
+            let belongs = header
+                .is_ok_and(|header| header.address == address && !(1..timeline).contains(&header.timeline));
             // The page of the fault itself belongs there.
             self.log_goes_on |= belongs && address > fault.at;
         }

@@ -271,6 +271,11 @@ impl Decoder {
         Decoder { checked, ..self }
     }
 
+    /// Takes `timeline` for that of the page before the first one, see [`Decoder::page_timeline`].
+    pub fn after_page_of(self, timeline: Timeline) -> Decoder {
+        Decoder { timeline, ..self }
+    }
+
     /// What the stream was said to be.
     pub fn info(&self) -> StreamInfo {
         self.info
@@ -294,6 +299,14 @@ impl Decoder {
     /// LSN of the last complete record.
     pub fn previous(&self) -> Option<Lsn> {
         self.previous
+    }
+
+    /// The timeline in the header of the last valid page; 0 if there is none yet.
+    ///
+    /// Timelines never decrease along a log. So a page of an earlier timeline behind the last record is no continuation, even with the
+    /// address that belongs there: a server that was promoted recycles files of the timeline that it left.
+    pub fn page_timeline(&self) -> Timeline {
+        self.timeline
     }
 
     /// The record that starts in the pages pushed so far and ends beyond them.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use walden_format::crc::record_crc;
 use walden_format::fault::{Fault, FaultKind};
-use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::page::PageHeader;
 use walden_format::record::{RECORD_HEADER, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
@@ -73,7 +73,7 @@ pub struct Tail {
     pub cut_record: u64,
     /// Zeros: never written.
     pub zero: u64,
-    /// Pages of an earlier segment in a recycled file.
+    /// Pages of an earlier segment, or of an earlier timeline, in a recycled file.
     pub recycled: u64,
     /// Anything else: a record that was partly written when the server stopped.
     pub torn: u64,
@@ -490,7 +490,9 @@ impl FaultPlace<'_> {
         let start = (page_of_fault * page_bytes).saturating_sub(self.offset as usize);
         let page = self.window.get(start..).unwrap_or(&[]);
         let page = &page[..page.len().min(page_bytes)];
-        if goes_on_in_page(page, fault, page_of_fault as u64 * page_bytes as u64 + self.segment.start.0) {
+        let timeline = decoder.page_timeline();
+        let address = page_of_fault as u64 * page_bytes as u64 + self.segment.start.0;
+        if !is_of_earlier_timeline(page, timeline) && goes_on_in_page(page, fault, address) {
             return damaged();
         }
         let mut tail = Tail { fault: Some(fault), ..Tail::default() };
@@ -499,7 +501,7 @@ impl FaultPlace<'_> {
         // Pages before the fault that have the start of the record.
         tail.torn += here.saturating_sub(position);
         let from = (position.saturating_sub(here) as usize).min(page.len());
-        if is_zero_or_foreign(page, here, self.segment) == Some(PageLeft::Recycled) && from == 0 {
+        if is_zero_or_foreign(page, here, self.segment, timeline) == Some(PageLeft::Recycled) && from == 0 {
             tail.recycled += page.len() as u64;
         } else {
             let rest = &page[from..];
@@ -512,7 +514,7 @@ impl FaultPlace<'_> {
         let mut pages_here = self.window.get(start + page.len()..).unwrap_or(&[]);
         loop {
             for page in pages_here.chunks(page_bytes) {
-                match is_zero_or_foreign(page, lsn, self.segment) {
+                match is_zero_or_foreign(page, lsn, self.segment, timeline) {
                     Some(PageLeft::Valid) => return damaged(),
                     Some(PageLeft::Zero) => tail.zero += page.len() as u64,
                     Some(PageLeft::Recycled) => tail.recycled += page.len() as u64,
@@ -544,12 +546,21 @@ enum PageLeft {
     Recycled,
 }
 
-fn is_zero_or_foreign(page: &[u8], lsn: u64, segment: &SegmentFile) -> Option<PageLeft> {
+/// What a page behind the end of the log is; `timeline` is that of the last valid page before it.
+fn is_zero_or_foreign(page: &[u8], lsn: u64, segment: &SegmentFile, timeline: Timeline) -> Option<PageLeft> {
     match PageHeader::parse(page) {
+        Ok(_) if is_of_earlier_timeline(page, timeline) => Some(PageLeft::Recycled),
         Ok(header) if header.address.0 == lsn && header.version == segment.version => Some(PageLeft::Valid),
         Ok(_) => Some(PageLeft::Recycled),
         Err(_) => is_zero(page).then_some(PageLeft::Zero),
     }
+}
+
+/// Whether a page is of an earlier timeline than the last valid page. Such a page is left from before a promotion, even with the
+/// address that belongs there: files that were restored, or written by the server that was left, are recycled with their content.
+/// No timeline has the number 0.
+fn is_of_earlier_timeline(page: &[u8], timeline: Timeline) -> bool {
+    PageHeader::parse(page).is_ok_and(|header| (1..timeline).contains(&header.timeline))
 }
 
 /// Compares 64 bytes at a time: the end of the WAL may be 16 MB of zeros.

@@ -245,6 +245,28 @@ fn a_segment_of_older_pages_is_accepted_only_where_the_timeline_begins_in_it() {
 }
 
 #[test]
+fn pages_of_the_parent_behind_the_end_of_a_timeline_are_no_log() {
+    let mut writer = parent_until(SEGMENT.0 + 50_000);
+    writer.info.timeline = 2;
+    while writer.position().0 < SEGMENT.0 + 200_000 {
+        writer.main_data(rmid::XLOG, 0x20, &[8; 300]);
+    }
+    let end = writer.position();
+    let mut segment = writer.bytes;
+    segment.resize(segment.len().next_multiple_of(8192), 0);
+    // The file was the parent's segment of the same position.
+    segment.extend(&parent_until(SEGMENT.1).bytes[segment.len()..1 << 20]);
+    let name = "000000020000000000000022";
+    assert!(matches!(refusal(name, &segment), Refusal::Incomplete { end: found, .. } if found == end));
+    check(file(&format!("{name}.partial")), &mut &segment[..], Rules::default()).expect("a beginning");
+    let ancestors = vec![Ancestor { timeline: 2, end, reason: String::new() }];
+    let history = History { timeline: 3, ancestors };
+    let rules = Rules { histories: std::slice::from_ref(&history), ..Rules::default() };
+    let checked = check(file(name), &mut &segment[..], rules).expect("the timeline's end");
+    assert!(checked.warnings[0].contains("the timeline ends in this segment"), "{:?}", checked.warnings);
+}
+
+#[test]
 fn a_renamed_segment_is_refused_whatever_is_known_of_the_timeline() {
     let root = tempfile::tempdir().expect("a folder");
     let files = log(1, 0x20, 2);

@@ -210,6 +210,27 @@ fn an_old_page_is_told_from_the_log() {
 }
 
 #[test]
+fn a_page_of_an_earlier_timeline_is_told_from_the_log() {
+    let mut log = LogWriter::new(Major::V16);
+    for _ in 0..300 {
+        log.main_data(10, 0, &[1; 100]);
+    }
+    let timeline = log.info.timeline;
+    log.bytes[2 * PAGE + 4..2 * PAGE + 8].copy_from_slice(&(timeline - 1).to_le_bytes());
+    let expected = FaultKind::PageTimeline { expected: timeline, found: timeline - 1 };
+    let mut decoder = Decoder::new(log.info, log.start, Lsn(u64::MAX));
+    assert_eq!(decoder.page_timeline(), 0);
+    let fault = decoder.push(&log.bytes, &mut Seen::default()).unwrap_err();
+    assert_eq!((fault.kind, decoder.page_timeline()), (expected, timeline));
+    // Another one that goes on at that page knows of the page before only if it is told.
+    let begun = || Decoder::new(log.info, log.start.plus(2 * PAGE as u64), Lsn(u64::MAX));
+    let page = &log.bytes[2 * PAGE..3 * PAGE];
+    assert_eq!(begun().push(page, &mut Seen::default()), Ok(Progress::More));
+    let fault = begun().after_page_of(timeline).push(page, &mut Seen::default()).unwrap_err();
+    assert_eq!(fault.kind, expected);
+}
+
+#[test]
 fn a_stream_cut_at_any_byte_gives_the_records_before() {
     let log = sample(Major::V15);
     let near = |edge: usize| edge.saturating_sub(40)..edge + 40;

@@ -2,8 +2,8 @@
 //!
 //! PostgreSQL writes whole pages in the order of the log, the last one again whenever more records are in it; segments of later
 //! positions may be there already, as recycled files with old pages. So the log ends at the first page or record that is not valid,
-//! and the next call goes on there. A page's address and a record's checksum and link to the one before tell what is written from what
-//! is old or half-written.
+//! and the next call goes on there. A page's address and timeline and a record's checksum and link to the one before tell what is written
+//! from what is old or half-written: after a promotion, recycled files may have pages of the timeline before at the same addresses.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -48,6 +48,8 @@ pub struct FolderFollower {
     folder: PathBuf,
     info: StreamInfo,
     place: Place,
+    /// The timeline of the last page that was read.
+    page_timeline: Timeline,
     buffer: Vec<u8>,
     held: Held,
     /// Since when nothing came, and when the folder was listed last.
@@ -114,15 +116,18 @@ impl FolderFollower {
         let segments = segments_in(folder)?;
         let mut last = None;
         for (index, name) in segments.iter().enumerate().rev() {
-            if let Some(info) = read_info(folder, *name)? {
-                last = Some((index, info));
+            let Some(found) = read_first_page(folder, *name)? else { continue };
+            let is_first = index == 0 || segments[index - 1].timeline != name.timeline;
+            if is_first || !is_earlier(found.timeline, name.timeline) {
+                last = Some((index, found));
                 break;
             }
         }
-        let Some((index, info)) = last else { return Err(FollowError::NoWal { path: folder.into() }) };
+        let Some((index, found)) = last else { return Err(FollowError::NoWal { path: folder.into() }) };
         let name = segments[index];
+        let info = StreamInfo { timeline: name.timeline, ..found };
         let start = name.start(info.segment_size).unwrap_or_default();
-        let last_page = last_valid_page(folder, name, info)?;
+        let last_page = last_valid_page(folder, name, found)?;
         let page_bytes = u64::from(info.page_bytes);
         let near = Lsn(last_page.0.saturating_sub(PAGES_BACK * page_bytes).max(start.0));
         let earlier = segments[..index].iter().rev().take(SEGMENTS_BACK).map_while(|earlier| {
@@ -141,6 +146,7 @@ impl FolderFollower {
             folder: folder.into(),
             info,
             place,
+            page_timeline: 0,
             buffer: vec![0; WINDOW],
             held: Held::default(),
             idle: None,
@@ -167,7 +173,7 @@ impl FolderFollower {
             let Some(start) = name.start(size).filter(|start| size.segment_of(*start) > here) else {
                 continue;
             };
-            if read_info(&self.folder, name)?.is_none_or(|found| found.system_id != info.system_id) {
+            if read_later_info(&self.folder, name)?.is_none_or(|found| found.system_id != info.system_id) {
                 continue;
             }
             let mut first = First { from: start, found: None };
@@ -211,6 +217,8 @@ impl FolderFollower {
             return Ok(None);
         }
         self.info.timeline = timeline;
+        // Where bytes are discarded, the page may be of an earlier timeline than the last one that was read.
+        self.page_timeline = 0;
         if start < position {
             self.place = Place { position: start, previous: None, is_switched: false };
         }
@@ -228,11 +236,15 @@ impl Follower for FolderFollower {
     }
 
     fn poll(&mut self, visitor: &mut impl Visitor, _: Duration) -> Result<Polled, FollowError> {
-        let mut decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
         let page = Lsn(self.place.position.0 - self.place.position.0 % u64::from(self.info.page_bytes));
+        // Within a page, its own header says it; pages that were read ahead of the position may be of a later timeline.
+        let timeline = if page == self.place.position { self.page_timeline } else { 0 };
+        let decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
+        let mut decoder = decoder.after_page_of(timeline);
         let before = self.place;
         let ended = read_records(&self.folder, &self.held, &mut decoder, page, &mut self.buffer, visitor);
         self.place = decoder.place().unwrap_or(self.place);
+        self.page_timeline = decoder.page_timeline();
         let ended = ended?;
         self.held.advance(&self.folder, self.info, self.place.position)?;
         if self.place != before {
@@ -300,7 +312,8 @@ fn read_records(
             for bytes in buffer[..got].chunks_exact(page_bytes) {
                 // Nobody checks the pages behind a switch, so they must be known to be written.
                 let is_switched = decoder.place().is_some_and(|place| place.is_switched);
-                if is_switched && !is_complete && !is_here(bytes, page) && !next_begins(folder, info, page)? {
+                let is_here = || is_here(bytes, page, decoder.page_timeline());
+                if is_switched && !is_complete && !is_here() && !next_begins(folder, info, page)? {
                     return Ok(Ended::NoFile);
                 }
                 match decoder.push(bytes, visitor) {
@@ -320,15 +333,22 @@ fn is_within(decoder: &Decoder, place: Place) -> bool {
     decoder.unfinished().is_some_and(|unfinished| unfinished.lsn == place.position)
 }
 
-fn is_here(page: &[u8], address: Lsn) -> bool {
-    PageHeader::parse(page).is_ok_and(|header| header.address == address)
+/// Whether a page has its address, and is not left from an earlier timeline than `timeline`, that of a page before.
+fn is_here(page: &[u8], address: Lsn, timeline: Timeline) -> bool {
+    PageHeader::parse(page)
+        .is_ok_and(|header| header.address == address && !is_earlier(header.timeline, timeline))
+}
+
+/// Whether a page's timeline is an earlier one; none has the number 0.
+fn is_earlier(of_page: Timeline, timeline: Timeline) -> bool {
+    (1..timeline).contains(&of_page)
 }
 
 /// Whether the segment behind the one with this page is begun: then the one before is all written.
 fn next_begins(folder: &Path, info: StreamInfo, page: Lsn) -> Result<bool, FollowError> {
     let size = info.segment_size;
     let next = SegmentName::new(info.timeline, size.segment_of(page) + 1, size);
-    Ok(read_info(folder, next)?.is_some())
+    Ok(read_later_info(folder, next)?.is_some())
 }
 
 /// The first record from a position on, and the one before it.
@@ -367,18 +387,30 @@ fn segments_in(folder: &Path) -> Result<Vec<SegmentName>, FollowError> {
     Ok(names)
 }
 
-/// What the first page of a segment says; `None` if the file has no WAL of its name, or is gone.
+/// Version, timeline and sizes of a segment; `None` if the file has no WAL of its name, or is gone.
 fn read_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
+    Ok(read_first_page(folder, name)?.map(|found| StreamInfo { timeline: name.timeline, ..found }))
+}
+
+/// The same of a segment that is not the first one of its timeline, which alone begins with a page of an earlier timeline. A later one
+/// that does is a recycled file.
+fn read_later_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
+    let found = read_first_page(folder, name)?.filter(|found| !is_earlier(found.timeline, name.timeline));
+    Ok(found.map(|found| StreamInfo { timeline: name.timeline, ..found }))
+}
+
+/// What the first page of a segment says, with the timeline of that page; `None` if the file has no WAL of its name, or is gone.
+fn read_first_page(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
     let Some(file) = open(folder, name)? else { return Ok(None) };
     let mut start = [0; LONG_HEADER];
     let path = || folder.join(name.to_string());
     let got = read_at(&file, &mut start, 0).map_err(|error| FollowError::Io { path: path(), error })?;
     let Ok(info) = StreamInfo::of_segment(&start[..got]) else { return Ok(None) };
-    let is_its_own = name.start(info.segment_size).is_some_and(|address| is_here(&start[..got], address));
-    Ok(is_its_own.then_some(StreamInfo { timeline: name.timeline, ..info }))
+    let is_its_own = name.start(info.segment_size).is_some_and(|address| is_here(&start[..got], address, 0));
+    Ok(is_its_own.then_some(info))
 }
 
-/// The address of the last page of a segment that has WAL: pages are written in their order.
+/// The address of the last page of a segment that has WAL: pages are written in their order. `info` is what the first one says.
 fn last_valid_page(folder: &Path, name: SegmentName, info: StreamInfo) -> Result<Lsn, FollowError> {
     let start = name.start(info.segment_size).unwrap_or_default();
     let Some(file) = open(folder, name)? else { return Ok(start) };
@@ -389,7 +421,7 @@ fn last_valid_page(folder: &Path, name: SegmentName, info: StreamInfo) -> Result
         let mut header = [0; LONG_HEADER];
         let got = read_at(&file, &mut header, middle * page_bytes)
             .map_err(|error| FollowError::Io { path: folder.join(name.to_string()), error })?;
-        match is_here(&header[..got], start.plus(middle * page_bytes)) {
+        match is_here(&header[..got], start.plus(middle * page_bytes), info.timeline) {
             true => low = middle,
             false => high = middle,
         }

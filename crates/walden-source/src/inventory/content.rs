@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use walden_format::fault::FaultKind;
-use walden_format::lsn::SegmentName;
+use walden_format::lsn::{SegmentName, Timeline};
 use walden_format::page::{PageHeader, PageHeaderError};
 use walden_format::stream::StreamInfo;
 use walden_format::version::{Major, UnreadableMagic};
@@ -18,9 +18,16 @@ use crate::open::{self, Foreign};
 use crate::segment_file::SegmentFile;
 use crate::tar_file::{self, TarMember};
 
+/// A file that holds a segment, or seems to.
+pub struct Found {
+    pub file: SegmentFile,
+    /// The timeline of the first page; of a segment whose start was not decoded, that of the name.
+    pub first_page: Timeline,
+}
+
 /// What a file is.
 pub enum Look {
-    Segment(SegmentFile),
+    Segment(Found),
     Spare(Spare),
     /// A file that `walden compress` wrote.
     Members(Vec<Member>),
@@ -82,11 +89,11 @@ fn look_into_tar(candidate: &Candidate, compression: Compression) -> Result<Look
         };
         let file = Content { path: &path, compression, member: None, size_on_disk: member.bytes };
         match look_into_content(file, name, &start).map_err(named)? {
-            Look::Segment(segment) => Ok(Look::Segment(SegmentFile {
-                member: Some(number),
-                store: Some(tar.store.clone()),
-                ..segment
-            })),
+            Look::Segment(Found { file, first_page }) => {
+                let store = Some(tar.store.clone());
+                let file = SegmentFile { member: Some(number), store, ..file };
+                Ok(Look::Segment(Found { file, first_page }))
+            }
             other => Ok(other),
         }
     };
@@ -128,7 +135,7 @@ pub fn look_into_member(
     };
     if let (Some(before), Some((name, partial))) = (before.filter(is_next), name) {
         let start = before.start.plus(before.segment_size.bytes());
-        return Ok(Some(Look::Segment(SegmentFile {
+        let file = SegmentFile {
             path: candidate.path.clone(),
             name,
             partial,
@@ -137,7 +144,8 @@ pub fn look_into_member(
             size_on_disk: member.stored,
             start,
             ..before.clone()
-        })));
+        };
+        return Ok(Some(Look::Segment(Found { file, first_page: name.timeline })));
     }
     let start =
         compressed::start(&candidate.path, member.number, PAGE_BYTES).map_err(UnreadableReason::Io)?;
@@ -188,7 +196,7 @@ fn look_into_content(
         }
         _ => return Err(UnreadableReason::Misnamed(holds)),
     }
-    Ok(Look::Segment(SegmentFile {
+    let file = SegmentFile {
         path,
         name,
         partial,
@@ -202,7 +210,8 @@ fn look_into_content(
         system_id: info.system_id,
         segment_size: size,
         page_bytes: info.page_bytes,
-    }))
+    };
+    Ok(Look::Segment(Found { file, first_page: info.timeline }))
 }
 
 fn of_magic(magic: u16) -> UnreadableReason {

@@ -17,7 +17,7 @@ use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::version::Major;
 
-use self::content::{Look, TarContent, look_into, look_into_member};
+use self::content::{Found, Look, TarContent, look_into, look_into_member};
 use self::search::{Candidate, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
 use crate::compressed::Member;
@@ -77,7 +77,7 @@ pub struct Spare {
 /// Why a segment file holds no WAL of its name yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpareKind {
-    /// An earlier segment, with this name: PostgreSQL renames files that it no longer needs.
+    /// An earlier segment, or one of an earlier timeline, with this name: PostgreSQL renames files that it no longer needs.
     Recycled(SegmentName),
     /// Zeros.
     Preallocated,
@@ -130,11 +130,13 @@ impl Inventory {
     /// As [`Inventory::with_threads`].
     pub fn with_segments<P: AsRef<Path>>(
         paths: &[P],
-        mut segments: Vec<SegmentFile>,
+        segments: Vec<SegmentFile>,
         threads: usize,
     ) -> Result<Inventory, InventoryError> {
         let mut inventory = Inventory::default();
         let candidates = candidates_in(paths, &mut inventory)?;
+        let of_store = |file: SegmentFile| Found { first_page: file.name.timeline, file };
+        let mut segments: Vec<Found> = segments.into_iter().map(of_store).collect();
         segments.reserve(candidates.len());
         for (candidate, look) in candidates.iter().zip(map_in_order(&candidates, threads, look_into)) {
             match look {
@@ -166,10 +168,10 @@ impl Inventory {
         &mut self,
         candidate: &Candidate,
         members: &[Member],
-        segments: &mut Vec<SegmentFile>,
+        segments: &mut Vec<Found>,
     ) -> Result<(), InventoryError> {
         for member in members {
-            let before = segments.last();
+            let before = segments.last().map(|found| &found.file);
             match look_into_member(candidate, member, before) {
                 Ok(Some(Look::Segment(segment))) => segments.push(segment),
                 Ok(Some(Look::Spare(spare))) => self.spares.push(spare),
@@ -194,7 +196,7 @@ impl Inventory {
         &mut self,
         candidate: &Candidate,
         tar: TarContent,
-        segments: &mut Vec<SegmentFile>,
+        segments: &mut Vec<Found>,
     ) -> Result<(), InventoryError> {
         let before = segments.len();
         for look in tar.looks {
@@ -253,11 +255,29 @@ impl Inventory {
         self.runs.windows(2).filter_map(gap).collect()
     }
 
-    fn sort(&mut self, mut segments: Vec<SegmentFile>) {
+    fn sort(&mut self, mut segments: Vec<Found>) {
         let order =
             |segment: &SegmentFile| (segment.key(), segment.start, segment.partial, segment.compression);
-        segments.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.path.cmp(&b.path)));
-        for segment in segments {
+        segments.sort_by(|Found { file: a, .. }, Found { file: b, .. }| {
+            order(a).cmp(&order(b)).then_with(|| a.path.cmp(&b.path))
+        });
+        let mut first: Option<(Option<Key>, Lsn)> = None;
+        for Found { file: segment, first_page } in segments {
+            // Only the first segment of a timeline begins with a page of an earlier one. Any other that does is a file of the earlier
+            // timeline that a server which was promoted has recycled, and may even have the address that its new name says.
+            let is_first = match first {
+                Some((key, start)) if key == segment.key() => start == segment.start,
+                _ => true,
+            };
+            if is_first {
+                first = Some((segment.key(), segment.start));
+            } else if (1..segment.name.timeline).contains(&first_page) {
+                let size = segment.segment_size;
+                let holds = SegmentName::new(first_page, size.segment_of(segment.start), size);
+                let SegmentFile { path, name, size_on_disk, .. } = segment;
+                self.spares.push(Spare { path, name, size_on_disk, kind: SpareKind::Recycled(holds) });
+                continue;
+            }
             let run = self.runs.last_mut().filter(|run| run.key() == segment.key());
             let last = run.as_ref().and_then(|run| run.segments.last()).map(|last| last.start);
             match (run, last) {

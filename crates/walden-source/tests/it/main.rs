@@ -1,6 +1,7 @@
 //! Tests of the crate through its public face, without a server.
 
 mod inventory;
+mod leftovers;
 mod material;
 mod names;
 mod open;

@@ -1,0 +1,156 @@
+//! Files of the timeline before, which a server that was promoted has recycled: their pages have the very addresses that belong there.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::record::Record;
+use walden_format::stream::Visitor;
+use walden_format::version::Major;
+use walden_source::follow::{FolderFollower, Follower};
+use walden_source::inventory::{Inventory, SpareKind};
+use walden_source::scan::{ScanOptions, SegmentEnd, scan, scan_in_order};
+use walden_testing::writer::{LogWriter, PAGE};
+
+const SIZE: usize = 1 << 20;
+/// `LogWriter` starts with segment 5; there are three.
+const FIRST: u64 = 5;
+const SEGMENTS: usize = 3;
+
+#[derive(Default)]
+struct Count(u64);
+
+impl Visitor for Count {
+    fn record(&mut self, _: &Record<'_>) -> ControlFlow<()> {
+        self.0 += 1;
+        ControlFlow::Continue(())
+    }
+}
+
+/// All segments as the server that was left wrote them.
+fn parent() -> Vec<u8> {
+    let mut log = LogWriter::new(Major::V15);
+    log.info.timeline = 1;
+    while log.bytes.len() < SEGMENTS * SIZE {
+        log.main_data(10, 0, &[1; 100]);
+    }
+    log.bytes.truncate(SEGMENTS * SIZE);
+    log.bytes
+}
+
+/// Timeline 2, which begins in the first segment, up to so many bytes at least.
+fn child(bytes: usize) -> LogWriter {
+    let mut log = LogWriter::new(Major::V15);
+    log.info.timeline = 1;
+    log.main_data(10, 0, &[2; 300]);
+    log.info.timeline = 2;
+    grow(&mut log, bytes);
+    log
+}
+
+fn grow(log: &mut LogWriter, bytes: usize) {
+    while log.bytes.len() < bytes {
+        log.main_data(10, 0, &[2; 300]);
+    }
+}
+
+fn name(timeline: u32, index: usize) -> SegmentName {
+    let size = LogWriter::new(Major::V15).info.segment_size;
+    SegmentName::new(timeline, FIRST + index as u64, size)
+}
+
+/// Writes the log's pages over those of the parent, as segments of timeline 2.
+fn save(folder: &Path, log: &LogWriter) {
+    let mut bytes = log.bytes.clone();
+    bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+    let rest = &parent()[bytes.len()..];
+    bytes.extend(rest);
+    for (index, content) in bytes.chunks(SIZE).enumerate() {
+        fs::write(folder.join(name(2, index).to_string()), content).unwrap();
+    }
+}
+
+fn saved(log: &LogWriter) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), log);
+    folder
+}
+
+fn options(threads: usize) -> ScanOptions {
+    ScanOptions { threads, from: None, to: None }
+}
+
+/// Asserts that the log of a folder ends there, in pages of the parent, for all that read it.
+fn expect_end(folder: &Path, end: Lsn, segments: usize) {
+    let inventory = Inventory::of(&[folder]).unwrap();
+    assert_eq!((inventory.runs.len(), inventory.runs[0].segments.len()), (1, segments));
+    let spares: Vec<_> = inventory.spares.iter().map(|spare| spare.kind).collect();
+    let expected: Vec<_> = (segments..SEGMENTS).map(|index| SpareKind::Recycled(name(1, index))).collect();
+    assert_eq!(spares, expected);
+    let mut count = Count::default();
+    let (reached, found) = scan_in_order(&inventory.runs[0], options(1), &mut count, |_| ());
+    let SegmentEnd::EndOfLog(tail) = found else { panic!("{end}: {found:?}") };
+    assert_eq!(reached, end);
+    assert!(tail.recycled > 0 && count.0 > 0, "{tail:?}");
+    let mut last = None;
+    scan(
+        &inventory.runs[0],
+        options(3),
+        |_| Count::default(),
+        |outcome| {
+            last = Some((outcome.position, matches!(outcome.end, SegmentEnd::EndOfLog(_))));
+            ControlFlow::Continue(())
+        },
+    );
+    assert_eq!(last, Some((end, true)));
+    let follower = FolderFollower::at_end(folder).unwrap();
+    assert_eq!((follower.info().timeline, follower.position()), (2, end));
+}
+
+#[test]
+fn pages_of_an_earlier_timeline_behind_the_end_are_no_log() {
+    // Not in the segment of the switch: of that one, PostgreSQL fills the rest with zeros (`XLogFileCopy`).
+    for bytes in [SIZE + 300, SIZE + 9_000, SIZE + 47_000, SIZE + 400_000, 2 * SIZE + 70_000] {
+        let log = child(bytes);
+        expect_end(saved(&log).path(), log.position(), bytes / SIZE + 1);
+    }
+}
+
+#[test]
+fn a_record_that_a_crash_cut_off_before_such_pages_is_no_damage() {
+    let mut log = child(SIZE + 400_000);
+    let end = log.position();
+    log.crash_in_record(60_000, 20_000);
+    expect_end(saved(&log).path(), end, 2);
+}
+
+#[test]
+fn zeros_before_pages_of_the_same_timeline_are_damage() {
+    let mut log = child(SIZE + 400_000);
+    let hole = SIZE + 20 * PAGE;
+    log.bytes[hole..hole + PAGE].fill(0);
+    let folder = saved(&log);
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let (reached, end) = scan_in_order(&inventory.runs[0], options(1), &mut Count::default(), |_| ());
+    assert!(matches!(end, SegmentEnd::Damaged(_)), "{end:?}");
+    assert!(reached <= log.start.plus(hole as u64));
+}
+
+#[test]
+fn a_log_that_grows_over_such_pages_is_followed() {
+    let mut log = child(SIZE + 100_000);
+    let folder = saved(&log);
+    let mut follower = FolderFollower::at_end(folder.path()).unwrap();
+    for bytes in [SIZE + 100_400, SIZE + 300_000, 2 * SIZE - 100, 2 * SIZE + 50_000] {
+        let before = log.records.len();
+        grow(&mut log, bytes);
+        save(folder.path(), &log);
+        let mut count = Count::default();
+        let polled = follower.poll(&mut count, Duration::ZERO).unwrap();
+        assert_eq!((polled.news, follower.position()), (None, log.position()));
+        assert_eq!(count.0, (log.records.len() - before) as u64);
+    }
+}
