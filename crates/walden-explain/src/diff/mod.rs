@@ -181,7 +181,7 @@ pub struct Change {
     /// Bytes of images after checkpoints in A and B.
     #[serde(skip)]
     checkpoint_images: (u64, u64),
-    /// The relation without its fork: to find all forks of one.
+    /// The label of the relation without its fork, to find all forks of one; `None` of what is no relation.
     #[serde(skip)]
     relation: Option<String>,
 }
@@ -437,11 +437,14 @@ fn relation_rows(side: Side<'_>) -> Rows {
     for relation in &side.document.relations {
         for part in &relation.parts {
             let Some(label) = part.keys.first() else { continue };
-            let base = label.name.clone().or_else(|| label.file.clone());
+            // With the database, if labels have it.
+            let fork = label.fork.as_deref().filter(|fork| *fork != "main");
+            let base = fork.and_then(|fork| label.text.strip_suffix(fork)?.strip_suffix(' '));
+            let base = base.unwrap_or(&label.text);
             let row = Bytes {
                 part: Some(label.part),
                 table: (relation.label.text != label.text).then(|| relation.label.text.clone()),
-                relation: base,
+                relation: label.file.is_some().then(|| base.to_owned()),
                 ..Bytes::of(&part.sum)
             };
             if row.bytes > 0 {
@@ -668,7 +671,10 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
         _ => {}
     }
     for (side, numbers) in [(a, compare.a), (b, compare.b)] {
-        if numbers.whole_cycles == 0 && side.document.settings.get("full_page_writes") != Some(&"off".into())
+        if numbers.bytes == 0 {
+            notes.push(format!("{} has no log: nothing that was read lies in its range", side.name));
+        } else if numbers.whole_cycles == 0
+            && side.document.settings.get("full_page_writes") != Some(&"off".into())
         {
             notes.push(format!(
                 "{} holds no whole checkpoint cycle: most images come right after a checkpoint, so a part of a cycle has more or \

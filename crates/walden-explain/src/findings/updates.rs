@@ -266,10 +266,17 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: index.name.clone(),
-            remedy: index.sql.statement(
-                "DROP INDEX",
-                ", or leave the changing column out of it; then these updates are HOT and write to no index",
-            ),
+            remedy: match facts.labels.is_required_index(Owner::Relation(index.file, Fork::MAIN)) {
+                Some(true) => format!(
+                    "a constraint needs {}: take a column that does not change for it, or update the row without that column where its \
+                     value stays; then these updates are HOT and write to no index",
+                    index.name
+                ),
+                _ => index.sql.statement(
+                    "DROP INDEX",
+                    ", or leave the changing column out of it; then these updates are HOT and write to no index",
+                ),
+            },
             ..Candidate::new(claim, (0.6, 1.0))
         });
     }

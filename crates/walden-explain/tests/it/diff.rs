@@ -1,8 +1,9 @@
 //! The same relation has the same label in both ranges of a comparison.
 
-use walden_explain::Explanation;
 use walden_explain::diff::{self, Diff, Per, Side, Status};
 use walden_explain::document::Context;
+use walden_explain::{Bound, Explanation, Request};
+use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::info::heap;
 use walden_format::rmgr::rmid;
@@ -57,6 +58,13 @@ fn range_of(databases: &[u32], bytes: u8) -> Explanation {
     log.explain(&request(diff::views().to_vec()))
 }
 
+/// A range that ends before the log begins.
+fn empty() -> Explanation {
+    let mut log = Log::new();
+    log.end(1000, true, 1000, &[]);
+    log.explain(&Request { to: Some(Bound::Lsn(Lsn(8))), ..request(diff::views().to_vec()) })
+}
+
 fn compare(a: &Explanation, b: &Explanation) -> Diff {
     compare_per(Per::Total, a, b)
 }
@@ -87,6 +95,37 @@ fn a_second_database_in_one_range_changes_no_other_table() {
     let went = compare(&both, &one);
     assert_eq!(tables(&went), [("database 5: orders", Status::Both), ("database 6: orders", Status::Gone)]);
     assert_eq!(tables(&compare(&one, &one)), [("orders", Status::Both)]);
+}
+
+#[test]
+fn findings_name_the_database_where_labels_do() {
+    let found = |diff: &Diff, rule: &str| -> Vec<(String, String)> {
+        let of_rule = diff.findings.iter().filter(|finding| finding.rule == rule);
+        of_rule.map(|finding| (finding.points_at.clone(), finding.text.clone())).collect()
+    };
+    let (one, both) = (range(&[5]), range(&[5, 6]));
+    let new = found(&compare(&one, &both), "new-relation");
+    assert_eq!(new.len(), 1, "{new:?}");
+    assert_eq!(new[0].0, "database 6: orders");
+    assert!(new[0].1.starts_with("table database 6: orders has no WAL before, and writes "), "{new:?}");
+    let gone = found(&compare(&both, &one), "gone-relation");
+    assert_eq!(gone.len(), 1, "{gone:?}");
+    assert_eq!(gone[0].0, "database 6: orders");
+    // Of one database, the name alone.
+    let all = found(&compare(&empty(), &one), "new-relation");
+    assert_eq!(all[0].0, "orders", "{all:?}");
+}
+
+#[test]
+fn a_range_without_log_is_noted() {
+    let (none, some) = (empty(), range(&[5]));
+    let notes = |a: &Explanation, b: &Explanation| {
+        let diff = compare(a, b);
+        diff.notes.into_iter().filter(|note| note.contains("has no log")).collect::<Vec<_>>()
+    };
+    assert_eq!(notes(&none, &some), ["A has no log: nothing that was read lies in its range"]);
+    assert_eq!(notes(&some, &none), ["B has no log: nothing that was read lies in its range"]);
+    assert!(notes(&some, &some).is_empty());
 }
 
 #[test]
