@@ -18,6 +18,8 @@ use crate::server::{ServerState, Slot, rows};
 
 /// Segments whose times show how fast the log grows, at most this old.
 const RATE_SPAN: Duration = Duration::from_secs(600);
+/// An archiver, or a summarizer, that gets on is done with a segment after so long.
+const MAX_AGE: Duration = Duration::from_secs(300);
 
 /// A file in `pg_wal` or below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +39,8 @@ pub struct Listing {
     pub files: Vec<WalFile>,
     /// Names of files that wait to be archived.
     pub ready: HashSet<String>,
+    /// Up to where the log is summarised (17 and later), if that can be seen: at its beginning where nothing is.
+    pub summarised: Option<Lsn>,
 }
 
 impl Listing {
@@ -45,7 +49,7 @@ impl Listing {
     /// # Errors
     /// The folder cannot be read.
     pub fn of_folder(wal: &Path) -> io::Result<Listing> {
-        let mut listing = Listing::default();
+        let mut listing = Listing { summarised: Some(Lsn(0)), ..Listing::default() };
         let mut folders = vec![(wal.to_path_buf(), String::new())];
         while let Some((folder, prefix)) = folders.pop() {
             for entry in fs::read_dir(&folder)? {
@@ -59,6 +63,7 @@ impl Listing {
                     let marked =
                         name.strip_prefix("archive_status/").and_then(|it| it.strip_suffix(".ready"));
                     listing.ready.extend(marked.map(str::to_owned));
+                    listing.summarised = listing.summarised.max(end_of_summary(&name));
                     listing.files.push(WalFile {
                         name,
                         bytes: metadata.len(),
@@ -86,6 +91,10 @@ impl Listing {
             let marked = name.strip_prefix("archive_status/").and_then(|it| it.strip_suffix(".ready"));
             listing.ready.extend(marked.map(str::to_owned));
             listing.files.push(WalFile { name, bytes: bytes.unwrap_or_default(), modified });
+        }
+        // Servers before 17 do not know it.
+        if let Ok(rows) = rows(client, "SELECT summarized_lsn FROM pg_get_wal_summarizer_state()") {
+            listing.summarised = rows.first().and_then(|row| row.get(0)?.parse().ok());
         }
         Ok(listing)
     }
@@ -149,6 +158,8 @@ pub enum HolderKind {
     Recovery,
     Slot,
     Archiver,
+    /// What `summarize_wal` has not summarised yet (17 and later).
+    Summarizer,
     WalKeepSize,
     /// Nothing: the next checkpoint removes or recycles them.
     Removable,
@@ -279,7 +290,7 @@ impl Retention {
 /// What keeps the files, each with its own ones.
 fn holders(listing: &Listing, situation: &Situation, current: u64, now: SystemTime) -> Vec<Holder> {
     let size = situation.segment_size;
-    let claims = claims(situation, current);
+    let claims = claims(listing, situation, current);
     let mut holders: Vec<Holder> = claims.iter().map(Holder::of_claim).collect();
     let mut others: BTreeMap<(HolderKind, &str), Holder> = BTreeMap::new();
     for file in &listing.files {
@@ -323,14 +334,19 @@ fn holders(listing: &Listing, situation: &Situation, current: u64, now: SystemTi
 }
 
 impl Holder {
-    /// Whether what it keeps grows with the log: a slot that nobody reads, an archiver that fails.
+    /// Whether what it keeps grows with the log: a slot that nobody reads, an archiver that fails, a summarizer that is stuck.
     fn is_growing(&self, situation: &Situation) -> bool {
+        let is_old = self.oldest_seconds.is_some_and(|age| age > MAX_AGE.as_secs_f64());
         match self.kind {
             HolderKind::Slot => {
                 let is_behind = self.holds_bytes + self.bytes > 0;
                 is_behind && self.slot.as_ref().is_some_and(|slot| slot.active == Some(false))
             }
-            HolderKind::Archiver => situation.failures.as_ref().is_none_or(|failures| failures.is_failing),
+            HolderKind::Archiver => match &situation.failures {
+                Some(failures) => failures.is_failing,
+                None => is_old,
+            },
+            HolderKind::Summarizer => is_old,
             _ => false,
         }
     }
@@ -363,7 +379,7 @@ impl Holder {
 }
 
 /// Those that keep segments, the one that a shared segment belongs to first.
-fn claims(situation: &Situation, current: u64) -> Vec<Claim> {
+fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> {
     let size = situation.segment_size;
     let settings = &situation.server.settings;
     let claim = |kind, from| Claim { kind, name: String::new(), slot: None, from };
@@ -384,11 +400,23 @@ fn claims(situation: &Situation, current: u64) -> Vec<Claim> {
         });
     }
     claims.push(claim(HolderKind::Archiver, None));
+    let is_summarised =
+        settings.get("summarize_wal").is_some_and(|value| matches!(value, "on" | "true" | "yes" | "1"));
+    if let Some(end) = listing.summarised.filter(|_| is_summarised) {
+        claims.push(claim(HolderKind::Summarizer, Some(size.segment_of(end))));
+    }
     let keep = settings.bytes("wal_keep_size").map_or(0, |bytes| bytes / size.bytes());
     if keep > 0 {
         claims.push(claim(HolderKind::WalKeepSize, Some(current.saturating_sub(keep).max(1))));
     }
     claims
+}
+
+/// The end of the log that a summary is of, by its name: timeline, start and end (`GetWalSummaries`).
+fn end_of_summary(name: &str) -> Option<Lsn> {
+    let digits = name.strip_prefix("summaries/")?.strip_suffix(".summary")?;
+    let is_whole = digits.len() == 40 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_whole { u64::from_str_radix(&digits[24..], 16).ok().map(Lsn) } else { None }
 }
 
 /// What a file that is no segment is.
@@ -440,6 +468,11 @@ fn remedies(holders: &[Holder], situation: &Situation) -> Vec<Remedy> {
                 };
                 format!("let the archiver get on: {what}; the server's log says why it fails")
             }
+            (HolderKind::Summarizer, _) if holder.holds_bytes > 0 => {
+                "let the WAL summarizer get on (the server's log says why it does not), or do without incremental backups for now: \
+                 ALTER SYSTEM SET summarize_wal = off, and reload"
+                    .to_owned()
+            }
             (HolderKind::WalKeepSize, _) if holder.holds_bytes > 0 => {
                 "lower wal_keep_size and reload".to_owned()
             }
@@ -478,7 +511,7 @@ mod tests {
                 bytes: segment,
                 modified: SystemTime::now().checked_sub(Duration::from_secs(*age)),
             });
-            let listing = Listing { files: files.collect(), ready: HashSet::new() };
+            let listing = Listing { files: files.collect(), ..Listing::default() };
             Retention::new(&listing, &situation).bytes_per_second
         };
         let (finished, current) = ("000000010000000000000004", "000000010000000000000005");
@@ -486,5 +519,52 @@ mod tests {
         assert_eq!(rate(&[(finished, 700), (current, 1)]), None);
         let found = rate(&[(finished, 100), (current, 1)]).unwrap();
         assert!((found - 10.0).abs() < 0.5, "{found}");
+    }
+
+    /// Segments 1 to 9, where recovery needs the last two; each was written a minute before the next one.
+    fn retention(settings: &[(&str, &str)], ready: &[&str], summarised: Option<Lsn>) -> Retention {
+        let size = SegmentSize::DEFAULT;
+        let at = |number: u64| Lsn(number * size.bytes());
+        let mut server = ServerState { checkpoint: Some((at(8), 0)), ..ServerState::default() };
+        assert!(settings.iter().all(|(name, value)| server.settings.set(name, value)));
+        let situation = Situation { end: at(10), segment_size: size, server, failures: None, disk: None };
+        let files = (1..10).map(|number| WalFile {
+            name: SegmentName::new(1, number, size).to_string(),
+            bytes: size.bytes(),
+            modified: SystemTime::now().checked_sub(Duration::from_secs(60 * (10 - number))),
+        });
+        let ready = ready.iter().map(|name| (*name).to_owned()).collect();
+        Retention::new(&Listing { files: files.collect(), ready, summarised }, &situation)
+    }
+
+    fn segments_of(retention: &Retention, kind: HolderKind) -> u64 {
+        retention.holders.iter().filter(|holder| holder.kind == kind).map(|holder| holder.files).sum()
+    }
+
+    #[test]
+    fn an_archiver_that_gets_on_is_no_alarm() {
+        let young = retention(&[], &["000000010000000000000007"], None);
+        assert_eq!((segments_of(&young, HolderKind::Archiver), young.is_growing), (1, false));
+        let old = retention(&[], &["000000010000000000000003"], None);
+        assert!(old.is_growing);
+    }
+
+    #[test]
+    fn what_is_not_summarised_is_kept() {
+        let name = "summaries/000000010000000002000028000000000500A0B8.summary";
+        let end = end_of_summary(name);
+        assert_eq!(end, Some(Lsn(0x500_A0B8)));
+        assert_eq!(end_of_summary("summaries/temp.summary"), None);
+        let on = retention(&[("summarize_wal", "on")], &[], end);
+        assert_eq!(
+            (segments_of(&on, HolderKind::Summarizer), segments_of(&on, HolderKind::Removable)),
+            (3, 4)
+        );
+        assert!(!on.is_growing);
+        let stuck = retention(&[("summarize_wal", "on")], &[], Some(Lsn(0)));
+        assert!(stuck.is_growing && segments_of(&stuck, HolderKind::Removable) == 0);
+        assert!(stuck.remedies[0].text.contains("summarizer"), "{:?}", stuck.remedies);
+        let off = retention(&[], &[], end);
+        assert_eq!(segments_of(&off, HolderKind::Removable), 7);
     }
 }

@@ -27,7 +27,7 @@ enum Unit {
 }
 
 #[rustfmt::skip]
-const KNOWN: [Known; 12] = [
+const KNOWN: [Known; 13] = [
     Known { name: "archive_command",              unit: Unit::None,      default: "" },
     Known { name: "archive_library",              unit: Unit::None,      default: "" },
     Known { name: "archive_mode",                 unit: Unit::None,      default: "off" },
@@ -38,6 +38,7 @@ const KNOWN: [Known; 12] = [
     Known { name: "max_slot_wal_keep_size",       unit: Unit::Megabytes, default: "-1 MB" },
     Known { name: "max_wal_size",                 unit: Unit::Megabytes, default: "1024 MB" },
     Known { name: "min_wal_size",                 unit: Unit::Megabytes, default: "80 MB" },
+    Known { name: "summarize_wal",                unit: Unit::None,      default: "off" },
     Known { name: "wal_keep_size",                unit: Unit::Megabytes, default: "0 MB" },
     Known { name: "wal_level",                    unit: Unit::None,      default: "replica" },
 ];

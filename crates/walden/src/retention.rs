@@ -146,7 +146,7 @@ fn of_server(client: &mut Client) -> Result<Situation> {
 fn read_settings(client: &mut Client) -> Option<Settings> {
     let query = "SELECT name, setting, coalesce(unit, '') FROM pg_settings WHERE name IN ('archive_command', \
                  'archive_library', 'archive_mode', 'max_slot_wal_keep_size', 'max_wal_size', 'min_wal_size', \
-                 'wal_keep_size', 'checkpoint_timeout', 'checkpoint_completion_target')";
+                 'wal_keep_size', 'summarize_wal', 'checkpoint_timeout', 'checkpoint_completion_target')";
     let mut settings = Settings::default();
     for message in client.simple_query(query).ok()? {
         if let SimpleQueryMessage::Row(row) = message {
@@ -348,6 +348,7 @@ fn holder_text(holder: &Holder) -> String {
             format!("{state}{kind} slot {}", holder.name)
         }
         HolderKind::Archiver => "not archived yet".to_owned(),
+        HolderKind::Summarizer => "not summarised yet (summarize_wal)".to_owned(),
         HolderKind::WalKeepSize => "wal_keep_size".to_owned(),
         HolderKind::Removable => "nothing (until the next checkpoint)".to_owned(),
         HolderKind::Recycled => "files for segments to come".to_owned(),
