@@ -79,6 +79,7 @@ impl Log {
         let range = Beyond { before, behind }.range(timeline, from, to);
         let opened = interrupt::run(py, move |_| open(&sources, &place, &range))?;
         let found = opened.map_err(|error| error.exception())?;
+        expect_one_cluster(&found.inventory)?;
         let named = interrupt::run(py, move |_| read_names(&names))?;
         let mut named = named.map_err(|error| errors::of_names(&error))?;
         check_cluster(&named, &found.inventory)?;
@@ -177,6 +178,19 @@ fn read_names(sources: &[String]) -> Result<Names, NamesError> {
         names.merge(Names::read(source)?)?;
     }
     Ok(names)
+}
+
+/// Refuses segments of two clusters, as the program does: positions, blocks and transactions of another mean something else.
+fn expect_one_cluster(inventory: &Inventory) -> PyResult<()> {
+    let mut clusters = inventory.runs.iter().map(|run| run.system_id);
+    let first = clusters.next();
+    match first.zip(clusters.find(|other| Some(*other) != first)) {
+        None => Ok(()),
+        Some((one, other)) => Err(errors::WaldenError::new_err(format!(
+            "cannot read segments of two clusters together, with the system identifiers {one} and {other}: name the folder or \
+             the segments of one"
+        ))),
+    }
 }
 
 /// Refuses names of another cluster, where the same numbers mean other relations.

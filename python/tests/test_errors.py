@@ -84,6 +84,28 @@ def test_a_folder_without_wal(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "read",
+    [
+        walden.records,
+        walden.blocks,
+        walden.framing,
+        walden.transactions,
+        walden.checkpoints,
+        walden.segments,
+        walden.relations,
+        walden.explain,
+        lambda source: walden.whatif(source, [{}]),
+        lambda source: walden.parts(source, 2),
+        lambda source: walden.row_changes(source, "orders"),
+    ],
+)
+def test_segments_of_two_clusters_are_refused(log: str, read) -> None:
+    of_two_clusters = pathlib.Path(log).parent / "15.18-lz4"
+    with pytest.raises(walden.WaldenError, match="segments of two clusters together, with the system identifiers [0-9]+ and [0-9]+"):
+        read(of_two_clusters)
+
+
+@pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
         ({"columns": ["byte"]}, ValueError, "has no column byte; it has timeline"),

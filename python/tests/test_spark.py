@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import pathlib
 import shutil
 import sys
 
@@ -30,7 +31,6 @@ def spark():
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
@@ -39,8 +39,24 @@ def spark():
     session.stop()
 
 
+@pytest.fixture
+def filters_are_pushed(spark):
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)
+
+
 def load(spark, table, log, **options):
     return spark.read.format("walden").option("table", table).options(**options).load(log)
+
+
+def test_the_block_of_the_documentation_runs_with_default_settings(spark, log: str, capsys) -> None:
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
+    block = page.read_text().split("\n## Spark\n")[1].split("```python\n")[1].split("```")[0]
+    assert block.count("s3://backups/main") == 1
+    exec(block.replace("s3://backups/main", log), {"spark": spark})
+    assert "sum(bytes)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 7])
@@ -75,7 +91,7 @@ def test_only_wanted_columns(spark, log: str) -> None:
     )
 
 
-def test_filters_leave_out_segments_and_no_row(spark, log: str) -> None:
+def test_filters_leave_out_segments_and_no_row(spark, filters_are_pushed, log: str) -> None:
     everything = pyarrow.table(walden.records(log, columns=["start_lsn", "time"]))
     starts, times = everything["start_lsn"].to_pylist(), everything["time"].to_pylist()
     records = load(spark, "records", log, partitions=3)
@@ -89,6 +105,30 @@ def test_filters_leave_out_segments_and_no_row(spark, log: str) -> None:
     when = [time for time in times if time][-20]
     by_time = records.where(functions.col("time") > functions.lit(when))
     assert by_time.count() == sum(time is not None and time > when for time in times)
+
+
+def test_filters_are_right_where_spark_does_not_push_them(spark, log: str) -> None:
+    starts = pyarrow.table(walden.records(log, columns=["start_lsn"]))["start_lsn"].to_pylist()
+    narrowed = load(spark, "records", log, partitions=3).where(functions.col("start_lsn") >= starts[-20])
+    assert narrowed.count() == 20
+    assert narrowed.rdd.getNumPartitions() == 3
+
+
+def test_large_numbers_of_rows_are_decimals() -> None:
+    largest = 2**64 - 1
+    row = pyarrow.struct([("x8", pyarrow.uint64()), ("system_identifier", pyarrow.string())])
+    schema = pyarrow.schema([("lsn", pyarrow.uint64()), ("after", row)])
+    rows = [
+        {"lsn": 7, "after": {"x8": largest, "system_identifier": "of the relation"}},
+        {"lsn": 8, "after": {"x8": None, "system_identifier": None}},
+        {"lsn": 9, "after": None},
+    ]
+    batch = pyarrow.RecordBatch.from_pylist(rows, schema=schema)
+    found = walden.spark._cast(batch, walden.spark._arrow_schema(schema))
+    assert found.to_pylist() == rows
+    types = walden.spark._spark_schema(schema)
+    assert types["lsn"].dataType.simpleString() == "bigint"
+    assert types["after"].dataType.simpleString() == "struct<x8:decimal(20,0),system_identifier:string>"
 
 
 def test_options_and_errors(spark, log: str) -> None:

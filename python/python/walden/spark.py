@@ -25,11 +25,11 @@ Options of the table ``row_changes``, as in `walden.row_changes`: ``relation``, 
 
 Types: Spark has no unsigned numbers and no dictionaries. 8 and 16 bits become ``int``, 32 and 64 bits ``bigint``, texts of a
 dictionary plain ``string``. No server writes 2**63 bytes of log, so positions and sums of bytes fit; system identifiers have a
-time in their upper bits that is beyond 2**63 from 2038 on, so ``system_identifier`` is a ``decimal(20,0)``. Times without a date
-become ``string``.
+time in their upper bits that is beyond 2**63 from 2038 on, so ``system_identifier`` is a ``decimal(20,0)``, and so are the ``xid8``
+and ``pg_lsn`` of a relation's rows, which may be any number. Times without a date become ``string``.
 
 With ``spark.sql.python.filterPushdown.enabled`` of Spark 4.1, comparisons of ``start_lsn`` and ``time`` of records and blocks with
-constants leave out segments that have no such record. Spark evaluates them again itself.
+constants leave out segments that have no such record. Spark evaluates them again itself, so the rows are the same without it.
 """
 
 from __future__ import annotations
@@ -212,17 +212,36 @@ class _Partition(InputPartition):
         super().__init__(part)
 
 
+class _PushFilters:
+    """The method ``pushFilters`` of a reader.
+
+    Spark refuses a reader that has a method of this name while ``spark.sql.python.filterPushdown.enabled`` is off, as filters that
+    the reader was to evaluate would be ignored (pyspark/sql/worker/plan_data_source_read.py, which compares ``__func__``). No
+    filter is left to this reader alone, and it cannot know the setting. So this looks like the method that Spark's own class has.
+    """
+
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda self, filters: filters))
+
+    def __init__(self, reader: _Reader) -> None:
+        self.reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Leaves out segments by comparisons of ``start_lsn`` and ``time``; Spark is to evaluate all filters as well."""
+        reader = self.reader
+        if reader.options.table in ("records", "blocks"):
+            for one in filters:
+                reader.wanted = reader.wanted.narrowed(one)
+        return filters
+
+
 class _Reader(DataSourceReader):
     def __init__(self, options: _Options) -> None:
         self.options = options
         self.wanted = _Wanted()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Leaves out segments by comparisons of ``start_lsn`` and ``time``; Spark is to evaluate all filters as well."""
-        if self.options.table in ("records", "blocks"):
-            for one in filters:
-                self.wanted = self.wanted.narrowed(one)
-        return filters
+    @property
+    def pushFilters(self) -> _PushFilters:  # type: ignore[override]
+        return _PushFilters(self)
 
     def partitions(self) -> list[InputPartition]:
         import walden
@@ -279,13 +298,14 @@ def _arrow_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
         pyarrow.uint64(): pyarrow.int64(),
     }
 
-    def type_of(field: pyarrow.Field) -> pyarrow.DataType:
-        if field.name == "system_identifier":
+    def type_of(field: pyarrow.Field, is_of_row: bool = False) -> pyarrow.DataType:
+        # In a row of the relation any number may be, and a name has no meaning.
+        if pyarrow.types.is_uint64(field.type) and (is_of_row or field.name == "system_identifier"):
             return pyarrow.decimal128(20, 0)
         if pyarrow.types.is_dictionary(field.type):
             return field.type.value_type
         if pyarrow.types.is_struct(field.type):
-            return pyarrow.struct([pyarrow.field(one.name, type_of(one), one.nullable) for one in field.type])
+            return pyarrow.struct([pyarrow.field(one.name, type_of(one, True), one.nullable) for one in field.type])
         if pyarrow.types.is_time(field.type):
             return pyarrow.string()
         return signed.get(field.type, field.type)
