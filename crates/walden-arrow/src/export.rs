@@ -18,6 +18,8 @@ use crate::parquet_file::ParquetFile;
 
 /// The key of a file's metadata that says what it was made of.
 pub const CONTENT_KEY: &str = "walden.content";
+/// The key of a file's metadata that says why rows are missing in it; complete files do not have it.
+pub const INCOMPLETE_KEY: &str = "walden.incomplete";
 
 /// A format of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +102,17 @@ impl<W: Write + Send> TableWriter<W> {
         }
     }
 
+    /// Says in the file's metadata, under [`INCOMPLETE_KEY`], that rows are missing; files in CSV do not have it.
+    pub fn mark_incomplete(&mut self, why: &str) {
+        match &mut self.0 {
+            Writer::Parquet(writer) => {
+                writer.add_metadata(KeyValue::new(INCOMPLETE_KEY.to_owned(), why.to_owned()));
+            }
+            Writer::Arrow(writer, _) => writer.write_metadata(INCOMPLETE_KEY, why),
+            Writer::Csv(_) => {}
+        }
+    }
+
     /// Ends the file.
     ///
     /// # Errors
@@ -140,24 +153,38 @@ fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// What a file was made of, see [`TableWriter::new`]; `None` if it does not say so.
+/// What a file says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileContent {
+    /// What it was made of, see [`TableWriter::new`].
+    pub content: String,
+    /// It has all rows of that, see [`TableWriter::mark_incomplete`].
+    pub is_complete: bool,
+}
+
+/// What a file says of itself; `None` if it does not.
 ///
 /// # Errors
 /// The file cannot be read as one of this format.
-pub fn content(file: std::fs::File, format: FileFormat) -> Result<Option<String>, ArrowError> {
-    match format {
+pub fn content(file: std::fs::File, format: FileFormat) -> Result<Option<FileContent>, ArrowError> {
+    let (content, incomplete) = match format {
         FileFormat::Parquet => {
             let reader = SerializedFileReader::new(file)?;
-            let metadata = reader.metadata().file_metadata().key_value_metadata();
-            let found = metadata.and_then(|pairs| pairs.iter().find(|pair| pair.key == CONTENT_KEY));
-            Ok(found.and_then(|pair| pair.value.clone()))
+            let pairs = reader.metadata().file_metadata().key_value_metadata();
+            let value = |key: &str| {
+                let pair = pairs?.iter().find(|pair| pair.key == key)?;
+                pair.value.clone()
+            };
+            (value(CONTENT_KEY), value(INCOMPLETE_KEY))
         }
         FileFormat::Arrow => {
             let reader = FileReader::try_new(file, None)?;
-            Ok(reader.custom_metadata().get(CONTENT_KEY).cloned())
+            let value = |key: &str| reader.custom_metadata().get(key).cloned();
+            (value(CONTENT_KEY), value(INCOMPLETE_KEY))
         }
-        FileFormat::Csv => Ok(None),
-    }
+        FileFormat::Csv => (None, None),
+    };
+    Ok(content.map(|content| FileContent { content, is_complete: incomplete.is_none() }))
 }
 
 #[cfg(test)]
@@ -199,5 +226,28 @@ mod tests {
             let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
             assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::StorageFull), "{room}: {error:?}");
         }
+    }
+
+    #[test]
+    fn files_say_whether_rows_are_missing() {
+        let schema = Arc::new(Schema::new(vec![Field::new("number", DataType::UInt32, false)]));
+        let path = std::env::temp_dir().join(format!("walden-arrow-metadata-{}", std::process::id()));
+        for format in [FileFormat::Parquet, FileFormat::Arrow] {
+            for is_complete in [true, false] {
+                let file = std::fs::File::create(&path).unwrap();
+                let mut writer = TableWriter::new(file, format, &schema, "numbers").unwrap();
+                if !is_complete {
+                    writer.mark_incomplete("damage");
+                }
+                writer.finish().unwrap();
+                let found = content(std::fs::File::open(&path).unwrap(), format).unwrap();
+                assert_eq!(
+                    found,
+                    Some(FileContent { content: "numbers".to_owned(), is_complete }),
+                    "{format:?}"
+                );
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 }

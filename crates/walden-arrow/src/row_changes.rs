@@ -17,6 +17,7 @@ use arrow::datatypes::{
     Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
 };
 use arrow::error::ArrowError;
+use arrow::temporal_conversions::{date32_to_datetime, timestamp_us_to_datetime};
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::payload::timestamp::EPOCH_DAYS;
@@ -473,7 +474,8 @@ impl Values {
         }
     }
 
-    /// Adds a value, and returns about how many bytes it takes; nothing if it is none of the type.
+    /// Adds a value, and returns about how many bytes it takes; nothing if it is none of the type. Nor is a date or a time whose
+    /// year Arrow cannot print: an output as text would fail at it, or have an error's text in its place.
     fn add(&mut self, value: &Value) -> Option<usize> {
         if let Value::Printed(text) = value
             && !matches!(self, Values::Text(_))
@@ -500,7 +502,8 @@ impl Values {
             (Values::Date(builder), Value::Date(days)) => {
                 builder.append_value(
                     finite(i64::from(*days), i32::MIN.into(), i32::MAX.into())
-                        .and_then(|days| i32::try_from(days + EPOCH_DAYS).ok())?,
+                        .and_then(|days| i32::try_from(days + EPOCH_DAYS).ok())
+                        .filter(|days| date32_to_datetime(*days).is_some())?,
                 );
             }
             (Values::Time(builder), Value::Time(micros)) => {
@@ -508,8 +511,11 @@ impl Values {
             }
             (Values::Timestamp(builder, false), Value::Timestamp(micros))
             | (Values::Timestamp(builder, true), Value::TimestampTz(micros)) => {
-                let micros = finite(*micros, i64::MIN, i64::MAX)?.checked_add(EPOCH_MICROS)?;
-                builder.append_value(micros);
+                builder.append_value(
+                    finite(*micros, i64::MIN, i64::MAX)
+                        .and_then(|micros| micros.checked_add(EPOCH_MICROS))
+                        .filter(|micros| timestamp_us_to_datetime(*micros).is_some())?,
+                );
             }
             (Values::Text(builder), value) => {
                 let text = value.to_string();
@@ -597,6 +603,8 @@ fn unscaled(numeric: &Numeric, precision: u8, scale: i8) -> Option<i128> {
 
 #[cfg(test)]
 mod tests {
+    use arrow::util::display::{ArrayFormatter, FormatOptions};
+
     use super::*;
 
     fn typed(builtin: u32, typmod: i32) -> DataType {
@@ -649,5 +657,31 @@ mod tests {
         assert!(times.add(&Value::Printed("2024-02-29 12:00:00".to_owned())).is_some());
         let mut days = Values::new(&DataType::Time64(TimeUnit::Microsecond));
         assert!(days.add(&Value::Time(DAY_MICROS)).is_none());
+    }
+
+    #[test]
+    fn years_that_arrow_cannot_print_are_refused() {
+        // 262142-12-31, the last day that Arrow prints, and 5874897-12-31, the last one of PostgreSQL's, in days since 2000-01-01.
+        let (last, of_postgres) = (95_015_279, 2_145_031_948);
+        let mut dates = Values::new(&DataType::Date32);
+        assert!(dates.add(&Value::Date(last)).is_some());
+        for later in [last + 1, of_postgres] {
+            assert!(dates.add(&Value::Date(later)).is_none(), "{later}");
+        }
+        let end = (i64::from(last) + 1) * DAY_MICROS;
+        let mut times = Values::new(&DataType::Timestamp(TimeUnit::Microsecond, None));
+        let mut times_with_zone =
+            Values::new(&DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())));
+        assert!(times.add(&Value::Timestamp(end - 1)).is_some());
+        assert!(times.add(&Value::Timestamp(end)).is_none());
+        assert!(times_with_zone.add(&Value::TimestampTz(end - 1)).is_some());
+        assert!(times_with_zone.add(&Value::TimestampTz(end)).is_none());
+        for values in [&mut dates, &mut times] {
+            let options = FormatOptions::new().with_display_error(false);
+            let array = values.finish();
+            let printed =
+                ArrayFormatter::try_new(&array, &options).unwrap().value(0).try_to_string().unwrap();
+            assert!(printed.starts_with("+262142-12-31"), "{printed}");
+        }
     }
 }

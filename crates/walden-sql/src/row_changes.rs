@@ -217,12 +217,18 @@ impl PartitionStream for RowStream {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             };
-            let summary = table.read(&filter, batch_rows, |_| {}, emit).map_err(external)?;
-            source.note(&summary.counts.notes());
-            match summary.damage {
-                Some(damage) => Err(external(ReadError::Damaged(Arc::new(damage)))),
-                None => Ok(()),
+            let error = match table.read(&filter, batch_rows, |_| {}, emit) {
+                Ok(summary) => {
+                    source.note(&summary.counts.notes());
+                    summary.damage.map(|damage| ReadError::Damaged(Arc::new(damage)))
+                }
+                Err(error) => Some(error),
+            };
+            // Behind the batches that wait for their reader: the error of a task itself may overtake them.
+            if let Some(error) = error {
+                let _ = sender.blocking_send(Err(external(error)));
             }
+            Ok(())
         });
         builder.build()
     }

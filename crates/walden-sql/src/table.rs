@@ -140,11 +140,18 @@ impl PartitionStream for PartStream {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             };
-            if !is_divisible(table) {
-                return read(&inventory.runs, table, &options, emit).map_err(external);
+            let result = if !is_divisible(table) {
+                read(&inventory.runs, table, &options, emit)
+            } else if let Some(run) = inventory.runs.get(run) {
+                read_part(&Part { run, segments }, table, &options, emit).map(|_| ())
+            } else {
+                Ok(())
+            };
+            // Behind the batches that wait for their reader: the error of a task itself may overtake them.
+            if let Err(error) = result {
+                let _ = sender.blocking_send(Err(external(error)));
             }
-            let Some(run) = inventory.runs.get(run) else { return Ok(()) };
-            read_part(&Part { run, segments }, table, &options, emit).map(|_| ()).map_err(external)
+            Ok(())
         });
         builder.build()
     }

@@ -68,6 +68,11 @@ impl<W: Write + Send> ParquetFile<W> {
         Ok(())
     }
 
+    /// Adds a pair to the file's metadata, which is written at its end.
+    pub(crate) fn add_metadata(&mut self, pair: KeyValue) {
+        self.file.append_key_value_metadata(pair);
+    }
+
     pub(crate) fn finish(mut self) -> Result<()> {
         self.end_row_group()?;
         self.file.finish().map(drop)

@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use arrow::json::LineDelimitedWriter;
+use arrow::json::WriterBuilder;
+use arrow::json::writer::LineDelimited;
 use arrow::util::pretty::pretty_format_batches_with_schema;
 use clap::{Args, ValueEnum};
 use walden_arrow::export::{FileFormat, TableWriter};
@@ -87,7 +88,7 @@ enum Format {
     Table,
     /// Comma-separated values with a line of names
     Csv,
-    /// One JSON object per row and line
+    /// One JSON object per row and line, with all columns
     Json,
     /// A Parquet file
     Parquet,
@@ -210,17 +211,22 @@ impl Sink {
                 }
             }
             Sink::Csv(target, is_first) => {
-                let Some(batch) = batch else { return Ok(()) };
                 let mut bytes = Vec::new();
                 let mut writer = arrow::csv::WriterBuilder::new().with_header(*is_first).build(&mut bytes);
-                writer.write(batch)?;
+                match batch {
+                    Some(batch) => writer.write(batch)?,
+                    // The call before all rows: a result without any has the line of names, too.
+                    None => writer.write(&RecordBatch::new_empty(schema.clone()))?,
+                }
                 drop(writer);
                 *is_first = false;
                 target.write(&bytes)?;
             }
             Sink::Json(target) => {
                 let Some(batch) = batch else { return Ok(()) };
-                let mut writer = LineDelimitedWriter::new(Vec::new());
+                // Each line has all columns.
+                let builder = WriterBuilder::new().with_explicit_nulls(true);
+                let mut writer = builder.build::<_, LineDelimited>(Vec::new());
                 writer.write(batch)?;
                 writer.finish()?;
                 target.write(&writer.into_inner())?;

@@ -13,6 +13,11 @@ use crate::material::{explain_json, walden};
 
 walden_testing::tests! {
     records_are_those_of_pg_walinspect,
+    results_have_all_columns_as_csv_and_json,
+    exports_over_a_gap_have_all_segments,
+    exports_are_made_again_when_damage_is_repaired,
+    exports_lose_and_repeat_no_rows,
+    rows_before_damage_are_delivered,
     the_log_of_a_server_as_tables,
     transactions_that_a_crash_ended,
     wrong_queries_are_errors,
@@ -413,4 +418,141 @@ fn wrong_queries_are_errors() {
     }
     let run = walden(&["export", "--tables", "nothing", "-o", "/tmp/x", golden]);
     assert!(run.code == 2 && run.stderr.contains("none of records, blocks"), "{run:?}");
+}
+
+fn results_have_all_columns_as_csv_and_json() {
+    let golden = crate::material::golden_dir().join("17.11");
+    let golden = golden.to_str().unwrap();
+    let csv = |query: &str| {
+        let run = walden(&["sql", "--format", "csv", query, golden]);
+        assert_eq!(run.code, 0, "{query}: {run:?}");
+        run.stdout
+    };
+    assert_eq!(csv("SELECT xid, outcome FROM transactions WHERE xid = 4294967295"), "xid,outcome\n");
+    assert_eq!(csv("SELECT 1 AS one, NULL AS nothing"), "one,nothing\n1,\n");
+    let lines = csv("SELECT xid AS name FROM records");
+    assert!(lines.starts_with("name\n") && lines.lines().filter(|line| *line == "name").count() == 1);
+    // JSON has no number that is none.
+    let query = "SELECT 1 AS one, CAST(NULL AS INT) AS nothing, CAST('NaN' AS DOUBLE) AS number";
+    assert_eq!(sql(query, &[golden]), [serde_json::json!({"one": 1, "nothing": null, "number": null})]);
+}
+
+/// A folder with some of the three segments of a golden cluster.
+fn some_segments(folder: &Path, which: &[usize]) -> PathBuf {
+    let segments = crate::material::golden("18.6");
+    assert_eq!(segments.len(), 3);
+    for (index, (name, content)) in segments.iter().enumerate() {
+        if which.contains(&index) {
+            crate::material::write(folder, name, content);
+        }
+    }
+    folder.to_owned()
+}
+
+/// Damages the middle of the second segment of the golden cluster in a folder; returns the segment's bytes as they were.
+fn damage_second_segment(folder: &Path) -> (PathBuf, Vec<u8>) {
+    let path = files_of(folder).remove(1);
+    let content = fs::read(&path).unwrap();
+    let mut damaged = content.clone();
+    damaged[500_000..500_100].iter_mut().for_each(|byte| *byte ^= 0xFF);
+    fs::write(&path, damaged).unwrap();
+    (path, content)
+}
+
+fn export_with(segments: &str, source: &Path, output: &Path) -> crate::material::Run {
+    let (source, output) = (source.to_str().unwrap(), output.to_str().unwrap());
+    walden(&["export", "--segments", segments, "-o", output, source])
+}
+
+fn records_in(output: &Path) -> Vec<PathBuf> {
+    files_of(&output.join("records/timeline=1"))
+}
+
+/// The bytes of all rows in an export.
+fn exported_bytes(output: &Path) -> u64 {
+    let files = |table: &str| files_of(&output.join(table).join("timeline=1"));
+    ["records", "framing"].iter().flat_map(|table| files(table)).map(|file| sum_of_bytes(&file)).sum()
+}
+
+fn exports_over_a_gap_have_all_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 2]);
+    let output = folder.path().join("export");
+    let run = export_with("16", &source, &output);
+    assert!(run.code == 0 && run.stderr.contains("1 segments are missing"), "{run:?}");
+    assert_eq!((records_in(&output).len(), exported_bytes(&output)), (2, 2 << 20));
+    // The missing one comes: one file has the rows of all.
+    some_segments(&source, &[1]);
+    let run = export_with("16", &source, &output);
+    assert!(run.code == 0 && run.stdout.contains("removed"), "{run:?}");
+    assert_eq!((records_in(&output).len(), exported_bytes(&output)), (1, 3 << 20));
+    // A table named twice is one.
+    let twice = folder.path().join("twice");
+    let (source, twice) = (source.to_str().unwrap(), twice.to_str().unwrap());
+    let run = walden(&["export", "--tables", "records,records", "-o", twice, source]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stdout.starts_with("1 files written"), "{run:?}");
+}
+
+fn exports_are_made_again_when_damage_is_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
+    let (damaged, content) = damage_second_segment(&source);
+    let output = folder.path().join("export");
+    let run = export_with("1", &source, &output);
+    assert!(run.code == 3 && !run.stdout.contains(" with 0 rows"), "{run:?}");
+    fs::write(&damaged, content).unwrap();
+    let run = export_with("1", &source, &output);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(exported_bytes(&output), 3 << 20);
+    // What was exported stays when the segment is damaged afterwards.
+    damage_second_segment(&source);
+    let run = export_with("16", &source, &output);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert_eq!(exported_bytes(&output), 3 << 20);
+}
+
+fn exports_lose_and_repeat_no_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
+    let output = folder.path().join("export");
+    let expect = |run: &crate::material::Run, code: i32, files: usize| {
+        assert_eq!(run.code, code, "{run:?}");
+        assert_eq!((records_in(&output).len(), exported_bytes(&output)), (files, 3 << 20), "{run:?}");
+    };
+    expect(&export_with("1", &source, &output), 0, 3);
+    expect(&export_with("16", &source, &output), 0, 1);
+    // Fewer segments take the place of nothing.
+    let middle = some_segments(&folder.path().join("middle"), &[1]);
+    let run = export_with("16", &middle, &output);
+    expect(&run, 0, 1);
+    assert!(run.stderr.contains("the same part of the log and more"), "{run:?}");
+    expect(&export_with("1", &source, &output), 0, 3);
+    // Some of the same rows and others: neither file has all.
+    let first = some_segments(&folder.path().join("first"), &[0]);
+    let other = folder.path().join("other");
+    assert_eq!(export_with("16", &first, &other).code, 0);
+    let run = export_with("16", &some_segments(&folder.path().join("last"), &[1, 2]), &other);
+    assert!(run.code == 3 && run.stderr.contains("another folder"), "{run:?}");
+    assert_eq!(exported_bytes(&other), 1 << 20);
+    // Names of segments are the same in each cluster.
+    let run = export_with("16", &crate::material::golden_dir().join("17.11"), &output);
+    expect(&run, 3, 3);
+    assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
+}
+
+/// With one thread, in the order of the log.
+fn rows_before_damage_are_delivered() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
+    damage_second_segment(&source);
+    let source = source.to_str().unwrap();
+    let explained = walden(&["explain", "--format", "json", source]);
+    assert_eq!(explained.code, 3, "{explained:?}");
+    let explained: Value = serde_json::from_str(&explained.stdout).unwrap();
+    let expected = explained["records"].as_u64().unwrap();
+    let query = "SELECT start_lsn FROM records";
+    let run = walden(&["sql", "--threads", "1", "--format", "csv", query, source]);
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    assert_eq!(run.stdout.lines().count() as u64, expected + 1);
 }

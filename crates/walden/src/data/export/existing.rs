@@ -1,0 +1,247 @@
+//! What files of earlier exports hold, by their metadata.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use walden_arrow::Table;
+use walden_arrow::export::{self, FileContent, FileFormat};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::workers::map_in_order;
+
+/// What the metadata of files begins with.
+const VERSION: &str = "walden 2; ";
+/// The same of files that do not say of which cluster they are.
+const VERSION_WITHOUT_CLUSTER: &str = "walden 1; ";
+
+/// Which part of which log a file holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holding {
+    pub table: Table,
+    pub system_id: u64,
+    pub segment_size: SegmentSize,
+    /// The first and the last of consecutive segments of a timeline.
+    pub segments: Vec<(SegmentName, SegmentName)>,
+    pub from: Option<Lsn>,
+    pub to: Option<Lsn>,
+    /// There was a segment behind the last one, so that no row can be added.
+    pub is_final: bool,
+}
+
+/// Positions of a timeline, `end` excluded.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Interval {
+    timeline: Timeline,
+    start: Lsn,
+    end: Lsn,
+}
+
+impl Holding {
+    /// What a file's metadata says; `None` if another program or another version wrote it.
+    fn parse(text: &str) -> Option<Holding> {
+        let mut fields = text.strip_prefix(VERSION)?.split("; ");
+        let table = Table::from_name(fields.next()?)?;
+        let system_id = fields.next()?.strip_prefix("cluster ")?.parse().ok()?;
+        let size = fields.next()?.strip_prefix("segments of ")?.strip_suffix(" bytes")?;
+        let segment_size = SegmentSize::new(size.parse().ok()?)?;
+        let pair = |text: &str| {
+            let (first, last) = text.split_once(" to ")?;
+            Some((SegmentName::parse(first)?, SegmentName::parse(last)?))
+        };
+        let segments = fields.next()?.split(", ").map(pair).collect::<Option<Vec<_>>>()?;
+        let bound = |text: &str| match text {
+            "-" => Some(None),
+            lsn => lsn.parse::<Lsn>().ok().map(Some),
+        };
+        let from = bound(fields.next()?.strip_prefix("from ")?)?;
+        let to = bound(fields.next()?.strip_prefix("to ")?)?;
+        let is_final = match fields.next()? {
+            "the log goes on" => true,
+            "the log ends" => false,
+            _ => return None,
+        };
+        Some(Holding { table, system_id, segment_size, segments, from, to, is_final })
+    }
+
+    /// The positions of which it may have rows.
+    pub fn intervals(&self) -> Vec<Interval> {
+        let size = self.segment_size;
+        let interval = |(first, last): &(SegmentName, SegmentName)| {
+            let (first_start, last_start) = (first.start(size)?, last.start(size)?);
+            let last_end = last_start.plus(size.bytes());
+            let start = self.from.map_or(first_start, |from| from.max(first_start));
+            let end = self.to.map_or(last_end, |to| to.min(last_end));
+            (start < end).then_some(Interval { timeline: first.timeline, start, end })
+        };
+        self.segments.iter().filter_map(interval).collect()
+    }
+
+    /// The positions of which it has all rows. Where the log ends in it, that is not so of the last position, so that it is less
+    /// than what goes on there.
+    pub fn complete_intervals(&self) -> Vec<Interval> {
+        let mut intervals = self.intervals();
+        if !self.is_final {
+            let starts: Vec<Lsn> = intervals.iter().map(|interval| interval.start).collect();
+            for interval in intervals.iter_mut().filter(|interval| !starts.contains(&interval.end)) {
+                interval.end.0 -= 1;
+            }
+        }
+        intervals
+    }
+}
+
+impl fmt::Display for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = |lsn: Option<Lsn>| lsn.map_or_else(|| "-".to_owned(), |lsn| lsn.to_string());
+        let segments: Vec<String> =
+            self.segments.iter().map(|(first, last)| format!("{first} to {last}")).collect();
+        write!(
+            f,
+            "{VERSION}{}; cluster {}; segments of {} bytes; {}; from {}; to {}; the log {}",
+            self.table.name(),
+            self.system_id,
+            self.segment_size.bytes(),
+            segments.join(", "),
+            bound(self.from),
+            bound(self.to),
+            if self.is_final { "goes on" } else { "ends" }
+        )
+    }
+}
+
+/// Whether intervals hold all of others.
+pub fn covers(intervals: &[Interval], others: &[Interval]) -> bool {
+    let mut sorted = intervals.to_vec();
+    sorted.sort_unstable();
+    let mut merged: Vec<Interval> = Vec::new();
+    for next in sorted {
+        match merged.last_mut() {
+            Some(last) if last.timeline == next.timeline && next.start <= last.end => {
+                last.end = last.end.max(next.end);
+            }
+            _ => merged.push(next),
+        }
+    }
+    let holds = |one: &Interval, other: &Interval| {
+        one.timeline == other.timeline && one.start <= other.start && other.end <= one.end
+    };
+    others.iter().all(|other| merged.iter().any(|one| holds(one, other)))
+}
+
+/// Whether intervals have a position in common with others.
+pub fn overlaps(intervals: &[Interval], others: &[Interval]) -> bool {
+    let is_common = |one: &Interval, other: &Interval| {
+        one.timeline == other.timeline && one.start < other.end && other.start < one.end
+    };
+    intervals.iter().any(|one| others.iter().any(|other| is_common(one, other)))
+}
+
+/// A file of an earlier export.
+#[derive(Debug)]
+pub struct ExistingFile {
+    pub path: PathBuf,
+    pub format: FileFormat,
+    pub content: String,
+    /// Damage has not cut it off.
+    pub is_complete: bool,
+    /// `None` in a file that does not say of which cluster it is.
+    pub holding: Option<Holding>,
+}
+
+impl ExistingFile {
+    fn read(path: PathBuf, format: FileFormat) -> Option<ExistingFile> {
+        let FileContent { content, is_complete } =
+            File::open(&path).ok().and_then(|file| export::content(file, format).ok().flatten())?;
+        let holding = Holding::parse(&content);
+        let is_ours = holding.is_some() || content.starts_with(VERSION_WITHOUT_CLUSTER);
+        is_ours.then_some(ExistingFile { path, format, content, is_complete, holding })
+    }
+
+    /// The positions of which it has all rows, if it is complete.
+    pub fn complete_intervals(&self) -> Vec<Interval> {
+        let Some(holding) = &self.holding else { return Vec::new() };
+        let is_final = holding.is_final && self.is_complete;
+        Holding { is_final, ..holding.clone() }.complete_intervals()
+    }
+
+    /// The positions of which it may have rows.
+    pub fn intervals(&self) -> Vec<Interval> {
+        self.holding.as_ref().map(Holding::intervals).unwrap_or_default()
+    }
+}
+
+/// Files of earlier exports to a folder, of all tables. Files that do not say what they are, are not among them.
+pub fn find(output: &Path, threads: usize) -> Vec<ExistingFile> {
+    let mut paths = Vec::new();
+    for table in Table::all() {
+        for path in entries(&output.join(table.name())) {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if name.starts_with("timeline=") {
+                paths.extend(entries(&path));
+            } else {
+                paths.push(path);
+            }
+        }
+    }
+    let found = map_in_order(&paths, threads, |path: &PathBuf| {
+        let ending = path.extension()?;
+        let formats = [FileFormat::Parquet, FileFormat::Arrow];
+        let format = formats.into_iter().find(|format| ending == format.ending())?;
+        ExistingFile::read(path.clone(), format)
+    });
+    found.into_iter().flatten().collect()
+}
+
+/// What is in a folder, if it is one, in the order of names.
+pub fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding(first: u64, last: u64, is_final: bool) -> Holding {
+        let segment_size = SegmentSize::DEFAULT;
+        let name = |number| SegmentName::new(1, number, segment_size);
+        Holding {
+            table: Table::Records,
+            system_id: 7,
+            segment_size,
+            segments: vec![(name(first), name(last))],
+            from: None,
+            to: None,
+            is_final,
+        }
+    }
+
+    #[test]
+    fn metadata_round_trips() {
+        let mut holding = holding(3, 17, true);
+        holding.segments.push((
+            SegmentName::new(2, 20, holding.segment_size),
+            SegmentName::new(2, 29, holding.segment_size),
+        ));
+        holding.from = Some(Lsn(0x5000028));
+        for is_final in [true, false] {
+            holding.is_final = is_final;
+            assert_eq!(Holding::parse(&format!("{holding}; names of - at -")), Some(holding.clone()));
+        }
+        assert_eq!(Holding::parse("walden 1; records; all segments"), None);
+    }
+
+    #[test]
+    fn a_file_in_which_the_log_ends_is_less_than_one_in_which_it_goes_on() {
+        let (ends, goes_on) = (holding(0, 3, false), holding(0, 3, true));
+        assert!(covers(&goes_on.complete_intervals(), &ends.complete_intervals()));
+        assert!(!covers(&ends.complete_intervals(), &goes_on.complete_intervals()));
+        let parts = [holding(0, 1, true), holding(2, 3, true)].map(|part| part.complete_intervals()).concat();
+        assert!(covers(&parts, &goes_on.complete_intervals()));
+        assert!(!covers(&holding(1, 9, true).complete_intervals(), &goes_on.complete_intervals()));
+        assert!(overlaps(&holding(3, 9, true).intervals(), &goes_on.intervals()));
+        assert!(!overlaps(&holding(4, 9, true).intervals(), &goes_on.intervals()));
+    }
+}
