@@ -70,6 +70,7 @@ fn remove_unfinished() {
 /// # Errors
 /// The file system's.
 pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    expect_file(target)?;
     register(|| {
         let mut name = hidden_name(target);
         name.push(ENDING);
@@ -89,6 +90,7 @@ pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
 /// # Errors
 /// The file system's.
 pub fn begin_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
+    expect_file(target)?;
     register(|| create_apart(target, ending, mode))
 }
 
@@ -180,6 +182,20 @@ fn register(begin: impl FnOnce() -> io::Result<NamedTempFile>) -> io::Result<Nam
 }
 
 /// Creates a temporary file under a name that no other process has.
+/// A rename would put a file in the place of a device: as root, `/dev/null` would be one from then on.
+fn expect_file(target: &Path) -> io::Result<()> {
+    match fs::metadata(target) {
+        Ok(found) if !found.is_file() && !found.is_dir() => {
+            let problem = format!(
+                "{}: expected a regular file or none, found a device, pipe or socket",
+                target.display()
+            );
+            Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn create_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
     let mut prefix = hidden_name(target);
     prefix.push(".");

@@ -31,6 +31,10 @@ pub struct Output {
     target: PathBuf,
     claim: Option<Claim>,
     replace: bool,
+    /// Permissions of the file that is replaced.
+    mode: Option<u32>,
+    /// A device or a pipe, which gets the bytes once all are known.
+    device: Option<File>,
 }
 
 /// A target name, reserved for one output until the process ends, unless that output fails: of two inputs with the same target the
@@ -84,11 +88,22 @@ impl Output {
         Output::create_with_mode(target, replace, 0o600)
     }
 
-    /// As [`Output::create`], for a result that replaces an existing file and that everybody may read whom the process's file mode
-    /// creation mask lets.
+    /// As [`Output::create`], for a result that replaces an existing file, whose permissions it takes over, and else that everybody may
+    /// read whom the process's file mode creation mask lets. Where a link points to is what is replaced; a device or a pipe is
+    /// written to.
     #[cfg(feature = "data")]
     pub fn create_result(target: &Path) -> Result<Output> {
-        Output::create_with_mode(target, true, 0o666)
+        let target = &fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+        let found = fs::metadata(target).ok();
+        if found.as_ref().is_some_and(|found| !found.is_file() && !found.is_dir()) {
+            let device = File::options().write(true).open(target);
+            let device = device.with_context(|| format!("cannot write {}", target.display()))?;
+            let temporary = NamedTempFile::new().context("cannot make a temporary file (TMPDIR)")?;
+            let (target, device) = (target.to_owned(), Some(device));
+            return Ok(Output { temporary, target, claim: None, replace: true, mode: None, device });
+        }
+        let mode = found.map(|found| found.permissions().mode());
+        Ok(Output { mode, ..Output::create_with_mode(target, true, 0o666)? })
     }
 
     fn create_with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
@@ -104,7 +119,7 @@ impl Output {
         pending::clean_up_on_signals();
         let temporary = pending::begin_apart(target, TEMPORARY_ENDING, mode)
             .with_context(|| format!("cannot create a temporary file in {}", folder_of(target).display()))?;
-        Ok(Output { temporary, target: target.to_owned(), claim: None, replace })
+        Ok(Output { temporary, target: target.to_owned(), claim: None, replace, mode: None, device: None })
     }
 
     /// Where to write.
@@ -122,9 +137,15 @@ impl Output {
     /// # Errors
     /// The file system's, and an existing target with other bytes, unless it is to be replaced.
     pub fn commit(self, meta: &Meta) -> Result<Written> {
-        let Output { temporary, target, mut claim, replace } = self;
+        let Output { temporary, target, mut claim, replace, mode, device } = self;
         let named = || format!("write {}", target.display());
-        if let Some(mode) = meta.mode {
+        if let Some(mut device) = device {
+            // Another handle: the one that was written by has its position at the end.
+            let written = temporary.reopen().and_then(|mut content| io::copy(&mut content, &mut device));
+            written.with_context(named)?;
+            return Ok(Written::New);
+        }
+        if let Some(mode) = meta.mode.or(mode) {
             let permissions = Permissions::from_mode(mode & 0o777);
             temporary.as_file().set_permissions(permissions).with_context(named)?;
         }
