@@ -153,15 +153,41 @@ pub enum Content<'a> {
     Read(&'a mut dyn Input),
 }
 
-/// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived.
+/// What is said of a segment that is compressed as bytes although its records are sound.
+const AS_BYTES: &str = "its records are compressed as bytes, which takes more space, as decoding them did not give the segment back; please report this:";
+
+/// Whether a file was compressed as bytes because its records did not come back.
+pub fn is_as_bytes(summary: &Summary) -> bool {
+    summary.warnings.iter().any(|warning| warning.starts_with(AS_BYTES))
+}
+
+/// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived. If its records do not come back, it
+/// is compressed as bytes, and `checked` has a warning: archiving must not stall for that.
 ///
 /// # Errors
 /// A file that cannot be read, or that differs from what was checked.
 pub fn encode(
     file: ArchivedFile,
+    checked: &mut Checked,
+    content: &mut Content<'_>,
+    level: u8,
+) -> Result<Vec<u8>, ObjectError> {
+    use ContainerError::{Damage, Needs};
+    let failure = match encode_by(file, checked, content, level, false) {
+        Err(error @ ObjectError::Mismatch { .. }) => error,
+        Err(error @ ObjectError::Container { source: Damage(_) | Needs(_), .. }) => error,
+        other => return other,
+    };
+    checked.warnings.push(format!("{AS_BYTES} {}", walden_source::error_text(&failure)));
+    encode_by(file, checked, content, level, true)
+}
+
+fn encode_by(
+    file: ArchivedFile,
     checked: &Checked,
     content: &mut Content<'_>,
     level: u8,
+    as_bytes: bool,
 ) -> Result<Vec<u8>, ObjectError> {
     let key = file.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
@@ -171,11 +197,13 @@ pub fn encode(
     let meta = Meta { name: file.to_string().into_bytes(), ..Meta::default() };
     let added = match content {
         // What was checked is what is compressed, so it need not be found out again.
-        Content::Held(bytes) if checked.is_sound => writer.add_checked(meta, bytes, checked.hash),
-        Content::Held(bytes) => writer.add(meta, false, &mut Cursor::new(*bytes)),
+        Content::Held(bytes) if checked.is_sound && !as_bytes => {
+            writer.add_checked(meta, bytes, checked.hash)
+        }
+        Content::Held(bytes) => writer.add(meta, as_bytes, &mut Cursor::new(*bytes)),
         Content::Read(input) => {
             let rewound = input.rewind().map_err(ContainerError::Original);
-            rewound.and_then(|()| writer.add(meta, false, input))
+            rewound.and_then(|()| writer.add(meta, as_bytes, input))
         }
     };
     added.map_err(failed)?;
@@ -351,6 +379,30 @@ pub fn summary_at_end(key: &str, tail: &[u8]) -> Result<Summary, ObjectError> {
     })
 }
 
+/// Compares the checksums of all that is stored in an object of one file, and returns its summary. Nothing is decoded: whoever stored it
+/// compared it with the file then.
+///
+/// # Errors
+/// An object that is damaged, or that holds something else.
+pub(crate) fn check_one_file(file: ArchivedFile, object: &[u8]) -> Result<Summary, ObjectError> {
+    let (key, name) = (file.key(), file.to_string());
+    let mut reader = Reader::open(Cursor::new(object), *READ_LIMITS).map_err(failed_in(&key))?;
+    reader.check_frames().map_err(failed_in(&key))?;
+    let member = one_file(&key, &name, object, *READ_LIMITS, |reader, head| {
+        reader.skip(head).map_err(failed_in(&key))
+    })?;
+    let summary = summary_at_end(&key, object)?;
+    expect_hash(&key, &member.end.hash, &summary.blake3)?;
+    match summary.name == name {
+        true => Ok(summary),
+        false => Err(ObjectError::Mismatch {
+            key,
+            expected: name,
+            found: format!("a summary of {}", summary.name),
+        }),
+    }
+}
+
 /// Reads the summaries of a pack's segments, in their order, and compares them with its index.
 ///
 /// # Errors
@@ -451,6 +503,7 @@ pub fn check_stored(
     let failed = |source| ObjectError::Container { key: key.clone(), source };
     let input = ObjectReader::new(store, key.clone(), bytes);
     let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
+    reader.check_frames().map_err(failed)?;
     let mut files = Vec::new();
     while let Some(head) = reader.next().map_err(failed)? {
         let end = reader.skip(&head).map_err(failed)?.end;

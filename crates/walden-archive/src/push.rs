@@ -9,20 +9,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
 use walden_source::{regular_file, workers};
 
-use crate::archive::{Archive, ArchiveError, LogListing};
+use crate::archive::{Archive, ArchiveError, LogListing, UNKNOWN_HASH};
 use crate::check::{self, Checked, Refusal, Rules};
-use crate::contents::Contents;
 use crate::get;
 use crate::hash::hash_file;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, folder_of};
-use crate::object::{self, Content, ObjectError, hexadecimal};
-use crate::store::{Created, FileHash, Listed};
+use crate::object::{self, Content, ObjectError, Summary, hexadecimal};
+use crate::same_log::{self, Version};
+use crate::store::{Cause, Created, FileHash, Listed};
 
 /// The level for a long queue: records are checked, and not decoded to be compressed.
 pub const FAST: u8 = 0;
@@ -277,8 +276,7 @@ impl Pusher {
         matches!(self.find(file), Ok(Some(_)))
     }
 
-    /// Archives a file, one of so many that wait; `buffer` is for its content, and can be used again. The hash is that of what is
-    /// archived.
+    /// Archives a file, one of so many that wait; `buffer` is for its content, and can be used again. The hash is that of the file.
     pub fn push(
         &self,
         file: ArchivedFile,
@@ -292,10 +290,12 @@ impl Pusher {
         if let Some(pushed) = self.find_same(file, &content)? {
             return Ok(pushed);
         }
-        if let ArchivedFile::History(_) | ArchivedFile::Backup(..) = file
-            && let Some(system_id) = system_id_beside(path)
-        {
-            let expected = self.archive.expect_cluster(system_id);
+        if let ArchivedFile::History(_) | ArchivedFile::Backup(..) = file {
+            // Nothing in it says whose it is, nor makes a place an archive.
+            let expected = match system_id_beside(path) {
+                Some(system_id) => self.archive.expect_cluster(system_id),
+                None => self.archive.expect_archive(),
+            };
             expected.map_err(|source| PushError::Archive { name: file.to_string(), source })?;
         }
         let is_held = read_whole(&mut content, buffer).map_err(|error| refused(error.into()))?;
@@ -321,11 +321,13 @@ impl Pusher {
         };
         let name = || file.to_string();
         let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
-        let hash = checked.hash;
-        let contents = checked.contents.clone();
+        let (hash, offered) = (checked.hash, checked.clone());
         let stored = match self.store(file, checked, content, level) {
             Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
-                self.find_same_log(file, contents.as_ref(), content)?.ok_or(conflict)
+                let found = self.find_same_log(file, &offered, content);
+                let found =
+                    found.map_err(|error| PushError::Refused { name: name(), refusal: error.into() })?;
+                found.ok_or(conflict)
             }
             other => other,
         };
@@ -347,23 +349,17 @@ impl Pusher {
         check_by(file, content, Rules { histories: &histories, ..self.rules() })
     }
 
-    /// A partial segment is archived by whoever had it: what follows its records is zeros, or what a recycled file had before. It is
-    /// the same if its records are, and the archived one has no fewer of them.
-    fn find_same_log(
+    /// What is said of a segment that was checked and is archived with the same log, and other bytes where there is none: the archived
+    /// ones stay.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn find_same_log(
         &self,
         file: ArchivedFile,
-        contents: Option<&Contents>,
+        checked: &Checked,
         content: &mut Content<'_>,
-    ) -> Result<Option<Pushed>, PushError> {
-        let (ArchivedFile::Partial(name), Some(contents)) = (file, contents) else { return Ok(None) };
-        let mut offered = Vec::new();
-        match content {
-            Content::Held(bytes) => offered.extend_from_slice(bytes),
-            Content::Read(input) => {
-                let read = input.rewind().and_then(|()| input.read_to_end(&mut offered));
-                read.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
-            }
-        }
+    ) -> io::Result<Option<Pushed>> {
         let mut archived = Vec::new();
         let found = get::with_object(&self.archive, file, |object, bytes| {
             archived.clear();
@@ -371,27 +367,41 @@ impl Pusher {
         });
         // What cannot be read, such as without a private key, cannot be compared.
         let Ok(Some(())) = found else { return Ok(None) };
-        let end_of = |contents: &Contents| contents.end.parse::<Lsn>().ok();
-        let checked = check::check_held(file, &archived, self.rules()).ok();
-        let ends = checked.and_then(|checked| Some((end_of(&checked.contents?)?, end_of(contents)?)));
-        let start = SegmentSize::new(contents.segment_bytes).and_then(|size| name.start(size));
-        let (Some((archived_end, offered_end)), Some(start)) = (ends, start) else { return Ok(None) };
-        let records = offered_end.bytes_since(start) as usize;
-        let is_same = offered_end <= archived_end
-            && matches!((archived.get(..records), offered.get(..records)), (Some(a), Some(b)) if a == b);
-        let warning =
-            format!("archived before with the same records up to {offered_end}, and other bytes behind");
-        Ok(is_same.then(|| Pushed {
+        let mut read = Vec::new();
+        let offered: &[u8] = match content {
+            Content::Held(bytes) => bytes,
+            Content::Read(input) => {
+                input.rewind()?;
+                input.read_to_end(&mut read)?;
+                &read[..]
+            }
+        };
+        // Histories that cannot be read say nothing.
+        let (histories, _) = self.archive.undamaged_histories().unwrap_or_default();
+        let histories: Vec<History> = self.histories.iter().cloned().chain(histories.into_values()).collect();
+        let rules = Rules { accept_damaged: false, histories: &histories };
+        let Ok(found) = check::check_held(file, &archived, rules) else { return Ok(None) };
+        let end = same_log::same_until(
+            file,
+            Version { content: &archived, checked: &found },
+            Version { content: offered, checked },
+            &histories,
+        );
+        let Some(end) = end else { return Ok(None) };
+        let warning = format!(
+            "archived before with the same WAL up to {end}; what is behind is not used, and differs: the archived bytes stay"
+        );
+        Ok(Some(Pushed {
             file,
             was_there: true,
-            bytes: offered.len() as u64,
+            bytes: checked.bytes,
             stored: None,
             warnings: vec![warning],
             took: Duration::ZERO,
         }))
     }
 
-    /// What is known of a segment if it is archived with the same content: it was checked then.
+    /// What is known of a segment if it is archived with the same content: it was checked then, and what is stored is read once more.
     fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
@@ -437,7 +447,7 @@ impl Pusher {
     pub fn store(
         &self,
         file: ArchivedFile,
-        checked: Checked,
+        mut checked: Checked,
         content: &mut Content<'_>,
         level: u8,
     ) -> Result<Pushed, ArchiveError> {
@@ -445,27 +455,27 @@ impl Pusher {
             let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
             self.archive.claim(cluster.system_id, cluster.segment_size)?;
         }
-        let Checked { bytes, hash, warnings, .. } = &checked;
-        let pushed = |stored: Option<u64>| Pushed {
+        let (bytes, hash) = (checked.bytes, &checked.hash.clone());
+        let pushed = |stored: Option<u64>, warnings: Vec<String>| Pushed {
             file,
             was_there: stored.is_none(),
-            bytes: *bytes,
+            bytes,
             stored,
-            warnings: warnings.clone(),
+            warnings,
             took: Duration::ZERO,
         };
         if let Some(found) = self.find(file)? {
-            return self.compare(file, Some(found), hash).map(|()| pushed(None));
+            return self.compare(file, Some(found), hash).map(|()| pushed(None, checked.warnings));
         }
-        let object = object::encode(file, &checked, content, level)?;
+        let object = object::encode(file, &mut checked, content, level)?;
         let stored = object.len() as u64;
         let files = [FileHash { name: &file.to_string(), hash }];
         match self.archive.store().create_with(&file.key(), &object, &files)? {
             Created::New => {
                 self.note(file, stored);
-                Ok(pushed(Some(stored)))
+                Ok(pushed(Some(stored), checked.warnings))
             }
-            Created::Exists => self.compare(file, None, hash).map(|()| pushed(None)),
+            Created::Exists => self.compare(file, None, hash).map(|()| pushed(None, checked.warnings)),
         }
     }
 
@@ -522,17 +532,17 @@ impl Pusher {
         let store = self.archive.store();
         let name = file.to_string();
         let read = |object: Object, bytes| -> Result<Archived, ArchiveError> {
-            let archived = match store.holds(&object.key(), FileHash { name: &name, hash })? {
-                Some(is_same) => Archived {
-                    is_same,
-                    hash: "unknown without a private key".to_owned(),
-                    warnings: Vec::new(),
-                },
-                None => {
-                    let summary = object::read_summary_of(store, file, object, bytes)?;
+            let held = store.holds(&object.key(), FileHash { name: &name, hash })?;
+            let archived = match self.sound_summary(file, object, bytes, held.is_some())? {
+                Some(summary) => {
                     let is_same = summary.blake3 == hexadecimal(hash);
                     Archived { is_same, hash: summary.blake3, warnings: summary.warnings }
                 }
+                None => Archived {
+                    is_same: held == Some(true),
+                    hash: UNKNOWN_HASH.to_owned(),
+                    warnings: Vec::new(),
+                },
             };
             store.make_durable(&object.key())?;
             Ok(archived)
@@ -551,6 +561,52 @@ impl Pusher {
         let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
         archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
     }
+
+    /// What an object says of a file in it, if what is stored of the file is as it was written: once a file that is archived already is
+    /// acknowledged, its server removes what may be the last good copy. The summary alone says nothing of the rest of the object.
+    ///
+    /// Nothing if the object has a tag of the file (`has_tag`), so that it can be compared, and no private key opens it: then nobody
+    /// can say more.
+    fn sound_summary(
+        &self,
+        file: ArchivedFile,
+        object: Object,
+        bytes: u64,
+        has_tag: bool,
+    ) -> Result<Option<Summary>, ArchiveError> {
+        if has_tag && self.archive.encrypted().options().identity.is_none() {
+            return Ok(None);
+        }
+        match self.read_sound(file, object, bytes) {
+            Err(error) if has_tag && is_locked(&error) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn read_sound(&self, file: ArchivedFile, object: Object, bytes: u64) -> Result<Summary, ArchiveError> {
+        let store = self.archive.store();
+        match object {
+            // The usual case: a file that was archived ahead.
+            Object::File(_) => Ok(object::check_one_file(file, &store.read(&object.key())?)?),
+            // What a segment needs is a part of the pack, and which one is known to who decodes it.
+            Object::Pack(_) => {
+                get::decode(&self.archive, file, object, bytes, &mut io::sink())?;
+                Ok(object::read_summary_of(store, file, object, bytes)?)
+            }
+        }
+    }
+}
+
+/// Whether an object cannot be read for want of a private key that opens it.
+fn is_locked(error: &ArchiveError) -> bool {
+    let error = match error {
+        ArchiveError::Store(error) => Some(error),
+        ArchiveError::Object(error) => error.store_error(),
+        _ => None,
+    };
+    error.is_some_and(|error| {
+        matches!(error.cause, Cause::Locked | Cause::WrongIdentity | Cause::OtherRecipient)
+    })
 }
 
 /// Opens a file, and nothing that only looks like one: whoever opens a pipe waits for who writes to it, perhaps without end.

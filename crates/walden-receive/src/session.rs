@@ -297,7 +297,12 @@ impl Session<'_> {
                     link.has_asked = false;
                 }
                 Received::EndOfTimeline(next) => {
-                    self.finish_timeline(syncing, link)?;
+                    // Whatever time the disk takes: positions of the next timeline begin below the end of this one.
+                    while !self.finish_timeline(syncing, link)? {
+                        if stop.load(Ordering::SeqCst) {
+                            return Ok(None);
+                        }
+                    }
                     return Ok(Some(next));
                 }
                 Received::Nothing => {
@@ -371,13 +376,17 @@ impl Session<'_> {
         self.report_progress(replication, syncing, link)
     }
 
-    fn finish_timeline(&self, syncing: &Syncing<'_>, link: &mut Link) -> Result<(), ReceiveError> {
+    /// Makes durable what has come; false if the disk takes too long.
+    fn finish_timeline(&self, syncing: &Syncing<'_>, link: &mut Link) -> Result<bool, ReceiveError> {
         syncing.want(link.progress.received);
         let until = Instant::now() + LAST_SYNC;
-        while syncing.durable()? < link.progress.received && Instant::now() < until {
+        while syncing.durable()? < link.progress.received {
+            if Instant::now() > until {
+                return Ok(false);
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        Ok(true)
     }
 }
 

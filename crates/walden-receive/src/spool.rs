@@ -12,16 +12,20 @@
 //! synchronised once is never trusted again: the operating system may hold bytes that it will not write, and give them back when they
 //! are read. So after any error, and in a new process, a partial segment is copied to a new file, which then takes its name.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use walden_archive::history::{History, HistoryError};
 use walden_archive::name::ArchivedFile;
+use walden_archive::parts;
 use walden_archive::pending::Incoming;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::Record;
+use walden_format::rmgr::{info, rmid};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::disk::{Disk, DiskFile};
@@ -520,10 +524,18 @@ fn read_part(file: &dyn DiskFile, offset: u64, size: SegmentSize) -> io::Result<
 /// The complete records with the right checksums that a partial segment begins with. The end of a record that an earlier segment
 /// begins has no checksum of its own, so it is not among them.
 fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io::Result<Option<Records>> {
-    struct Last(Lsn);
+    #[derive(Default)]
+    struct Last {
+        start: Lsn,
+        /// The end of a switch, behind which nothing is WAL: servers may send other bytes there.
+        switch_end: Option<Lsn>,
+    }
     impl Visitor for Last {
         fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-            self.0 = record.lsn;
+            self.start = record.lsn;
+            if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::SWITCH {
+                self.switch_end = Some(record.end);
+            }
             ControlFlow::Continue(())
         }
     }
@@ -531,7 +543,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     let (Ok(info), Some(start)) = (StreamInfo::of_segment(&part), name.start(size)) else { return Ok(None) };
     let info = StreamInfo { timeline: name.timeline, ..info };
     let mut decoder = Decoder::new(info, start, start.plus(size.bytes()));
-    let (mut last, mut offset) = (Last(Lsn::INVALID), 0);
+    let (mut last, mut offset) = (Last::default(), 0);
     // Where the log ends is what is asked, so why it does is not.
     while let Ok(Progress::More) = decoder.push(&part, &mut last) {
         offset += part.len() as u64;
@@ -540,8 +552,8 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
         }
         part = read_part(file, offset, size)?;
     }
-    let records =
-        |(first, _): (Lsn, Lsn)| Records { first, last: last.0, end: decoder.position().max(last.0), info };
+    let end = last.switch_end.unwrap_or(decoder.position().max(last.start));
+    let records = |(first, _): (Lsn, Lsn)| Records { first, last: last.start, end, info };
     Ok(decoder.first().map(records))
 }
 
@@ -557,29 +569,71 @@ pub fn complete_segments(spool: &Path) -> io::Result<Vec<SegmentName>> {
     Ok(segments)
 }
 
-/// Hands a file out of a spool to recovery: for a segment that is not complete, what was received of it. Gives back whether the spool
-/// has it. Nothing is changed there, so a process that receives may go on.
+/// Hands a file out of a spool to recovery: for a segment that is not complete, what was received of it, up to where its timeline was
+/// left by a history that is `archived` or in the spool. Gives back whether the spool has it. Nothing is changed there, so a process that
+/// receives may go on.
 ///
 /// # Errors
-/// The file system's.
-pub fn hand_over(spool: &Path, file: ArchivedFile, target: &Path) -> io::Result<bool> {
+/// The file system's, those of `archived`, and a history that is none.
+pub fn hand_over(
+    spool: &Path,
+    file: ArchivedFile,
+    target: &Path,
+    archived: impl FnOnce() -> io::Result<BTreeMap<Timeline, History>>,
+) -> io::Result<bool> {
     let partial = match file {
         ArchivedFile::Segment(name) => Some(ArchivedFile::Partial(name)),
         _ => None,
     };
     // A partial segment may get its name between two looks.
     for candidate in [Some(file), partial, Some(file)].into_iter().flatten() {
-        match File::open(spool.join(candidate.to_string())) {
-            Ok(mut content) => {
-                let mut incoming = Incoming::create(target)?;
-                io::copy(&mut content, &mut incoming)?;
-                incoming.publish()?;
-                return Ok(true);
+        let mut content = match File::open(spool.join(candidate.to_string())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        let bytes = content.metadata()?.len();
+        let known = match (file, candidate) {
+            (ArchivedFile::Segment(name), ArchivedFile::Partial(_)) => {
+                let all = with_histories_of(spool, archived()?)?;
+                SegmentSize::new(bytes).and_then(|size| parts::left_at(name, size, &all)).unwrap_or(bytes)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            (ArchivedFile::History(timeline), _) => {
+                read_history(spool, timeline)?;
+                bytes
+            }
+            _ => bytes,
+        };
+        if known == 0 {
+            return Ok(false);
         }
+        let mut incoming = Incoming::create(target)?;
+        io::copy(&mut content.by_ref().take(known), &mut incoming)?;
+        io::copy(&mut io::repeat(0).take(bytes - known), &mut incoming)?;
+        incoming.publish()?;
+        return Ok(true);
     }
     // A folder that is not there, such as on a file system that is not mounted, has nothing to say.
     std::fs::read_dir(spool).map(|_| false)
+}
+
+/// Adds the histories in a spool.
+fn with_histories_of(
+    spool: &Path,
+    mut histories: BTreeMap<Timeline, History>,
+) -> io::Result<BTreeMap<Timeline, History>> {
+    for entry in std::fs::read_dir(spool)? {
+        let name = entry?.file_name();
+        if let Some(ArchivedFile::History(timeline)) = name.to_str().and_then(ArchivedFile::parse) {
+            histories.insert(timeline, read_history(spool, timeline)?);
+        }
+    }
+    Ok(histories)
+}
+
+fn read_history(spool: &Path, timeline: Timeline) -> io::Result<History> {
+    let path = spool.join(ArchivedFile::History(timeline).to_string());
+    let damaged = |error: HistoryError| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+    };
+    History::parse(timeline, &std::fs::read(&path)?).map_err(damaged)
 }

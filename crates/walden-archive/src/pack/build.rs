@@ -123,7 +123,7 @@ impl Builder<'_> {
             let summary = object::summary_at_end(&key, &content)?;
             object::expect_hash(&key, &hash, &summary.blake3)?;
             let meta = Meta { name: name.to_string().into_bytes(), ..Meta::default() };
-            let added = writer.add(meta, false, &mut Cursor::new(segment));
+            let added = writer.add(meta, object::is_as_bytes(&summary), &mut Cursor::new(segment));
             let added = added.map_err(|source| ObjectError::Container { key, source })?;
             (end, last) = (added.file_end, name);
             originals.push(Original { name, bytes: content.len() as u64, hash });

@@ -1,11 +1,12 @@
 //! What was acknowledged is there, whatever fails and whenever.
 
+use walden_archive::history::History;
 use walden_archive::name::ArchivedFile;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_receive::disk::Disk;
-use walden_receive::spool::{Position, Spool, SpoolError};
+use walden_receive::spool::{Position, Spool, SpoolError, hand_over};
 use walden_testing::writer::LogWriter;
 
 use crate::disk::{Failure, Memory};
@@ -222,6 +223,48 @@ fn a_segment_is_complete_once_its_last_record_is() {
     assert_eq!(spool.waiting().unwrap().len(), 1);
 }
 
+/// A standby sends what its file had before; the primary sends zeros.
+#[test]
+fn what_follows_a_switch_may_be_anything() {
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    writer.start = Lsn(FIRST * SEGMENT);
+    writer.previous = Lsn(FIRST * SEGMENT - 32);
+    for number in 0..2000 {
+        writer.main_data(rmid::XLOG, 0x20, format!("record {number}").as_bytes());
+    }
+    writer.record(rmid::XLOG, 0x40, 0, &[]);
+    let used = writer.bytes.len();
+    let mut zeros = writer.bytes.clone();
+    zeros.resize(SEGMENT as usize, 0);
+    let mut recycled = zeros.clone();
+    recycled[used..].fill(0x5A);
+    let (disk, start) = (Memory::default(), Lsn(FIRST * SEGMENT));
+    let spool = Spool::open(&disk, size()).unwrap();
+    spool.write(1, start, &zeros[..zeros.len() - 8192]).unwrap();
+    spool.sync().unwrap();
+    let name = SegmentName::new(1, FIRST, size());
+    // Of a record behind the page on which the next connection begins.
+    let mut different = recycled.clone();
+    different[used - 30] ^= 1;
+    for (sent, is_same) in [(&different, false), (&recycled, true)] {
+        let spool = Spool::open(&disk, size()).unwrap();
+        let position = spool.position().unwrap().unwrap();
+        let rest = &sent[position.start.bytes_since(start) as usize..];
+        match spool.write(1, position.start, rest) {
+            Ok(()) => assert!(is_same),
+            Err(SpoolError::Different { .. }) => assert!(!is_same),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let disk = Memory::default();
+    let spool = Spool::open(&disk, size()).unwrap();
+    spool.write(1, start, &zeros[..zeros.len() - 8192]).unwrap();
+    spool.sync().unwrap();
+    assert!(!spool.remove_archived_partial(name, &different).unwrap());
+    assert!(spool.remove_archived_partial(name, &recycled).unwrap());
+}
+
 #[test]
 fn the_log_has_no_holes() {
     let (disk, log) = (Memory::default(), log());
@@ -249,4 +292,39 @@ fn a_timeline_that_ended_is_archived_as_partial_and_says_nothing_of_the_next() {
     let waiting: Vec<String> = spool.waiting().unwrap().iter().map(ArchivedFile::to_string).collect();
     assert_eq!(waiting, ["00000002.history", "000000010000000000000003.partial"]);
     assert_eq!(spool.position().unwrap().map(|position| position.timeline), Some(2));
+}
+
+/// What a primary wrote after its standby was promoted is not the new timeline's, although recovery asks for the segment by its name.
+#[test]
+fn recovery_gets_no_more_than_the_timelines_have_in_common() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = SegmentName::new(1, 4, size());
+    let partial = folder.path().join(ArchivedFile::Partial(name).to_string());
+    std::fs::write(&partial, vec![0xAB; SEGMENT as usize]).unwrap();
+    let target = folder.path().join("RECOVERYXLOG");
+    // How many bytes come from the file; nothing if recovery gets none at all.
+    let known = |archived: &[(u32, &str)]| -> std::io::Result<Option<usize>> {
+        let parsed =
+            archived.iter().map(|&(of, text)| (of, History::parse(of, text.as_bytes()).unwrap())).collect();
+        if !hand_over(folder.path(), ArchivedFile::Segment(name), &target, || Ok(parsed))? {
+            return Ok(None);
+        }
+        let given = std::fs::read(&target)?;
+        let (of_file, rest) = given.split_at(given.iter().take_while(|byte| **byte == 0xAB).count());
+        assert!(given.len() as u64 == SEGMENT && rest.iter().all(|byte| *byte == 0));
+        Ok(Some(of_file.len()))
+    };
+    assert_eq!(known(&[]).unwrap(), Some(SEGMENT as usize));
+    assert_eq!(known(&[(2, "1\t0/400090\tx\n")]).unwrap(), Some(0x90));
+    assert_eq!(known(&[(2, "1\t0/500090\tx\n")]).unwrap(), Some(SEGMENT as usize));
+    assert_eq!(known(&[(2, "1\t0/400000\tx\n")]).unwrap(), None);
+    assert_eq!(known(&[(2, "1\t0/3000B0\tx\n")]).unwrap(), None);
+    // A history in the spool counts as well, and one that is none is nothing to go by.
+    let history = folder.path().join("00000002.history");
+    std::fs::write(&history, "1\t0/400200\tx\n").unwrap();
+    assert_eq!(known(&[]).unwrap(), Some(0x200));
+    std::fs::write(&history, "garbage").unwrap();
+    let damaged = known(&[]).unwrap_err();
+    assert!(damaged.to_string().contains("00000002.history"), "{damaged}");
+    assert!(hand_over(folder.path(), ArchivedFile::History(2), &target, || Ok(Default::default())).is_err());
 }

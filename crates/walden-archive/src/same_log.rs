@@ -1,0 +1,98 @@
+//! Whether two contents of a segment are the same log, although they are not the same bytes.
+//!
+//! Behind the record of a switch to the end of the segment, and behind the place where a timeline was left for a later one, there is no
+//! WAL. Nobody reads what is there, and PostgreSQL writes nothing certain: zeros, what a recycled file had before, or what crash
+//! recovery added before `pg_rewind` took the server back. So the copies that a primary, its standbys and `walden receive` have of a
+//! segment may differ there, and each of them is right.
+
+use std::ops::ControlFlow;
+
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::record::Record;
+use walden_format::rmgr::{info, rmid};
+use walden_format::stream::{Decoder, StreamInfo, Visitor};
+
+use crate::check::{self, Checked};
+use crate::history::History;
+use crate::name::ArchivedFile;
+
+/// A content of a segment, and what its check found.
+#[derive(Clone, Copy)]
+pub(crate) struct Version<'a> {
+    pub content: &'a [u8],
+    pub checked: &'a Checked,
+}
+
+/// Up to where two contents of a segment are the same WAL, if what the offered one has behind that is none. The archived one may have more
+/// records there, as of a server that went on with a timeline that others had left; the offered one may not, unless nobody needs them.
+///
+/// Nothing if the WAL differs, or if one of them was accepted although it is damaged.
+pub(crate) fn same_until(
+    file: ArchivedFile,
+    archived: Version<'_>,
+    offered: Version<'_>,
+    histories: &[History],
+) -> Option<Lsn> {
+    let (name, is_partial) = match file {
+        ArchivedFile::Segment(name) => (name, false),
+        ArchivedFile::Partial(name) => (name, true),
+        ArchivedFile::History(_) | ArchivedFile::Backup(..) => return None,
+    };
+    if [archived, offered].iter().any(|version| check::is_accepted_damage(&version.checked.warnings)) {
+        return None;
+    }
+    let size = offered.checked.cluster?.segment_size;
+    let start = name.start(size)?;
+    let left = left_within(histories, name, start, start.plus(size.bytes()));
+    let (archived_end, offered_end) = (archived.end(name)?, offered.end(name)?);
+    let end = match (is_partial, offered.checked.is_sound) {
+        (true, _) => left.map_or(offered_end, |left| left.min(offered_end)),
+        (false, true) if archived.checked.is_sound => offered.switch_end(name)?,
+        // The other one ends earlier, and has less of the log.
+        (false, true) => return None,
+        (false, false) => left?,
+    };
+    if end > archived_end || end > offered_end {
+        return None;
+    }
+    let used = end.bytes_since(start) as usize;
+    match (archived.content.get(..used), offered.content.get(..used)) {
+        (Some(archived), Some(offered)) if archived == offered => Some(end),
+        _ => None,
+    }
+}
+
+/// The last place within a segment where its timeline was left for a later one. If one left it behind the segment, all of that is its log.
+fn left_within(histories: &[History], name: SegmentName, start: Lsn, segment_end: Lsn) -> Option<Lsn> {
+    let last = histories.iter().filter_map(|history| history.end_of(name.timeline)).max()?;
+    (start <= last && last < segment_end).then_some(last)
+}
+
+impl Version<'_> {
+    /// Where its records end.
+    fn end(self, name: SegmentName) -> Option<Lsn> {
+        let end = self.checked.contents.as_ref()?.end.parse::<Lsn>().ok()?;
+        Some(self.switch_end(name).unwrap_or(end))
+    }
+
+    /// Where the record of a switch ends, if there is one.
+    fn switch_end(self, name: SegmentName) -> Option<Lsn> {
+        struct Switch(Option<Lsn>);
+        impl Visitor for Switch {
+            fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+                if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::SWITCH {
+                    self.0 = Some(record.end);
+                }
+                ControlFlow::Continue(())
+            }
+        }
+        let info = StreamInfo::of_segment(self.content).ok()?;
+        let start = name.start(info.segment_size)?;
+        let info = StreamInfo { timeline: name.timeline, ..info };
+        let mut decoder = Decoder::new(info, start, start.plus(info.segment_size.bytes()));
+        let mut switch = Switch(None);
+        // Where the records end without a switch, the check has said why.
+        let _ = decoder.push(self.content, &mut switch);
+        switch.0
+    }
+}
