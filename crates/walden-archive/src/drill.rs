@@ -27,7 +27,7 @@ pub use checks::{Amcheck, CheckedData, QueryResult};
 use crate::archive::Archive;
 use crate::base::BackupStart;
 use crate::log::Log;
-use crate::recovery::{self, RecoveryStart};
+use crate::recovery::{self, RecoveryError, RecoveryStart};
 
 /// Up to where recovery goes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -150,6 +150,8 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     }
     let log = log_from(archive, &start, options.timeline)?;
     if !options.settings.iter().any(|(name, _)| name.eq_ignore_ascii_case("recovery_target_timeline")) {
+        // The server would end recovery on an earlier timeline, and find all in order there.
+        recovery::check_histories(archive, options.timeline, start.timeline).map_err(no_history)?;
         // The server would say so as well, in other words, and only after the backup was copied.
         recovery::check_timelines(&log, RecoveryStart::from(&start))?;
     }
@@ -208,6 +210,15 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         wal_bytes_per_second: wal_bytes as f64 / recovery_seconds.max(0.001),
         checked,
     })
+}
+
+/// A history that is missing keeps recovery from its end, whether it is tried or not.
+fn no_history(error: RecoveryError) -> anyhow::Error {
+    if !matches!(error, RecoveryError::NoHistory(_)) {
+        return error.into();
+    }
+    let hint = error.hint().unwrap_or_default();
+    RecoveryFailed(format!("{error}: {hint}")).into()
 }
 
 /// The segment that recovery starts in. PostgreSQL asks for it on the newest timeline that may have it, and on older ones if that does

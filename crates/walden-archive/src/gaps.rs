@@ -5,17 +5,27 @@
 //! ```
 //!
 //! An acknowledgement is created once and never replaced. It covers its segments alone: a gap that grows is a new one beside it.
+//!
+//! Timeline histories that are missing are no gaps: nobody can do without one that leads recovery from a timeline to the next.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
+use crate::name::{ArchivedFile, HISTORY, Object, WAL, folder_of_timeline};
+use crate::snapshot::Snapshot;
 
 /// The prefix of acknowledgements.
 pub const GAPS: &str = "gaps/";
+
+/// What to do about a timeline history that is missing.
+pub const HISTORY_HINT: &str = "walden archive check --against DSN --repair fetches it from a server of the cluster, and walden \
+                                       archive push archives a copy; without it, recovery that starts on an earlier timeline takes \
+                                       the timeline for one that does not exist";
 
 /// Segments that are missing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -190,9 +200,95 @@ pub(crate) fn divide(
     gaps
 }
 
+/// The timelines whose history is missing, by those that have WAL, those whose history is there, whether it can be read or not, and the
+/// histories that were read.
+///
+/// Recovery finds the latest timeline by asking for one history after the other (`findNewestTimeLine` in `timeline.c`): where one is
+/// missing, it ends on the timeline before it. Where an archive begins is nobody's loss: recovery that starts on the first timeline does
+/// not need the history of that one.
+pub(crate) fn without_history(
+    with_wal: &BTreeSet<Timeline>,
+    with_history: &BTreeSet<Timeline>,
+    histories: &BTreeMap<Timeline, History>,
+) -> Vec<Timeline> {
+    let Some(&first) = with_wal.first() else { return Vec::new() };
+    let ancestors = histories.values().flat_map(|history| &history.ancestors);
+    let mut known: BTreeSet<Timeline> = ancestors.map(|ancestor| ancestor.timeline).collect();
+    known.extend(with_wal);
+    known.into_iter().filter(|timeline| *timeline > first && !with_history.contains(timeline)).collect()
+}
+
+/// The timelines of an archive whose history is missing, although the archive has their WAL, or the history of one that descends from
+/// them.
+///
+/// # Errors
+/// The store's.
+pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
+    // PostgreSQL archives a history before the timeline's first segment: what is listed later has it.
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    let with_wal: BTreeSet<Timeline> = wal.objects.keys().map(|object| object.timeline()).collect();
+    let histories = if is_locked(archive)? { BTreeMap::new() } else { archive.undamaged_histories()?.0 };
+    let mut with_history: BTreeSet<Timeline> = BTreeSet::new();
+    archive.store().list(HISTORY, &mut |listed| {
+        with_history.extend(timeline_of_history(Object::of_key(&listed.key)));
+    })?;
+    Ok(without_history(&with_wal, &with_history, &histories))
+}
+
+/// The timeline of which an object is the history.
+pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
+    match object {
+        Some(Object::File(ArchivedFile::History(timeline))) => Some(timeline),
+        _ => None,
+    }
+}
+
+/// Whether the archive has WAL of a timeline, and of one before it, from which the timeline's history leads to it.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<bool, ArchiveError> {
+    let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
+        let mut has_object = false;
+        archive.store().list(&folder_of_timeline(timeline), &mut |listed| {
+            has_object |= Object::of_key(&listed.key).is_some();
+        })?;
+        Ok(has_object)
+    };
+    // A standby asks for the history of the next timeline again and again, and there is nothing of it.
+    if !has_wal(timeline)? {
+        return Ok(false);
+    }
+    for earlier in (1..timeline).rev() {
+        if has_wal(earlier)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn histories_are_needed_behind_the_first_timeline_that_has_wal() {
+        let histories: BTreeMap<Timeline, History> = [(4, &b"1\t0/1\tx\n2\t0/2\tx\n3\t0/3\tx\n"[..])]
+            .map(|(timeline, text)| (timeline, History::parse(timeline, text).unwrap()))
+            .into();
+        let missing = |with_wal: &[Timeline], with_history: &[Timeline], histories: &BTreeMap<_, _>| {
+            let set = |timelines: &[Timeline]| timelines.iter().copied().collect::<BTreeSet<_>>();
+            without_history(&set(with_wal), &set(with_history), histories)
+        };
+        let none = BTreeMap::new();
+        assert_eq!(missing(&[1, 2, 4], &[2, 4], &histories), [3]);
+        assert_eq!(missing(&[1, 2], &[], &none), [2]);
+        assert_eq!(missing(&[1, 5], &[4], &histories), [2, 3, 5]);
+        // An archive that begins on timeline 3, or was pruned up to there.
+        assert!(missing(&[3, 4], &[4], &histories).is_empty());
+        assert_eq!(missing(&[3, 5], &[4], &histories), [5]);
+        assert!(missing(&[], &[4], &histories).is_empty());
+    }
 
     fn segment(number: u32) -> SegmentName {
         SegmentName { timeline: 1, log: 0, segment: number }

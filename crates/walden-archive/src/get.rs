@@ -9,6 +9,7 @@ use walden_format::lsn::{SegmentName, SegmentSize};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::Contents;
+use crate::gaps;
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, Summary};
 use crate::parts;
@@ -21,6 +22,16 @@ pub enum GetError {
     /// The archive has no such file: recovery goes on without it.
     #[error("{name} is not in the archive at {location}")]
     NotThere {
+        /// The file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+    },
+    /// The history of a timeline whose WAL is archived is missing: recovery must stop, and not end on an earlier timeline.
+    #[error(
+        "cannot get {name} from {location}: expected the history of a timeline whose segments are in the archive, found none"
+    )]
+    NoHistory {
         /// The file's name.
         name: String,
         /// Where the archive is.
@@ -74,6 +85,7 @@ impl GetError {
     pub fn cause(&self) -> &'static str {
         match self {
             GetError::NotThere { .. } => "not_there",
+            GetError::NoHistory { .. } => "no_history",
             GetError::Archive { source, .. } => source.cause(),
             GetError::OtherCluster { .. } => "other_cluster",
             GetError::Write { .. } => "write",
@@ -87,6 +99,7 @@ impl GetError {
             GetError::OtherCluster { .. } => Some(
                 "restore_command has to name the archive of the server's own cluster, which after pg_upgrade is a new one; by hand, files of another cluster are fetched outside of a data directory",
             ),
+            GetError::NoHistory { .. } => Some(gaps::HISTORY_HINT),
             GetError::NotThere { .. } | GetError::Write { .. } => None,
         }
     }
@@ -216,12 +229,31 @@ pub fn get_after(
         None => {
             let failed = |source| GetError::Archive { name: name(), source };
             archive.expect_archive().map_err(failed)?;
-            let ArchivedFile::Segment(segment) = file else { return Err(not_there()) };
+            let ArchivedFile::Segment(segment) = file else {
+                let ArchivedFile::History(timeline) = file else { return Err(not_there()) };
+                if !gaps::needs_history(archive, timeline).map_err(failed)? {
+                    return Err(not_there());
+                }
+                return match archive.find(file).map_err(failed)? {
+                    // Archived since it was looked for, and segments after it.
+                    Some(_) => get(archive, file, target),
+                    None => {
+                        let location = archive.store().location().to_owned();
+                        Err(GetError::NoHistory { name: name(), location })
+                    }
+                };
+            };
             if !has_parts {
                 return Err(not_there());
             }
-            if let Some(bytes) = parts::assemble(archive, segment).map_err(failed)? {
+            if let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? {
                 let size = archive.segment_size().map_err(failed)?;
+                let histories = archive.histories().map_err(failed)?;
+                match parts::left_at(segment, size, &histories) {
+                    Some(0) => return Err(not_there()),
+                    Some(offset) => bytes.truncate(offset as usize),
+                    None => {}
+                }
                 let mut output = Incoming::create(target).map_err(write)?;
                 return write_begun(&bytes, size, &mut output).and_then(|()| output.publish()).map_err(write);
             }

@@ -165,10 +165,22 @@ impl Intake {
         {
             self.expect_own_cluster()?;
         }
-        present?;
+        let conflict = match present {
+            Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
+                Some(conflict)
+            }
+            Err(error) => return Err(error.into()),
+            Ok(_) => None,
+        };
         let mut content = copy.content;
         content.rewind().map_err(IntakeError::Read)?;
-        let checked = check::check(file, &mut content, self.pusher.rules())?;
+        let checked = check::check(file, &mut content, self.pusher.rules());
+        if let Some(conflict) = conflict {
+            let Ok(checked) = checked else { return Err(conflict.into()) };
+            let found = self.pusher.find_same_log(file, &checked, &mut Content::Read(&mut content));
+            return found.map_err(IntakeError::Read)?.ok_or(conflict.into());
+        }
+        let checked = checked?;
         Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)
     }
 

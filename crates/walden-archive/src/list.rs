@@ -1,6 +1,7 @@
 //! What there is: timelines, their segments, what is missing between them, and which moments can be restored to.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -36,6 +37,11 @@ pub struct Listing {
     pub has_all_restore_points: bool,
     /// The timelines, in ascending order.
     pub timelines: Vec<TimelineListing>,
+    /// Timeline histories that are missing, by name, although the archive has WAL of the timeline, or the history of one that descends
+    /// from it, and WAL of an earlier one: recovery from there does not get to the timeline.
+    pub missing_histories: Vec<String>,
+    /// Timelines on which one server went on while another one wrote a timeline that had left them.
+    pub diverging: Vec<Diverging>,
     /// Backup history files, by name.
     pub backups: Vec<String>,
     /// Objects that are none of an archive's.
@@ -118,6 +124,28 @@ impl Listing {
         }
         ranges.reverse();
         ranges
+    }
+}
+
+/// A timeline that was written to at the same time as one that had left it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Diverging {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// The one that left it.
+    pub left_by: Timeline,
+    /// Where it was left.
+    pub left_at: String,
+}
+
+impl fmt::Display for Diverging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Diverging { timeline, left_by, left_at } = self;
+        write!(
+            f,
+            "timeline {timeline} goes on behind {left_at}, where timeline {left_by} left it, with commits later than the first one of \
+             timeline {left_by}: two servers have written at the same time"
+        )
     }
 }
 
@@ -234,6 +262,8 @@ pub(crate) fn list_objects(
         locked,
         has_all_restore_points: options.is_some() && !locked,
         timelines: Vec::new(),
+        missing_histories: Vec::new(),
+        diverging: Vec::new(),
         backups: Vec::new(),
         unknown: Vec::new(),
         unreadable: Vec::new(),
@@ -245,11 +275,14 @@ pub(crate) fn list_objects(
         all.push((object, bytes));
         timelines.entry(object.timeline()).or_default().insert(object, bytes);
     }
+    let with_wal: BTreeSet<Timeline> = timelines.keys().copied().collect();
+    let mut with_history: BTreeSet<Timeline> = BTreeSet::new();
     for prefix in [BACKUP, HISTORY] {
         archive.store().list(prefix, &mut |listed| match add_to(&mut all, &listed) {
             Some(Object::File(file @ ArchivedFile::Backup(..))) => listing.backups.push(file.to_string()),
             Some(object) => {
                 timelines.entry(object.timeline()).or_default();
+                with_history.extend(gaps::timeline_of_history(Some(object)));
             }
             None => listing.unknown.push(listed.key),
         })?;
@@ -271,6 +304,11 @@ pub(crate) fn list_objects(
         }
         None => archive.undamaged_histories().map(|(histories, _)| histories).unwrap_or_default(),
     };
+    // Those that were archived since they were listed are there, too.
+    with_history.extend(histories.keys());
+    let missing = gaps::without_history(&with_wal, &with_history, &histories);
+    listing.missing_histories =
+        missing.into_iter().map(|timeline| ArchivedFile::History(timeline).to_string()).collect();
     let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
     let first_numbers: BTreeMap<Timeline, u64> = timelines
         .iter()
@@ -318,6 +356,15 @@ pub(crate) fn list_objects(
         if let Some(options) = options.filter(|_| !locked) {
             listing.has_all_restore_points &=
                 times(archive, objects, options, &mut found, &mut listing.unreadable)?;
+            // After recovery to a moment, the timeline that was left goes on as well, but only up to then.
+            if let Some(parent) = histories.get(&timeline).and_then(History::parent)
+                && let Some(last) = last_commit_behind(&listing, parent.timeline, parent.end, size)
+                && let Some(first) = first_commit_behind(archive, objects, parent.end, size)?
+                && first < last
+            {
+                let (left_by, left_at) = (timeline, parent.end.to_string());
+                listing.diverging.push(Diverging { timeline: parent.timeline, left_by, left_at });
+            }
         }
         listing.timelines.push(found);
     }
@@ -488,6 +535,45 @@ fn segments(
     }
     listing.raw_bytes = listing.segments * size.bytes();
     listing
+}
+
+/// The last commit or abort of a timeline, if it has the segment in which it was left, or segments behind it.
+fn last_commit_behind(listing: &Listing, timeline: Timeline, left_at: Lsn, size: SegmentSize) -> Option<i64> {
+    let left = listing.timelines.iter().find(|other| other.timeline == timeline)?;
+    let last = SegmentName::parse(left.last_segment.as_deref()?)?.number(size)?;
+    left.last_commit_time.filter(|_| last >= size.segment_of(left_at))
+}
+
+/// Objects at most in which the first commit of a timeline is looked for.
+const MAX_LOOKED_AT: usize = 16;
+
+/// The first commit or abort of a timeline behind the segment in which it begins: that starts with a copy of its parent's log.
+fn first_commit_behind(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    begin: Lsn,
+    size: SegmentSize,
+) -> Result<Option<i64>, ArchiveError> {
+    let begin = size.segment_of(begin);
+    let is_behind = |object: &Object| {
+        let last = object.segments().and_then(|(_, last)| last.number(size));
+        last.is_some_and(|last| last > begin)
+    };
+    for (object, &bytes) in objects.iter().filter(|(object, _)| is_behind(object)).take(MAX_LOOKED_AT) {
+        let contents = match get::read_contents(archive, *object, bytes) {
+            // A finding of the timeline's own.
+            Err(error) if error.is_damage() => continue,
+            other => other?,
+        };
+        let first = contents.iter().find_map(|it| {
+            let first_record: Lsn = it.first_record.as_ref()?.parse().ok()?;
+            it.first_end_of_transaction.filter(|_| size.segment_of(first_record) > begin)
+        });
+        if first.is_some() {
+            return Ok(first);
+        }
+    }
+    Ok(None)
 }
 
 /// The last commit or abort in the segments of a timeline from one to another.

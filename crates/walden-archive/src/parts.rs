@@ -8,12 +8,14 @@
 //! A part is an object like others: compressed, encrypted if the archive is, and never replaced. Parts may overlap, where another process
 //! began anew, but say the same. Once the segment itself is archived, they are removed.
 
+use std::collections::BTreeMap;
 use std::io::Cursor;
 
 use walden_codec::container::{FileForm, Meta, Needs, WriteOptions, Writer};
-use walden_format::lsn::SegmentName;
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
 use crate::name::{ArchivedFile, Object};
 use crate::object::{self, ObjectError};
 use crate::store::{Created, FileHash};
@@ -142,6 +144,21 @@ pub fn assemble(archive: &Archive, segment: SegmentName) -> Result<Option<Vec<u8
         Some(_) => Ok(None),
         None => assembled.map(Some),
     }
+}
+
+/// Where within a segment its timeline was left for a later one; nothing if that is not so, or behind it. Of several later timelines the
+/// newest counts, which recovery follows.
+///
+/// A segment that is not complete must not be handed over any further. The older timeline may have records behind that place which the
+/// later one does not have; that is why its last segment is archived under another name (`.partial`).
+pub fn left_at(
+    segment: SegmentName,
+    size: SegmentSize,
+    histories: &BTreeMap<Timeline, History>,
+) -> Option<u64> {
+    let switch = histories.values().rev().find_map(|history| history.end_of(segment.timeline))?;
+    let offset = switch.0.saturating_sub(segment.start(size)?.0);
+    (offset < size.bytes()).then_some(offset)
 }
 
 fn join(archive: &Archive, parts: &[Part]) -> Result<Vec<u8>, ArchiveError> {
@@ -305,6 +322,25 @@ mod tests {
         assert!(matches!(store(&archive, other, &vec![2; 1500]).unwrap_err(), ArchiveError::Conflict { .. }));
         remove(&archive, SEGMENT).unwrap();
         assert_eq!(assemble(&archive, SEGMENT).unwrap(), None);
+    }
+
+    #[test]
+    fn a_timeline_that_was_left_goes_no_further() {
+        let size = SegmentSize::DEFAULT;
+        let histories = |of: &[(Timeline, &str)]| {
+            of.iter()
+                .map(|&(timeline, text)| (timeline, History::parse(timeline, text.as_bytes()).unwrap()))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let left = |segment: u32, of: &[(Timeline, &str)]| {
+            left_at(SegmentName { segment, ..SEGMENT }, size, &histories(of))
+        };
+        let second = (2, "1\t2/7000090\tx\n");
+        assert_eq!((left(7, &[]), left(6, &[second]), left(7, &[second])), (None, None, Some(0x90)));
+        assert_eq!(left(8, &[second]), Some(0));
+        // Timeline 3 left timeline 1 later.
+        let third = (3, "1\t2/7000200\tx\n");
+        assert_eq!(left(7, &[second, third]), Some(0x200));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::base::BackupStart;
+use crate::gaps::{self, HISTORY_HINT};
 use crate::get;
 use crate::log::{Ends, Log, LogSegment};
 use crate::name::ArchivedFile;
@@ -86,6 +87,11 @@ pub enum RecoveryError {
         /// What the start is.
         found: String,
     },
+    /// The history of a timeline that recovery has to follow is missing: PostgreSQL ends on an earlier one.
+    #[error(
+        "cannot recover: expected {0} in the archive, as its timeline was archived, or one that descends from it, found none"
+    )]
+    NoHistory(String),
     /// The segment at the start is not archived.
     #[error(
         "cannot recover: expected segment {segment}, at which recovery starts, in the archive, found {}",
@@ -140,6 +146,7 @@ impl RecoveryError {
             RecoveryError::NoStart { partial: None, .. } => {
                 Some("use a base backup whose log is archived; walden archive list shows what is")
             }
+            RecoveryError::NoHistory(_) => Some(HISTORY_HINT),
             RecoveryError::Gone(_) => Some("try again; walden archive list shows what is there"),
             RecoveryError::Unreachable { .. } => Some(
                 "what came after the last commit or abort is reached by the end of the log, without a target time",
@@ -286,6 +293,7 @@ fn log_from(
         RecoveryStart::Segment(name) => (name.number(size).unwrap_or(u64::MAX), Some(name.timeline)),
         RecoveryStart::Backup { start, timeline, .. } => (size.segment_of(start), timeline),
     };
+    check_histories(archive, timeline, start_timeline)?;
     let log = Log::of_recovery(archive, timeline, start_timeline, number)?;
     check_timelines(&log, start)?;
     if log.segments.first().is_none_or(|first| first.number != number) {
@@ -294,6 +302,27 @@ fn log_from(
         return Err(RecoveryError::NoStart { segment, partial });
     }
     Ok(log)
+}
+
+/// Whether the histories are there by which PostgreSQL finds the timeline that it follows: that of the named one, or else those of all
+/// that are later than the start's, as it asks for one after the other and stops at the first that is missing.
+///
+/// # Errors
+/// [`RecoveryError::NoHistory`], and the store's.
+pub(crate) fn check_histories(
+    archive: &Archive,
+    timeline: Option<Timeline>,
+    start: Option<Timeline>,
+) -> Result<(), RecoveryError> {
+    let start = start.unwrap_or(1);
+    let is_needed = |missing: &Timeline| match timeline {
+        Some(followed) => *missing == followed && followed > start,
+        None => *missing > start,
+    };
+    match gaps::timelines_without_history(archive)?.into_iter().find(is_needed) {
+        Some(missing) => Err(RecoveryError::NoHistory(ArchivedFile::History(missing).to_string())),
+        None => Ok(()),
+    }
 }
 
 /// Whether a log goes through the start, and through the position at which a backup is consistent, on the timelines that these are on:

@@ -8,7 +8,7 @@ use walden_format::lsn::{SegmentName, SegmentSize};
 
 use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::gaps::{self, Gap};
-use crate::list::{self, ListOptions, Listing, RestorableRange};
+use crate::list::{self, Diverging, ListOptions, Listing, RestorableRange};
 use crate::name::{ArchivedFile, folder_of};
 use crate::object::Finding;
 use crate::verified::{self, VerifiedAt};
@@ -41,6 +41,10 @@ pub struct Holdings {
     pub missing_segments: u64,
     /// Segments that are missing and acknowledged.
     pub acknowledged_segments: u64,
+    /// Timeline histories that are missing, as of [`Listing::missing_histories`].
+    pub missing_histories: Vec<String>,
+    /// Timelines on which one server went on while another one wrote a timeline that had left them.
+    pub diverging: Vec<Diverging>,
     /// Objects that are none of an archive's.
     pub unknown_objects: u64,
     /// Objects that were looked into for times, and are damaged.
@@ -97,6 +101,8 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         restorable,
         missing_segments: gaps.iter().filter(|gap| gap.is_new()).map(missing).sum(),
         acknowledged_segments: gaps.iter().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
+        missing_histories: listing.as_ref().map(|it| it.missing_histories.clone()).unwrap_or_default(),
+        diverging: listing.as_ref().map(|it| it.diverging.clone()).unwrap_or_default(),
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
         unreadable: listing.map(|listing| listing.unreadable).unwrap_or_default(),
         verified,

@@ -42,6 +42,8 @@ pub struct Verified {
     pub damaged: Vec<Finding>,
     /// Segments missing.
     pub gaps: Vec<Gap>,
+    /// Timeline histories missing, by name, as of [`list::Listing::missing_histories`].
+    pub missing_histories: Vec<String>,
     /// What is not wrong, and that the user should know.
     pub warnings: Vec<Finding>,
     /// Full-page images that were held against replayed pages; nothing without replay.
@@ -55,7 +57,10 @@ pub struct Verified {
 impl Verified {
     /// Everything is as it was archived, and nothing is missing but what was acknowledged.
     pub fn is_good(&self) -> bool {
-        self.damaged.is_empty() && self.is_replayed_well() && !self.gaps.iter().any(Gap::is_new)
+        self.damaged.is_empty()
+            && self.is_replayed_well()
+            && !self.gaps.iter().any(Gap::is_new)
+            && self.missing_histories.is_empty()
     }
 }
 
@@ -108,6 +113,7 @@ pub fn verify(
     }
     let mut found = Verified {
         gaps,
+        missing_histories: listing.missing_histories,
         warnings: listing.unknown.into_iter().map(unknown).collect(),
         ..Verified::default()
     };

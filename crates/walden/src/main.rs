@@ -51,6 +51,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use walden_archive::name::ArchivedFile;
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;
@@ -173,19 +174,32 @@ fn parse() -> Arguments {
     }
     let matches = help::command().try_get_matches();
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).unwrap_or_else(|error| {
-        let words: Vec<_> = std::env::args_os().skip(1).take(2).collect();
+        let words: Vec<String> =
+            std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
         let status = if !error.use_stderr() {
             error.exit()
-        } else if words == ["archive", "get"] {
-            archive::TROUBLE
-        } else if words == ["archive", "prefetch"] {
+        } else if words.starts_with(&["archive".to_owned(), "prefetch".to_owned()]) {
             archive::PREFETCH_FAILED
+        } else if is_restore_command(&words) {
+            archive::TROUBLE
         } else {
             error.exit()
         };
         let _ = error.print();
         std::process::exit(status.into());
     })
+}
+
+/// Whether these may be the words of a `restore_command`, mistyped ones too: they say `get`, or have the name of a file that PostgreSQL
+/// asks for, and name no other command.
+fn is_restore_command(words: &[String]) -> bool {
+    let commands = Arguments::command();
+    let (first, second) = (words.first().map_or("", String::as_str), words.get(1).map_or("", String::as_str));
+    let is_other = match commands.find_subcommand(first) {
+        Some(archive) if first == "archive" => second != "get" && archive.find_subcommand(second).is_some(),
+        found => found.is_some(),
+    };
+    !is_other && words.iter().any(|word| word == "get" || ArchivedFile::parse(word).is_some())
 }
 
 /// Ends the process with the message and exit status of any other wrong usage.
@@ -210,8 +224,31 @@ fn named_command(words: impl Iterator<Item = String>) -> clap::Command {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arguments, named_command};
+    use super::{Arguments, is_restore_command, named_command};
     use clap::{Command, CommandFactory};
+
+    #[test]
+    fn a_mistyped_restore_command_is_known() {
+        let is_one = |line: &str| is_restore_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for line in [
+            "archive get --rep /x 000000010000000000000007 pg_wal/RECOVERYXLOG",
+            "archive --repo /x get 000000010000000000000007 pg_wal/RECOVERYXLOG",
+            "archive gett 00000002.history pg_wal/RECOVERYHISTORY",
+            "archve get",
+            "get 000000010000000000000007 pg_wal/RECOVERYXLOG",
+        ] {
+            assert!(is_one(line), "{line}");
+        }
+        for line in [
+            "archive push --rep /x pg_wal/000000010000000000000007",
+            "archive list get",
+            "explain --nams x 000000010000000000000007",
+            "archive export --form 000000010000000000000007",
+            "explan pg_wal",
+        ] {
+            assert!(!is_one(line), "{line}");
+        }
+    }
 
     fn all(command: &Command) -> Vec<&Command> {
         std::iter::once(command).chain(command.get_subcommands().flat_map(all)).collect()

@@ -191,7 +191,8 @@ pub enum Change {
 
 /// Writes a further generation of keys; needs the private key of a user, which the file has.
 ///
-/// After a removal the earlier generations, which the removed users can decrypt, are removed too.
+/// After a removal the earlier generations, which the removed users can decrypt, are removed too. A removal that was interrupted before
+/// that is finished by the next change, and by the same one once more.
 ///
 /// # Errors
 /// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, and the store's.
@@ -206,6 +207,19 @@ pub(super) fn change(
     };
     let first = before.recipients.first().cloned().unwrap_or_default();
     let mut identities = unlock(inner, &first, identity)?;
+    let has = |statement: &Statement, user: &String| {
+        let is_it = |known: &User| known.recipient == *user || known.name.as_ref() == Some(user);
+        statement.users.iter().any(is_it)
+    };
+    let superseded = superseded(inner, &before)?;
+    for old in &superseded {
+        inner.remove(&key_of(old.generation))?;
+    }
+    if let Change::Remove(removed) = change
+        && removed.iter().all(|user| !has(&before, user) && superseded.iter().any(|old| has(old, user)))
+    {
+        return Ok(before);
+    }
     let mut users = before.users.clone();
     match change {
         Change::Add(added) => {
@@ -242,6 +256,19 @@ pub(super) fn change(
         }
     }
     Ok(made)
+}
+
+/// Earlier generations that somebody can decrypt who cannot decrypt the newest one.
+fn superseded(inner: &dyn Store, newest: &Statement) -> Result<Vec<Statement>, StoreError> {
+    let can_still_read = |user: &User| newest.users.iter().any(|known| known.recipient == user.recipient);
+    let mut found = Vec::new();
+    for generation in generations(inner)?.into_iter().filter(|&generation| generation < newest.generation) {
+        let statement = statement(inner, generation)?;
+        if !statement.users.iter().all(can_still_read) {
+            found.push(statement);
+        }
+    }
+    Ok(found)
 }
 
 /// Writes a generation, and reads it once more.

@@ -184,6 +184,8 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     if first_kept.is_some() {
         let acknowledged = gaps::all_acknowledged(archive)?;
         pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
+        let without_history = gaps::timelines_without_history(archive)?;
+        pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
     }
     let cuts = Cuts::new(cut, &objects, &histories, size);
     let keys = pruned.divide(&objects, &backups, &cuts, size);
@@ -246,6 +248,13 @@ fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
     let Gap { first, last, segments, .. } = gap;
     format!(
         "on timeline {timeline}, {segments} segments are missing, {first} to {last}: recovery ends before them"
+    )
+}
+
+fn describe_missing_history(timeline: Timeline) -> String {
+    let history = ArchivedFile::History(timeline);
+    format!(
+        "{history} is missing: recovery that starts on an earlier timeline does not get to timeline {timeline}"
     )
 }
 

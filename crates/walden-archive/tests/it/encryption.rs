@@ -119,9 +119,15 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
     other[last] ^= 1;
     fs::write(&path, &other).expect("a segment");
     match push(&server(), &path, &options).asked {
-        Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. }) => {}
+        Err(error @ PushError::Archive { source: ArchiveError::Conflict { .. }, .. }) => {
+            assert!(error.hint().is_some_and(|hint| hint.contains("without a private key")), "{error:?}");
+        }
         other => panic!("{other:?}"),
     }
+    // With one, it turns out that the WAL is the same: the segment ends with a switch.
+    let reader = archive_with(set.path(), &set.reader);
+    let pushed = push(&reader, &path, &options).asked.expect("the same WAL");
+    assert!(pushed.was_there && pushed.warnings.len() == 1, "{pushed:?}");
     for (text, is_accepted) in
         [("1\t0/3000000\tx\n", true), ("1\t0/3000000\tx\n", true), ("1\t0/4000000\tx\n", false)]
     {
@@ -130,6 +136,27 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
         assert_eq!(asked.is_ok(), is_accepted, "{asked:?}");
     }
     set.get(&set.reader, 0).expect("what was archived first");
+}
+
+/// The server removes a file once it is acknowledged: what is archived of it has to be whole then, as far as it can be read.
+#[test]
+fn with_a_private_key_a_damaged_object_is_not_acknowledged() {
+    let set = setting();
+    let path = set.path().join("pg_wal").join(&set.originals[0].0);
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let push_again = |keys: &KeyOptions| push(&archive_with(set.path(), keys), &path, &options).asked;
+    let good = fs::read(set.object(0)).expect("an object");
+    let mut bad = good.clone();
+    bad[good.len() / 2] ^= 1;
+    fs::write(set.object(0), bad).expect("an object");
+    let error = push_again(&set.reader).expect_err("nothing is acknowledged");
+    assert_eq!(error.cause(), "damaged_object", "{error:?}");
+    fs::write(set.object(0), good).expect("an object");
+    assert!(push_again(&set.reader).expect("archived").was_there);
+    // A private key that opens nothing is as good as none.
+    let stranger = user(set.path(), "stranger");
+    let keys = KeyOptions { identity: Some(stranger.identity), ..set.server.clone() };
+    assert!(push_again(&keys).expect("archived").was_there);
 }
 
 #[test]
@@ -290,11 +317,20 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     set.get(&as_second, 0).expect("readable");
     set.get(&set.reader, 1).expect("still readable");
     assert!(set.store(&set.reader).change_keys(&keys::Change::Add(vec![added])).is_err(), "twice");
+    let former_content = fs::read(set.path().join("archive/keys/0002.age")).expect("the second generation");
     // The first user goes; what is stored from now on is encrypted to another key.
     let gone = keys::Change::Remove(vec![set.user.recipient.clone()]);
     let made = set.store(&as_second).change_keys(&gone).expect("removed");
     assert_eq!((made.generation, made.users.len(), made.recipients.len()), (3, 1, 2));
     assert_eq!(cause(set.get(&set.reader, 0)), Cause::WrongIdentity);
+    // As if it had been interrupted: the generation of before is there once more, and the same removal finishes its work.
+    let (newest, former) =
+        (set.path().join("archive/keys/0003.age"), set.path().join("archive/keys/0002.age"));
+    assert!(newest.is_file() && !former.exists());
+    fs::write(&former, &former_content).expect("written");
+    assert_eq!(set.store(&as_second).change_keys(&gone).expect("finished"), made);
+    assert!(newest.is_file() && !former.exists());
+    assert!(set.store(&as_second).change_keys(&gone).is_err(), "nothing is left to do");
     let last = keys::Change::Remove(vec!["second".to_owned()]);
     assert!(set.store(&as_second).change_keys(&last).is_err(), "nobody would be left");
     let history = set.path().join("pg_wal/00000002.history");

@@ -7,12 +7,14 @@ use walden_archive::acknowledge::acknowledge;
 use walden_archive::archive::ArchiveError;
 use walden_archive::export::{Plan, Selection};
 use walden_archive::gaps::Gap;
-use walden_archive::list::{ListOptions, Listing, RestorableRange, list};
+use walden_archive::get::{GetError, get};
+use walden_archive::list::{Diverging, ListOptions, Listing, RestorableRange, list};
 use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::parts::{self, Part};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::push::{PushOptions, push};
+use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
 use walden_archive::status::holdings;
 use walden_archive::store::Folder;
 use walden_archive::verified::{self, VerifiedAt};
@@ -92,6 +94,48 @@ fn the_log_in_parts_ends_at_a_missing_one() {
     assert_eq!(live(&archive), ("0/02200000".to_owned(), Some(problem.to_owned())));
 }
 
+/// PostgreSQL takes a timeline whose history it does not get for one that does not exist, and ends recovery on the one before.
+#[test]
+fn a_missing_history_is_a_finding_and_ends_no_recovery_early() {
+    let root = tempfile::tempdir().expect("a folder");
+    let third = ("00000003.history".to_owned(), b"1\t0/2680000\tx\n2\t0/2880000\tx\n".to_vec());
+    let files = [log(1, 0x20, 8), vec![history(0x26)], log(2, 0x26, 4), vec![third], log(3, 0x28, 3)];
+    let archive = archive_of(root.path(), &files.concat());
+    let target = root.path().join("history");
+    let ask = |timeline| get(&archive, ArchivedFile::History(timeline), &target);
+    let recover = |timeline| {
+        let start = RecoveryStart::Segment(name(1, 0x20));
+        recovery_to(&archive, start, timeline, commit_time(0x24) + 1)
+    };
+    let found = || {
+        let missing = listed(&archive).missing_histories;
+        let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+        assert_eq!(verified.missing_histories, missing);
+        assert!(missing.is_empty() || !verified.is_good());
+        assert_eq!(holdings(&archive, &Vec::new).expect("holdings").missing_histories, missing);
+        missing
+    };
+    assert!(found().is_empty());
+    assert_eq!(recover(None).expect("a recovery").log.timeline(), 3);
+    for timeline in [2, 3] {
+        let missing = ArchivedFile::History(timeline);
+        let kept = archive.store().read(&missing.key()).expect("read");
+        archive.store().remove(&missing.key()).expect("removed");
+        assert_eq!(found(), [missing.to_string()]);
+        assert!(matches!(ask(timeline), Err(GetError::NoHistory { .. })), "{timeline}");
+        assert!(matches!(ask(4), Err(GetError::NotThere { .. })));
+        let error = recover(None).expect_err("it would end too early");
+        assert!(matches!(&error, RecoveryError::NoHistory(name) if *name == missing.to_string()), "{error}");
+        recover(Some(1)).expect("a recovery along a timeline that needs none");
+        archive.store().create(&missing.key(), &kept).expect("stored");
+    }
+    // Where an archive begins, nothing leads to its first timeline.
+    archive.store().remove(&ArchivedFile::History(2).key()).expect("removed");
+    remove(&archive, 1, 0x20..0x28);
+    assert!(found().is_empty());
+    assert!(matches!(ask(2), Err(GetError::NotThere { .. })));
+}
+
 #[test]
 fn moments_that_can_be_restored_to_end_at_gaps() {
     let root = tempfile::tempdir().expect("a folder");
@@ -144,6 +188,20 @@ fn moments_before_a_switch_are_known_while_the_new_timeline_has_no_commit() {
     let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
     assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
     assert_eq!(listed(&archive).restorable(), [expected]);
+}
+
+/// The old primary lives on after a failover. After recovery to a moment, the timeline that was left ended before.
+#[test]
+fn a_timeline_that_is_written_to_after_it_was_left_is_known() {
+    for (segments, is_diverging) in [(6, false), (8, false), (9, true), (12, true)] {
+        let root = tempfile::tempdir().expect("a folder");
+        let files = [log(1, 0x20, segments), vec![history(0x26)], log(2, 0x26, 4)].concat();
+        let listing = listed(&archive_of(root.path(), &files));
+        let expected = Diverging { timeline: 1, left_by: 2, left_at: "0/02680000".to_owned() };
+        let expected: Vec<Diverging> = is_diverging.then_some(expected).into_iter().collect();
+        assert_eq!(listing.diverging, expected, "{segments}");
+        assert!(listing.missing_histories.is_empty());
+    }
 }
 
 #[test]

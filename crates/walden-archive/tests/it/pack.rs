@@ -100,6 +100,32 @@ fn a_packed_segment_is_pushed_again_only_if_it_is_the_same() {
 }
 
 #[test]
+fn a_packed_segment_that_cannot_be_read_is_not_acknowledged() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 8, 8);
+    let archive = archive_of(root.path(), &segments);
+    packed(&archive, &options(8, 0));
+    let pack = stored(archive.store()).remove(0);
+    let path = root.path().join("archive/wal/00000001/00000000").join(pack);
+    let good = fs::read(&path).expect("a pack");
+    let alone = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    for at in (0..good.len()).step_by(good.len() / 10) {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        fs::write(&path, &bad).expect("a pack");
+        let mut refused = 0;
+        for (name, _) in &segments {
+            let pushed = push(&archive.afresh(), &root.path().join("pg_wal").join(name), &alone).asked;
+            let file = ArchivedFile::parse(name).expect("a name");
+            let got = get(&archive.afresh(), file, &root.path().join("target"));
+            assert!(pushed.is_err() || got.is_ok(), "byte {at}: {name}");
+            refused += u64::from(pushed.is_err());
+        }
+        assert!(refused > 0, "byte {at}");
+    }
+}
+
+#[test]
 fn what_an_interrupted_run_left_twice_is_compared_and_removed() {
     let root = tempfile::tempdir().expect("a folder");
     let segments = log(1, 0x20, 16);
@@ -325,7 +351,7 @@ fn a_summary_that_says_something_else_than_its_segment_is_damage() {
     let mut checked = check(file, &mut &content[..], rules).expect("a good segment");
     let end = checked.contents.as_mut().and_then(|contents| contents.last_end_of_transaction.as_mut());
     *end.expect("a commit") += 3_600_000_000;
-    let forged = object::encode(file, &checked, &mut Content::Held(content), 3).expect("an object");
+    let forged = object::encode(file, &mut checked, &mut Content::Held(content), 3).expect("an object");
     fs::write(root.path().join("archive").join(file.key()), forged).expect("an object");
     let damaged = || {
         let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");

@@ -144,10 +144,8 @@ fn the_same_name_never_gets_another_content() {
     let archive = archive(root.path());
     let path = wal.join(&originals[0].0);
     push(&archive, &path, &PushOptions::default()).asked.expect("archived");
-    // A switched segment: what is behind the last record counts for nothing, but it is another content.
     let mut other = originals[0].1.clone();
-    let last = other.len() - 1;
-    other[last] ^= 1;
+    other[60] ^= 1;
     fs::write(&path, &other).expect("a segment");
     let options = PushOptions { accept_damaged: true, ..PushOptions::default() };
     match push(&archive, &path, &options).asked {
@@ -165,6 +163,130 @@ fn the_same_name_never_gets_another_content() {
     let target = root.path().join("target");
     get(&archive, ArchivedFile::parse(&originals[0].0).expect("a name"), &target).expect("there");
     assert!(fs::read(&target).expect("a file") == originals[0].1);
+}
+
+/// As a standby that archives too may have it, in a file that was recycled.
+#[test]
+fn other_bytes_behind_a_switch_do_not_make_another_segment() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (name, original) = complete().swap_remove(0);
+    let used = original.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1).next_multiple_of(8);
+    let recycled = [&original[..used], &segments("18.6")[2].1[used..]].concat();
+    assert_ne!(recycled, original);
+    let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
+    for (first, second) in [(&original, &recycled), (&recycled, &original)] {
+        let root = root.path().join(if first == &original { "zeros" } else { "recycled" });
+        fs::create_dir(&root).expect("a folder");
+        let archived = (name.clone(), first.clone());
+        let archive = archive_of(&root, std::slice::from_ref(&archived));
+        let path = root.join("pg_wal").join(&name);
+        fs::write(&path, second).expect("a segment");
+        let pushed = push(&archive, &path, &options).asked.expect("the same WAL");
+        assert!(pushed.was_there && pushed.warnings[0].contains("the same WAL up to"), "{pushed:?}");
+        for at in [60, used - 1] {
+            let mut other = second.clone();
+            other[at] ^= 1;
+            fs::write(&path, other).expect("a segment");
+            match push(&archive, &path, &options).asked {
+                Err(PushError::Archive { source: error @ ArchiveError::Conflict { .. }, .. }) => {
+                    assert!(error.hint().is_some_and(|hint| hint.contains("Two servers")), "{error:?}");
+                }
+                other => panic!("byte {at}: {other:?}"),
+            }
+        }
+        expect_all(&archive, &[archived], "what was archived first");
+    }
+}
+
+/// The beginning of a segment of 1 MB: some records, and others behind where its timeline was left. Also gives back that place.
+fn left_segment(word: &str, own: usize, is_full: bool) -> (Vec<u8>, Lsn) {
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    writer.start = Lsn(0x20 << 20);
+    writer.previous = Lsn((0x20 << 20) - 32);
+    for number in 10..30 {
+        writer.main_data(rmid::XLOG, 0x20, format!("{word} {number}").as_bytes());
+    }
+    let left = writer.start.plus(writer.bytes.len() as u64);
+    for number in 0..own {
+        writer.main_data(rmid::XLOG, 0x20, format!("behind that {number}").as_bytes());
+    }
+    if is_full {
+        writer.switch();
+    }
+    let mut bytes = writer.bytes;
+    bytes.resize(1 << 20, 0);
+    (bytes, left)
+}
+
+/// As crash recovery before `pg_rewind` leaves it, or a primary that others have left.
+#[test]
+fn other_bytes_behind_the_place_where_a_timeline_was_left_do_not_make_another_segment() {
+    let (shared, left) = left_segment("record", 0, false);
+    let (recovered, full) = (left_segment("record", 1, false).0, left_segment("record", 2, true).0);
+    let other = left_segment("commit", 0, false).0;
+    let history = ("00000002.history".to_owned(), format!("1\t{left}\tx\n").into_bytes());
+    // What is archived, what is offered, and whether that is the same.
+    let pairs = [
+        (&shared, &recovered, true),
+        (&recovered, &shared, true),
+        (&full, &shared, true),
+        (&full, &recovered, true),
+        // It has more of the log than what is archived.
+        (&shared, &full, false),
+        (&shared, &other, false),
+        (&other, &shared, false),
+    ];
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    for (at, (archived, offered, is_same)) in pairs.into_iter().enumerate() {
+        for name in ["000000010000000000000020", "000000010000000000000020.partial"] {
+            // In a partial segment nothing counts behind that place.
+            let is_same = is_same || at == 4 && name.ends_with("partial");
+            let root = tempfile::tempdir().expect("a folder");
+            let wal = pg_wal(root.path(), std::slice::from_ref(&history));
+            let archive = archive(root.path());
+            let path = wal.join(name);
+            fs::write(&path, archived).expect("a segment");
+            push(&archive, &path, &options).asked.expect("archived");
+            fs::write(&path, offered).expect("a segment");
+            match push(&archive, &path, &options).asked {
+                Ok(pushed) => assert!(is_same && pushed.was_there, "{at}, {name}: {pushed:?}"),
+                Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. }) => {
+                    assert!(!is_same, "{at}, {name}");
+                }
+                Err(error) => panic!("{at}, {name}: {error:?}"),
+            }
+            expect_all(&archive, &[(name.to_owned(), archived.clone())], "what was archived first");
+        }
+    }
+}
+
+/// The server removes a file once it is acknowledged: what is archived of it has to be whole then.
+#[test]
+fn a_file_whose_object_is_damaged_is_not_acknowledged() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut files = complete();
+    files.push(("00000002.history".to_owned(), b"1\t0/3000000\tx\n".to_vec()));
+    let archive = archive_of(root.path(), &files);
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let fast = VerifyOptions { fast: true, ..VerifyOptions::default() };
+    for (name, _) in &files {
+        let key = ArchivedFile::parse(name).expect("a name").key();
+        let object = root.path().join("archive").join(key);
+        let good = fs::read(&object).expect("an object");
+        let push_again = || push(&archive.afresh(), &root.path().join("pg_wal").join(name), &options).asked;
+        for at in (0..good.len()).step_by(good.len() / 50) {
+            let mut bad = good.clone();
+            bad[at] ^= 4;
+            fs::write(&object, &bad).expect("an object");
+            let error = push_again().expect_err("nothing is acknowledged");
+            assert_eq!(error.cause(), "damaged_object", "{name}, byte {at}: {error:?}");
+            let verified = verify(&archive, fast, &|_, _| {}).expect("a list");
+            assert_eq!(verified.damaged.len(), 1, "{name}, byte {at}: {verified:?}");
+        }
+        fs::write(&object, &good).expect("an object");
+        assert!(push_again().expect("archived").was_there, "{name}");
+    }
 }
 
 #[test]

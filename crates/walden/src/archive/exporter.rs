@@ -3,13 +3,14 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::status::Holdings;
+use walden_source::error_text;
 
 use super::activity::ActivityReader;
 use super::metrics;
@@ -65,13 +66,26 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
         section,
         refresh: Duration::from_secs(args.refresh),
         holdings: Mutex::new(None),
+        state: Mutex::new(State::default()),
+        changed: Condvar::new(),
     };
     let listener =
         TcpListener::bind(args.listen).with_context(|| format!("cannot listen on {}", args.listen))?;
     output::tell(&format!("serving http://{}/metrics", listener.local_addr()?));
-    http::serve(&listener, &|| exporter.metrics());
+    std::thread::scope(|scope| {
+        scope.spawn(|| exporter.keep_reading());
+        http::serve(&listener, &|| exporter.metrics());
+    });
     Ok(ExitCode::SUCCESS)
 }
+
+/// A scrape is answered within this time, which is less than scrapers wait, with what was known before if it has to be.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// An object store that has not answered a small request by then is down.
+const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// An archive that is still being read after so long does not answer, as that on a network file system whose server is gone. The
+/// largest ones are listed within some minutes.
+const MAX_READING: Duration = Duration::from_secs(300);
 
 struct Exporter {
     place: Place,
@@ -82,19 +96,81 @@ struct Exporter {
     refresh: Duration,
     /// What the archive held, and when that was.
     holdings: Mutex<Option<(Instant, Result<Holdings, String>)>>,
+    state: Mutex<State>,
+    /// A report was asked for, or made.
+    changed: Condvar,
+}
+
+/// The reports that scrapes ask for, and that a thread of its own makes one after the other.
+#[derive(Default)]
+struct State {
+    /// How many were asked for.
+    asked: u64,
+    /// How many of these had been asked for when the last one was begun.
+    answered: u64,
+    /// Since when one is being made.
+    since: Option<Instant>,
+    last: Option<Report>,
 }
 
 impl Exporter {
     fn metrics(&self) -> String {
+        let mut state = self.state();
+        state.asked += 1;
+        let asked = state.asked;
+        self.changed.notify_all();
+        let waited = self.changed.wait_timeout_while(state, ANSWER_WITHIN, |state| state.answered < asked);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (is_current, since, last) = (state.answered >= asked, state.since, state.last.clone());
+        drop(state);
+        let is_late = since.is_some_and(|since| since.elapsed() > MAX_READING);
+        let report = match last {
+            Some(report) if is_current || (report.holdings.is_some() && !is_late) => report,
+            last => self.report_without_archive(last),
+        };
+        metrics::render(&report)
+    }
+
+    /// Makes a report whenever one is asked for.
+    fn keep_reading(&self) {
+        let mut state = self.state();
+        loop {
+            let asked_for = self.changed.wait_while(state, |state| state.asked == state.answered);
+            state = asked_for.unwrap_or_else(PoisonError::into_inner);
+            let asked = state.asked;
+            state.since = Some(Instant::now());
+            drop(state);
+            let report = self.report();
+            state = self.state();
+            state.since = None;
+            state.answered = asked;
+            state.last = Some(report);
+            self.changed.notify_all();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self) -> Report {
         // Opened each time: what an archive that was read once says of itself is remembered, and this one may be gone since.
-        let opened = self.place.open().map_err(|error| format!("{error:#}"));
+        let opened = self.place.open_to_answer_within(STORE_ANSWERS_WITHIN);
+        let opened = opened.map_err(|error| format!("{error:#}"));
         let archive = opened.as_ref().map(|(archive, _)| archive);
         let holdings = archive.map_err(Clone::clone).and_then(|archive| self.holdings(archive));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let archive = archive.ok();
-        let report =
-            Report::new(archive, holdings, &self.queue, &self.receiving, log.as_mut(), &self.section);
-        metrics::render(&report)
+        Report::new(archive.ok(), holdings, &self.queue, &self.receiving, log.as_mut(), &self.section)
+    }
+
+    /// What is known without the archive: the queue as it is, if it is in a folder, and what the log said.
+    fn report_without_archive(&self, last: Option<Report>) -> Report {
+        // A server may not answer either.
+        let queue = QueueOptions { dsn: None, ..self.queue.clone() };
+        let error = Err("the archive does not answer".to_owned());
+        let report = Report::new(None, error, &queue, &self.receiving, None, &self.section);
+        let (lag, activity) = last.map(|last| (last.lag, last.activity)).unwrap_or_default();
+        Report { lag: report.lag.or(lag), activity, ..report }
     }
 
     fn holdings(&self, archive: &Archive) -> Result<Holdings, String> {
@@ -102,10 +178,17 @@ impl Exporter {
         match &*last {
             Some((at, found)) if at.elapsed() < self.refresh => found.clone(),
             _ => {
-                let found = holdings(archive, &self.queue, &self.receiving);
+                let found = self.list(archive);
                 *last = Some((Instant::now(), found.clone()));
                 found
             }
         }
+    }
+
+    /// Lists the archive, which may take longer than a store takes to answer, once it has answered.
+    fn list(&self, archive: &Archive) -> Result<Holdings, String> {
+        archive.expect_archive().map_err(|error| error_text(&error))?;
+        let (archive, _) = self.place.open().map_err(|error| format!("{error:#}"))?;
+        holdings(&archive, &self.queue, &self.receiving)
     }
 }

@@ -163,11 +163,19 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
 
 /// What the archive does not have, of the log that was received last.
 fn from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -> Result<()> {
-    let is_missing = matches!(error.downcast_ref::<GetError>(), Some(GetError::NotThere { .. }));
+    // A history may lie there alone.
+    let is_missing = matches!(
+        error.downcast_ref::<GetError>(),
+        Some(GetError::NotThere { .. } | GetError::NoHistory { .. })
+    );
     let (Some(spool), Some(file)) = (&args.spool, ArchivedFile::parse(name).filter(|_| is_missing)) else {
         return Err(error);
     };
-    match walden_receive::spool::hand_over(spool, file, target) {
+    let archived = || {
+        let (archive, _) = args.place.open().map_err(std::io::Error::other)?;
+        archive.histories().map_err(std::io::Error::other)
+    };
+    match walden_receive::spool::hand_over(spool, file, target, archived) {
         Ok(true) => Ok(()),
         Ok(false) => Err(error),
         Err(source) => {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use walden_archive::gaps::Gap;
+use walden_archive::gaps::{Gap, HISTORY_HINT};
 use walden_archive::list::{self, ListOptions, Listing, TimelineListing};
 use walden_archive::object::Finding;
 use walden_format::lsn::SegmentName;
@@ -22,8 +22,8 @@ Examples:
   walden archive list --repo /backup/main
   walden archive list --format json | jq '.timelines[].gaps'
 
-Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or an \
-object that was looked into is damaged; 3 the archive could not be read.";
+Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or the \
+history of a timeline is, or an object that was looked into is damaged; 3 the archive could not be read.";
 
 /// List timelines, gaps, sizes, and the moments that can be restored to
 #[derive(Args, Debug)]
@@ -47,7 +47,8 @@ pub fn run(args: &ListArgs) -> Result<ExitCode> {
     let listing = list::list(&archive, ListOptions { all_summaries: args.all })?;
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
     terminal::show(args.format, || &listing, || table(&listing))?;
-    Ok(if has_gaps || !listing.unreadable.is_empty() { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+    let is_good = !has_gaps && listing.missing_histories.is_empty() && listing.unreadable.is_empty();
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 fn table(listing: &Listing) -> String {
@@ -69,6 +70,15 @@ fn table(listing: &Listing) -> String {
             text,
             "Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them."
         );
+    }
+    for history in &listing.missing_histories {
+        let _ = writeln!(text, "{}", missing_history_line(history));
+    }
+    if !listing.missing_histories.is_empty() {
+        let _ = writeln!(text, "  HINT: {HISTORY_HINT}");
+    }
+    for one in &listing.diverging {
+        let _ = writeln!(text, "NOTE: {one}");
     }
     if !listing.backups.is_empty() {
         let _ = writeln!(text, "Base backups: {}", listing.backups.join(", "));
@@ -101,6 +111,11 @@ fn table(listing: &Listing) -> String {
         );
     }
     text
+}
+
+/// A timeline history that is missing, as `list` and `verify` print it.
+pub fn missing_history_line(history: &str) -> String {
+    format!("MISSING: {history}, the history of an archived timeline")
 }
 
 /// The timeline that another one descends from, if it is listed too.
@@ -230,7 +245,7 @@ fn time_text(micros: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use walden_archive::list::RestorableRange;
+    use walden_archive::list::{Diverging, RestorableRange};
 
     use super::*;
 
@@ -311,6 +326,8 @@ mod tests {
                     vec![range("000000040000000000000002", "000000040000000000000003", (60, 60), None)],
                 ),
             ],
+            missing_histories: vec!["00000003.history".to_owned()],
+            diverging: vec![Diverging { timeline: 1, left_by: 2, left_at: "0/7000000".to_owned() }],
             backups: ["000000010000000000000001.00000028", "000000010000000000000006.00000028"]
                 .map(|name| format!("{name}.backup"))
                 .to_vec(),
@@ -340,6 +357,9 @@ Timeline 1
      (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 
 Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them.
+MISSING: 00000003.history, the history of an archived timeline
+  HINT: walden archive check --against DSN --repair fetches it from a server of the cluster, and walden archive push archives a copy; without it, recovery that starts on an earlier timeline takes the timeline for one that does not exist
+NOTE: timeline 1 goes on behind 0/7000000, where timeline 2 left it, with commits later than the first one of timeline 2: two servers have written at the same time
 Base backups: 000000010000000000000001.00000028.backup, 000000010000000000000006.00000028.backup
 000000010000000000000006.00000028.backup is no base backup for timeline 4, which left its timeline before, at 0/2000000
 ";

@@ -6,13 +6,16 @@ use std::time::SystemTime;
 use anyhow::Context;
 use serde::Serialize;
 use walden_archive::Archive;
+use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::{self, Holdings, Lag};
+use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_receive::spool::complete_segments;
 use walden_receive::status::Status;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
@@ -29,6 +32,8 @@ const BACKLOG_SECONDS: u64 = 900;
 pub struct Report {
     /// What is wrong.
     pub problems: Vec<String>,
+    /// What is not wrong by itself, and that the user should know.
+    pub notes: Vec<String>,
     /// What the archive holds; nothing if it cannot be read.
     pub holdings: Option<Holdings>,
     /// What of the server's queue is not archived; nothing if no server was named or it does not answer.
@@ -56,9 +61,22 @@ impl Report {
     ) -> Report {
         let mut problems = Vec::new();
         let mut keep = |error: anyhow::Error| problems.push(format!("{error:#}"));
+        // One that has not answered once is not asked again, for each request can take a minute.
+        let archive = archive.filter(|_| holdings.is_ok());
         let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();
-        let queue = queue.read().map_err(&mut keep).ok().flatten();
-        let lag = queue.map(|queue| {
+        let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
+        let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
+        let files = queue.read().map_err(&mut keep).ok().flatten();
+        if files.is_some() {
+            match look_at_server(queue, holdings.as_ref()) {
+                Ok(found) => {
+                    found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
+                    notes.extend(found.notes);
+                }
+                Err(error) => keep(error),
+            }
+        }
+        let lag = files.map(|queue| {
             let now = SystemTime::now();
             // Of an archive that does not answer, nothing is known to be archived.
             let lag = archive.and_then(|archive| status::lag(archive, &queue, now).ok());
@@ -74,8 +92,16 @@ impl Report {
         let receiving = receiving.read().map_err(&mut keep).ok().flatten();
         let backlog_limit = section.backlog_warning.unwrap_or(BACKLOG) as u64;
         let backlog_limit_seconds = section.backlog_warning_seconds.unwrap_or(BACKLOG_SECONDS);
-        let mut report =
-            Report { problems, holdings, lag, backlog_limit, backlog_limit_seconds, activity, receiving };
+        let mut report = Report {
+            problems,
+            notes,
+            holdings,
+            lag,
+            backlog_limit,
+            backlog_limit_seconds,
+            activity,
+            receiving,
+        };
         report.add_problems(is_received);
         report
     }
@@ -97,6 +123,10 @@ impl Report {
                     "{} segments are missing: see walden archive list",
                     holdings.missing_segments
                 ));
+            }
+            if !holdings.missing_histories.is_empty() {
+                let histories = holdings.missing_histories.join(", ");
+                found.push(format!("missing: {histories}; {HISTORY_HINT}"));
             }
             if let Some(first) = holdings.unreadable.first() {
                 let others = match holdings.unreadable.len() - 1 {
@@ -147,13 +177,79 @@ impl Report {
                 "{files} files wait to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
             ));
         }
-        is_late(lag.seconds).then(|| {
-            let (waited, limit) =
-                (units::seconds(lag.seconds), units::seconds(self.backlog_limit_seconds as f64));
-            format!("{} files wait to be archived, the oldest for {waited}, longer than {limit}", lag.files)
+        let limit = units::seconds(self.backlog_limit_seconds as f64);
+        if is_late(lag.seconds) {
+            let (files, waited) = (lag.files, units::seconds(lag.seconds));
+            return Some(format!(
+                "{files} files wait to be archived, the oldest for {waited}, longer than {limit}"
+            ));
+        }
+        // A file of the same name may have come from another server, or from another cluster.
+        is_late(lag.ready_seconds).then(|| {
+            let (ready, waited) = (lag.ready_files, units::seconds(lag.ready_seconds));
+            format!(
+                "{ready} files are marked as ready, the oldest for {waited}, longer than {limit}, although the archive has a file of its \
+                 name: its push is refused, or does not run"
+            )
         })
     }
 }
+
+/// What a server says of itself.
+#[derive(Default)]
+struct ServerLook {
+    problems: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails.
+fn look_at_server(queue: &QueueOptions, holdings: Option<&Holdings>) -> anyhow::Result<ServerLook> {
+    let mut found = ServerLook::default();
+    let own = match (&queue.dsn, &queue.pgdata) {
+        (Some(dsn), _) => {
+            let mut client = walden_source::connection::connect(dsn)?;
+            let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
+            if row.try_get::<_, bool>(1)? {
+                let (file, failures): (String, i64) = (row.try_get(2)?, row.try_get(3)?);
+                found.problems.push(format!(
+                    "the server's last attempt to archive failed, with {}, after {failures} failures in all: see its log",
+                    harmless(&file)
+                ));
+            }
+            let own: Option<i32> = row.try_get(4)?;
+            let last = holdings.and_then(|holdings| holdings.last_segment.as_deref());
+            if let Some((own, newest)) = own.zip(last.and_then(SegmentName::parse).map(|last| last.timeline))
+                && own.cast_unsigned() < newest
+            {
+                found.notes.push(format!(
+                    "the server writes timeline {own}, and the archive has timeline {newest}: another server was promoted"
+                ));
+            }
+            // SQL has no unsigned numbers.
+            Some(row.try_get::<_, i64>(0)?.cast_unsigned())
+        }
+        (None, Some(data)) => ControlFile::of_data_directory(data).map(|control| control.system_identifier),
+        (None, None) => None,
+    };
+    let whose = holdings.and_then(|holdings| holdings.system_identifier.as_deref());
+    if let (Some(own), Some(whose)) = (own.map(|own| own.to_string()), whose)
+        && own != whose
+    {
+        found.problems.push(format!(
+            "the server is of cluster {own}, and the archive of cluster {whose}, so it gets nothing from the server: give each cluster an \
+             archive of its own; after pg_upgrade a cluster is a new one"
+        ));
+    }
+    Ok(found)
+}
+
+/// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, and the timeline of a primary.
+const SERVER: &str = "
+SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
+       coalesce(last_failed_wal, ''), failed_count,
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
+FROM pg_control_system(), pg_stat_archiver";
 
 /// What failed and is not over.
 fn failure_problem(activity: &Activity) -> Option<String> {

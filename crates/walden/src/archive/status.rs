@@ -26,8 +26,9 @@ Examples:
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
 Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
-that is not archived; segments are missing; an object is damaged; a file failed to be archived and was not archived since; or verify \
-found damage; 3 the archive could not be read, or there is none.";
+that is not archived; the server is another cluster's than the archive, or its archiver fails (--dsn); segments or the history of a \
+timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
+could not be read, or there is none.";
 
 /// Say in one line how archiving is doing, with metrics for Prometheus
 #[derive(Args, Debug)]
@@ -87,6 +88,9 @@ fn line(report: &Report) -> String {
             };
             parts.push(format!("{files} files wait{ready} ({bytes}, the oldest for {seconds})"));
         }
+        Some(lag) if lag.ready_files > 0 => {
+            parts.push(format!("nothing waits, {} files are not marked as done yet", lag.ready_files));
+        }
         Some(_) => parts.push("nothing waits".to_owned()),
         None => {}
     }
@@ -101,6 +105,7 @@ fn line(report: &Report) -> String {
             parts.push(format!("{}/s in the last hour", units::bytes(activity.bytes_per_second as u64)));
         }
     }
+    parts.extend(report.notes.iter().map(|note| format!("note: {note}")));
     let all = parts.join("; ");
     match report.problems.as_slice() {
         [] => format!("OK: {all}\n"),

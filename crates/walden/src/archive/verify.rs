@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::base::{self, BackupStart};
+use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::replay::{self, Replayed};
 use walden_archive::verified;
 use walden_archive::verify::{self, Verified, VerifyOptions};
@@ -30,8 +31,8 @@ Examples:
   walden archive verify --replay --base /backups/monday
       also replay the log from a base backup, and compare each full-page image with the replayed page
 
-Exit status: 0 everything is as it was archived and nothing is missing; 1 something is damaged or missing; 3 the archive could not be \
-listed.";
+Exit status: 0 everything is as it was archived and nothing is missing; 1 something is damaged or missing, be it the \
+history of a timeline; 3 the archive could not be listed.";
 
 /// Check that everything is as it was archived, and that nothing is missing
 #[derive(Args, Debug)]
@@ -147,6 +148,12 @@ fn table(verified: &Verified) -> String {
     }
     for gap in &verified.gaps {
         let _ = writeln!(text, "{}", super::gaps::line(gap));
+    }
+    for history in &verified.missing_histories {
+        let _ = writeln!(text, "{}", super::list::missing_history_line(history));
+    }
+    if !verified.missing_histories.is_empty() {
+        let _ = writeln!(text, "  HINT: {HISTORY_HINT}");
     }
     for finding in &verified.warnings {
         let _ = writeln!(text, "warning: {}: {}", finding.object, finding.problem);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ walden_testing::tests! {
     a_server_that_archives_elsewhere_is_found,
     a_failure_to_push_what_is_archived_is_over,
     the_exporter_serves_metrics_and_nothing_else,
+    the_exporter_answers_while_the_store_does_not,
     every_bad_input_is_refused,
 }
 
@@ -221,6 +222,22 @@ fn gaps_are_acknowledged_in_writing() {
     let new: Vec<_> = gaps.iter().filter(|gap| gap["acknowledged"].is_null()).collect();
     assert_eq!((gaps.len(), new.len()), (3, 1), "{listing:#}");
     assert_eq!((&new[0]["first"], &new[0]["last"]), (&Value::from(name(0x1F)), &Value::from(name(0x20))));
+    // The history of a timeline between is missing: nobody can do without it.
+    assert_eq!(acknowledge(0x1F, 0x20).code, 0);
+    assert_eq!(list(&repo).0, 0);
+    push("00000004.history", b"1\t0/2100028\tpromoted\n3\t0/2300028\tpromoted\n");
+    fs::remove_file(repo.join("history/00000003.history.wlz")).unwrap();
+    let (code, listing) = list(&repo);
+    assert_eq!(
+        (code, &listing["missing_histories"][0]),
+        (1, &Value::from("00000003.history")),
+        "{listing:#}"
+    );
+    for command in ["list", "verify", "status", "check"] {
+        let run = walden(&["archive", command, "--repo", text(&repo)]);
+        assert!(run.code == 1 && run.stdout.contains("00000003.history"), "{run:?}");
+        assert!(run.stdout.contains("check --against DSN --repair"), "{run:?}");
+    }
 }
 
 /// A server's data directory with two segments that are ready, and a configuration that names a log.
@@ -474,6 +491,21 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
         push_all();
         assert_eq!(archiver().0, "ok");
     }
+    // Of an archive that is another cluster's, status says so.
+    let other = cluster.dir().join("other");
+    make_archive(&other);
+    let (name, content) = golden("18.6").pop_first().unwrap();
+    let pushed =
+        walden(&["archive", "push", "--repo", text(&other), text(&write(cluster.dir(), &name, &content))]);
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    let data = cluster.data_dir();
+    for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&data)]] {
+        for (repo, code) in [(&repo, 0), (&other, 1)] {
+            let run = walden(&[&["archive", "status", "--repo", text(repo)][..], &server[..]].concat());
+            let is_other = run.stdout.contains("give each cluster an archive of its own");
+            assert_eq!((run.code, is_other), (code, code == 1), "{run:?}");
+        }
+    }
     Ok(())
 }
 
@@ -562,11 +594,39 @@ fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
     let (code, report, metrics) = site.status();
     assert!(code == 1 && report["problems"][0].as_str().unwrap().contains("longer than"), "{report:#}");
     assert!(metrics["walden_archive_lag_seconds"] > metrics["walden_archive_backlog_limit_seconds"]);
-    // It is over when that file is archived.
+    // It is over when that file is archived and marked as done: a server that does not mark it gets past nothing.
     write(&site.data(), &format!("pg_wal/{first}"), good);
     assert_eq!(site.push(first).code, 0);
+    let (code, report, _) = site.status();
+    let problem = report["problems"][0].as_str().unwrap();
+    assert!(code == 1 && problem.contains("although the archive has a file of its name"), "{report:#}");
+    fs::remove_file(site.data().join(format!("pg_wal/archive_status/{first}.ready"))).unwrap();
     let (code, report, metrics) = site.status();
     assert_eq!((code, metrics["walden_archive_failing_files"]), (0, 0.0), "{report:#}");
+}
+
+/// Prometheus gives a scrape up after ten seconds, and its requests to a store are repeated for longer.
+fn the_exporter_answers_while_the_store_does_not() {
+    if !cfg!(feature = "s3") {
+        return;
+    }
+    let site = Site::new("");
+    // Nobody listens there any more.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let configuration = format!(
+        "[archive]\nrepo = \"s3://bucket/main\"\n[archive.store]\nendpoint = \"http://127.0.0.1:{port}\"\n\
+         access_key_id = \"somebody\"\nsecret_access_key = \"secret\"\nregion = \"us-east-1\"\n"
+    );
+    fs::write(site.configuration(), configuration).unwrap();
+    let exporter = Exporter::start(&site);
+    for _ in 0..4 {
+        let began = Instant::now();
+        let (status, body) = exporter.ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert_eq!(status, "HTTP/1.1 200 OK");
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        let (metrics, count) = (parse(&body), site.segments.len() as f64);
+        assert_eq!((metrics["walden_archive_up"], metrics["walden_archive_ready_files"]), (0.0, count));
+    }
 }
 
 /// Stopped in the end.

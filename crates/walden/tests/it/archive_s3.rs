@@ -195,7 +195,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
     // Other content under the same name.
     let path = client.path(&format!("pg_wal/{}", names[0]));
     let mut other = fs::read(&path).unwrap();
-    *other.last_mut().unwrap() ^= 1;
+    other[60] ^= 1;
     fs::write(&path, other).unwrap();
     let refused = client.command(&["push", "--accept-damaged", "--look-ahead", "0", text(&path)]);
     assert!(
@@ -241,7 +241,7 @@ fn two_pushes_at_once_store_one_object() -> Outcome {
             let folder = client.path(&format!("server-{number}"));
             fs::create_dir(&folder).unwrap();
             let mut content = original.clone();
-            *content.last_mut().unwrap() ^= number;
+            content[60] ^= number;
             fs::write(folder.join(other), content).unwrap();
             folder.join(other)
         })
@@ -272,7 +272,7 @@ fn a_store_without_conditional_requests_is_asked_first_and_warned_of() -> Outcom
     assert_eq!(client.push(name).code, 0);
     let path = client.path(&format!("pg_wal/{name}"));
     let mut other = fs::read(&path).unwrap();
-    *other.last_mut().unwrap() ^= 1;
+    other[60] ^= 1;
     fs::write(&path, other).unwrap();
     let refused = client.command(&["push", "--accept-damaged", text(&path)]);
     assert_eq!(refused.code, 1, "{refused:?}");

@@ -8,6 +8,8 @@ use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
+use walden_archive::gaps::{self, HISTORY_HINT};
+use walden_archive::name::ArchivedFile;
 use walden_archive::probe::{self, Probe};
 use walden_source::error_text;
 
@@ -54,6 +56,7 @@ pub fn look(archive: &Archive, section: &ArchiveSection) -> (Vec<Check>, Option<
             return (checks, None);
         }
     };
+    checks.extend(identity.as_ref().map(|_| look_at_histories(archive)));
     checks.push(probe_store(archive));
     if let Some(warning) = archive.store().warning() {
         checks.push(Check::warn(
@@ -64,6 +67,21 @@ pub fn look(archive: &Archive, section: &ArchiveSection) -> (Vec<Check>, Option<
     }
     checks.extend(look_at_keys(archive, section));
     (checks, identity)
+}
+
+/// Whether recovery finds the way from each timeline to the next.
+fn look_at_histories(archive: &Archive) -> Check {
+    const NAME: &str = "timelines";
+    match gaps::timelines_without_history(archive) {
+        Ok(missing) if missing.is_empty() => Check::ok(NAME, "no history of an archived timeline is missing"),
+        Ok(missing) => {
+            let names: Vec<String> =
+                missing.into_iter().map(|timeline| ArchivedFile::History(timeline).to_string()).collect();
+            let found = format!("missing: {}, the history of an archived timeline", names.join(", "));
+            Check::fail(NAME, found, Some(HISTORY_HINT.to_owned()))
+        }
+        Err(error) => Check::error(NAME, &error.into()),
+    }
 }
 
 fn probe_store(archive: &Archive) -> Check {

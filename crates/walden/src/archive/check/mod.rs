@@ -14,6 +14,7 @@ use walden_archive::Archive;
 use walden_archive::archive::Identity;
 
 use super::against;
+use super::push::BACKLOG;
 use crate::FOUND;
 use crate::place::Place;
 use crate::terminal::{self, Format};
@@ -143,13 +144,14 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         checks.extend(found);
         identity = known;
     }
+    let backlog = archive.as_ref().and_then(|(_, section)| section.backlog_warning).unwrap_or(BACKLOG);
     if let Some(data) = server::data_directory(args.data.as_deref()) {
-        checks.extend(server::look_at_data(&data, identity.as_ref()));
+        checks.extend(server::look_at_data(&data, identity.as_ref(), backlog));
     }
     if let Some(dsn) = &args.dsn {
         let archive = archive.as_ref().map(|(archive, _)| archive);
         let wait = args.switch.then(|| std::time::Duration::from_secs(args.wait));
-        checks.extend(server::look_at_server(dsn, archive, identity.as_ref(), wait));
+        checks.extend(server::look_at_server(dsn, backlog, archive, identity.as_ref(), wait));
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let (failed, warnings) = (count(Status::Fail), count(Status::Warn));
@@ -160,7 +162,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 
 /// What a server's settings and statistics are, for people.
 pub fn describe_server(dsn: &str, archive: &Archive) -> String {
-    lines(&server::look_at_server(dsn, Some(archive), archive.identity().ok(), None))
+    lines(&server::look_at_server(dsn, BACKLOG, Some(archive), archive.identity().ok(), None))
 }
 
 fn table(report: &Report, has_server: bool) -> String {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use postgres::{Client, Row};
 use walden_archive::Archive;
 use walden_archive::archive::Identity;
+use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::ready_files;
 use walden_source::datadir::ControlFile;
@@ -15,8 +16,6 @@ use walden_source::datadir::ControlFile;
 use super::Check;
 use crate::archive::serve::SOCKET;
 
-/// More files than this should not wait.
-const BACKLOG: usize = 100;
 /// Clocks further apart than this make moments of recovery ambiguous.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 
@@ -28,8 +27,8 @@ pub fn data_directory(named: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Whose data directory it is, and what waits in it.
-pub fn look_at_data(data: &Path, identity: Option<&Identity>) -> Vec<Check> {
+/// Whose data directory it is, and what waits in it, of which there should be no more than `most` files.
+pub fn look_at_data(data: &Path, identity: Option<&Identity>, most: usize) -> Vec<Check> {
     let path = data.join("global/pg_control");
     let control =
         std::fs::read(&path).with_context(|| format!("cannot read {}", path.display())).and_then(|bytes| {
@@ -40,7 +39,7 @@ pub fn look_at_data(data: &Path, identity: Option<&Identity>) -> Vec<Check> {
         Err(error) => Check::error("data directory", &error),
     };
     let waiting = match ready_files(&data.join("pg_wal")) {
-        Ok(ready) => backlog(ready.len()),
+        Ok(ready) => backlog(ready.len(), most),
         Err(error) => Check::error(
             "backlog",
             &anyhow::Error::new(error)
@@ -66,20 +65,21 @@ fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> 
     }
 }
 
-fn backlog(files: usize) -> Check {
-    match files {
-        0..=BACKLOG => Check::ok("backlog", format!("{files} files wait to be archived")),
-        _ => Check::fail(
+fn backlog(files: usize, most: usize) -> Check {
+    match files <= most {
+        true => Check::ok("backlog", format!("{files} files wait to be archived")),
+        false => Check::fail(
             "backlog",
             format!("{files} files wait to be archived, and pg_wal grows until they are"),
-            Some("see the server's log for why archive_command fails or is slow".to_owned()),
+            Some("see the server's log for why archiving fails or is slow".to_owned()),
         ),
     }
 }
 
-/// What the server says; with `wait`, whether its WAL arrives.
+/// What the server says, of whose files at most `most` should wait; with `wait`, whether its WAL arrives.
 pub fn look_at_server(
     dsn: &str,
+    most: usize,
     archive: Option<&Archive>,
     identity: Option<&Identity>,
     wait: Option<Duration>,
@@ -95,6 +95,9 @@ pub fn look_at_server(
         is_good
     };
     add("server", system(&mut client, identity));
+    if let Some(archive) = archive.filter(|_| identity.is_some()) {
+        add("timeline", timeline(&mut client, archive));
+    }
     add("clock", clock(&mut client));
     let has_library = setting(&mut client, "archive_library").is_ok_and(|value| !value.is_empty());
     // The one of the two that the server does not use.
@@ -108,7 +111,7 @@ pub fn look_at_server(
     // Whether the next file arrives is waited for: it says more than whether the last one has.
     let arrived_in = archive.filter(|_| wait.is_none() && identity.is_some());
     add("archiver", archiver(&mut client, arrived_in));
-    add("backlog", waiting(&mut client));
+    add("backlog", waiting(&mut client, most));
     if let (Some(wait), Some(archive)) = (wait, archive) {
         add("switch", switch(&mut client, archive, wait));
     }
@@ -123,6 +126,29 @@ fn system(client: &mut Client, identity: Option<&Identity>) -> Result<Check> {
     let row = query(client, "SELECT system_identifier FROM pg_control_system()")?;
     // SQL has no unsigned numbers.
     Ok(compare_system("server", row.get::<_, i64>(0).cast_unsigned(), identity))
+}
+
+/// Whether a primary writes the newest timeline that the archive has.
+fn timeline(client: &mut Client, archive: &Archive) -> Result<Check> {
+    const NAME: &str = "timeline";
+    let row = query(
+        client,
+        "SELECT CASE WHEN NOT pg_is_in_recovery()
+                     THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END",
+    )?;
+    let Some(own) = row.get::<_, Option<i32>>(0).map(i32::cast_unsigned) else {
+        return Ok(Check::ok(NAME, "a standby: it follows its primary's"));
+    };
+    Ok(match list::newest_segment(archive)?.map(|last| last.timeline) {
+        Some(newest) if own < newest => Check::warn(
+            NAME,
+            format!(
+                "the server writes timeline {own}, and the archive has timeline {newest}: another server was promoted"
+            ),
+            "find out which of the two is the primary, and stop the other: what it commits is lost at the next failover",
+        ),
+        _ => Check::ok(NAME, format!("the server writes timeline {own}")),
+    })
 }
 
 fn clock(client: &mut Client) -> Result<Check> {
@@ -272,9 +298,9 @@ fn archiver(client: &mut Client, arrived_in: Option<&Archive>) -> Result<Check> 
     })
 }
 
-fn waiting(client: &mut Client) -> Result<Check> {
+fn waiting(client: &mut Client, most: usize) -> Result<Check> {
     let row = query(client, "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'")?;
-    Ok(backlog(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default()))
+    Ok(backlog(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default(), most))
 }
 
 /// Switches to a new segment and waits for the one before.
