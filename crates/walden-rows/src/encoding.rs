@@ -73,6 +73,15 @@ static ENCODINGS: [Known; 35] = [
     known(34, "KOI8U", Form::Table(tables::KOI8_U)),
 ];
 
+/// Characters of the Encoding Standard, and those that PostgreSQL has in their places.
+const OTHERS: [(&str, char, char); 5] = [
+    ("EUC_JP", '\u{A6}', '\u{FFE4}'),
+    ("EUC_CN", '\u{B7}', '\u{30FB}'),
+    ("EUC_CN", '\u{2014}', '\u{2015}'),
+    ("KOI8U", '\u{45E}', '\u{255D}'),
+    ("KOI8U", '\u{40E}', '\u{256C}'),
+];
+
 impl Default for Encoding {
     fn default() -> Encoding {
         Encoding::UTF8
@@ -113,7 +122,14 @@ impl Encoding {
                 Some(chars.map(|(c, &byte)| if is_control(byte) { char::from(byte) } else { c }).collect())
             }
             Form::Table(table) => {
-                table.decode_without_bom_handling_and_without_replacement(bytes).map(String::from)
+                let text = table.decode_without_bom_handling_and_without_replacement(bytes)?;
+                // The standard gives bytes without a character in Windows's tables the control character of their number.
+                let is_none = |c: char| self.0.name.starts_with("WIN") && ('\u{80}'..'\u{A0}').contains(&c);
+                if text.contains(is_none) {
+                    return None;
+                }
+                let other = |c: char| OTHERS.iter().find(|other| (other.0, other.1) == (self.0.name, c));
+                Some(text.chars().map(|c| other(c).map_or(c, |other| other.2)).collect())
             }
             Form::Utf8 | Form::Ascii => None,
         }

@@ -372,7 +372,7 @@ fn survey(
         findings: Findings::default(),
         replay: Replay::new(store),
         layouts,
-        wanted: &options.table,
+        is_wanted: &|class| options.table.is(class, ""),
         catalogs: start.catalog_files().iter().map(|(oid, file)| (*file, *oid)).collect(),
         database: rough.database,
         encoding: rough.types.encoding,

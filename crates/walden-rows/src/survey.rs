@@ -11,11 +11,10 @@ use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_redo::{Observer, Replay, Touched};
 
-use crate::catalog::{Key, Layout, Row, read};
+use crate::catalog::{Class, Key, Layout, Row, read};
 use crate::change::Outcome;
 use crate::encoding::Encoding;
 use crate::heap::{self, Action, Bytes, TupleChange};
-use crate::select::Wanted;
 
 /// A change of a catalog's row.
 #[derive(Debug)]
@@ -60,8 +59,8 @@ pub(crate) struct Survey<'c> {
     pub findings: Findings,
     pub replay: Replay,
     pub layouts: &'c FxHashMap<u32, Layout>,
-    /// The tables that matter.
-    pub wanted: &'c Wanted,
+    /// Whether a relation has the name of a table that matters.
+    pub is_wanted: &'c (dyn Fn(&Class) -> bool + Sync),
     /// The catalogs' files.
     pub catalogs: FxHashMap<RelFileLocator, u32>,
     /// The database.
@@ -198,7 +197,7 @@ impl Survey<'_> {
         {
             self.findings.transient.insert(class.file);
         }
-        let gets_name = matches!(&new, Some(Row::Class(class)) if self.wanted.is(class, ""));
+        let gets_name = matches!(&new, Some(Row::Class(class)) if (self.is_wanted)(class));
         if !gets_name && matches!(key, Key::Class(oid) | Key::Attribute(oid, _) if self.others.contains(&oid))
         {
             return;

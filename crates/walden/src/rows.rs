@@ -181,9 +181,9 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let mut progress = Progress::bytes("reading", 2 * bytes);
     let changes = RowChanges::survey(run, &names, options, |bytes| progress.advance(bytes))?;
     let notes = changes.notes.clone();
-    let summary = match args.undo {
+    let (summary, is_written) = match args.undo {
         true => undo(args, changes, &mut progress)?,
-        false => write(args, changes, &mut progress)?,
+        false => (write(args, changes, &mut progress)?, true),
     };
     progress.finish();
     for note in notes.into_iter().chain(summary.counts.notes()) {
@@ -192,7 +192,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     if let Some(damage) = &summary.damage {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
     }
-    let is_complete = summary.counts.before_unknown == 0 && summary.counts.after_unknown == 0;
+    let is_complete = is_written && summary.counts.before_unknown == 0 && summary.counts.after_unknown == 0;
     Ok(match (summary.damage.is_some() || has_unreadable, is_complete) {
         (true, _) => ExitCode::from(DAMAGED),
         (false, true) => ExitCode::SUCCESS,
@@ -300,9 +300,11 @@ fn selection(args: &RowsArgs) -> String {
     text
 }
 
-fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<Summary> {
+/// Writes a script; gives back also whether it reverts all changes.
+fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
     let mut script = Script::new()?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
+    let is_whole = script.reverts_all_changes();
     script.finish(&selection(args), &summary)?;
-    Ok(summary)
+    Ok((summary, is_whole))
 }

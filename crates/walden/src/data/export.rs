@@ -38,7 +38,7 @@ Examples:
   duckdb -c \"SELECT table_name, sum(bytes) FROM '/data/wal/records/**/*.parquet' GROUP BY 1 ORDER BY 2 DESC\"
       ask them with another program
 
-Run again, it writes only files that are missing or whose segments have changed. Each file appears complete or not at all. None
+Run again, it writes only files that are missing or whose segments have changed. Each file appears complete or not at all. None \
 takes the place of one that holds more of the log, and files of another cluster in the folder are an error.
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is exported).";

@@ -83,6 +83,11 @@ impl Script {
         Ok(())
     }
 
+    /// Whether no change is left out for something of its row that is not known.
+    pub fn reverts_all_changes(&self) -> bool {
+        self.missing == 0
+    }
+
     /// Prints the script.
     pub fn finish(self, relation: &str, summary: &Summary) -> Result<()> {
         terminal::print_data(self.header(relation, summary).as_bytes())?;

@@ -402,7 +402,8 @@ fn plain_folders_and_a_servers_pg_wal_are_imported() {
     // What is damaged, misnamed or different is refused, each with its reason.
     let bad = folder.path().join("bad");
     let mut damaged = files[last].clone();
-    damaged[300_000] ^= 1;
+    // A byte of the first record: behind a switch, any bytes are the same log.
+    damaged[60] ^= 1;
     write(&bad, "a/0000000100000000000000F0.gz", b"\x1F\x8B\x08not gzip");
     write(&bad, &format!("b/{last}"), &damaged);
     write(&bad, "c/0000000100000000000000F2", &files[last]);

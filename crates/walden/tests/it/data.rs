@@ -454,7 +454,7 @@ fn damage_second_segment(folder: &Path) -> (PathBuf, Vec<u8>) {
     let path = files_of(folder).remove(1);
     let content = fs::read(&path).unwrap();
     let mut damaged = content.clone();
-    damaged[500_000..500_100].iter_mut().for_each(|byte| *byte ^= 0xFF);
+    damaged[60..160].iter_mut().for_each(|byte| *byte ^= 0xFF);
     fs::write(&path, damaged).unwrap();
     (path, content)
 }
