@@ -521,7 +521,7 @@ mod tests {
         assert!((found - 10.0).abs() < 0.5, "{found}");
     }
 
-    /// Segments 1 to 9, where recovery needs the last two; each was written a minute before the next one.
+    /// Segments 1 to 9, where recovery needs the last two; each was written 50 s before the next one.
     fn retention(settings: &[(&str, &str)], ready: &[&str], summarised: Option<Lsn>) -> Retention {
         let size = SegmentSize::DEFAULT;
         let at = |number: u64| Lsn(number * size.bytes());
@@ -531,7 +531,7 @@ mod tests {
         let files = (1..10).map(|number| WalFile {
             name: SegmentName::new(1, number, size).to_string(),
             bytes: size.bytes(),
-            modified: SystemTime::now().checked_sub(Duration::from_secs(60 * (10 - number))),
+            modified: SystemTime::now().checked_sub(Duration::from_secs(50 * (10 - number))),
         });
         let ready = ready.iter().map(|name| (*name).to_owned()).collect();
         Retention::new(&Listing { files: files.collect(), ready, summarised }, &situation)
