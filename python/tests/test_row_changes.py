@@ -75,7 +75,9 @@ def test_arguments_narrow_what_is_read(work: pathlib.Path) -> None:
     everything = rows()
     middle = everything[len(everything) // 2]
     assert rows(start=middle["lsn"]) == [row for row in everything if row["lsn"] >= middle["lsn"]]
-    assert rows(end=middle["lsn"]) == [row for row in everything if row["lsn"] < middle["lsn"]]
+    # Whose subtransaction one is, the log may say behind the end.
+    cut = [{name: row[name] for name in row if name != "top_xid"} for row in rows(end=middle["lsn"])]
+    assert cut == [{name: row[name] for name in row if name != "top_xid"} for row in everything if row["lsn"] < middle["lsn"]]
     of_transaction = [row for row in everything if middle["xid"] in (row["xid"], row["top_xid"])]
     assert rows(xid=middle["xid"]) == of_transaction
     assert rows(operations="update") == [row for row in everything if row["operation"] == "update"]
