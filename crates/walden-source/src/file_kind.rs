@@ -18,7 +18,7 @@ pub enum FileKind {
     BackupLabel,
     /// A pack of `walden compress --pack`, `*.wpk`.
     Pack,
-    /// The WAL of a base backup in tar format, `pg_wal.tar` or compressed.
+    /// The WAL of a base backup in tar format, `pg_wal.tar` or compressed, also as `pg_wal.tgz`.
     WalTar,
     /// The data directory of a base backup in tar format, `base.tar` or compressed; has the WAL if it was fetched.
     BaseTar,
@@ -42,8 +42,8 @@ impl FileKind {
                 None => FileKind::Other,
             };
         }
-        for (start, kind) in [("pg_wal.tar", FileKind::WalTar), ("base.tar", FileKind::BaseTar)] {
-            if file_name.strip_prefix(start).and_then(segment_suffix) == Some(false) {
+        for (start, kind) in [("pg_wal.", FileKind::WalTar), ("base.", FileKind::BaseTar)] {
+            if file_name.strip_prefix(start).and_then(tar_suffix) == Some(false) {
                 return kind;
             }
         }
@@ -78,6 +78,13 @@ fn segment_suffix(mut rest: &str) -> Option<bool> {
         rest = &tail[part.len()..];
     }
     Some(partial)
+}
+
+/// The same of the part of a tar file's name that begins with `tar`, or with an ending that stands for it and a compression.
+fn tar_suffix(rest: &str) -> Option<bool> {
+    const ENDINGS: &[&str] = &["tar", "tgz", "tbz2", "tbz", "txz", "tlz4", "tzst"];
+    let (ending, behind) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+    ENDINGS.contains(&ending).then(|| segment_suffix(behind))?
 }
 
 fn is_backup_label(rest: &str) -> bool {

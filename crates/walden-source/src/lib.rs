@@ -8,6 +8,7 @@ pub mod datadir;
 mod error_text;
 mod file_kind;
 pub mod follow;
+mod held;
 pub mod history;
 pub mod inventory;
 pub mod machine;

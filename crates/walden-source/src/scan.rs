@@ -140,6 +140,10 @@ impl Damage {
                 "everything before this place was read; copy the segment again, or name it with the suffix .partial if \
                  it was still being written"
             }
+            DamageKind::Io(ref error) if error.kind() == io::ErrorKind::NotFound => {
+                "everything before this place was read; the file has been removed or renamed since it was found, as a running server \
+                 does at the end of a checkpoint: try again, or read from a later segment"
+            }
             DamageKind::Io(_) => {
                 "everything before this place was read; check the file's permissions, its compression and the disk"
             }

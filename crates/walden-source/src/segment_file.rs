@@ -21,7 +21,7 @@ pub struct SegmentFile {
     pub compression: Compression,
     /// The number of the member that holds the segment, in a file of `walden compress` or in `store`.
     pub member: Option<u64>,
-    /// Where the segment is read from, if `path` is not a file but its place in a store, for messages.
+    /// Where the segment is read from, if not from a file that is opened by `path`, which is then for messages.
     pub store: Option<SharedStore>,
     /// Whether the segment is decoded as a difference from the one before it in the same pack.
     pub needs_previous: bool,

@@ -1,4 +1,4 @@
-//! Segments that lie elsewhere than in files: in an archive in an object store, for example.
+//! Segments that are not opened by the name of a file: in an archive in an object store, in a tar file, or held open.
 
 use std::fmt;
 use std::fs::File;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use rustix::process::{Resource, Rlimit};
 use walden_archive::Archive;
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
@@ -50,9 +51,15 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
     if is_inverted {
         crate::wrong_usage("--to is before --from: expected a range that ends where it starts or later");
     }
+    if sources.iter().any(|path| path.as_os_str() == "-" && !path.exists()) {
+        crate::wrong_usage(
+            "cannot read segments from standard input (-), as they are read more than once: write them to files first",
+        );
+    }
     let (archives, paths): (Vec<PathBuf>, Vec<PathBuf>) =
         sources.iter().cloned().partition(|path| is_archive(path));
     let archives = archives.iter().map(|place| open_archive(place)).collect::<Result<Vec<_>>>()?;
+    allow_open_files();
     let bound = |bound| match bound {
         Bound::Lsn(lsn) => source::Bound::Lsn(lsn),
         Bound::Time(seconds) => source::Bound::Time(seconds.saturating_mul(1_000_000)),
@@ -74,6 +81,17 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
     }
     tell_if_outside(&found.inventory, range);
     Ok(found.inventory)
+}
+
+/// Allows as many open files as the system grants, so that the segments of a server with a large `max_wal_size` can be held open.
+fn allow_open_files() {
+    const ENOUGH: u64 = 64 << 10;
+    let granted = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = granted.maximum.map_or(ENOUGH, |most| most.min(ENOUGH));
+    if granted.current.is_some_and(|current| current < wanted) {
+        // Without it, fewer are held.
+        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..granted });
+    }
 }
 
 /// The timeline of a data directory among the sources, or of the one that a `pg_wal` among them is in.

@@ -22,6 +22,7 @@ use self::search::{Candidate, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
 use crate::compressed::Member;
 pub use crate::file_kind::FileKind;
+use crate::held;
 use crate::open::{self, fill};
 use crate::segment_file::Key;
 pub use crate::segment_file::SegmentFile;
@@ -144,6 +145,9 @@ impl Inventory {
                 Ok(Look::Spare(spare)) => inventory.spares.push(spare),
                 Ok(Look::Members(members)) => inventory.add_members(candidate, &members, &mut segments)?,
                 Ok(Look::Tar(tar)) => inventory.add_tar(candidate, tar, &mut segments)?,
+                // A running server removes and renames files at any time.
+                Err(UnreadableReason::Io(error))
+                    if !candidate.explicit && error.kind() == io::ErrorKind::NotFound => {}
                 Err(reason) => {
                     let unreadable = Unreadable { path: candidate.path.clone(), reason };
                     if candidate.explicit {
@@ -160,6 +164,7 @@ impl Inventory {
             return Err(InventoryError::NoSegments { paths, inventory, first_unreadable });
         }
         inventory.sort(segments);
+        held::hold(inventory.runs.iter_mut().map(|run| &mut run.segments));
         Ok(inventory)
     }
 

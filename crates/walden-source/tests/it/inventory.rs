@@ -54,6 +54,17 @@ fn file_names_say_what_they_are() {
     ] {
         assert_eq!(FileKind::of(&format!("{name}{rest}")), kind, "{rest}");
     }
+    for (tar, kind) in [
+        ("pg_wal.tar", FileKind::WalTar),
+        ("pg_wal.tar.gz", FileKind::WalTar),
+        ("pg_wal.tgz", FileKind::WalTar),
+        ("base.tzst.age", FileKind::BaseTar),
+        ("pg_wal.tar.gz.old", FileKind::Other),
+        ("pg_wal.gz", FileKind::Other),
+        ("base.targz", FileKind::Other),
+    ] {
+        assert_eq!(FileKind::of(tar), kind, "{tar}");
+    }
     assert_eq!(FileKind::of("00000002.history"), FileKind::History);
     assert_eq!(FileKind::of("00000002.history.gz"), FileKind::History);
     for other in ["", "00000002.histories", "xlogtemp.123", "archive_status", "é0000001000000020000000AB"] {

@@ -427,6 +427,11 @@ fn a_pipe_is_not_waited_for() {
         explained.errors()[0].contains("a pipe or device, and segments are read more than once"),
         "{explained:?}"
     );
+    for command in ["explain", "whatif", "redo check"] {
+        let refused = run(&format!("{command} -"), &[]);
+        assert!(refused.code == 2, "{command}: {refused:?}");
+        assert!(refused.errors()[0].contains("from standard input (-)"), "{command}: {refused:?}");
+    }
     // Among segments, it is none.
     for (name, segment) in golden("18.6") {
         write(folder.path(), &name, &segment);
