@@ -234,7 +234,12 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
         ));
     }
     for (settings, prediction) in &forecast.predictions {
-        notes.extend(settings_caveats(forecast, settings, prediction));
+        for caveat in settings_caveats(forecast, settings, prediction) {
+            // Settings of a sweep have caveats in common.
+            if !notes.contains(&caveat) {
+                notes.push(caveat);
+            }
+        }
     }
     let mut note = |text: String| notes.push(text);
     if forecast.survey.evidence.backups > 0 {
@@ -306,6 +311,13 @@ fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Predi
                 "keys of deleted rows, catalog changes; whole rows of tables with REPLICA IDENTITY FULL only where the trace has \
                  their row in pg_class"
             }
+        ));
+    }
+    let needed = settings.needed_for_minimal();
+    if settings.wal_level != traced.wal_level && !needed.is_empty() {
+        note(format!(
+            "a server starts with wal_level=minimal only if it has {} as well",
+            needed.join(" and ")
         ));
     }
     match (traced.log_hints(), settings.log_hints()) {

@@ -57,6 +57,8 @@ pub struct Learned {
     pub checkpoints: Vec<Checkpoint>,
     /// When checkpoints by volume begin.
     pub request_lag: RequestLag,
+    /// Bytes by which the latest checkpoint requested by volume began later than that.
+    pub late_by: u64,
     /// For each checkpoint requested by volume while another one was in progress, in order: whether it was skipped. If the
     /// record of the one before is the last in the WAL, the server finds that nothing has happened since (`CreateCheckPoint`).
     pub skipped_requests: Vec<bool>,
@@ -128,10 +130,10 @@ pub fn learn(
     settings.segment_size = survey.segment_size;
     let known = Some(settings.checkpoint_settings());
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, known);
-    let request_lag = request_lag(&checkpoints, survey);
+    let (request_lag, late_by) = request_lag(&checkpoints, survey, &settings);
     let skipped_requests = skipped_requests(&checkpoints, &settings);
     let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);
-    Ok(Learned { settings, traced, checkpoints, request_lag, skipped_requests, unthrottled_micros })
+    Ok(Learned { settings, traced, checkpoints, request_lag, late_by, skipped_requests, unthrottled_micros })
 }
 
 /// Replaces what was learned of a setting by its value in `settings`, which was given.
@@ -422,30 +424,39 @@ fn roundest_segment_count(segments: u64, target_milli: u64) -> u64 {
 const WRITTEN_AFTER: u64 = 1 << 20;
 
 /// When checkpoints by volume begin, by the medians of those in the trace: of bytes behind the first commit, and, where one began
-/// before that, behind the end of the segment.
-fn request_lag(checkpoints: &[Checkpoint], survey: &Survey) -> RequestLag {
+/// before that, behind the end of the segment; and how much later than that the latest one began. Those that had to wait for the one
+/// before are not among them.
+fn request_lag(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings) -> (RequestLag, u64) {
     let size = survey.segment_size;
     let geometry = Geometry::with_default_pages(size);
+    let farthest = (size.bytes() / 4).max(2 * WRITTEN_AFTER);
     let (mut after_commit, mut after_end, mut longest) = (Vec::new(), Vec::new(), WRITTEN_AFTER);
-    for one in checkpoints.iter().filter(|one| one.cause == Cause::Volume) {
-        let (redo, offset) = (one.record.redo, size.offset_of(one.record.redo));
-        if offset >= size.bytes() / 4 {
+    let mut all = Vec::new();
+    for pair in checkpoints.windows(2) {
+        let [before, one] = pair else { continue };
+        let redo = one.record.redo;
+        let due = size.start_of(size.segment_of(before.record.redo) + settings.checkpoint_segments());
+        let late = redo.0.checked_sub(due.0).filter(|late| *late < farthest);
+        let Some(late) = late.filter(|_| one.cause == Cause::Volume && before.record.lsn < due) else {
             continue;
-        }
-        let from = survey.first_commits.partition_point(|commit| commit.0 <= redo.0 - offset);
+        };
+        all.push(late);
+        let from = survey.first_commits.partition_point(|commit| *commit <= due);
         match survey.first_commits.get(from).filter(|commit| **commit <= redo) {
             Some(commit) => {
                 let [commit, begin] = [*commit, redo].map(|lsn| geometry.usable_position(lsn));
                 after_commit.push(begin.saturating_sub(commit));
-                longest = longest.max(offset);
+                longest = longest.max(late);
             }
-            None => after_end.push(offset),
+            None => after_end.push(late),
         }
     }
-    RequestLag {
+    let lag = RequestLag {
         after_commit: median(&mut after_commit).unwrap_or(0),
         at_most: median(&mut after_end).unwrap_or(longest),
-    }
+    };
+    let usual = median(&mut all).unwrap_or(0);
+    (lag, all.last().map_or(0, |latest| latest - usual))
 }
 
 fn median(values: &mut [u64]) -> Option<u64> {

@@ -29,5 +29,5 @@ pub mod trace;
 
 pub use buckets::{Bucket, Buckets};
 pub use outcome::{Basis, Prediction};
-pub use predict::{ErrorParts, Forecast, OpenBase, PredictError, Question, ReadProgress, predict};
+pub use predict::{ErrorParts, Forecast, OpenBase, PredictError, Question, predict};
 pub use settings::{Effect, SettingError, Settings};

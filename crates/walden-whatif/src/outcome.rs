@@ -48,6 +48,9 @@ pub struct Prediction {
     pub phase_error: f64,
     /// Bytes by which it differs if checkpoints begin later; 0 if that was not predicted.
     pub delay_error: f64,
+    /// Bytes by which it differs if checkpoints behind their schedule take as long as on a busy server; 0 if that was not predicted.
+    /// If it is the mean of both, half of the difference.
+    pub race_error: f64,
     /// The checkpoints.
     pub checkpoints: Vec<SimulatedCheckpoint>,
     /// Checkpoints that were requested while another one was in progress: whether they take place is a race.
@@ -75,9 +78,10 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Replaces bytes and images by the mean of both. Checkpoints and their times stay; the redo distance becomes the longer
+    /// Replaces bytes and images by the mean of both, and the error by half of the difference. Checkpoints and their times stay; the redo distance becomes the longer
     /// one.
     pub fn mean_with(&mut self, other: &Prediction) {
+        self.race_error = self.bytes.abs_diff(other.bytes) as f64 / 2.0;
         self.buckets.mean_with(&other.buckets);
         for (one, other) in [
             (&mut self.images, other.images),
@@ -91,8 +95,6 @@ impl Prediction {
         self.bytes = self.buckets.total();
         self.shares.iter_mut().zip(other.shares).for_each(|(one, other)| *one = one.midpoint(other));
         self.sampling_error = self.sampling_error.max(other.sampling_error);
-        self.phase_error = self.phase_error.max(other.phase_error);
-        self.delay_error = self.delay_error.max(other.delay_error);
         if other.longest_redo > self.longest_redo {
             (self.longest_redo, self.longest_redo_work) = (other.longest_redo, other.longest_redo_work);
         }
@@ -120,6 +122,7 @@ mod tests {
         mean.mean_with(&prediction(1000, 2001, 90));
         assert_eq!(mean.buckets.get(Bucket::CheckpointImages), 3000);
         assert_eq!((mean.bytes, mean.buckets.total(), mean.longest_redo), (4000, 4000, 90));
+        assert_eq!(mean.race_error, 1000.0);
         let same = prediction(5, 6, 7);
         mean = same.clone();
         mean.mean_with(&same);

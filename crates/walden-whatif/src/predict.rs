@@ -138,7 +138,7 @@ impl Forecast {
         ErrorParts {
             estimates: ESTIMATE_ERROR * prediction.shares[Basis::Estimated as usize] as f64,
             self_check: self.unexplained() * bytes,
-            races: RACE_ERROR * raced,
+            races: (RACE_ERROR * raced).max(prediction.race_error),
             unshown: (prediction.unshown + prediction.hints_at_most) as f64,
             sampling: prediction.sampling_error,
             phase: prediction.phase_error,
@@ -188,7 +188,7 @@ pub struct ErrorParts {
     pub estimates: f64,
     /// What is wrong in the prediction for the trace's own settings.
     pub self_check: f64,
-    /// Checkpoints that are requested while another one is in progress.
+    /// Checkpoints that are requested while another one is in progress, or would be on a busy server.
     pub races: f64,
     /// What the trace does not show: images for hint bits, free space maps.
     pub unshown: f64,
@@ -216,26 +216,16 @@ pub fn relative(predicted: u64, measured: u64) -> f64 {
     if measured == 0 { 0.0 } else { (predicted as f64 - measured as f64) / measured as f64 }
 }
 
-/// ReadProgress of [`predict`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReadProgress {
-    /// Bytes read since the last call, of about twice the run's.
-    Read(u64),
-    /// Bytes to be read in addition to that.
-    MoreToRead(u64),
-}
-
-/// Predicts the WAL under each set of settings. Starts at most `question.threads` threads and joins them before it returns.
+/// Predicts the WAL under each set of settings. `progress` gets the bytes read since its last call, of about twice the run's. Starts at most `question.threads` threads and joins them before it returns.
 ///
 /// # Errors
 /// An invalid setting, a trace without records in the window, or a page store that fails.
 pub fn predict(
     run: &Run,
     question: &Question<'_>,
-    progress: &(dyn Fn(ReadProgress) + Sync),
+    progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Forecast, PredictError> {
-    let read = &|bytes| progress(ReadProgress::Read(bytes));
-    let survey = Survey::read(run, question.from, question.to, question.threads.max(1), read);
+    let survey = Survey::read(run, question.from, question.to, question.threads.max(1), progress);
     let (first, end) = survey.span.ok_or_else(|| PredictError::Empty(String::new()))?;
     let base = question.base.map_or(Lsn(0), |(from, _)| from);
     let from = question.from.unwrap_or(first).max(first).max(base);
@@ -263,12 +253,8 @@ pub fn predict(
     let uncertainty = checkpoint_clock(&survey, &learned, from).map_or(HALF_SECOND, |(_, micros)| micros);
     let job = Job { run, question, survey: &survey, learned: &learned, times, from, end, variants };
     let started = std::time::Instant::now();
-    let PassResults { mut predictions, common, damage } =
-        job.passes(&settings, learned.unthrottled_micros, read)?;
+    let PassResults { predictions, common, damage } = job.passes(&settings, progress)?;
     let replay_seconds = started.elapsed().as_secs_f64();
-    if learned.unthrottled_micros > 0 {
-        job.average_races(&settings, &mut predictions, progress)?;
-    }
     let is_asynchronous = |(name, value): &(String, String)| {
         name.eq_ignore_ascii_case("synchronous_commit") && value.eq_ignore_ascii_case("off")
     };
@@ -337,6 +323,8 @@ enum Variant {
     LateCheckpoints(u64),
     /// The work begins in the middle between two checkpoints and in the middle of a segment.
     OtherPhase,
+    /// A checkpoint behind its schedule takes as long as on a busy server, at least.
+    SlowCheckpoints,
 }
 
 /// Microseconds by which the checkpointer may wake up later than in the trace, once it is requested: a time slice of another process.
@@ -377,10 +365,12 @@ fn bytes_per_second(survey: &Survey) -> f64 {
 /// The variants that the settings are simulated in, the first of which is the prediction.
 fn variants(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> Vec<Variant> {
     if settings.len() > MAX_SETTINGS_WITH_VARIANTS {
-        return vec![Variant::AsTraced];
+        return vec![Variant::AsTraced, Variant::SlowCheckpoints];
     }
-    let late = ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4);
-    let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late)];
+    let woken_later =
+        ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4);
+    let late = woken_later.max(learned.late_by);
+    let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late), Variant::SlowCheckpoints];
     if !is_phase_known(survey, learned, from, settings) {
         variants.push(Variant::OtherPhase);
     }
@@ -402,17 +392,30 @@ fn is_phase_known(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Set
     is_last && (is_behind_switch || settings.iter().all(|one| one.segment_size == size))
 }
 
-/// Keeps the first variant of each of the settings, and by how much the others differ from it.
-fn merge_variants(predictions: Vec<Prediction>, variants: &[Variant]) -> Vec<Prediction> {
+/// Keeps the first variant of each of the settings, and by how much the others differ from it. Where checkpoints race with the writing
+/// of WAL, their number depends on how long each takes, which is not known: the mean of the outcomes for fast and for slow ones,
+/// if the trace shows how long a fast one takes.
+fn merge_variants(
+    predictions: Vec<Prediction>,
+    variants: &[Variant],
+    unthrottled_micros: i64,
+) -> Vec<Prediction> {
     let merge = |outcomes: &[Prediction]| {
         let mut first = outcomes[0].clone();
+        let is_raced = first.races > 0 && unthrottled_micros > 0;
         for (variant, other) in variants.iter().zip(outcomes) {
             let difference = other.bytes.abs_diff(first.bytes) as f64;
             match variant {
                 Variant::AsTraced => {}
                 Variant::LateCheckpoints(_) => first.delay_error = difference,
                 Variant::OtherPhase => first.phase_error = difference,
+                Variant::SlowCheckpoints if is_raced => {}
+                Variant::SlowCheckpoints => first.race_error = difference,
             }
+        }
+        let slow = variants.iter().position(|variant| matches!(variant, Variant::SlowCheckpoints));
+        if let Some(slow) = slow.filter(|_| is_raced) {
+            first.mean_with(&outcomes[slow]);
         }
         first
     };
@@ -460,11 +463,10 @@ struct PassResults {
 const SLOW_CHECKPOINT: i64 = 500_000;
 
 impl Job<'_> {
-    /// Predicts each of the settings, if a checkpoint behind its schedule takes `unthrottled_micros` microseconds.
+    /// Predicts each of the settings.
     fn passes(
         &self,
         settings: &[Settings],
-        unthrottled_micros: i64,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<PassResults, PredictError> {
         // Each pass has its own pages, so as many run at a time as there is memory for.
@@ -481,7 +483,7 @@ impl Job<'_> {
                     .iter()
                     .map(|group| {
                         let of_group = group.iter().map(|at| settings[*at].clone());
-                        scope.spawn(move || self.pass(of_group, unthrottled_micros, share, progress))
+                        scope.spawn(move || self.pass(of_group, share, progress))
                     })
                     .collect();
                 let join = |pass: std::thread::ScopedJoinHandle<'_, _>| {
@@ -504,31 +506,9 @@ impl Job<'_> {
         Ok(PassResults { predictions: predictions.into_iter().flatten().collect(), common, damage })
     }
 
-    /// Where checkpoints race with the writing of WAL, their number depends on how long each takes, which is not known: predicts
-    /// the mean of the outcomes for fast and for slow ones.
-    fn average_races(
-        &self,
-        settings: &[Settings],
-        predictions: &mut [Prediction],
-        progress: &(dyn Fn(ReadProgress) + Sync),
-    ) -> Result<(), PredictError> {
-        let raced = predictions.iter_mut().zip(settings).filter(|(fast, _)| fast.races > 0);
-        let (raced, again): (Vec<&mut Prediction>, Vec<Settings>) =
-            raced.map(|(fast, settings)| (fast, settings.clone())).unzip();
-        if again.is_empty() {
-            return Ok(());
-        }
-        progress(ReadProgress::MoreToRead(self.run.segments.len() as u64 * self.run.segment_size.bytes()));
-        let read = |bytes| progress(ReadProgress::Read(bytes));
-        let slow = self.passes(&again, SLOW_CHECKPOINT.max(self.learned.unthrottled_micros), &read)?;
-        raced.into_iter().zip(&slow.predictions).for_each(|(fast, slow)| fast.mean_with(slow));
-        Ok(())
-    }
-
     fn pass(
         &self,
         settings: impl Iterator<Item = Settings>,
-        unthrottled_micros: i64,
         share: Share,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
@@ -541,6 +521,7 @@ impl Job<'_> {
             let own = self.checkpoint_records(settings);
             let (mut start, mut redo, mut began) = (self.from, redo_from, began);
             let mut request_lag = self.learned.request_lag;
+            let mut unthrottled_micros = self.learned.unthrottled_micros;
             match variant {
                 Variant::AsTraced => {}
                 Variant::LateCheckpoints(bytes) => {
@@ -555,6 +536,7 @@ impl Job<'_> {
                     redo = Lsn(start.0 - distance / 2);
                     began -= settings.checkpoint_timeout * 500_000;
                 }
+                Variant::SlowCheckpoints => unthrottled_micros = unthrottled_micros.max(SLOW_CHECKPOINT),
             }
             Simulation::new(settings.clone(), start, redo, began, own).with_checkpointer(
                 request_lag,
@@ -582,7 +564,8 @@ impl Job<'_> {
         let read = |bytes| progress(bytes / share.of_progress.max(1));
         let (_, end) = scan_again(self.run, options, checked, &mut pass, read);
         let (mut outcome, replay) = pass.finish();
-        outcome.predictions = merge_variants(outcome.predictions, &self.variants);
+        outcome.predictions =
+            merge_variants(outcome.predictions, &self.variants, self.learned.unthrottled_micros);
         if let Some(failure) = replay.store.failure() {
             return Err(PredictError::Store(failure.to_string()));
         }

@@ -153,7 +153,7 @@ impl Predicted {
             segments_per_hour: seconds.filter(|seconds| *seconds > 0.0).map(hour),
             longest_redo_bytes: longest_redo,
             recovery_seconds: recovery_seconds(recovery, prediction, longest_redo),
-            pg_wal_bytes: (longest_redo + settings.segment_size.bytes()).max(settings.min_wal_size),
+            pg_wal_bytes: (longest_redo + settings.segment_size.bytes()).max(settings.min_wal_size()),
             hints_at_most_bytes: prediction.hints_at_most,
             objects: Vec::new(),
             archive: Vec::new(),

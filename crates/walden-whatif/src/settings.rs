@@ -28,8 +28,8 @@ pub struct Settings {
     pub data_checksums: bool,
     /// `max_wal_size`, in bytes.
     pub max_wal_size: u64,
-    /// `min_wal_size`, in bytes: how many old segments are recycled.
-    pub min_wal_size: u64,
+    /// `min_wal_size`, in bytes, how many old segments are recycled; `None` for initdb's, see [`Settings::min_wal_size`].
+    pub min_wal_size: Option<u64>,
     /// `checkpoint_timeout`, in seconds.
     pub checkpoint_timeout: i64,
     /// `checkpoint_completion_target`, in thousandths.
@@ -40,6 +40,11 @@ pub struct Settings {
     pub archive_timeout: i64,
     /// `wal_skip_threshold`, in bytes; only matters with `wal_level=minimal`.
     pub skip_threshold: u64,
+    /// Whether `archive_mode` is not `off`; `None` if it is not known. It does not affect the WAL, but decides whether a server starts
+    /// with `wal_level=minimal`.
+    pub is_archiving: Option<bool>,
+    /// `max_wal_senders`; `None` if it is not known. It matters as [`Settings::is_archiving`] does.
+    pub max_wal_senders: Option<u32>,
     /// Indexes that are assumed not to exist.
     pub dropped: FxHashSet<RelFileLocator>,
 }
@@ -56,12 +61,14 @@ impl Settings {
             // The default of initdb.
             data_checksums: version >= Major::V18,
             max_wal_size: 1 << 30,
-            min_wal_size: 80 << 20,
+            min_wal_size: None,
             checkpoint_timeout: 300,
             completion_target_milli: if version >= Major::V14 { 900 } else { 500 },
             segment_size: SegmentSize::DEFAULT,
             archive_timeout: 0,
             skip_threshold: 2 << 20,
+            is_archiving: None,
+            max_wal_senders: None,
             dropped: FxHashSet::default(),
         }
     }
@@ -69,6 +76,23 @@ impl Settings {
     /// Whether hint bits are logged (`XLogHintBitIsNeeded`).
     pub fn log_hints(&self) -> bool {
         self.wal_log_hints || self.data_checksums
+    }
+
+    /// `min_wal_size` in bytes, or what initdb sets it to: so many segments of the size that it is given (`DEFAULT_MIN_WAL_SEGS`).
+    pub fn min_wal_size(&self) -> u64 {
+        const DEFAULT_MIN_WAL_SEGMENTS: u64 = 5;
+        self.min_wal_size.unwrap_or(DEFAULT_MIN_WAL_SEGMENTS * self.segment_size.bytes())
+    }
+
+    /// What else has to be set on a server for it to start with `wal_level=minimal` (`PostmasterMain`), as far as it is not known to be:
+    /// archiving and connections of standbys are on or have a default.
+    pub fn needed_for_minimal(&self) -> Vec<&'static str> {
+        if self.wal_level != WalLevel::Minimal {
+            return Vec::new();
+        }
+        let archiving = (self.is_archiving != Some(false)).then_some("archive_mode=off");
+        let senders = (self.max_wal_senders != Some(0)).then_some("max_wal_senders=0");
+        archiving.into_iter().chain(senders).collect()
     }
 
     /// What triggers checkpoints.
@@ -97,15 +121,15 @@ impl Settings {
         let row = ROWS.iter().find(|row| row.name == wanted);
         let row = row.ok_or_else(|| SettingError::Name { name: name.into() })?;
         match &row.set {
-            Set::Volume(set) => set(self, value),
-            Set::Nothing(why) => return Ok(Effect::Nothing(why)),
+            Set::Volume(set) => set(self, value).map(|()| Effect::Changed),
+            Set::Start(set, why) => set(self, value).map(|()| Effect::Nothing(why)),
+            Set::Nothing(why) => Some(Effect::Nothing(why)),
         }
         .ok_or_else(|| SettingError::Value {
             name: row.name,
             value: value.into(),
             expected: row.expected,
-        })?;
-        Ok(Effect::Changed)
+        })
     }
 
     /// Checks combinations, of settings that decide what is written, that no server of this version would start with.
@@ -124,6 +148,21 @@ impl Settings {
         }
         if self.max_wal_size < 2 * self.segment_size.bytes() {
             return refuse("max_wal_size", show_size(self.max_wal_size), "at least twice wal_segment_size");
+        }
+        if self.min_wal_size() < 2 * self.segment_size.bytes() {
+            return refuse("min_wal_size", show_size(self.min_wal_size()), "at least twice wal_segment_size");
+        }
+        // Of settings that are not known, a note says what they have to be: they do not change what is predicted.
+        if self.wal_level == WalLevel::Minimal {
+            let value = || self.wal_level.to_string();
+            if self.is_archiving == Some(true) {
+                let expected = "replica or logical with archive_mode=on (to predict minimal, set archive_mode=off as well)";
+                return refuse("wal_level", value(), expected);
+            }
+            if self.max_wal_senders.is_some_and(|senders| senders > 0) {
+                let expected = "replica or logical with max_wal_senders above 0 (to predict minimal, set max_wal_senders=0 as well)";
+                return refuse("wal_level", value(), expected);
+            }
         }
         Ok(())
     }
@@ -182,6 +221,8 @@ pub struct Row {
 enum Set {
     /// Affects the WAL.
     Volume(fn(&mut Settings, &str) -> Option<()>),
+    /// Does not, but decides which other settings a server starts with; why it does not.
+    Start(fn(&mut Settings, &str) -> Option<()>, &'static str),
     /// Does not; the reason.
     Nothing(&'static str),
 }
@@ -207,7 +248,9 @@ const FLUSHING: &str = "it decides when WAL is flushed, not what is written";
 /// Every setting that predictions support.
 pub static ROWS: &[Row] = &[
     changes!("max_wal_size", SIZE, |s, v| size(v).map(|n| s.max_wal_size = n), |s| show_size(s.max_wal_size)),
-    changes!("min_wal_size", SIZE, |s, v| size(v).map(|n| s.min_wal_size = n), |s| show_size(s.min_wal_size)),
+    changes!("min_wal_size", SIZE, |s, v| size(v).map(|n| s.min_wal_size = Some(n)), |s| show_size(
+        s.min_wal_size()
+    )),
     changes!(
         "checkpoint_timeout",
         "a time from 30s to 1d",
@@ -297,9 +340,35 @@ pub static ROWS: &[Row] = &[
         "shared_buffers",
         "a full-page image is written at a page's first change after a checkpoint, whether or not it is cached",
     ),
-    nothing("max_wal_senders", "it limits connections that read WAL, not what is written"),
-    nothing("archive_mode", "it decides whether segments are archived, not what is written"),
+    Row {
+        name: "max_wal_senders",
+        expected: "a number from 0 to 262143",
+        set: Set::Start(
+            |s, v| {
+                let senders = v.parse::<u32>().ok().filter(|senders| *senders <= MAX_BACKENDS)?;
+                s.max_wal_senders = Some(senders);
+                Some(())
+            },
+            "it limits connections that read WAL, not what is written",
+        ),
+        show: None,
+    },
+    Row {
+        name: "archive_mode",
+        expected: "on, off or always",
+        set: Set::Start(
+            |s, v| {
+                s.is_archiving = Some(v.eq_ignore_ascii_case("always") || on_off(v)?);
+                Some(())
+            },
+            "it decides whether segments are archived, not what is written",
+        ),
+        show: None,
+    },
 ];
+
+/// The most that `max_wal_senders` can be (`MAX_BACKENDS`).
+const MAX_BACKENDS: u32 = 0x3FFFF;
 
 /// The value of `wal_compression`.
 pub fn compression_name(method: Option<Method>) -> &'static str {
@@ -410,11 +479,50 @@ mod tests {
         ] {
             assert!(matches!(settings.set(name, wrong), Err(SettingError::Value { .. })), "{name}={wrong}");
         }
-        for (name, refused) in [("wal_compression", "lz4"), ("max_wal_size", "16MB")] {
+        for (name, refused) in
+            [("wal_compression", "lz4"), ("max_wal_size", "16MB"), ("min_wal_size", "31MB")]
+        {
             let mut old = Settings::default_of(Major::V14);
             assert_eq!(old.set(name, refused), Ok(Effect::Changed));
             assert!(old.validate().is_err(), "{name}={refused}");
         }
+        for wrong in [("archive_mode", "maybe"), ("max_wal_senders", "-1"), ("max_wal_senders", "262144")] {
+            assert!(matches!(settings.set(wrong.0, wrong.1), Err(SettingError::Value { .. })), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn initdb_chooses_min_wal_size_by_the_segments() {
+        let mut settings = Settings::default_of(Major::V15);
+        assert_eq!(settings.show("min_wal_size").as_deref(), Some("80MB"));
+        settings.set("wal_segment_size", "64MB").unwrap();
+        assert_eq!(settings.show("min_wal_size").as_deref(), Some("320MB"));
+        assert_eq!(settings.validate(), Ok(()));
+        settings.set("min_wal_size", "80MB").unwrap();
+        assert!(settings.validate().is_err());
+    }
+
+    /// What a server says: "WAL archival cannot be enabled when wal_level is minimal", and the same of streaming.
+    #[test]
+    fn minimal_is_without_archiving_and_standbys() {
+        let with = |all: &[(&str, &str)]| {
+            let mut settings = Settings::default_of(Major::V15);
+            for (name, value) in all {
+                settings.set(name, value).unwrap();
+            }
+            (settings.validate().is_ok(), settings.needed_for_minimal())
+        };
+        let minimal = ("wal_level", "minimal");
+        let (archiving, senders) = ("archive_mode=off", "max_wal_senders=0");
+        assert_eq!(with(&[("archive_mode", "on"), ("max_wal_senders", "10")]), (true, vec![]));
+        assert_eq!(with(&[minimal]), (true, vec![archiving, senders]));
+        assert_eq!(with(&[minimal, ("archive_mode", "off")]), (true, vec![senders]));
+        assert_eq!(with(&[("archive_mode", "off"), ("max_wal_senders", "0"), minimal]), (true, vec![]));
+        assert!(!with(&[minimal, ("archive_mode", "on")]).0);
+        assert!(!with(&[minimal, ("archive_mode", "always")]).0);
+        assert!(!with(&[minimal, ("archive_mode", "off"), ("max_wal_senders", "3")]).0);
+        // Traced with the first, predicted with the second.
+        assert!(with(&[("archive_mode", "on"), minimal, ("archive_mode", "off")]).0);
     }
 
     #[test]

@@ -184,6 +184,7 @@ impl Simulation {
                 sampling_error: 0.0,
                 phase_error: 0.0,
                 delay_error: 0.0,
+                race_error: 0.0,
                 checkpoints: Vec::new(),
                 images: 0,
                 compressed_images: 0,

@@ -21,7 +21,7 @@ use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, Recovery};
 use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::{Effect, Settings};
-use walden_whatif::{Forecast, OpenBase, PredictError, Question, ReadProgress, predict};
+use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
 
 use crate::arguments::{parse_bound, parse_size};
 use crate::progress::Progress;
@@ -386,12 +386,9 @@ fn bounds(args: &WhatifArgs, inventory: &Inventory, threads: usize) -> Result<(O
 fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
     let bytes = run.segments.len() as u64 * run.segment_size.bytes();
     let progress = Mutex::new(Progress::bytes("replaying", 2 * bytes));
-    let forecast = predict(run, question, &|reading| {
+    let forecast = predict(run, question, &|bytes| {
         if let Ok(mut progress) = progress.lock() {
-            match reading {
-                ReadProgress::Read(bytes) => progress.advance(bytes),
-                ReadProgress::MoreToRead(bytes) => progress.lengthen(bytes),
-            }
+            progress.advance(bytes);
         }
     });
     // What no server of this version would start with.
