@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
-use walden_format::record::RelFileLocator;
 
 use super::{Change, Comparison, DiffFinding, ImageChange, Per, Side, Status, difference};
 use crate::document::Document;
 use crate::evidence::DecodingEvidence;
-use crate::explanation::Explanation;
 use crate::findings::{bytes_text, percent_text};
 use crate::labels::Part;
 use crate::tally::ImageCause;
@@ -31,7 +30,7 @@ pub(super) fn find(
     relations: &[Change],
     images: &[ImageChange],
 ) -> Vec<DiffFinding> {
-    let finder = Finder { compare, a, b, total, per: compare.per };
+    let finder = Finder { compare, a, b, total, per: compare.per, files: Files::of([a, b]) };
     let mut findings = Vec::new();
     let explained = finder.relations_that_come_or_go(relations, &mut findings);
     let explained_images = finder.compression(&mut findings) | finder.settings(images, &mut findings);
@@ -54,6 +53,7 @@ struct Finder<'a> {
     b: Side<'a>,
     total: &'a Change,
     per: Per,
+    files: Files<'a>,
 }
 
 /// A change over the length of B, in the unit of the comparison, with its sign.
@@ -143,7 +143,7 @@ impl Finder<'_> {
             let mains = parts.iter().filter(|part| !is_fork(part.part));
             let forced: u64 = mains.map(|part| part.b_forced).sum();
             let share = percent_text(bytes as f64 / self.compare.b.bytes.max(1) as f64);
-            let is_created = self.is_in(parts, |explanation| explanation.created.iter().copied().collect());
+            let is_created = self.files.has_any_of(parts, &self.files.created);
             let verb = if is_created { "is new and writes" } else { "has no WAL before, and writes" };
             let build = match forced as f64 / bytes.max(1) as f64 {
                 share @ 0.1.. => format!(" ({} of that is its build)", percent_text(share)),
@@ -154,19 +154,11 @@ impl Finder<'_> {
         } else {
             let bytes: u64 = parts.iter().map(|part| part.a_bytes).sum();
             let share = percent_text(bytes as f64 / self.compare.a.bytes.max(1) as f64);
-            let is_dropped = self.is_in(parts, |explanation| explanation.dropped.keys().copied().collect());
+            let is_dropped = self.files.has_any_of(parts, &self.files.dropped);
             let verb = if is_dropped { "was dropped" } else { "has no WAL any more" };
             let text = format!("{kind}{name}{with} {verb}, and wrote {share} of the WAL");
             self.finding("gone-relation", text, name, change)
         }
-    }
-
-    /// Whether one of the files of relations is in a set of either range.
-    fn is_in(&self, parts: &[&Change], set: fn(&Explanation) -> Vec<RelFileLocator>) -> bool {
-        let labels: Vec<&str> = parts.iter().map(|part| part.label.as_str()).collect();
-        let sides = [&self.a, &self.b];
-        let files: Vec<String> = sides.iter().flat_map(|side| files_of(side.document, &labels)).collect();
-        sides.iter().any(|side| set(side.explanation).iter().any(|file| files.contains(&file.to_string())))
     }
 
     /// Images that are compressed in another way. Returns whether they are.
@@ -184,7 +176,7 @@ impl Finder<'_> {
         };
         let mean = |methods: &Methods| bytes_text(methods.bytes / methods.count.max(1));
         let text = format!(
-            "full-page images are {} and were {} (wal_compression): {} each instead of {}",
+            "full-page images are {} and were {} (wal_compression): {} on average instead of {}",
             method(&to),
             method(&from),
             mean(&b),
@@ -357,12 +349,33 @@ fn change_of(images: &[ImageChange], cause: ImageCause) -> i64 {
         .map_or(0, |image| image.change.change_bytes)
 }
 
-/// The files of relations with these labels.
-fn files_of(document: &Document, labels: &[&str]) -> Vec<String> {
-    let parts = document.relations.iter().flat_map(|relation| &relation.parts);
-    let labelled =
-        parts.filter_map(|part| part.keys.first()).filter(|label| labels.contains(&label.text.as_str()));
-    labelled.filter_map(|label| label.file.clone()).collect()
+/// The files of relations in both ranges, as text.
+struct Files<'a> {
+    by_label: FxHashMap<&'a str, Vec<&'a str>>,
+    created: FxHashSet<String>,
+    dropped: FxHashSet<String>,
+}
+
+impl<'a> Files<'a> {
+    fn of(sides: [Side<'a>; 2]) -> Files<'a> {
+        let parts = sides.iter().flat_map(|side| &side.document.relations).flat_map(|one| &one.parts);
+        let mut by_label: FxHashMap<&str, Vec<&str>> = FxHashMap::default();
+        for label in parts.filter_map(|part| part.keys.first()) {
+            by_label.entry(&label.text).or_default().extend(label.file.as_deref());
+        }
+        let explanations = || sides.iter().map(|side| side.explanation);
+        Files {
+            by_label,
+            created: explanations().flat_map(|one| &one.created).map(ToString::to_string).collect(),
+            dropped: explanations().flat_map(|one| one.dropped.keys()).map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Whether a file of one of these relations is among `wanted`.
+    fn has_any_of(&self, parts: &[&Change], wanted: &FxHashSet<String>) -> bool {
+        let files = parts.iter().filter_map(|part| self.by_label.get(part.label.as_str())).flatten();
+        files.copied().any(|file| wanted.contains(file))
+    }
 }
 
 /// Full-page images by method of compression, without those whose cause is not the server's work.

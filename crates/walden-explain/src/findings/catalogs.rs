@@ -97,6 +97,8 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
         false => 0,
     };
     let copied = facts.bucket(catalogs().flat_map(cells_of), Bucket::ImageForced);
+    let (created, dropped) = (&facts.explanation.created, &facts.explanation.dropped);
+    let dropped_again = created.iter().filter(|file| dropped.contains_key(*file)).count();
     let initdb = facts.initdb_bytes();
     let all = facts.percent(claim.bytes());
     let of_relations = format!(
@@ -140,12 +142,20 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
             "create a temporary table once a session, with ON COMMIT DELETE ROWS; or use a CTE or an array instead",
             Some((0.8, 1.0)),
         )
-    } else if rows_of_class > 0 {
+    } else if rows_of_class > 0 && dropped_again * 2 > created.len() {
         (
-            of_relations,
+            format!("{of_relations}; {dropped_again} of {} new files were dropped again", created.len()),
             "tables created and dropped",
             "keep the table and TRUNCATE it, or use partitions that are made in advance",
             Some((0.8, 1.0)),
+        )
+    // Partitions made in advance, or a schema that is loaded.
+    } else if rows_of_class > 0 {
+        (
+            format!("{of_relations}; {dropped_again} of {} new files were dropped again", created.len()),
+            "tables created",
+            "fewer and larger partitions, with fewer indexes and columns: each of these has rows of its own in the catalogs",
+            None,
         )
     } else {
         let Some(largest) = catalogs().max_by_key(|table| bytes(table)) else { return Vec::new() };

@@ -101,9 +101,10 @@ pub(super) fn messages(facts: &Facts<'_>) -> Vec<Candidate> {
     let claim = facts.claim(cells.into_iter(), 1.0, 1.0);
     vec![Candidate {
         text: format!(
-            "{count} {} for logical decoding (pg_logical_emit_message) of {} each: {} of the WAL",
+            "{count} {} for logical decoding (pg_logical_emit_message) of {}{}: {} of the WAL",
             if count == 1 { "message" } else { "messages" },
             bytes_text(claim.bytes() / count),
+            if count == 1 { "" } else { " on average" },
             facts.percent(claim.bytes())
         ),
         points_at: "pg_logical_emit_message".into(),

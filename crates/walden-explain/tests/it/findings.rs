@@ -428,6 +428,7 @@ fn messages_for_logical_decoding_are_found() {
     let messages = findings.iter().find(|one| one.rule == "logical-messages").unwrap();
     assert_eq!(messages.bytes, 1000 * (24 + 2 + 250_u64).next_multiple_of(8));
     assert!(messages.text.starts_with("1000 messages for logical decoding"), "{messages:?}");
+    assert!(messages.text.contains("of 280 bytes on average: "), "{messages:?}");
 }
 
 #[test]
@@ -635,9 +636,18 @@ fn causes_of_changed_catalogs_are_named_where_rows_or_files_show_them() {
     let (cause, text) = with(|log, xid| {
         log.heap_insert(xid, PG_CLASS, 2000);
         log.create(xid, 20_000 + xid);
+        log.commit_and_drop(10_000 + xid, &[20_000 + xid]);
     });
     assert_eq!(cause, "tables created and dropped");
     assert!(text.contains("200 relations were entered in pg_class, 200 with a logged file"), "{text}");
+    assert!(text.contains("200 of 200 new files were dropped again"), "{text}");
+    // Partitions that are made in advance.
+    let (cause, text) = with(|log, xid| {
+        log.heap_insert(xid, PG_CLASS, 2000);
+        log.create(xid, 20_000 + xid);
+    });
+    assert_eq!(cause, "tables created");
+    assert!(text.contains("0 of 200 new files were dropped again"), "{text}");
     let (cause, _) = with(|log, xid| {
         log.heap_insert(xid, PG_CLASS, 2000);
     });

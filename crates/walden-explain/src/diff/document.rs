@@ -1,0 +1,204 @@
+//! The fields of the JSON, which `docs/diff.md` describes; the module above computes them.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::labels::Part;
+
+/// Version of the JSON format.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// What A is scaled by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    /// Seconds: rates are compared.
+    Second,
+    /// Committed transactions: the WAL of a transaction is compared.
+    Transaction,
+    /// Nothing: the bytes are compared as they are.
+    Total,
+}
+
+/// What changed.
+///
+/// Sizes are in bytes; LSNs and times are those of [`Document`](crate::document::Document); `None` is `null`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    /// `walden diff`.
+    pub format: &'static str,
+    /// [`FORMAT_VERSION`]
+    pub format_version: u32,
+    /// The first range.
+    pub a: SideDocument,
+    /// The second one.
+    pub b: SideDocument,
+    /// What A was scaled by to B's length.
+    pub per: Per,
+    /// All of the WAL written.
+    pub total: Change,
+    /// By what bytes are for.
+    pub buckets: Vec<Change>,
+    /// By relation and fork.
+    pub relations: Vec<Change>,
+    /// By kind of record.
+    pub record_kinds: Vec<Change>,
+    /// Full-page images by cause; the rest is without images.
+    pub images: Vec<ImageChange>,
+    /// The views that were asked for.
+    pub views: Vec<ViewChange>,
+    /// What explains the change, largest first; causes that are one thing come before changes of amounts.
+    pub findings: Vec<DiffFinding>,
+    /// What limits the comparison.
+    pub notes: Vec<String>,
+}
+
+/// One of the two ranges.
+#[derive(Clone, Debug, Serialize)]
+pub struct SideDocument {
+    /// What it is called, such as `before`.
+    pub name: String,
+    /// Major version of the PostgreSQL that wrote it.
+    pub postgresql: String,
+    /// The cluster's system identifier, as text.
+    pub system_identifier: String,
+    /// LSN of its first byte.
+    pub start: String,
+    /// LSN behind its last byte.
+    pub end: String,
+    /// When the first transaction in it ended; `None` without any.
+    pub first_time: Option<String>,
+    /// When the last transaction in it ended; `None` without any.
+    pub last_time: Option<String>,
+    /// Its length in time, in fractions of seconds.
+    pub seconds: f64,
+    /// Bytes written: without the unwritten end of the last segment.
+    pub bytes: u64,
+    /// Number of transactions that committed.
+    pub transactions: u64,
+    /// Number of checkpoints.
+    pub checkpoints: u64,
+    /// Number of cycles from redo pointer to redo pointer that lie in the range as a whole.
+    pub whole_cycles: u64,
+    /// Number of checkpoints by cause, of causes that occur.
+    pub checkpoints_by_cause: Map<String, Value>,
+    /// Mean distance between redo pointers, in bytes; `None` with fewer than two checkpoints.
+    pub mean_checkpoint_distance: Option<u64>,
+    /// Mean time between the beginnings of checkpoints; `None` with fewer than two.
+    pub mean_checkpoint_interval_seconds: Option<f64>,
+    /// Server settings that are logged in the WAL, as of its end, by name.
+    pub settings: Map<String, Value>,
+    /// Rate over time: seconds since the start of the first span, and bytes per second. Empty without times.
+    pub rate: Vec<(f64, f64)>,
+    /// Width of the spans, in seconds; `None` without times.
+    pub span_seconds: Option<i64>,
+}
+
+/// Bytes in A and B, and their difference.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// What they are of.
+    pub label: String,
+    /// What that is; of views, that of the first dimension.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+    /// Of an index and the like, the table that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    /// Whether A and B both have some of it.
+    pub status: Status,
+    /// Bytes in A.
+    pub a_bytes: u64,
+    /// Bytes in B.
+    pub b_bytes: u64,
+    /// The bytes of A over the length of B.
+    pub a_scaled_bytes: u64,
+    /// `b_bytes` less `a_scaled_bytes`.
+    pub change_bytes: i64,
+    /// Part of the whole change; above 1 or below 0 where others counteract. `None` if the whole does not change.
+    pub share_of_change: Option<f64>,
+    /// Bytes per second in A and B, and the difference; `None` if a range has no length in time.
+    pub per_second: Option<Rates>,
+    /// Bytes per committed transaction in A and B, and the difference; `None` if a range has none.
+    pub per_transaction: Option<Rates>,
+    /// The change in bytes if B had as many transactions per second as A would have: what is not explained by their number.
+    /// `None` if a range has no transactions.
+    pub change_at_same_transactions: Option<i64>,
+    /// Whether the change is above the noise within the ranges; null where that cannot be known.
+    pub beyond_noise: Option<bool>,
+    /// Images in A and B.
+    #[serde(skip)]
+    pub(super) images: (u64, u64),
+    /// Bytes of forced images in B.
+    #[serde(skip)]
+    pub(super) b_forced: u64,
+    /// Bytes of images after checkpoints in A and B.
+    #[serde(skip)]
+    pub(super) checkpoint_images: (u64, u64),
+    /// The label of the relation without its fork, to find all forks of one; `None` of what is no relation.
+    #[serde(skip)]
+    pub(super) relation: Option<String>,
+}
+
+/// A quantity in A and B.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Rates {
+    /// In A.
+    pub a: f64,
+    /// In B.
+    pub b: f64,
+    /// `b` less `a`.
+    pub change: f64,
+}
+
+/// Where something occurs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// In A and in B.
+    Both,
+    /// Only in B.
+    New,
+    /// Only in A.
+    Gone,
+}
+
+/// Full-page images of one cause in A and B.
+#[derive(Clone, Debug, Serialize)]
+pub struct ImageChange {
+    /// Their bytes; its fields are the object's own.
+    #[serde(flatten)]
+    pub change: Change,
+    /// Number of images in A.
+    pub a_count: u64,
+    /// Number of images in B.
+    pub b_count: u64,
+    /// Mean bytes of an image in A, as stored; `None` without any.
+    pub a_mean_bytes: Option<u64>,
+    /// Mean bytes of an image in B, as stored; `None` without any.
+    pub b_mean_bytes: Option<u64>,
+}
+
+/// A view in A and B.
+#[derive(Clone, Debug, Serialize)]
+pub struct ViewChange {
+    /// The dimensions' names.
+    pub by: Vec<&'static str>,
+    /// The groups, by the size of their change.
+    pub groups: Vec<Change>,
+}
+
+/// Something that explains part of the change.
+#[derive(Clone, Debug, Serialize)]
+pub struct DiffFinding {
+    /// Which rule found it.
+    pub rule: &'static str,
+    /// In words.
+    pub text: String,
+    /// What it is about: a relation, a setting, the work.
+    pub points_at: String,
+    /// Bytes over the length of B that it explains. Findings may overlap: an index that is new has images, too.
+    pub change_bytes: i64,
+    /// The same as part of the whole change; `None` if the whole does not change.
+    pub share_of_change: Option<f64>,
+}
