@@ -187,6 +187,10 @@ fn remove_superseded(superseded: &[&ExistingFile], files: &[TableFile], complete
             fs::remove_file(&old.path).with_context(|| {
                 format!("cannot remove {}, whose rows are in new files too", old.path.display())
             })?;
+            if old.format == FileFormat::Csv {
+                // Without its file, it says nothing.
+                let _ = fs::remove_file(existing::description_of(&old.path));
+            }
             removed += 1;
         }
     }
@@ -375,8 +379,7 @@ impl Exporter<'_> {
         found: &'f [ExistingFile],
     ) -> Result<Vec<&'f ExistingFile>> {
         if self.format() == FileFormat::Csv {
-            self.expect_no_other_csv(files)?;
-            return Ok(Vec::new());
+            self.expect_no_other_csv(files, found)?;
         }
         let mut all_superseded = Vec::new();
         for table in tables.iter().copied() {
@@ -454,8 +457,9 @@ impl Exporter<'_> {
         Ok(all_superseded)
     }
 
-    /// CSV does not say which segments its rows are of, but their number may show that an earlier export had other files.
-    fn expect_no_other_csv(&self, files: &[TableFile]) -> Result<()> {
+    /// CSV without a description does not say which segments its rows are of, but its name may show that it has some of the same.
+    fn expect_no_other_csv(&self, files: &[TableFile], found: &[ExistingFile]) -> Result<()> {
+        let described: BTreeSet<&Path> = found.iter().map(|old| old.path.as_path()).collect();
         let mut names: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
         for file in files.iter().filter(|file| file.part.is_some()) {
             if let Some(folder) = file.path.parent() {
@@ -463,7 +467,8 @@ impl Exporter<'_> {
             }
         }
         for (folder, names) in names {
-            let is_known = |path: &PathBuf| names.contains(path.as_path());
+            let is_known =
+                |path: &PathBuf| names.contains(path.as_path()) || described.contains(path.as_path());
             for path in existing::entries(folder).into_iter().filter(|path| !is_known(path)) {
                 let stem = path.file_stem().and_then(|stem| stem.to_str());
                 let name = stem.filter(|_| path.extension().is_some_and(|ending| ending == "csv"));
@@ -533,7 +538,15 @@ impl Exporter<'_> {
         }
         writer.finish().with_context(named)?;
         let bytes = output.file().metadata().with_context(named)?.len();
+        let is_csv = self.format() == FileFormat::Csv;
+        if is_csv {
+            existing::describe_before(&file.path, &content)?;
+        }
         output.commit(&Meta::default())?;
+        if is_csv {
+            let incomplete = damage.as_ref().map(ToString::to_string);
+            existing::describe(&file.path, &content, bytes, incomplete.as_deref())?;
+        }
         Ok(WrittenFile { rows, bytes, is_written: true, damage })
     }
 

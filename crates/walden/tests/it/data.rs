@@ -17,6 +17,7 @@ walden_testing::tests! {
     exports_over_a_gap_have_all_segments,
     exports_are_made_again_when_damage_is_repaired,
     exports_lose_and_repeat_no_rows,
+    exports_in_csv_are_known_by_their_descriptions,
     rows_before_damage_are_delivered,
     the_log_of_a_server_as_tables,
     transactions_that_a_crash_ended,
@@ -341,11 +342,11 @@ fn exports_are_complete_and_taken_up_again(folder: &Path, wal: &str, file_bytes:
     for format in ["arrow", "csv"] {
         let directory = folder.join(format);
         export(format, &directory);
-        assert!(files_of(&directory.join("records/timeline=1")).len() == files.len());
+        assert!(with_ending(format, &directory.join("records/timeline=1")).len() == files.len());
     }
-    let csv: u64 = files_of(&folder.join("csv/framing/timeline=1"))
+    let csv: u64 = with_ending("csv", &folder.join("csv/framing/timeline=1"))
         .iter()
-        .chain(&files_of(&folder.join("csv/records/timeline=1")))
+        .chain(&with_ending("csv", &folder.join("csv/records/timeline=1")))
         .map(|file| sum_of_csv(file))
         .sum();
     assert_eq!(csv, file_bytes);
@@ -355,6 +356,13 @@ fn files_of(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
+}
+
+fn with_ending(ending: &str, folder: &Path) -> Vec<PathBuf> {
+    files_of(folder)
+        .into_iter()
+        .filter(|file| file.extension().is_some_and(|found| found == ending))
+        .collect()
 }
 
 fn sum_of_bytes(file: &Path) -> u64 {
@@ -539,6 +547,44 @@ fn exports_lose_and_repeat_no_rows() {
     let run = export_with("16", &crate::material::golden_dir().join("17.11"), &output);
     expect(&run, 3, 3);
     assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
+}
+
+fn exports_in_csv_are_known_by_their_descriptions() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
+    let output = folder.path().join("export");
+    let records = output.join("records/timeline=1");
+    let export = |segments: &str, source: &Path| {
+        let (source, output) = (source.to_str().unwrap(), output.to_str().unwrap());
+        walden(&["export", "--format", "csv", "--segments", segments, "-o", output, source])
+    };
+    let expect = |run: &crate::material::Run, code: i32, files: usize| {
+        assert_eq!(run.code, code, "{run:?}");
+        let count = |ending| with_ending(ending, &records).len();
+        assert_eq!((count("csv"), count("walden")), (files, files), "{run:?}");
+    };
+    expect(&export("1", &source), 0, 3);
+    // All but the last one, in which the log ends, are kept.
+    let first = with_ending("csv", &records).remove(0);
+    let modified = || fs::metadata(&first).unwrap().modified().unwrap();
+    let before = modified();
+    expect(&export("1", &source), 0, 3);
+    assert_eq!(modified(), before);
+    let run = export("16", &source);
+    expect(&run, 0, 1);
+    assert!(run.stdout.contains("removed"), "{run:?}");
+    let run = export("16", &some_segments(&folder.path().join("middle"), &[1]));
+    expect(&run, 0, 1);
+    assert!(run.stderr.contains("the same part of the log and more"), "{run:?}");
+    let run = export("16", &crate::material::golden_dir().join("17.11"));
+    expect(&run, 3, 1);
+    assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
+    // What another program has changed is written again.
+    let file = with_ending("csv", &records).remove(0);
+    let content = fs::read(&file).unwrap();
+    fs::write(&file, "bytes\n1\n").unwrap();
+    expect(&export("16", &source), 0, 1);
+    assert!(fs::read(&file).unwrap() == content);
 }
 
 /// With one thread, in the order of the log.

@@ -1,13 +1,16 @@
-//! What files of earlier exports hold, by their metadata.
+//! What files of earlier exports hold, by their metadata, or by a description beside each file in CSV, which has no room for any.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use walden_arrow::Table;
 use walden_arrow::export::{self, FileContent, FileFormat};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::workers::map_in_order;
+
+use crate::output;
 
 /// What the metadata of files begins with.
 const VERSION: &str = "walden 2; ";
@@ -150,8 +153,10 @@ pub struct ExistingFile {
 
 impl ExistingFile {
     fn read(path: PathBuf, format: FileFormat) -> Option<ExistingFile> {
-        let FileContent { content, is_complete } =
-            File::open(&path).ok().and_then(|file| export::content(file, format).ok().flatten())?;
+        let FileContent { content, is_complete } = match format {
+            FileFormat::Csv => described(&path)?,
+            _ => File::open(&path).ok().and_then(|file| export::content(file, format).ok().flatten())?,
+        };
         let holding = Holding::parse(&content);
         let is_ours = holding.is_some() || content.starts_with(VERSION_WITHOUT_CLUSTER);
         is_ours.then_some(ExistingFile { path, format, content, is_complete, holding })
@@ -185,11 +190,53 @@ pub fn find(output: &Path, threads: usize) -> Vec<ExistingFile> {
     }
     let found = map_in_order(&paths, threads, |path: &PathBuf| {
         let ending = path.extension()?;
-        let formats = [FileFormat::Parquet, FileFormat::Arrow];
+        let formats = [FileFormat::Parquet, FileFormat::Arrow, FileFormat::Csv];
         let format = formats.into_iter().find(|format| ending == format.ending())?;
         ExistingFile::read(path.clone(), format)
     });
     found.into_iter().flatten().collect()
+}
+
+/// The path of the description of a file in CSV. It is hidden from programs that read all files of a folder.
+pub fn description_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.walden"))
+}
+
+/// Describes a file in CSV before it takes its place. Whichever of the old and the new one is there until [`describe`], it holds no more
+/// than `content`.
+pub fn describe_before(path: &Path, content: &str) -> Result<()> {
+    output::replace(&description_of(path), description(content, None).as_bytes())
+}
+
+/// Describes a file in CSV that is there: its length, and why it is incomplete, if it is.
+pub fn describe(path: &Path, content: &str, bytes: u64, incomplete: Option<&str>) -> Result<()> {
+    output::replace(&description_of(path), description(content, Some((bytes, incomplete))).as_bytes())
+}
+
+fn description(content: &str, file: Option<(u64, Option<&str>)>) -> String {
+    let mut text = format!("{content}\n");
+    if let Some((bytes, incomplete)) = file {
+        text += &format!("bytes {bytes}\n");
+        if let Some(why) = incomplete {
+            text += &format!("incomplete: {why}\n");
+        }
+    }
+    text
+}
+
+fn described(path: &Path) -> Option<FileContent> {
+    let text = fs::read_to_string(description_of(path)).ok()?;
+    parse_description(&text, fs::metadata(path).ok()?.len())
+}
+
+/// What a description says of a file with so many bytes; `None` if it is of another one, which has taken the file's place since.
+fn parse_description(text: &str, bytes: u64) -> Option<FileContent> {
+    let mut lines = text.lines();
+    let content = lines.next()?.to_owned();
+    let Some(line) = lines.next() else { return Some(FileContent { content, is_complete: false }) };
+    let described: u64 = line.strip_prefix("bytes ")?.parse().ok()?;
+    (described == bytes).then(|| FileContent { content, is_complete: lines.next().is_none() })
 }
 
 /// What is in a folder, if it is one, in the order of names.
@@ -231,6 +278,19 @@ mod tests {
             assert_eq!(Holding::parse(&format!("{holding}; names of - at -")), Some(holding.clone()));
         }
         assert_eq!(Holding::parse("walden 1; records; all segments"), None);
+    }
+
+    #[test]
+    fn descriptions_round_trip() {
+        let is_complete = |file, bytes| {
+            parse_description(&description("numbers", file), bytes).map(|found| found.is_complete)
+        };
+        assert_eq!(is_complete(Some((5, None)), 5), Some(true));
+        assert_eq!(is_complete(Some((5, Some("damage"))), 5), Some(false));
+        assert_eq!(is_complete(Some((5, None)), 6), None, "another file");
+        assert_eq!(is_complete(None, 6), Some(false), "a killed run's");
+        assert_eq!(parse_description("numbers\nnothing\n", 5), None);
+        assert_eq!(description_of(Path::new("a/b.csv")), Path::new("a/.b.csv.walden"));
     }
 
     #[test]
