@@ -87,6 +87,10 @@ pub fn whatif(
     let at = longest_run(&log.inventory)?;
     let run = &log.inventory.runs[at];
     let mut notes = checked(&changes, run)?;
+    for (name, value) in &traced {
+        let effect = Settings::default_of(run.version).set(name, value);
+        effect.map_err(|error| errors::wrong_value(format!("traced: {error}")))?;
+    }
     if log.inventory.runs.len() > 1 {
         notes.push(format!(
             "the source has {} runs of segments without gaps; the longest is predicted: {} segments from {} on timeline {}",

@@ -88,7 +88,8 @@ pub fn of_explain(error: &ExplainError) -> PyErr {
 
 pub fn of_predict(error: &PredictError) -> PyErr {
     match error {
-        PredictError::Setting(_) => wrong_value(text(error)),
+        // Those that the log was written under are checked before.
+        PredictError::Setting(_) => wrong_value(format!("settings: {}", text(error))),
         _ => other(error),
     }
 }

@@ -114,6 +114,15 @@ def test_segments_of_two_clusters_are_refused(log: str, read) -> None:
         ({"threads": 0}, ValueError, "threads"),
         ({"batch_rows": 0}, ValueError, "batch_rows"),
         ({"timeline": 0}, ValueError, "timeline"),
+        ({"timeline": 2**32}, ValueError, "timeline: expected 4294967295 or less"),
+        ({"threads": -1}, ValueError, "threads: expected 1 or more, found -1"),
+        ({"threads": 1.5}, TypeError, "threads: expected a whole number, found float"),
+        ({"batch_rows": "many"}, TypeError, "batch_rows: expected a whole number, found str"),
+        ({"columns": 5}, TypeError, "columns: expected names, found int"),
+        ({"columns": ["bytes", 5]}, TypeError, "columns: expected names, found int"),
+        ({"names": 5}, TypeError, "names: expected connection strings or files, found int"),
+        ({"store": "endpoint"}, TypeError, "store: expected a dict of options, found str"),
+        ({"identity": 5}, TypeError, "identity: expected a path, found int"),
         ({"start": "yesterday"}, ValueError, "start: .*neither an LSN"),
         ({"start": -1}, ValueError, "start"),
         ({"end": 2**64}, ValueError, "end"),
@@ -131,16 +140,41 @@ def test_wrong_arguments(log: str, arguments: dict, error: type, text: str) -> N
 def test_other_wrong_arguments(log: str) -> None:
     with pytest.raises(ValueError, match="table: expected one of records"):
         walden.table("rows", log)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="source: expected paths or URLs, found int"):
         walden.records(3)
+    with pytest.raises(TypeError, match="source: expected paths or URLs, found bytes"):
+        walden.records([log, b"/archive"])
+    with pytest.raises(ValueError, match="count: expected 1 or more, found -1"):
+        walden.parts(log, -1)
+    with pytest.raises(ValueError, match="xid: expected 4294967295 or less"):
+        walden.row_changes(log, "orders", xid=2**32)
+    with pytest.raises(TypeError, match="relation: expected a name, found int"):
+        walden.row_changes(log, 5)
+    with pytest.raises(TypeError, match="base: expected a path, found int"):
+        walden.row_changes(log, "orders", base=5)
+    with pytest.raises(TypeError, match="operations: expected names of operations, found int"):
+        walden.row_changes(log, "orders", operations=5)
     with pytest.raises(ValueError, match="at least one"):
         walden.records([])
     with pytest.raises(ValueError, match="by: .*none of relation"):
         walden.explain(log, by="colour")
+    with pytest.raises(TypeError, match="by: expected names of dimensions, found int"):
+        walden.explain(log, by=[5])
+    with pytest.raises(ValueError, match="top: expected 0 or more, found -1"):
+        walden.explain(log, top=-1)
     with pytest.raises(ValueError, match="settings"):
         walden.whatif(log, {"max_wal_sighs": "1GB"})
-    with pytest.raises(TypeError):
-        walden.whatif(log, ["max_wal_size"])
+    with pytest.raises(ValueError, match="settings: cannot set wal_level: expected replica or logical with archive_mode=on"):
+        walden.whatif(log, {"wal_level": "minimal", "archive_mode": "on"})
+    with pytest.raises(ValueError, match="traced: cannot set max_wal_size"):
+        walden.whatif(log, {}, traced={"max_wal_size": "much"})
+    with pytest.raises(ValueError, match="memory: expected 0 or more"):
+        walden.whatif(log, {}, memory=-1)
+    for wrong in (["max_wal_size"], "max_wal_size", 5):
+        with pytest.raises(TypeError, match="settings: expected a dict or a list of them, found (str|int)"):
+            walden.whatif(log, wrong)
+    with pytest.raises(TypeError, match="traced: expected a dict, found str"):
+        walden.whatif(log, {}, traced="max_wal_size=1GB")
 
 
 def test_gaps_are_warned_of(log: str) -> None:

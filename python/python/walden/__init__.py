@@ -16,6 +16,7 @@ import dataclasses
 import datetime
 import inspect
 import json
+import operator
 import os
 import sys
 import types
@@ -159,14 +160,43 @@ class Table:
         return self.to_arrow().to_pandas()
 
 
-def _texts(value: object) -> list[str]:
+def _texts(argument: str, value: Any, what: str) -> list[str]:
+    """One text or path, or several of them, as a list. `what` says in the plural what is expected."""
     if value is None:
         return []
-    if isinstance(value, (str, os.PathLike)):
-        return [os.fspath(value)]
-    if isinstance(value, Iterable):
-        return [os.fspath(one) for one in value]
-    raise TypeError(f"expected a path, a URL or a list of them, found {type(value).__name__}")
+    is_one = isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable) or isinstance(value, bytes)
+    texts: list[Any] = [value] if is_one else list(value)
+    for index, one in enumerate(texts):
+        text = os.fspath(one) if isinstance(one, (str, os.PathLike)) else one
+        if not isinstance(text, str):
+            raise TypeError(f"{argument}: expected {what}, found {type(text).__name__}")
+        texts[index] = text
+    return texts
+
+
+def _path(argument: str, value: Any) -> str | os.PathLike[str] | None:
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return value
+    raise TypeError(f"{argument}: expected a path, found {type(value).__name__}")
+
+
+def _number(argument: str, value: Any, least: int, most: int = (1 << 63) - 1) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument}: expected a whole number, found {type(value).__name__}") from None
+    if not least <= number <= most:
+        limit = f"{least} or more" if number < least else f"{most} or less"
+        raise ValueError(f"{argument}: expected {limit}, found {number}")
+    return number
+
+
+def _optional_number(argument: str, value: Any, least: int, most: int = (1 << 63) - 1) -> int | None:
+    return None if value is None else _number(argument, value, least, most)
+
+
+_MAX_U32 = (1 << 32) - 1
+"""The largest transaction ID, and the largest number of a timeline."""
 
 
 def _open(
@@ -182,15 +212,17 @@ def _open(
     before: bool = False,
     behind: bool = False,
 ) -> _walden.Log:
+    if store is not None and not isinstance(store, Mapping):
+        raise TypeError(f"store: expected a dict of options, found {type(store).__name__}")
     log = _walden.Log(
-        _texts(source),
+        _texts("source", source, "paths or URLs"),
         store=[(str(key), str(value)) for key, value in (store or {}).items()],
-        identity=identity if identity is not None else os.environ.get("WALDEN_IDENTITY"),
-        timeline=timeline,
+        identity=_path("identity", identity if identity is not None else os.environ.get("WALDEN_IDENTITY")),
+        timeline=_optional_number("timeline", timeline, 1, _MAX_U32),
         start=start,
         end=end,
-        names=_texts(names),
-        threads=threads,
+        names=_texts("names", names, "connection strings or files"),
+        threads=_optional_number("threads", threads, 1),
         before=before,
         behind=behind,
     )
@@ -211,7 +243,7 @@ def _callers() -> int:
 def _columns(names: Sequence[str] | None) -> list[str] | None:
     if isinstance(names, str):
         raise TypeError("columns: expected a list of names, found str")
-    return None if names is None else list(names)
+    return None if names is None else _texts("columns", names, "names")
 
 
 def _table(
@@ -243,7 +275,7 @@ def _table(
         name,
         columns=wanted,
         lsn_text=lsn_text,
-        batch_rows=batch_rows,
+        batch_rows=_optional_number("batch_rows", batch_rows, 1),
         part=place,
     )
     return Table(native)
@@ -392,6 +424,8 @@ def row_changes(
     The other arguments are those of `records`. What is not known of a row is NULL, and the table says why in
     ``before_unknown``, ``after_unknown`` and the maps ``before_unknown_columns`` and ``after_unknown_columns``.
     """
+    if not isinstance(relation, str):
+        raise TypeError(f"relation: expected a name, found {type(relation).__name__}")
     wanted = _columns(columns)
     log = _open(
         source,
@@ -407,14 +441,14 @@ def row_changes(
     native, notes = _walden.row_changes(
         log,
         relation,
-        base=base,
+        base=_path("base", base),
         aborted=aborted,
-        xid=xid,
-        operations=[operations] if isinstance(operations, str) else list(operations),
+        xid=_optional_number("xid", xid, 0, _MAX_U32),
+        operations=_texts("operations", operations, "names of operations"),
         columns=wanted,
         lsn_text=lsn_text,
-        batch_rows=batch_rows,
-        memory=memory,
+        batch_rows=_optional_number("batch_rows", batch_rows, 1),
+        memory=_number("memory", memory, 0),
     )
     for text in notes:
         warnings.warn(text, WaldenWarning, stacklevel=_callers())
@@ -453,7 +487,7 @@ def _parts(
     wanted: tuple[int | None, int | None, int | None, int | None] | None = None,
 ) -> list[Part]:
     log = _open(source, start=start, end=end, timeline=timeline, **opening)
-    places, from_lsn, to_lsn = _walden.parts(log, count, each=each, wanted=wanted)
+    places, from_lsn, to_lsn = _walden.parts(log, _number("count", count, 1), each=each, wanted=wanted)
     opened = (_position(log.start), _position(log.end))
     return [Part(*place, from_lsn, to_lsn, timeline, opened) for place in places]
 
@@ -487,7 +521,7 @@ def explain(
 
     Damage does not raise: ``document["damage"]`` says where it is, and the sums end before it.
     """
-    views = [by] if isinstance(by, str) else list(by)
+    views = _texts("by", by, "names of dimensions")
     # A checkpoint behind the range says where in it a cycle begins.
     whole = any("checkpoint" in view.split(",") for view in views)
     log = _open(
@@ -502,6 +536,7 @@ def explain(
         before=whole,
         behind=whole,
     )
+    top, every = _optional_number("top", top, 0), _optional_number("every", every, 1)
     return json.loads(_walden.explain(log, by=views, top=top, every=every))
 
 
@@ -527,7 +562,11 @@ def whatif(
     all_images: whether every full-page image is compressed instead of a sample of each table's.
     memory: bytes of memory for pages; more go to a temporary file.
     """
+    if isinstance(settings, str) or not isinstance(settings, Iterable):
+        raise TypeError(f"settings: expected a dict or a list of them, found {type(settings).__name__}")
     sets = [settings] if isinstance(settings, Mapping) else list(settings)
+    changes = [_settings("settings", one) for one in sets]
+    written_under = _settings("traced", {} if traced is None else traced)
     log = _open(
         source,
         names=names,
@@ -541,16 +580,20 @@ def whatif(
     )
     document = _walden.whatif(
         log,
-        changes=[_settings(one) for one in sets],
-        traced=_settings(traced or {}),
+        changes=changes,
+        traced=written_under,
         all_images=all_images,
-        memory=memory,
+        memory=_number("memory", memory, 0),
     )
     return json.loads(document)
 
 
-def _settings(settings: Mapping[str, object]) -> list[tuple[str, str]]:
+def _settings(argument: str, settings: Mapping[str, object]) -> list[tuple[str, str]]:
     if not isinstance(settings, Mapping):
-        raise TypeError(f"settings: expected a dict or a list of them, found {type(settings).__name__}")
+        one_or_more = "a dict or a list of them" if argument == "settings" else "a dict"
+        raise TypeError(f"{argument}: expected {one_or_more}, found {type(settings).__name__}")
+    for name in settings:
+        if not isinstance(name, str):
+            raise TypeError(f"{argument}: expected names of settings, found {type(name).__name__}")
     text = {True: "on", False: "off"}
     return [(name, text[value] if isinstance(value, bool) else str(value)) for name, value in settings.items()]
