@@ -226,13 +226,25 @@ pub(crate) fn without_history(
 pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
     // PostgreSQL archives a history before the timeline's first segment: what is listed later has it.
     let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
-    let with_wal: BTreeSet<Timeline> = wal.objects.keys().map(|object| object.timeline()).collect();
     let histories = if is_locked(archive)? { BTreeMap::new() } else { archive.undamaged_histories()?.0 };
+    listed_without_history(archive, &wal.objects, &histories)
+}
+
+/// The same for WAL that was listed before, and for the histories that were read after that.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn listed_without_history(
+    archive: &Archive,
+    wal: &BTreeMap<Object, u64>,
+    histories: &BTreeMap<Timeline, History>,
+) -> Result<Vec<Timeline>, ArchiveError> {
+    let with_wal: BTreeSet<Timeline> = wal.keys().map(|object| object.timeline()).collect();
     let mut with_history: BTreeSet<Timeline> = BTreeSet::new();
     archive.store().list(HISTORY, &mut |listed| {
         with_history.extend(timeline_of_history(Object::of_key(&listed.key)));
     })?;
-    Ok(without_history(&with_wal, &with_history, &histories))
+    Ok(without_history(&with_wal, &with_history, histories))
 }
 
 /// The timeline of which an object is the history.

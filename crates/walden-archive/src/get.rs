@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use walden_codec::container::{Entry, FileForm, Head, Reader};
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::Contents;
@@ -229,23 +229,11 @@ pub fn get_after(
         None => {
             let failed = |source| GetError::Archive { name: name(), source };
             archive.expect_archive().map_err(failed)?;
-            let ArchivedFile::Segment(segment) = file else {
-                let ArchivedFile::History(timeline) = file else { return Err(not_there()) };
-                if !gaps::needs_history(archive, timeline).map_err(failed)? {
-                    return Err(not_there());
-                }
-                return match archive.find(file).map_err(failed)? {
-                    // Archived since it was looked for, and segments after it.
-                    Some(_) => get(archive, file, target),
-                    None => {
-                        let location = archive.store().location().to_owned();
-                        Err(GetError::NoHistory { name: name(), location })
-                    }
-                };
+            let segment = match file {
+                ArchivedFile::Segment(segment) if has_parts => segment,
+                ArchivedFile::History(timeline) => return look_again_for_history(archive, timeline, target),
+                _ => return Err(not_there()),
             };
-            if !has_parts {
-                return Err(not_there());
-            }
             if let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? {
                 let size = archive.segment_size().map_err(failed)?;
                 let histories = archive.histories().map_err(failed)?;
@@ -264,6 +252,22 @@ pub fn get_after(
             }
         }
         Some(output) => output.map_err(write)?.publish().map_err(write),
+    }
+}
+
+/// Looks again for a history that was not found: it must not be reported as not there if segments of its timeline are, as recovery
+/// would end on an earlier timeline.
+fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) -> Result<(), GetError> {
+    let file = ArchivedFile::History(timeline);
+    let (name, location) = (file.to_string(), archive.store().location().to_owned());
+    let failed = |source| GetError::Archive { name: file.to_string(), source };
+    if !gaps::needs_history(archive, timeline).map_err(failed)? {
+        return Err(GetError::NotThere { name, location });
+    }
+    match archive.find(file).map_err(failed)? {
+        // Archived since it was looked for, and segments after it.
+        Some(_) => get(archive, file, target),
+        None => Err(GetError::NoHistory { name, location }),
     }
 }
 

@@ -569,13 +569,13 @@ pub fn complete_segments(spool: &Path) -> io::Result<Vec<SegmentName>> {
     Ok(segments)
 }
 
-/// Hands a file out of a spool to recovery: for a segment that is not complete, what was received of it, up to where its timeline was
-/// left by a history that is `archived` or in the spool. Gives back whether the spool has it. Nothing is changed there, so a process that
+/// Copies a file out of a spool for recovery: of a segment that is not complete, what was received, up to where its timeline was left
+/// by a history that is `archived` or in the spool. Gives back whether the spool has it. Nothing is changed there, so a process that
 /// receives may go on.
 ///
 /// # Errors
 /// The file system's, those of `archived`, and a history that is none.
-pub fn hand_over(
+pub fn copy_out(
     spool: &Path,
     file: ArchivedFile,
     target: &Path,

@@ -65,6 +65,11 @@ impl User {
         }
         Ok(User { recipient: recipient.to_owned(), name })
     }
+
+    /// Whether a text is this user's public key or name.
+    fn is_named(&self, text: &str) -> bool {
+        self.recipient == text || self.name.as_deref() == Some(text)
+    }
 }
 
 /// A new key pair.
@@ -207,10 +212,7 @@ pub(super) fn change(
     };
     let first = before.recipients.first().cloned().unwrap_or_default();
     let mut identities = unlock(inner, &first, identity)?;
-    let has = |statement: &Statement, user: &String| {
-        let is_it = |known: &User| known.recipient == *user || known.name.as_ref() == Some(user);
-        statement.users.iter().any(is_it)
-    };
+    let has = |statement: &Statement, user: &str| statement.users.iter().any(|known| known.is_named(user));
     let superseded = superseded(inner, &before)?;
     for old in &superseded {
         inner.remove(&key_of(old.generation))?;
@@ -233,7 +235,7 @@ pub(super) fn change(
         Change::Remove(removed) => {
             for user in removed {
                 let before = users.len();
-                users.retain(|known| known.recipient != *user && known.name.as_ref() != Some(user));
+                users.retain(|known| !known.is_named(user));
                 if users.len() == before {
                     return Err(refused(format!("{user} is not among those who can read")));
                 }

@@ -184,7 +184,7 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     if first_kept.is_some() {
         let acknowledged = gaps::all_acknowledged(archive)?;
         pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
-        let without_history = gaps::timelines_without_history(archive)?;
+        let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
         pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
     }
     let cuts = Cuts::new(cut, &objects, &histories, size);

@@ -6,7 +6,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_receive::disk::Disk;
-use walden_receive::spool::{Position, Spool, SpoolError, hand_over};
+use walden_receive::spool::{Position, Spool, SpoolError, copy_out};
 use walden_testing::writer::LogWriter;
 
 use crate::disk::{Failure, Memory};
@@ -306,7 +306,7 @@ fn recovery_gets_no_more_than_the_timelines_have_in_common() {
     let known = |archived: &[(u32, &str)]| -> std::io::Result<Option<usize>> {
         let parsed =
             archived.iter().map(|&(of, text)| (of, History::parse(of, text.as_bytes()).unwrap())).collect();
-        if !hand_over(folder.path(), ArchivedFile::Segment(name), &target, || Ok(parsed))? {
+        if !copy_out(folder.path(), ArchivedFile::Segment(name), &target, || Ok(parsed))? {
             return Ok(None);
         }
         let given = std::fs::read(&target)?;
@@ -326,5 +326,5 @@ fn recovery_gets_no_more_than_the_timelines_have_in_common() {
     std::fs::write(&history, "garbage").unwrap();
     let damaged = known(&[]).unwrap_err();
     assert!(damaged.to_string().contains("00000002.history"), "{damaged}");
-    assert!(hand_over(folder.path(), ArchivedFile::History(2), &target, || Ok(Default::default())).is_err());
+    assert!(copy_out(folder.path(), ArchivedFile::History(2), &target, || Ok(Default::default())).is_err());
 }

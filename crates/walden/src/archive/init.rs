@@ -64,7 +64,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         (Some(repo), _) => Place::of(repo.clone()),
         (None, config) => Place { repo: None, config: config.clone(), identity: None },
     };
-    let (archive, _) = place.open()?;
+    let (archive, section) = place.open()?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
         archive.encrypted().initialise_keys(&args.recipients)?;
@@ -91,7 +91,8 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         quoted(dsn)
     ))?;
     if let Some(dsn) = &args.dsn {
-        terminal::print(&format!("\nThe server as it is now:\n\n{}", check::describe_server(dsn, &archive)))?;
+        let server = check::describe_server(dsn, &archive, &section);
+        terminal::print(&format!("\nThe server as it is now:\n\n{server}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

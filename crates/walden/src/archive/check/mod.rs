@@ -16,6 +16,7 @@ use walden_archive::archive::Identity;
 use super::against;
 use super::push::BACKLOG;
 use crate::FOUND;
+use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::{self, Format};
 
@@ -161,8 +162,9 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 }
 
 /// What a server's settings and statistics are, for people.
-pub fn describe_server(dsn: &str, archive: &Archive) -> String {
-    lines(&server::look_at_server(dsn, BACKLOG, Some(archive), archive.identity().ok(), None))
+pub fn describe_server(dsn: &str, archive: &Archive, section: &ArchiveSection) -> String {
+    let backlog = section.backlog_warning.unwrap_or(BACKLOG);
+    lines(&server::look_at_server(dsn, backlog, Some(archive), archive.identity().ok(), None))
 }
 
 fn table(report: &Report, has_server: bool) -> String {

@@ -1,23 +1,25 @@
-//! `walden archive get`: what `restore_command` calls, and the process that fetches ahead of it.
+//! `walden archive get`: what `restore_command` calls.
 
-use std::os::unix::process::CommandExt;
+mod prefetch;
+mod until;
+
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
-use walden_archive::Archive;
 use walden_archive::get::{self, GetError};
 use walden_archive::name::ArchivedFile;
-use walden_archive::prefetch::{self, PrefetchOptions, Spool};
+use walden_archive::prefetch::{PrefetchOptions, Spool};
 use walden_archive::server::expect_own_archive;
 use walden_format::lsn::Timeline;
-use walden_server::signals;
 
-use super::export::{Position, UntilRequest, export_until, parse_position};
+use self::prefetch::start_prefetch;
+pub use self::prefetch::{PREFETCH_FAILED, PrefetchArgs, run_prefetch};
+use self::until::get_until;
+use super::export::{Position, parse_position};
 use super::log::{Entry, Log, LogOptions};
 use super::moment::Moment;
 use super::push::complain;
@@ -28,12 +30,6 @@ use crate::terminal::Format;
 const NOT_THERE: u8 = 1;
 /// The file cannot be read although it may be there: above 125, so that PostgreSQL stops in place of ending recovery early.
 pub const TROUBLE: u8 = 200;
-/// Fetching ahead has failed, in whatever way: no status but this one and 0 will do.
-///
-/// The process outlives `restore_command`, and process 1 becomes its parent: in a container that may be the postmaster. To that, any
-/// other status of a child that it does not know, or a signal that has ended it, is a backend that crashed, for which it ends all
-/// others (`CleanupBackend` in `postmaster.c`).
-pub const PREFETCH_FAILED: u8 = 1;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -104,28 +100,6 @@ pub struct GetArgs {
     log: LogOptions,
 }
 
-/// Fetch ahead of recovery (started by `walden archive get`)
-#[derive(Args, Debug)]
-pub struct PrefetchArgs {
-    /// The folder beside which segments are kept
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
-
-    #[command(flatten)]
-    place: Place,
-
-    /// Segments that lie ready at most
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    segments: usize,
-
-    /// Seconds without a request after which the process ends
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    idle: u64,
-
-    #[command(flatten)]
-    log: LogOptions,
-}
-
 /// Runs `walden archive get`.
 pub fn run(args: &GetArgs) -> ExitCode {
     // A panic's exit status, 101, would say that the archive does not have the file.
@@ -142,7 +116,8 @@ pub fn run(args: &GetArgs) -> ExitCode {
 
 fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
-    let result = hand_over(args, name, target).or_else(|error| from_spool(args, name, target, error));
+    let result =
+        get_from_archive(args, name, target).or_else(|error| get_from_spool(args, name, target, error));
     // Without a configuration that can be read, the options alone say where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
@@ -162,7 +137,7 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
 }
 
 /// What the archive does not have, of the log that was received last.
-fn from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -> Result<()> {
+fn get_from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -> Result<()> {
     // A history may lie there alone.
     let is_missing = matches!(
         error.downcast_ref::<GetError>(),
@@ -175,7 +150,7 @@ fn from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -
         let (archive, _) = args.place.open().map_err(std::io::Error::other)?;
         archive.histories().map_err(std::io::Error::other)
     };
-    match walden_receive::spool::hand_over(spool, file, target, archived) {
+    match walden_receive::spool::copy_out(spool, file, target, archived) {
         Ok(true) => Ok(()),
         Ok(false) => Err(error),
         Err(source) => {
@@ -184,29 +159,8 @@ fn from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -
     }
 }
 
-fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {
-    let export = || -> Result<ExitCode> {
-        let (archive, section) = args.place.open()?;
-        export_until(
-            &archive,
-            &UntilRequest {
-                moment,
-                from: args.from,
-                base: args.base.as_deref(),
-                timeline: args.timeline,
-                output,
-                threads: section.threads.unwrap_or_else(crate::terminal::cores),
-                format: args.format,
-            },
-        )
-    };
-    export().unwrap_or_else(|error| {
-        crate::output::report(&error);
-        ExitCode::from(TROUBLE)
-    })
-}
-
-fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
+/// From where it was fetched ahead, or from the archive itself.
+fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     let (archive, section) = args.place.open()?;
     let Some(file) = ArchivedFile::parse(name) else {
         let (name, location) = (name.to_owned(), archive.store().location().to_owned());
@@ -254,72 +208,4 @@ fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
         }
         other => Ok(other?),
     }
-}
-
-/// Starts the process that fetches ahead, unless it runs.
-fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Path, ahead: usize) {
-    match spool.lock() {
-        // Let go, for the process to take it.
-        Ok(Some(lock)) => drop(lock),
-        _ => return,
-    }
-    let Ok(program) = std::env::current_exe() else { return };
-    let mut command = Command::new(program);
-    command.args(["archive", "prefetch", "--segments", &ahead.to_string()]);
-    command.args(["--repo", archive.store().location()]);
-    if let Some(config) = &args.place.config {
-        command.arg("--config").arg(config);
-    }
-    if let Some(identity) = &args.place.identity {
-        command.arg("--identity").arg(identity);
-    }
-    if let Some(log) = &args.log.log {
-        command.arg("--log").arg(log);
-    }
-    command.arg(folder);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // A group of its own: the server's shutdown waits for restore_command and not for this.
-    let _ = command.process_group(0).spawn();
-}
-
-/// Runs `walden archive prefetch`.
-pub fn run_prefetch(args: &PrefetchArgs) -> ExitCode {
-    // What it leaves in the spool, the next one uses or removes.
-    signals::exit_with(0, PREFETCH_FAILED);
-    // Without a configuration that can be read, the options alone say where messages go.
-    let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
-    let log = Arc::new(Log::new(&args.log, &section));
-    end_well_at_panics(log.clone());
-    let began = Instant::now();
-    let Err(error) = fetch_ahead(args) else { return ExitCode::SUCCESS };
-    log_prefetch_failure(&log, &error, began);
-    ExitCode::from(PREFETCH_FAILED)
-}
-
-fn fetch_ahead(args: &PrefetchArgs) -> Result<()> {
-    let (archive, section) = args.place.open()?;
-    let spool = Spool::new(&args.folder, &archive);
-    let Some(lock) = spool.lock()? else { return Ok(()) };
-    let options = PrefetchOptions {
-        segments: args.segments,
-        threads: section.threads.unwrap_or_else(crate::terminal::cores),
-        idle: Duration::from_secs(args.idle),
-    };
-    Ok(prefetch::prefetch(&archive, &spool, lock, &options)?)
-}
-
-fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
-    log.write(&[Entry::of_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
-    if log.is_text() {
-        complain("", error.as_ref(), error.downcast_ref::<GetError>().and_then(GetError::hint));
-    }
-}
-
-/// Has a panic of any thread end the process so.
-fn end_well_at_panics(log: Arc<Log>) {
-    let began = Instant::now();
-    std::panic::set_hook(Box::new(move |panic| {
-        log_prefetch_failure(&log, &anyhow!("fetching ahead has failed: {panic}"), began);
-        std::process::exit(PREFETCH_FAILED.into());
-    }));
 }
