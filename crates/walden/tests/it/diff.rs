@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 use walden_format::lsn::Lsn;
-use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_lab::{Cluster, StopMode};
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::browser::Browser;
-use crate::material::{explain_json, golden, records_of, say, walden, write};
+use crate::material::{cluster_that_keeps_wal, explain_json, golden, records_of, say, walden, write};
 
 walden_testing::tests! {
     contributions_add_up_to_the_difference,
@@ -147,10 +147,9 @@ struct Changed {
 }
 
 fn changed_server() -> Result<Changed, Missing> {
-    let cluster = ClusterBuilder::new(postgres(15)?)
+    let cluster = cluster_that_keeps_wal(postgres(15)?)
         .setting("wal_keep_size", "4GB")
         .setting("max_wal_size", "4GB")
-        .setting("autovacuum", "off")
         .start()
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -273,12 +272,7 @@ fn assert_page_draws(Changed { folder, names, wal, plain, indexed, .. }: &Change
 
 /// Before 17, the log does not say what `wal_level` was: the records do.
 fn logical_decoding_explains_larger_records() -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(15)?)
-        .setting("wal_level", "replica")
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
-        .start()
-        .unwrap();
+    let cluster = cluster_that_keeps_wal(postgres(15)?).setting("wal_level", "replica").start().unwrap();
     let update = || {
         let mut client = cluster.client("postgres").unwrap();
         for _ in 0..5 {

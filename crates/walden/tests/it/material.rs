@@ -1,4 +1,4 @@
-//! What the tests share: running the program, the golden segments, decoding with the library.
+//! What the tests share: running the program, servers and archives, the golden segments, decoding with the library.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,6 +15,7 @@ use walden_archive::store::Folder;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Record, RecordHeader};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
+use walden_lab::{ClusterBuilder, Installation};
 
 /// Tests of one function with several versions of PostgreSQL: a table of their names.
 macro_rules! for_versions {
@@ -47,6 +48,11 @@ pub fn link_program(folder: &Path) -> PathBuf {
 /// Runs the program.
 pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
     Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments))
+}
+
+/// A server that removes nothing of its log while a test runs, and in which autovacuum logs nothing.
+pub fn cluster_that_keeps_wal(installation: Installation) -> ClusterBuilder {
+    ClusterBuilder::new(installation).setting("wal_keep_size", "1GB").setting("autovacuum", "off")
 }
 
 /// Makes an archive, as `walden archive init` does, which belongs to whoever its place belongs to.

@@ -12,7 +12,7 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_rows::encoding::Encoding;
 use walden_testing::{Missing, Need, Outcome, postgres};
 
-use crate::material::{Run, say, walden};
+use crate::material::{Run, cluster_that_keeps_wal, say, walden};
 
 walden_testing::tests! {
     rows_of_14_equal_the_audit,
@@ -204,10 +204,17 @@ fn connect(cluster: &Cluster) -> Client {
     client
 }
 
+/// Stops the server, copies its data as a base, and starts it again.
+fn copy_base(cluster: &Cluster) -> PathBuf {
+    cluster.stop(StopMode::Fast).unwrap();
+    let base = cluster.dir().join("backup");
+    cluster.copy_data(&base).unwrap();
+    cluster.start().unwrap();
+    base
+}
+
 fn work(version: u32) -> Result<Worked, Missing> {
-    let cluster = ClusterBuilder::new(postgres(version)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
+    let cluster = cluster_that_keeps_wal(postgres(version)?)
         .setting("wal_level", "replica")
         .setting("max_prepared_transactions", "4")
         .start()
@@ -223,10 +230,7 @@ fn work(version: u32) -> Result<Worked, Missing> {
     run(&mut client, "CHECKPOINT");
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     drop(client);
-    cluster.stop(StopMode::Fast).unwrap();
-    let base = cluster.dir().join("backup");
-    cluster.copy_data(&base).unwrap();
-    cluster.start().unwrap();
+    let base = copy_base(&cluster);
     let mut client = connect(&cluster);
     let row = client.query_one(
         "SELECT pg_walfile_name(pg_control_checkpoint.redo_lsn) FROM pg_control_checkpoint()",
@@ -559,9 +563,7 @@ fn rows_of_18_equal_the_audit() -> Outcome {
 
 /// Without images, old rows come from what the log has for logical decoding.
 fn rows_equal_logical_decoding() -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(15)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
+    let cluster = cluster_that_keeps_wal(postgres(15)?)
         .setting("wal_level", "logical")
         .setting("full_page_writes", "off")
         .start()
@@ -642,12 +644,7 @@ fn as_test_decoding(line: &Value) -> String {
 
 /// Without images and a base backup the pages are not known.
 fn what_is_not_known_is_said() -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(18)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
-        .setting("full_page_writes", "off")
-        .start()
-        .unwrap();
+    let cluster = cluster_that_keeps_wal(postgres(18)?).setting("full_page_writes", "off").start().unwrap();
     let mut client = connect(&cluster);
     run(
         &mut client,
@@ -853,19 +850,12 @@ const TABLES_APART: &str = "
 
 /// Tables that inherit, partitions that come within the log, names that change, transactions in progress, types that are not read.
 fn statements_reach_what_they_are_for_alone() -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(15)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
-        .start()
-        .unwrap();
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
     let mut client = connect(&cluster);
     run(&mut client, TABLES_APART);
     run(&mut client, "CHECKPOINT");
     drop(client);
-    cluster.stop(StopMode::Fast).unwrap();
-    let base = cluster.dir().join("backup");
-    cluster.copy_data(&base).unwrap();
-    cluster.start().unwrap();
+    let base = copy_base(&cluster);
     let mut client = connect(&cluster);
     let before = ["q_x", "old_name", "growing", "numbers"].map(|table| contents(&mut client, table));
     for statement in [
@@ -979,11 +969,7 @@ fn text_is_converted_as_the_server_does() -> Outcome {
 
 /// Names of relations and columns, and values of all types of text; with a backup, with names alone, and back again.
 fn rows_of_a_database_in_another_encoding() -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(15)?)
-        .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "off")
-        .start()
-        .unwrap();
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
     let mut client = connect(&cluster);
     run(&mut client, "CREATE DATABASE old ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
     let mut client = cluster.client("old").unwrap();
@@ -996,10 +982,7 @@ fn rows_of_a_database_in_another_encoding() -> Outcome {
     run(&mut client, "CHECKPOINT");
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     drop(client);
-    cluster.stop(StopMode::Fast).unwrap();
-    let base = cluster.dir().join("backup");
-    cluster.copy_data(&base).unwrap();
-    cluster.start().unwrap();
+    let base = copy_base(&cluster);
     let mut client = cluster.client("old").unwrap();
     let row = client.query_one("SELECT pg_walfile_name(redo_lsn) FROM pg_control_checkpoint()", &[]).unwrap();
     let first: String = row.get(0);
