@@ -20,7 +20,7 @@ pub struct TypedColumn {
 pub struct ColumnType {
     /// OID of the built-in type, of a domain that of its base type; nothing for enums, arrays and others.
     pub builtin: Option<u32>,
-    /// `atttypmod`, which a domain does not have.
+    /// `atttypmod`; of a domain the `typtypmod` of the domain over the base type.
     pub typmod: i32,
 }
 
@@ -59,7 +59,7 @@ impl Union {
             Kind::Base(oid) => Some(oid),
             _ => None,
         };
-        let of = ColumnType { builtin, typmod: column.typmod };
+        let of = ColumnType { builtin, typmod: catalog.types.typmod(column.type_oid, column.typmod) };
         match self.places.get(&column.name) {
             Some(&place) => {
                 let types = &mut self.columns[place].types;

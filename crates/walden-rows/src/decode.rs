@@ -10,7 +10,9 @@ use crate::encoding::Encoding;
 use crate::stored::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types::{Kind, Types, oid};
-use crate::value::{Array, Dimension, Inet, Interval, Numeric, Range, Value, jsonb_text, tsvector_text};
+use crate::value::{
+    Array, Dimension, Float, Inet, Interval, Numeric, Range, Value, jsonb_text, tsvector_text,
+};
 
 /// Values within each other that are followed.
 const MAX_DEPTH: usize = 64;
@@ -53,14 +55,16 @@ fn base_value(base: u32, bytes: &[u8], encoding: Encoding) -> Option<Value> {
         }
         oid::INT8 => Value::Int8(i64::from_le_bytes(bytes.try_into().ok()?)),
         oid::INT2 => Value::Int2(i16::from_le_bytes(bytes.try_into().ok()?)),
+        oid::INT2VECTOR => vector::<2>(bytes, |number| i16::from_le_bytes(number).into())?,
+        oid::OIDVECTOR => vector::<4>(bytes, |number| u32::from_le_bytes(number).into())?,
         oid::INT4 => Value::Int4(i32::from_le_bytes(bytes.try_into().ok()?)),
         oid::TEXT | oid::BPCHAR | oid::VARCHAR | oid::XML => Value::Text(text()?),
         oid::JSON => Value::Json(text()?),
         oid::JSONB => Value::Jsonb(jsonb_text(bytes, encoding)?),
         oid::TSVECTOR => Value::TsVector(tsvector_text(bytes, encoding)?),
         oid::NUMERIC => Value::Numeric(Numeric::parse(bytes)?),
-        oid::FLOAT4 => Value::Float4(f32::from_le_bytes(bytes.try_into().ok()?)),
-        oid::FLOAT8 => Value::Float8(f64::from_le_bytes(bytes.try_into().ok()?)),
+        oid::FLOAT4 => Value::Float4(Float(f32::from_le_bytes(bytes.try_into().ok()?))),
+        oid::FLOAT8 => Value::Float8(Float(f64::from_le_bytes(bytes.try_into().ok()?))),
         oid::MONEY => Value::Money(i64::from_le_bytes(bytes.try_into().ok()?)),
         oid::DATE => Value::Date(i32::from_le_bytes(bytes.try_into().ok()?)),
         oid::TIME => Value::Time(i64::from_le_bytes(bytes.try_into().ok()?)),
@@ -103,13 +107,13 @@ fn base_value(base: u32, bytes: &[u8], encoding: Encoding) -> Option<Value> {
     })
 }
 
-fn floats<const N: usize>(bytes: &[u8]) -> Option<[f64; N]> {
+fn floats<const N: usize>(bytes: &[u8]) -> Option<[Float<f64>; N]> {
     let (words, rest) = bytes.as_chunks::<8>();
     let words: &[[u8; 8]; N] = words.try_into().ok()?;
-    rest.is_empty().then(|| words.map(f64::from_le_bytes))
+    rest.is_empty().then(|| words.map(|word| Float(f64::from_le_bytes(word))))
 }
 
-fn points(bytes: &[u8]) -> Option<Vec<[f64; 2]>> {
+fn points(bytes: &[u8]) -> Option<Vec<[Float<f64>; 2]>> {
     let (points, rest) = bytes.as_chunks::<16>();
     rest.is_empty().then(|| points.iter().filter_map(|point| floats(point)).collect())
 }
@@ -192,6 +196,16 @@ fn array(types: &Types, element: u32, bytes: &[u8], depth: usize) -> Option<Arra
         elements.push(value);
     }
     Some(Array { dimensions, elements, element_type: element })
+}
+
+/// `int2vector` and `oidvector`: the fields of an array of one dimension, which has a length also if it is empty, and no nulls.
+fn vector<const WIDTH: usize>(bytes: &[u8], of: impl Fn([u8; WIDTH]) -> i64) -> Option<Value> {
+    /// Number of dimensions, where the data begins, type, length, lower bound.
+    const HEADER: usize = 20;
+    let (dimensions, data_at, length) = (number(bytes, 0)?, number(bytes, 4)?, number(bytes, 12)?);
+    let (numbers, rest) = bytes.get(HEADER..)?.as_chunks::<WIDTH>();
+    let is_sound = dimensions == 1 && data_at == 0 && rest.is_empty() && numbers.len() == length as usize;
+    is_sound.then(|| Value::Vector(numbers.iter().map(|number| of(*number)).collect()))
 }
 
 /// What a range has (`RANGE_*` in `rangetypes.h`).
@@ -309,9 +323,9 @@ mod tests {
         types
     }
 
-    const OIDS: [u32; 32] = [
-        16, 17, 18, 19, 20, 25, 602, 604, 650, 869, 1000, 1007, 1009, 1020, 1082, 1114, 1186, 1231, 1266,
-        1560, 1700, 3614, 3802, 3807, 3904, 3908, 4451, 4532, 20_000, 20_001, 20_002, 20_004,
+    const OIDS: [u32; 35] = [
+        16, 17, 18, 19, 20, 22, 25, 30, 602, 604, 650, 869, 1000, 1006, 1007, 1009, 1020, 1082, 1114, 1186,
+        1231, 1266, 1560, 1700, 3614, 3802, 3807, 3904, 3908, 4451, 4532, 20_000, 20_001, 20_002, 20_004,
     ];
 
     proptest! {
@@ -324,6 +338,25 @@ mod tests {
             let value = value(&types(), type_oid, &bytes);
             prop_assert!(value.to_string().len() < 200_000 * bytes.len().max(1));
         }
+    }
+
+    #[test]
+    fn vectors_are_arrays_that_are_printed_without_braces() {
+        let header = |of: u32, length: u32| [1, 0, of, length, 0].map(u32::to_le_bytes).concat();
+        let text = |type_oid, bytes: &[u8]| value(&types(), type_oid, bytes).to_string();
+        let two: Vec<u8> =
+            [header(oid::INT2, 2), (-2_i16).to_le_bytes().into(), 7_i16.to_le_bytes().into()].concat();
+        assert_eq!(text(oid::INT2VECTOR, &two), "-2 7");
+        let large = [header(oid::OID, 1), u32::MAX.to_le_bytes().into()].concat();
+        assert_eq!(text(oid::OIDVECTOR, &large), "4294967295");
+        assert_eq!(text(oid::OIDVECTOR, &header(oid::OID, 0)), "");
+        let damaged = [header(oid::INT2, 3), vec![0; 4]].concat();
+        assert_eq!(value(&types(), oid::INT2VECTOR, &damaged), Value::Unknown(damaged.clone()));
+        // An array of vectors: each has a header of its length.
+        let mut array =
+            [1, 0, oid::INT2VECTOR, 1, 1, 4 * (4 + two.len() as u32)].map(u32::to_le_bytes).concat();
+        array.extend(&two);
+        assert_eq!(text(1006, &array), "{\"-2 7\"}");
     }
 
     #[test]

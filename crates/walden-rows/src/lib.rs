@@ -9,6 +9,7 @@ mod columns;
 mod decode;
 pub mod encoding;
 mod heap;
+mod names_at_end;
 mod read;
 mod select;
 pub mod sql;
@@ -41,6 +42,7 @@ pub use change::{
 };
 pub use choose::{Chosen, choose};
 pub use columns::{ColumnType, TypedColumn};
+pub use names_at_end::NamesAtEnd;
 pub use read::{Counts, Filter};
 pub use select::Wanted;
 pub use types::{Types, oid};
@@ -255,6 +257,11 @@ impl RowChanges {
             true => Err(RowsError::NoColumns(self.options.table.to_string())),
             false => Ok(columns),
         }
+    }
+
+    /// The names that the tables have at the end of the log that was surveyed, for statements that are run there.
+    pub fn names_at_end(&self) -> NamesAtEnd {
+        NamesAtEnd::of(&self.tables, self.catalog.clone(), &self.pending, &self.findings)
     }
 
     /// Reads the log again, and gives the changes that `filter` leaves in its order; `each` may end it. `done` gets the bytes of

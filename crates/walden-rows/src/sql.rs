@@ -2,7 +2,8 @@
 //!
 //! A row is found by its primary key, if the table has one; else by all its columns, and of several equal rows one is taken. Statements
 //! are for the table alone (`ONLY`): tables that inherit from it have rows of their own, perhaps with the same key or at the same place.
-//! Statements need the settings of [`SETTINGS`], under which literals mean what they say.
+//! A statement is made with the table that the caller gives: the change's, by the names that it has where the statement is run
+//! ([`NamesAtEnd`](crate::NamesAtEnd)). Statements need the settings of [`SETTINGS`], under which literals mean what they say.
 
 use std::fmt::{self, Write};
 
@@ -28,8 +29,8 @@ SET LOCAL xmloption = content;
 ///
 /// # Errors
 /// Why there is none: something of the row is not known.
-pub fn undo(change: &RowChange) -> Result<Option<String>, &'static str> {
-    let RowChange { table, before, after, .. } = change;
+pub fn undo(change: &RowChange, table: &Table) -> Result<Option<String>, &'static str> {
+    let RowChange { before, after, .. } = change;
     match change.operation {
         Operation::Insert => delete(table, row(after)?).map(Some),
         Operation::Delete => insert(table, row(before)?).map(Some),
@@ -41,8 +42,8 @@ pub fn undo(change: &RowChange) -> Result<Option<String>, &'static str> {
 ///
 /// # Errors
 /// Why there is none: something of the row is not known.
-pub fn redo(change: &RowChange) -> Result<Option<String>, &'static str> {
-    let RowChange { table, before, after, .. } = change;
+pub fn redo(change: &RowChange, table: &Table) -> Result<Option<String>, &'static str> {
+    let RowChange { before, after, .. } = change;
     match change.operation {
         Operation::Insert => insert(table, row(after)?).map(Some),
         Operation::Delete => delete(table, row(before)?).map(Some),
@@ -149,12 +150,13 @@ fn is_compared_by_text(type_oid: u32, cell: &Cell) -> bool {
         | Value::Polygon(_)
         | Value::Circle(_)
         | Value::Array(_)
+        | Value::Vector(_)
         | Value::Range(_)
         | Value::Multirange(_)
         | Value::Record(_) => true,
         // Zeros of both signs are equal.
-        Value::Float4(value) => *value == 0.0,
-        Value::Float8(value) => *value == 0.0,
+        Value::Float4(value) => value.0 == 0.0,
+        Value::Float8(value) => value.0 == 0.0,
         _ => false,
     }
 }
@@ -228,6 +230,7 @@ mod tests {
 
     use super::*;
     use crate::change::Outcome;
+    use crate::value::Float;
 
     fn column(number: i16, name: &str, type_oid: u32, is_key: bool) -> Column {
         Column { is_key, ..Column::plain(number, name, type_oid, -1, 'i') }
@@ -253,6 +256,14 @@ mod tests {
 
     fn image(id: i32, text: Cell) -> Image {
         Image::Row(Row { cells: vec![Cell::Value(Value::Int4(id)), text] })
+    }
+
+    fn undo(change: &RowChange) -> Result<Option<String>, &'static str> {
+        super::undo(change, &change.table)
+    }
+
+    fn redo(change: &RowChange) -> Result<Option<String>, &'static str> {
+        super::redo(change, &change.table)
     }
 
     fn text(text: &str) -> Cell {
@@ -286,6 +297,27 @@ mod tests {
         );
         let nothing = change(Operation::Update, true, image(1, Cell::Null), image(1, Cell::Null));
         assert_eq!(undo(&nothing).unwrap(), None);
+    }
+
+    /// `NaN = NaN` and `0 = -0` are true in SQL.
+    #[test]
+    fn floats_are_changed_if_their_bytes_are() {
+        let of = |value: f64| image(1, Cell::Value(Value::Float8(Float(value))));
+        let changed = |is_key, old, new| change(Operation::Update, is_key, of(old), of(new));
+        assert_eq!(undo(&changed(true, f64::NAN, f64::NAN)), Ok(None));
+        assert_eq!(undo(&changed(true, 1.0, 1.0)), Ok(None));
+        let table = r#""public"."order""#;
+        assert_eq!(
+            undo(&changed(true, -0.0, 0.0)).unwrap().unwrap(),
+            format!(r#"UPDATE ONLY {table} SET "a ""b""" = '-0' WHERE "id" = 1;"#)
+        );
+        let insert = change(Operation::Insert, false, Image::None, of(f64::NAN));
+        assert_eq!(
+            undo(&insert).unwrap().unwrap(),
+            format!(
+                r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 1 AND "a ""b""" = 'NaN' LIMIT 1);"#
+            )
+        );
     }
 
     /// Numbers of `xid`, `cid` and the like are no integers; `"char"` has bytes that 14 does not read as it prints them since.

@@ -49,6 +49,7 @@ pub mod oid {
     pub const NAME: u32 = 19;
     pub const INT8: u32 = 20;
     pub const INT2: u32 = 21;
+    pub const INT2VECTOR: u32 = 22;
     pub const INT4: u32 = 23;
     pub const REGPROC: u32 = 24;
     pub const TEXT: u32 = 25;
@@ -56,6 +57,7 @@ pub mod oid {
     pub const TID: u32 = 27;
     pub const XID: u32 = 28;
     pub const CID: u32 = 29;
+    pub const OIDVECTOR: u32 = 30;
     pub const JSON: u32 = 114;
     pub const XML: u32 = 142;
     pub const POINT: u32 = 600;
@@ -98,6 +100,7 @@ const BUILTIN: &[Builtin] = &[
     Builtin(oid::NAME,          "name",                       64, 'c', 1003),
     Builtin(oid::INT8,          "bigint",                      8, 'd', 1016),
     Builtin(oid::INT2,          "smallint",                    2, 's', 1005),
+    Builtin(oid::INT2VECTOR,    "int2vector",                 -1, 'i', 1006),
     Builtin(oid::INT4,          "integer",                     4, 'i', 1007),
     Builtin(oid::REGPROC,       "regproc",                     4, 'i', 1008),
     Builtin(oid::TEXT,          "text",                       -1, 'i', 1009),
@@ -105,6 +108,7 @@ const BUILTIN: &[Builtin] = &[
     Builtin(oid::TID,           "tid",                         6, 's', 1010),
     Builtin(oid::XID,           "xid",                         4, 'i', 1011),
     Builtin(oid::CID,           "cid",                         4, 'i', 1012),
+    Builtin(oid::OIDVECTOR,     "oidvector",                  -1, 'i', 1013),
     Builtin(oid::JSON,          "json",                       -1, 'i', 199),
     Builtin(oid::XML,           "xml",                        -1, 'i', 143),
     Builtin(oid::POINT,         "point",                      16, 'd', 1017),
@@ -233,6 +237,17 @@ impl Types {
         Kind::Unknown
     }
 
+    /// The modifier that values of a column have. A domain's columns have none, but the innermost domain does
+    /// (`getBaseTypeAndTypmod`).
+    pub(crate) fn typmod(&self, oid: u32, typmod: i32) -> i32 {
+        let (mut oid, mut typmod) = (oid, typmod);
+        for _ in 0..MAX_DOMAINS {
+            let Some(domain) = self.types.get(&oid).filter(|found| found.kind == 'd') else { break };
+            (oid, typmod) = (domain.base, domain.typmod.unwrap_or(-1));
+        }
+        typmod
+    }
+
     /// How values of a type lie in a tuple or array.
     pub(crate) fn layout(&self, oid: u32) -> Option<Layout> {
         if let Some(found) = self.types.get(&oid) {
@@ -307,5 +322,28 @@ pub(crate) fn align_of(letter: char) -> Option<usize> {
         'i' => Some(4),
         'd' => Some(8),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_has_the_modifier_of_its_base_type() {
+        let mut types = Types::default();
+        let domain = |oid, base, typmod| Type { oid, kind: 'd', base, typmod, ..Type::default() };
+        for of in [
+            domain(20_000, oid::NUMERIC, Some(786_438)),
+            domain(20_001, 20_000, None),
+            domain(20_002, oid::NUMERIC, None),
+            domain(20_003, 20_003, None),
+        ] {
+            types.set(of.oid, Some(of));
+        }
+        assert_eq!(types.typmod(oid::NUMERIC, 9), 9);
+        assert_eq!(types.typmod(20_001, -1), 786_438);
+        assert_eq!(types.typmod(20_002, -1), -1);
+        assert_eq!(types.typmod(20_003, -1), -1);
     }
 }

@@ -146,8 +146,8 @@ pub(crate) enum RowsFormat {
 /// Runs the command.
 pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let names = names::load(&args.names)?;
-    let range = SourceRange { timeline: args.timeline, from: None, to: args.to };
-    let mut inventory = sources::open(&args.sources, &range)?;
+    let range = SourceRange { timeline: args.timeline, from: args.from, to: args.to };
+    let mut inventory = sources::open_with_past(&args.sources, &range)?;
     sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     for unreadable in &inventory.unreadable {
@@ -229,7 +229,7 @@ fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Resul
         };
         return write_file(path, format, changes, progress);
     }
-    let mut printer = Printer::new(args.format)?;
+    let mut printer = Printer::new(args.format, changes.names_at_end())?;
     let summary = read(changes, progress, |entry| printer.entry(entry))?;
     printer.finish()?;
     Ok(summary)
@@ -302,7 +302,7 @@ fn selection(args: &RowsArgs) -> String {
 
 /// Writes a script; gives back also whether it reverts all changes.
 fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
-    let mut script = Script::new()?;
+    let mut script = Script::new(changes.names_at_end())?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
     let is_whole = script.reverts_all_changes();
     script.finish(&selection(args), &summary)?;

@@ -251,6 +251,7 @@ fn type_row(fields: &Fields<'_>) -> Option<Row> {
         element: fields.number("typelem")?,
         is_array: fields.letter("typcategory")? == 'A',
         base: fields.number("typbasetype")?,
+        typmod: Some(fields.number("typtypmod")?.cast_signed()).filter(|typmod| *typmod >= 0),
         relation: fields.number("typrelid")?,
         ..walden_source::names::Type::default()
     };

@@ -10,7 +10,36 @@ const FLOAT4_EXPONENT: i32 = 6;
 /// The most digits behind the first one that a number needs.
 const MAX_FRACTION: usize = 16;
 
-pub(super) fn float8(value: f64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// A floating point number as it is stored: two are equal if their bytes are, so that NaN is equal to itself, and zeros of both signs
+/// differ.
+#[derive(Clone, Copy, Debug)]
+pub struct Float<T>(pub T);
+
+impl PartialEq for Float<f32> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl PartialEq for Float<f64> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl fmt::Display for Float<f32> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        float4(self.0, f)
+    }
+}
+
+impl fmt::Display for Float<f64> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        float8(self.0, f)
+    }
+}
+
+fn float8(value: f64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if let Some(name) = special(value) {
         return f.write_str(name);
     }
@@ -21,7 +50,7 @@ pub(super) fn float8(value: f64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     shortest(&exact.find(|text| is_same(text)).unwrap_or(text), FLOAT8_EXPONENT, f)
 }
 
-pub(super) fn float4(value: f32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn float4(value: f32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if let Some(name) = special(value.into()) {
         return f.write_str(name);
     }
@@ -126,12 +155,12 @@ fn shortest(scientific: &str, limit: i32, f: &mut fmt::Formatter<'_>) -> fmt::Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::Value;
+    use super::*;
 
     #[test]
     fn floats_are_as_short_as_they_can_be() {
-        let double = |value| Value::Float8(value).to_string();
-        let single = |value| Value::Float4(value).to_string();
+        let double = |value: f64| Float(value).to_string();
+        let single = |value: f32| Float(value).to_string();
         assert_eq!(double(0.0), "0");
         assert_eq!(double(-0.0), "-0");
         assert_eq!(double(0.1), "0.1");
@@ -149,5 +178,14 @@ mod tests {
         // 1213888.25
         assert_eq!(single(f32::from_bits(0x4994_2E02)), "1.2138882e+06");
         assert_eq!(single(81_436_016.0), "8.1436016e+07");
+    }
+
+    #[test]
+    fn floats_are_equal_if_their_bytes_are() {
+        assert_eq!(Float(f64::NAN), Float(f64::NAN));
+        assert_eq!(Float(f32::NAN), Float(f32::NAN));
+        assert_ne!(Float(0.0_f64), Float(-0.0_f64));
+        assert_ne!(Float(0.0_f32), Float(-0.0_f32));
+        assert_eq!(Float(1.5_f64), Float(1.5_f64));
     }
 }

@@ -2,22 +2,12 @@
 
 use std::fmt;
 
-use super::Value;
-use super::float::float8;
-
-/// Prints a float as a part of a shape.
-struct Number(f64);
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        float8(self.0, f)
-    }
-}
+use super::{Float, Value};
 
 pub(super) fn shape(value: &Value, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match value {
         Value::Point([x, y]) => point(*x, *y, f),
-        Value::Line([a, b, c]) => write!(f, "{{{},{},{}}}", Number(*a), Number(*b), Number(*c)),
+        Value::Line([a, b, c]) => write!(f, "{{{a},{b},{c}}}"),
         Value::Lseg([x1, y1, x2, y2]) => {
             f.write_str("[")?;
             points(&[[*x1, *y1], [*x2, *y2]], f)?;
@@ -37,17 +27,17 @@ pub(super) fn shape(value: &Value, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Value::Circle([x, y, radius]) => {
             f.write_str("<")?;
             point(*x, *y, f)?;
-            write!(f, ",{}>", Number(*radius))
+            write!(f, ",{radius}>")
         }
         _ => Ok(()),
     }
 }
 
-fn point(x: f64, y: f64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "({},{})", Number(x), Number(y))
+fn point(x: Float<f64>, y: Float<f64>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "({x},{y})")
 }
 
-fn points(points: &[[f64; 2]], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn points(points: &[[Float<f64>; 2]], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (index, [x, y]) in points.iter().enumerate() {
         if index > 0 {
             f.write_str(",")?;
@@ -64,14 +54,17 @@ mod tests {
     #[test]
     fn shapes_have_their_brackets() {
         let cases = [
-            (Value::Point([1.0, -2.5]), "(1,-2.5)"),
-            (Value::Line([1.0, 2.0, 3.0]), "{1,2,3}"),
-            (Value::Lseg([1.0, 2.0, 3.0, 4.0]), "[(1,2),(3,4)]"),
-            (Value::Box([3.0, 4.0, 1.0, 2.0]), "(3,4),(1,2)"),
-            (Value::Path { closed: true, points: vec![[0.0, 0.0], [1.0, 1.0]] }, "((0,0),(1,1))"),
-            (Value::Path { closed: false, points: vec![[0.0, 0.0]] }, "[(0,0)]"),
-            (Value::Polygon(vec![[0.0, 0.0]]), "((0,0))"),
-            (Value::Circle([1.0, 2.0, 3.0]), "<(1,2),3>"),
+            (Value::Point([1.0, -2.5].map(Float)), "(1,-2.5)"),
+            (Value::Line([1.0, 2.0, 3.0].map(Float)), "{1,2,3}"),
+            (Value::Lseg([1.0, 2.0, 3.0, 4.0].map(Float)), "[(1,2),(3,4)]"),
+            (Value::Box([3.0, 4.0, 1.0, 2.0].map(Float)), "(3,4),(1,2)"),
+            (
+                Value::Path { closed: true, points: vec![[0.0, 0.0].map(Float), [1.0, 1.0].map(Float)] },
+                "((0,0),(1,1))",
+            ),
+            (Value::Path { closed: false, points: vec![[0.0, 0.0].map(Float)] }, "[(0,0)]"),
+            (Value::Polygon(vec![[0.0, 0.0].map(Float)]), "((0,0))"),
+            (Value::Circle([1.0, 2.0, 3.0].map(Float)), "<(1,2),3>"),
         ];
         for (value, text) in cases {
             assert_eq!(value.to_string(), text);

@@ -14,6 +14,7 @@ mod time;
 
 use std::fmt;
 
+pub use float::Float;
 pub use json::jsonb_text;
 pub use nested::{Array, Dimension, Range};
 pub use network::Inet;
@@ -40,9 +41,9 @@ pub enum Value {
     /// `xid8`
     Xid8(u64),
     /// `float4`
-    Float4(f32),
+    Float4(Float<f32>),
     /// `float8`
-    Float8(f64),
+    Float8(Float<f64>),
     /// `numeric`, exact.
     Numeric(Numeric),
     /// `money`: hundredths.
@@ -99,24 +100,24 @@ pub enum Value {
     /// `pg_lsn`
     Lsn(u64),
     /// `point`: x, y.
-    Point([f64; 2]),
+    Point([Float<f64>; 2]),
     /// `line`: A, B, C.
-    Line([f64; 3]),
+    Line([Float<f64>; 3]),
     /// `lseg`: two points.
-    Lseg([f64; 4]),
+    Lseg([Float<f64>; 4]),
     /// `box`: upper right and lower left corner.
-    Box([f64; 4]),
+    Box([Float<f64>; 4]),
     /// `path`
     Path {
         /// Whether the last point is joined to the first.
         closed: bool,
         /// The points.
-        points: Vec<[f64; 2]>,
+        points: Vec<[Float<f64>; 2]>,
     },
     /// `polygon`
-    Polygon(Vec<[f64; 2]>),
+    Polygon(Vec<[Float<f64>; 2]>),
     /// `circle`: centre and radius.
-    Circle([f64; 3]),
+    Circle([Float<f64>; 3]),
     /// A value of an enum.
     Enum {
         /// OID of the row in `pg_enum`.
@@ -126,6 +127,8 @@ pub enum Value {
     },
     /// An array.
     Array(Array),
+    /// `int2vector` and `oidvector`: their numbers.
+    Vector(Vec<i64>),
     /// A range.
     Range(Range),
     /// A multirange.
@@ -149,8 +152,8 @@ impl fmt::Display for Value {
             Value::Int8(value) => value.fmt(f),
             Value::Oid(value) => value.fmt(f),
             Value::Xid8(value) => value.fmt(f),
-            Value::Float4(value) => float::float4(*value, f),
-            Value::Float8(value) => float::float8(*value, f),
+            Value::Float4(value) => value.fmt(f),
+            Value::Float8(value) => value.fmt(f),
             Value::Numeric(value) => value.fmt(f),
             Value::Money(value) => numeric::money(*value, f),
             Value::Text(text)
@@ -185,6 +188,7 @@ impl fmt::Display for Value {
             Value::Enum { label: Some(label), .. } => f.write_str(label),
             Value::Enum { oid, label: None } => oid.fmt(f),
             Value::Array(array) => array.fmt(f),
+            Value::Vector(numbers) => nested::vector(numbers, f),
             Value::Range(range) => range.fmt(f),
             Value::Multirange(ranges) => nested::multirange(ranges, f),
             Value::Record(columns) => nested::record(columns, f),
@@ -219,6 +223,8 @@ mod tests {
             (Value::Lsn(0x16_B374_D848), "16/B374D848"),
             (Value::Money(-123_456_789), "-$1,234,567.89"),
             (Value::Enum { oid: 7, label: None }, "7"),
+            (Value::Vector(vec![1, -2, 4_294_967_295]), "1 -2 4294967295"),
+            (Value::Vector(Vec::new()), ""),
             (Value::MacAddr([8, 0, 0x2b, 1, 2, 3]), "08:00:2b:01:02:03"),
         ];
         for (value, text) in cases {

@@ -1,4 +1,4 @@
-//! Values that have values within them: arrays (`arrayfuncs.c`), ranges (`rangetypes.c`), rows (`rowtypes.c`).
+//! Values that have values within them: arrays (`arrayfuncs.c`), vectors (`int2vectorout`, `oidvectorout`), ranges (`rangetypes.c`), rows (`rowtypes.c`).
 
 use std::fmt::{self, Display, Write};
 
@@ -138,6 +138,14 @@ impl fmt::Display for Range {
         }
         f.write_str(if self.has_upper { "]" } else { ")" })
     }
+}
+
+pub(super) fn vector(numbers: &[i64], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (index, number) in numbers.iter().enumerate() {
+        f.write_str(if index > 0 { " " } else { "" })?;
+        number.fmt(f)?;
+    }
+    Ok(())
 }
 
 pub(super) fn multirange(ranges: &[Range], f: &mut fmt::Formatter<'_>) -> fmt::Result {

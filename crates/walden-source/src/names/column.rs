@@ -89,6 +89,8 @@ pub struct Type {
     pub is_array: bool,
     /// `typbasetype`: of a domain.
     pub base: u32,
+    /// `typtypmod`: of a domain over a type with a modifier, such as `numeric(12,2)`.
+    pub typmod: Option<i32>,
     /// `typrelid`: of a composite type, the relation that has its columns.
     pub relation: u32,
     /// Type of a range's or multirange's bounds.

@@ -129,6 +129,8 @@ struct TypeRow {
     is_array: bool,
     #[serde(default, skip_serializing_if = "is_zero")]
     base: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    typmod: Option<i32>,
     #[serde(default, skip_serializing_if = "is_zero")]
     relation: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -206,6 +208,7 @@ impl From<TypeRow> for Type {
             element: row.element,
             is_array: row.is_array,
             base: row.base,
+            typmod: row.typmod,
             relation: row.relation,
             subtype: row.subtype,
             labels: row.labels,
@@ -226,6 +229,7 @@ fn type_row(database: u32, of: &Type) -> TypeRow {
         element: of.element,
         is_array: of.is_array,
         base: of.base,
+        typmod: of.typmod,
         relation: of.relation,
         subtype: of.subtype,
         labels: of.labels.clone(),

@@ -218,14 +218,14 @@ fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) ->
     };
     let query = format!(
         "SELECT t.oid, n.nspname, t.typname, t.typtype, t.typlen, t.typalign, t.typelem, t.typcategory = 'A',
-                t.typbasetype, t.typrelid,
+                t.typbasetype, t.typtypmod, t.typrelid,
                 COALESCE((SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid), {multirange})
          FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid >= {}",
         super::FIRST_USER_OID
     );
     for row in rows(client, &query)? {
         let letter = |at| text(&row, at).chars().next().unwrap_or(' ');
-        let relation = number(&row, 9);
+        let relation = number(&row, 10);
         // The columns of a table are with the table.
         let is_alone = names.by_oid(database, relation).is_none();
         let columns = names.columns(database, relation).filter(|_| is_alone).unwrap_or(&[]).to_vec();
@@ -239,8 +239,9 @@ fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) ->
             element: number(&row, 6),
             is_array: text(&row, 7) == "t",
             base: number(&row, 8),
+            typmod: text(&row, 9).parse::<i32>().ok().filter(|typmod| *typmod >= 0),
             relation,
-            subtype: number(&row, 10),
+            subtype: number(&row, 11),
             labels: Vec::new(),
             columns,
         };

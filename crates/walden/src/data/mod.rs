@@ -49,9 +49,11 @@ pub struct LogArgs {
 impl LogArgs {
     /// The segments in sources, and how tables are read of them. With a base backup also segments before the range are needed.
     fn open(&self, paths: &[PathBuf], has_base: bool) -> Result<(Arc<Inventory>, ReadOptions)> {
-        let from = self.from.filter(|_| !has_base);
-        let range = SourceRange { timeline: self.timeline, from, to: self.to };
-        let inventory = sources::open(paths, &range)?;
+        let range = SourceRange { timeline: self.timeline, from: self.from, to: self.to };
+        let inventory = match has_base {
+            true => sources::open_with_past(paths, &range)?,
+            false => sources::open(paths, &range)?,
+        };
         sources::tell_about(&inventory);
         sources::expect_one_cluster(&inventory)?;
         let mut names = names::load(&self.names)?;

@@ -7,7 +7,9 @@ use anyhow::Result as AnyResult;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use walden_format::payload::Timestamp;
 use walden_rows::value::Value;
-use walden_rows::{Cell, Entry, EventKind, Image, Operation, Outcome, Row, RowChange, Table, sql};
+use walden_rows::{
+    Cell, Entry, EventKind, Image, NamesAtEnd, Operation, Outcome, Row, RowChange, Table, sql,
+};
 
 use super::RowsFormat;
 use crate::terminal;
@@ -18,6 +20,8 @@ const BLOCK: usize = 64 << 10;
 /// Prints entries as they come.
 pub(super) struct Printer {
     format: RowsFormat,
+    /// For SQL.
+    names: NamesAtEnd,
     text: String,
     /// A value as JSON, for CSV.
     json: Vec<u8>,
@@ -52,7 +56,7 @@ impl Relation {
 }
 
 impl Printer {
-    pub fn new(format: RowsFormat) -> AnyResult<Printer> {
+    pub fn new(format: RowsFormat, names: NamesAtEnd) -> AnyResult<Printer> {
         let mut text = String::new();
         match format {
             RowsFormat::Csv => text.push_str("lsn,time,state,xid,top_xid,relation,operation,before,after\n"),
@@ -61,7 +65,7 @@ impl Printer {
             }
             _ => {}
         }
-        Ok(Printer { format, text, json: Vec::new(), relation: None, time: None })
+        Ok(Printer { format, names, text, json: Vec::new(), relation: None, time: None })
     }
 
     pub fn entry(&mut self, entry: &Entry) -> AnyResult<()> {
@@ -177,7 +181,7 @@ impl Printer {
                     change.lsn
                 );
             }
-            Entry::Change(change) => match sql::redo(change) {
+            Entry::Change(change) => match sql::redo(change, &self.names.rename(&change.table)) {
                 Ok(Some(statement)) => out.push_str(&format!("{statement}\n")),
                 Ok(None) => {}
                 Err(why) => {

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context as _, Result};
-use walden_rows::{Entry, EventKind, Outcome, Summary, sql};
+use walden_rows::{Entry, EventKind, NamesAtEnd, Outcome, Summary, sql};
 
 use super::print::said;
 use crate::terminal;
@@ -17,6 +17,8 @@ use crate::terminal;
 const LENGTH: u64 = 8;
 
 pub(super) struct Script {
+    /// The server has these.
+    names: NamesAtEnd,
     file: BufWriter<File>,
     bytes: u64,
     statements: u64,
@@ -28,17 +30,17 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub fn new() -> Result<Script> {
+    pub fn new(names: NamesAtEnd) -> Result<Script> {
         let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
         let file = BufWriter::new(file);
-        Ok(Script { file, bytes: 0, statements: 0, missing: 0, truncations: 0, unlogged: 0 })
+        Ok(Script { names, file, bytes: 0, statements: 0, missing: 0, truncations: 0, unlogged: 0 })
     }
 
     pub fn take(&mut self, entry: &Entry) -> Result<()> {
         match entry {
             // Whoever takes back what was not committed, or not yet, changes rows that nobody changed.
             Entry::Change(change) if change.outcome == Outcome::Unfinished => Ok(()),
-            Entry::Change(change) => match sql::undo(change) {
+            Entry::Change(change) => match sql::undo(change, &self.names.rename(&change.table)) {
                 Ok(Some(statement)) => {
                     self.statements += 1;
                     self.put(&statement)

@@ -12,7 +12,7 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_rows::encoding::Encoding;
 use walden_testing::{Missing, Need, Outcome, postgres};
 
-use crate::material::{Run, cluster_that_keeps_wal, say, walden};
+use crate::material::{Run, cluster_that_keeps_wal, for_versions, say, walden};
 
 walden_testing::tests! {
     rows_of_14_equal_the_audit,
@@ -28,6 +28,14 @@ walden_testing::tests! {
     rows_of_a_database_in_another_encoding,
 }
 
+for_versions! { rows_equal_the_audit:
+    rows_of_14_equal_the_audit = 14,
+    rows_of_15_equal_the_audit = 15,
+    rows_of_16_equal_the_audit = 16,
+    rows_of_17_equal_the_audit = 17,
+    rows_of_18_equal_the_audit = 18,
+}
+
 /// Writes each change of a row into `audit`, rows as `record_out` prints them.
 const AUDIT: &str = "
     CREATE TABLE audit (n bigserial, tab text, op text, xid bigint, old text, new text);
@@ -41,6 +49,8 @@ const AUDIT: &str = "
 const TABLES: &str = "
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'very happy');
     CREATE DOMAIN positive AS int CHECK (VALUE > 0);
+    CREATE DOMAIN price AS numeric(12,2);
+    CREATE DOMAIN sale_price AS price CHECK (VALUE >= 0);
     CREATE TYPE pair AS (a int, b text);
     CREATE TYPE span AS RANGE (subtype = float8);
     CREATE TABLE types (id int PRIMARY KEY, b bool, i2 int2, i8 int8, o oid, f4 float4, f8 float8, n numeric,
@@ -49,11 +59,12 @@ const TABLES: &str = "
         ma8 macaddr8, bi bit(10), vb varbit, mo money, po point, li line, ls lseg, bx box, pa path, pg polygon,
         cr circle, ia int[], ta text[], na numeric[], ba box[], m mood, mm mood[], dm positive, p pair, pp pair[],
         r int4range, nr numrange, tr tstzrange, mr int4multirange, sp span, tsv tsvector, lsn pg_lsn, x8 xid8, ti tid,
+        v2 int2vector, vo oidvector, va int2vector[], dp sale_price,
         g int GENERATED ALWAYS AS (i2 + 1) STORED);
     CREATE TABLE items (id int PRIMARY KEY, name text, amount numeric, note text, big text, stored text);
     ALTER TABLE items ALTER stored SET STORAGE external;
     CREATE INDEX ON items (name);
-    CREATE TABLE keyless (a int, b text, c numeric);
+    CREATE TABLE keyless (a int, b text, c numeric, f float8);
     CREATE TABLE identity (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \"select\" text);
     CREATE TABLE parts (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
     CREATE TABLE parts_n PARTITION OF parts FOR VALUES IN ('north');
@@ -80,10 +91,10 @@ const WORK: &[&str] = &[
         '{1,NULL,3}', '{\"a b\",NULL,\"null\",\"\",x}', '{1.50,NaN}', '{(3,4),(1,2);(5,6),(0,0)}', 'very happy',
         '{sad,\"very happy\"}', 5, '(7,\"x, y\")', ARRAY['(1,a)','(2,)']::pair[], '[1,10)', '(1.5,2.5]',
         '[2024-01-01 00:00+00,2024-02-01 00:00+00)', '{[1,3),[5,7)}', '[1.5,2.5]', 'fat:2A cat:1,3B ''it''''s''', '16/B374D848',
-        '12345678901', '(3,7)')",
+        '12345678901', '(3,7)', '1 -2 3', '4294967295 0', '{\"1 2\",3}', '12.50')",
     "INSERT INTO types (id) VALUES (2)",
-    "INSERT INTO types (id, f4, f8, n, d, ts, tstz, iv, tm, mo, ip, jb, ia, r, mr, t, ch) VALUES (3, 'NaN', '-Infinity', 'NaN',
-        'infinity', '-infinity', '0044-03-15 12:00:00+00 BC', '0', '24:00:00', '0.05', '2001:db8::1', '[]', '{}', 'empty', '{}', '', '')",
+    "INSERT INTO types (id, f4, f8, n, d, ts, tstz, iv, tm, mo, ip, jb, ia, r, mr, t, ch, v2) VALUES (3, 'NaN', '-Infinity', 'NaN',
+        'infinity', '-infinity', '0044-03-15 12:00:00+00 BC', '0', '24:00:00', '0.05', '2001:db8::1', '[]', '{}', 'empty', '{}', '', '', '')",
     "INSERT INTO types (id, n, jb, ip, ia, iv, d) VALUES (4, 1e-10, '\"scalar\"', '::ffff:1.2.3.4/96', '[0:1]={1,2}', '-1 mon', '12345-01-01')",
     "INSERT INTO types (id, f4, f8, n, nn, d, ts, iv, i8, jb) SELECT i, (random() * power(10, i % 60 - 30))::float4,
         (random() - 0.5) * power(10, i % 300 - 150), (random() * power(10, i % 30))::numeric, random() * 1000000,
@@ -124,6 +135,9 @@ const WORK: &[&str] = &[
     "DELETE FROM keyless WHERE ctid IN (SELECT ctid FROM keyless LIMIT 7)",
     "UPDATE keyless SET c = 1.5 WHERE a = 3",
     "INSERT INTO keyless VALUES (9, 'it''s', NULL)",
+    "INSERT INTO keyless VALUES (10, 'not a number', 'NaN', 'NaN'), (11, 'zero', 0, 0)",
+    "UPDATE keyless SET b = 'still not' WHERE a = 10",
+    "UPDATE keyless SET f = '-0' WHERE a = 11",
     "DELETE FROM identity WHERE id < 5",
     "UPDATE identity SET \"select\" = E'tab\\tand\\nline' WHERE id = 7",
     "INSERT INTO identity (\"select\") VALUES ('one more')",
@@ -213,6 +227,23 @@ fn copy_base(cluster: &Cluster) -> PathBuf {
     base
 }
 
+/// Saves the names that the server has now.
+fn save_names(cluster: &Cluster, database: &str) -> PathBuf {
+    let names = cluster.dir().join("names.json");
+    let saved =
+        walden(&["explain", "--names", &cluster.dsn(database), "--save-names", names.to_str().unwrap()]);
+    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    names
+}
+
+/// Stops the server, and copies its log from a segment on.
+fn stop_and_collect_wal(cluster: &Cluster, first: &str) -> PathBuf {
+    cluster.stop(StopMode::Fast).unwrap();
+    let wal = cluster.dir().join("collected");
+    cluster.collect_wal(first, &wal).unwrap();
+    wal
+}
+
 fn work(version: u32) -> Result<Worked, Missing> {
     let cluster = cluster_that_keeps_wal(postgres(version)?)
         .setting("wal_level", "replica")
@@ -249,13 +280,8 @@ fn work(version: u32) -> Result<Worked, Missing> {
         run(&mut client, statement);
     }
     drop(client);
-    let names = cluster.dir().join("names.json");
-    let saved =
-        walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", names.to_str().unwrap()]);
-    assert_eq!(saved.code, 0, "{}", saved.stderr);
-    cluster.stop(StopMode::Fast).unwrap();
-    let wal = cluster.dir().join("collected");
-    cluster.collect_wal(&first, &wal).unwrap();
+    let names = save_names(&cluster, "postgres");
+    let wal = stop_and_collect_wal(&cluster, &first);
     cluster.start().unwrap();
     Ok(Worked { cluster, base, wal, names, before })
 }
@@ -414,8 +440,8 @@ fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
         FROM row_changes('public.types')";
     let columns = "count(*) AS rows, sum(i8 / 1000) AS bigints, CAST(sum(nn) AS TEXT) AS decimals, CAST(max(f8) AS TEXT) AS largest, count(b) AS booleans,
         max(ts) FILTER (WHERE id > 10) AS last, min(d) FILTER (WHERE id > 10) AS first, count(by) AS bytes, sum(x8) AS xids,
-        max(arrow_typeof(nn)) AS type";
-    let fields = ["id", "i8", "nn", "f8", "b", "ts", "d", "by", "x8"];
+        max(arrow_typeof(nn)) AS type, max(arrow_typeof(dp)) AS domain";
+    let fields = ["id", "i8", "nn", "f8", "b", "ts", "d", "by", "x8", "dp"];
     let fields: Vec<String> = fields.iter().map(|name| format!("after['{name}'] AS \"{name}\"")).collect();
     let columns = columns.replace("(by)", "(\"by\")");
     let query = format!(
@@ -443,7 +469,10 @@ fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
     for (index, name) in [(6, "first"), (7, "bytes"), (8, "xids")] {
         assert_eq!(text(name), row.get::<_, String>(index), "{name}: {found}");
     }
-    assert_eq!(found["type"], "Decimal128(12, 2)");
+    assert_eq!(
+        (&found["type"], &found["domain"]),
+        (&"Decimal128(12, 2)".into(), &"Decimal128(12, 2)".into())
+    );
     // What a typed column cannot hold is said.
     let special = sql(
         worked,
@@ -541,26 +570,6 @@ fn undo_gives_the_start(worked: &Worked, client: &mut Client) {
     }
 }
 
-fn rows_of_14_equal_the_audit() -> Outcome {
-    rows_equal_the_audit(14)
-}
-
-fn rows_of_15_equal_the_audit() -> Outcome {
-    rows_equal_the_audit(15)
-}
-
-fn rows_of_16_equal_the_audit() -> Outcome {
-    rows_equal_the_audit(16)
-}
-
-fn rows_of_17_equal_the_audit() -> Outcome {
-    rows_equal_the_audit(17)
-}
-
-fn rows_of_18_equal_the_audit() -> Outcome {
-    rows_equal_the_audit(18)
-}
-
 /// Without images, old rows come from what the log has for logical decoding.
 fn rows_equal_logical_decoding() -> Outcome {
     let cluster = cluster_that_keeps_wal(postgres(15)?)
@@ -596,14 +605,9 @@ fn rows_equal_logical_decoding() -> Outcome {
         client.query("SELECT data FROM pg_logical_slot_get_changes('judge', NULL, NULL)", &[]).unwrap();
     let decoded: Vec<String> =
         decoded.iter().map(|row| row.get(0)).filter(|line: &String| line.starts_with("table")).collect();
-    let names = cluster.dir().join("names.json");
-    let saved =
-        walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", names.to_str().unwrap()]);
-    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    let names = save_names(&cluster, "postgres");
     drop(client);
-    cluster.stop(StopMode::Fast).unwrap();
-    let wal = cluster.dir().join("collected");
-    cluster.collect_wal(&first, &wal).unwrap();
+    let wal = stop_and_collect_wal(&cluster, &first);
     let (wal, names) = (wal.to_str().unwrap(), names.to_str().unwrap());
     let found = walden(&["rows", wal, "--names", names, "--relation", "decoded", "--format", "json"]);
     assert_eq!(found.code, 0, "{}", found.stderr);
@@ -659,14 +663,9 @@ fn what_is_not_known_is_said() -> Outcome {
     run(&mut client, "UPDATE t SET v = 'completely different' WHERE id = 2");
     run(&mut client, "INSERT INTO t VALUES (4, 'new')");
     run(&mut client, "BEGIN; DELETE FROM t WHERE id = 3; ROLLBACK");
-    let names = cluster.dir().join("names.json");
-    let saved =
-        walden(&["explain", "--names", &cluster.dsn("postgres"), "--save-names", names.to_str().unwrap()]);
-    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    let names = save_names(&cluster, "postgres");
     drop(client);
-    cluster.stop(StopMode::Fast).unwrap();
-    let wal = cluster.dir().join("collected");
-    cluster.collect_wal(&first, &wal).unwrap();
+    let wal = stop_and_collect_wal(&cluster, &first);
     let (wal, names) = (wal.to_str().unwrap(), names.to_str().unwrap());
     let rows = |more: &[&str]| {
         let mut arguments = vec!["rows", wal, "--names", names, "--relation", "public.t"];
@@ -863,8 +862,13 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         "ALTER TABLE q ATTACH PARTITION q_x FOR VALUES FROM (0) TO (100)",
         "UPDATE q SET v = 'c' WHERE id = 1",
         "BEGIN; DELETE FROM q; ROLLBACK",
+        "UPDATE old_name SET v = 'w'",
         "ALTER TABLE old_name RENAME TO new_name",
         "UPDATE new_name SET v = 'y'",
+        "ALTER TABLE new_name RENAME v TO new_column",
+        "DELETE FROM new_name",
+        "BEGIN; ALTER TABLE new_name RENAME TO never; ROLLBACK",
+        "ALTER TABLE new_name SET SCHEMA s1",
         "INSERT INTO s1.twice VALUES (1)",
         "INSERT INTO public.twice VALUES (2)",
         "DELETE FROM comp",
@@ -872,6 +876,7 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         "DELETE FROM growing",
         "UPDATE numbers SET x = '4' WHERE q = 'a'",
         "DELETE FROM numbers",
+        "ALTER SCHEMA s1 RENAME TO s2",
     ] {
         run(&mut client, statement);
     }
@@ -898,8 +903,9 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     undo(&mut client, "public.q");
     assert_eq!(contents(&mut client, "q_x"), before[0]);
     let script = undo(&mut client, "public.new_name");
-    assert!(script.contains("UPDATE ONLY \"public\".\"new_name\""), "{script}");
-    assert_eq!(contents(&mut client, "new_name"), before[1]);
+    assert_eq!(script.matches("UPDATE ONLY \"s2\".\"new_name\" SET \"new_column\"").count(), 2, "{script}");
+    assert!(script.contains("INSERT INTO \"s2\".\"new_name\" (\"id\", \"new_column\")"), "{script}");
+    assert_eq!(contents(&mut client, "s2.new_name"), before[1]);
     undo(&mut client, "growing");
     assert_eq!(contents(&mut client, "growing"), ["(1,\"(1,)\")"], "before: {:?}", before[2]);
     undo(&mut client, "numbers");
@@ -917,6 +923,28 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         "{ambiguous:?}"
     );
     assert_eq!(lines(&rows("s1.twice", &["--format", "json"])).len(), 1);
+    // A range that has nothing of the log.
+    for (bound, position) in [("--from", "F0/0"), ("--to", "0/10")] {
+        let query = "SELECT lsn FROM row_changes('public.par')";
+        for found in [
+            rows("public.par", &["--format", "json", bound, position]),
+            walden(&[
+                "sql",
+                "--format",
+                "json",
+                "--base",
+                base,
+                bound,
+                position,
+                query,
+                wal.to_str().unwrap(),
+            ]),
+        ] {
+            let is_said = found.stderr.contains("warning: nothing is in the range: the segments are from");
+            assert!(found.code == 0 && found.stdout.is_empty() && is_said, "{bound}: {found:?}");
+        }
+    }
+    assert_eq!(rows("public.par", &["--from", "0/20", "--to", "0/10"]).code, 2);
     Ok(())
 }
 
@@ -992,13 +1020,8 @@ fn rows_of_a_database_in_another_encoding() -> Outcome {
     run(&mut client, "INSERT INTO größen (id, née) VALUES (30, 'à côté')");
     let after = contents(&mut client, "größen");
     drop(client);
-    let names = cluster.dir().join("names.json");
-    let dsn = cluster.dsn("old");
-    let saved = walden(&["explain", "--names", &dsn, "--save-names", names.to_str().unwrap()]);
-    assert_eq!(saved.code, 0, "{}", saved.stderr);
-    cluster.stop(StopMode::Fast).unwrap();
-    let wal = cluster.dir().join("collected");
-    cluster.collect_wal(&first, &wal).unwrap();
+    let names = save_names(&cluster, "old");
+    let wal = stop_and_collect_wal(&cluster, &first);
     cluster.start().unwrap();
     let mut client = cluster.client("old").unwrap();
     let (wal, names, base) = (wal.to_str().unwrap(), names.to_str().unwrap(), base.to_str().unwrap());
