@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::machine::page_memory;
 use crate::segment_file::SegmentFile;
 use crate::store::{SegmentContents, SharedStore};
-use walden_codec::container::{Entry, Error, FileForm, Head, Place, ReadLimits, Reader};
+use walden_codec::container::{Entry, Error, Excess, FileForm, Head, Place, ReadLimits, Reader};
 
 /// Bytes of decoded members that are kept, at least two of them: the one being read, the next one for the end of its last
 /// record, and what a thread reads ahead.
@@ -112,6 +112,11 @@ impl Members {
     }
 }
 
+/// What decoding may use: enough for what `walden compress` writes if no other limit is given to it.
+fn limits() -> ReadLimits {
+    ReadLimits { page_memory: page_memory(), ..ReadLimits::of_largest_segments() }
+}
+
 /// A compressed file that is open.
 struct Pack {
     reader: Reader<BufReader<File>>,
@@ -124,8 +129,7 @@ struct Pack {
 impl Pack {
     fn open(path: &Path) -> Result<Pack, Error> {
         let file = BufReader::with_capacity(256 << 10, File::open(path).map_err(Error::Io)?);
-        let mut reader =
-            Reader::open(file, ReadLimits { page_memory: page_memory(), ..ReadLimits::default() })?;
+        let mut reader = Reader::open(file, limits())?;
         let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
         let entries = if is_pack { reader.index()? } else { Vec::new() };
         Ok(Pack { reader, entries, next: None })
@@ -210,12 +214,47 @@ impl Write for Start {
     }
 }
 
-/// An error with the file's name.
+/// An error with the file's name. What needs too much can be decompressed by a command that allows more.
 fn named(path: &Path, error: Error) -> io::Error {
-    let text = format!("{}: {}", path.display(), crate::error_text(&error));
+    let by_decompress = |option, bytes: u64| {
+        format!("; decompress it first, with walden decompress {option} {}MB", bytes.div_ceil(1 << 20))
+    };
+    let remedy = match error {
+        Error::Needs(Excess::Memory { needed, .. }) => by_decompress("--memory", needed),
+        Error::Needs(Excess::Spill { needed, .. }) => by_decompress("--spill", needed),
+        _ => String::new(),
+    };
+    let text = format!("{}: {}{remedy}", path.display(), crate::error_text(&error));
     let kind = match &error {
         Error::Io(error) | Error::Original(error) => error.kind(),
         _ => io::ErrorKind::InvalidData,
     };
     io::Error::new(kind, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_codec::container::Needs;
+
+    use super::*;
+
+    #[test]
+    fn packs_of_the_largest_segments_are_read() {
+        for level in 0..=9 {
+            assert!(limits().admit(Needs::of_segments(FileForm::Pack, level, 1 << 30)).is_ok(), "{level}");
+        }
+    }
+
+    #[test]
+    fn what_needs_too_much_says_how_to_allow_more() {
+        let allowed = 11 << 30;
+        let memory = Error::Needs(Excess::Memory { needed: allowed + 1, allowed });
+        assert_eq!(
+            named(Path::new("a.wpk"), memory).to_string(),
+            "a.wpk: cannot decode what may need 11265 MB of memory: expected at most 11264 MB; decompress it first, with walden \
+             decompress --memory 11265MB"
+        );
+        let spill = Error::Needs(Excess::Spill { needed: 5 << 30, allowed: 4 << 30 });
+        assert!(named(Path::new("a.wpk"), spill).to_string().ends_with("walden decompress --spill 5120MB"));
+    }
 }

@@ -16,7 +16,7 @@ use walden_source::machine;
 use walden_source::workers::map_in_order;
 
 use crate::arguments::parse_size;
-use crate::compress::{is_stream, open};
+use crate::compress::{Input, gather_compressed, is_stream, open};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::turns::{Turn, Turns};
@@ -28,6 +28,8 @@ Examples:
       the segment, beside the compressed one, which stays
   walden decompress -o /restore /backup/*.wpk
       all members of packs
+  walden decompress -o /restore /backup
+      what all compressed files of a folder were made from
   walden decompress --member 0000000100000A2B000000C5 -o /tmp march.wpk && pg_waldump /tmp/0000000100000A2B000000C5
       one member of a pack, for a program that reads files; it is decoded from the last keyframe before it on
   walden decompress - < 0000000100000A2B000000C5.wlz > 0000000100000A2B000000C5
@@ -43,8 +45,9 @@ Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, 3 a file 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DecompressArgs {
-    /// Compressed files; - for standard input, which goes to standard output if no --output is given
-    #[arg(value_name = "FILE", required = true)]
+    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard input, which goes to
+    /// standard output if no --output is given
+    #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
     /// The folder to write to [default: that of each file]
@@ -79,7 +82,8 @@ pub struct DecompressArgs {
 #[derive(Args, Debug)]
 pub struct LimitArgs {
     /// Memory for each file that is decoded at a time. A file whose header says that it may need more is refused, before
-    /// anything is decoded [default: 2GB, enough for segments of up to 128 MB]
+    /// anything is decoded [default: 11GB, more than walden compress states for any segments if it is given no limit; for
+    /// segments of 16 MB it states less than 1 GB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
@@ -92,7 +96,7 @@ pub struct LimitArgs {
 impl LimitArgs {
     /// The limits for the codec.
     pub fn to_limits(&self) -> ReadLimits {
-        let default = ReadLimits::default();
+        let default = ReadLimits::of_largest_segments();
         let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
         ReadLimits {
             memory,
@@ -108,7 +112,8 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     if args.files.iter().any(|path| is_stream(path)) {
         return stream(args);
     }
-    let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
+    let (inputs, errors) = gather_compressed(&args.files);
+    let total = inputs.iter().filter_map(|input| input.path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("decompressing", total));
     let advance = |bytes| {
         if let Ok(mut progress) = progress.lock() {
@@ -117,22 +122,23 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let stdout = Turns::new(terminal::Stdout);
-    let files: Vec<(usize, &PathBuf)> = args.files.iter().enumerate().collect();
-    let results = map_in_order(&files, threads, |&(number, path)| {
+    let numbered: Vec<(usize, &Input)> = inputs.iter().enumerate().collect();
+    let results = map_in_order(&numbered, threads, |&(number, input)| {
         if args.salvage {
-            return salvage(args, path, &advance);
+            return salvage(args, input, &advance);
         }
         let mut out = args.stdout.then(|| stdout.take(number)).transpose().context(TO_STDOUT)?;
-        whole(args, path, out.as_mut(), &advance)?;
+        whole(args, input, out.as_mut(), &advance)?;
         out.map_or(Ok(()), Turn::finish).context(TO_STDOUT)?;
         Ok(Vec::new())
     });
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
     }
-    let mut code = ExitCode::SUCCESS;
-    let mut failed = false;
-    for (path, result) in args.files.iter().zip(results) {
+    let mut failed = !errors.is_empty();
+    let mut code = if failed { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS };
+    errors.iter().for_each(output::report);
+    for (input, result) in inputs.iter().zip(results) {
         match result {
             Ok(lines) if lines.is_empty() => {}
             Ok(lines) => {
@@ -144,7 +150,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
             // Nothing after it was written, either.
             Err(error) if error.to_string() == TO_STDOUT => return Err(error),
             Err(error) => {
-                report(path, &error);
+                report(&input.path, &error);
                 failed = true;
                 code = ExitCode::from(DAMAGED);
             }
@@ -161,18 +167,18 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
             "cannot use - (standard input) with --member, --salvage or other files, as it is read only once",
         );
     }
-    let path = Path::new("standard input");
+    let input = Input { path: "standard input".into(), relative: PathBuf::new() };
     let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(terminal::Stdout));
     let mut out = stdout.as_ref().map(|stdout| stdout.take(0)).transpose().context(TO_STDOUT)?;
     let mut extract_all = || -> Result<()> {
         let mut reader = Reader::open_stream(io::stdin().lock(), args.limits.to_limits())?;
         while let Some(head) = reader.next()? {
-            extract(args, path, &mut reader, &head, out.as_mut(), &|_| ())?;
+            extract(args, &input, &mut reader, &head, out.as_mut(), &|_| ())?;
         }
         Ok(())
     };
     if let Err(error) = extract_all() {
-        report(path, &error);
+        report(&input.path, &error);
         return Ok(ExitCode::from(DAMAGED));
     }
     out.map_or(Ok(()), Turn::finish).context(TO_STDOUT)?;
@@ -199,26 +205,26 @@ pub fn report(path: &Path, error: &anyhow::Error) {
 /// Decompresses all members, or those named by `--member`.
 fn whole(
     args: &DecompressArgs,
-    path: &Path,
+    input: &Input,
     mut stdout: Option<&mut Stdout<'_>>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
-    let mut reader = Reader::open(open(path)?.0, args.limits.to_limits())?;
+    let mut reader = Reader::open(open(&input.path)?.0, args.limits.to_limits())?;
     let (entries, fault) = reader.entries();
     let wanted: Vec<&Entry> = match &args.member[..] {
         [] => entries.iter().collect(),
-        names => names.iter().map(|name| find(path, name, &entries)).collect::<Result<_>>()?,
+        names => names.iter().map(|name| find(&input.path, name, &entries)).collect::<Result<_>>()?,
     };
     if !args.stdout {
         // Before the work, not after it.
         for entry in &wanted {
-            output::refuse_other_size(&target_of(args, path, &entry.head)?, entry.end.bytes, args.force)?;
+            output::refuse_other_size(&target_of(args, input, &entry.head)?, entry.end.bytes, args.force)?;
         }
     }
     if args.member.is_empty() {
         loop {
             match reader.next()? {
-                Some(head) => drop(extract(args, path, &mut reader, &head, stdout.as_deref_mut(), advance)?),
+                Some(head) => drop(extract(args, input, &mut reader, &head, stdout.as_deref_mut(), advance)?),
                 None => return Ok(()),
             }
         }
@@ -231,7 +237,7 @@ fn whole(
             reader.decode(&head, &mut io::sink())?;
             head = reader.next()?.ok_or_else(|| anyhow!("cannot find the member in the file"))?;
         }
-        extract(args, path, &mut reader, &head, stdout.as_deref_mut(), advance)?;
+        extract(args, input, &mut reader, &head, stdout.as_deref_mut(), advance)?;
     }
     match fault {
         // What was asked for came out; the rest is not as it should be.
@@ -253,7 +259,7 @@ fn find<'e>(path: &Path, name: &str, entries: &'e [Entry]) -> Result<&'e Entry> 
 /// Decodes a member to its target file.
 fn extract<R: Read + Seek>(
     args: &DecompressArgs,
-    path: &Path,
+    input: &Input,
     reader: &mut Reader<R>,
     head: &Head,
     stdout: Option<&mut Stdout<'_>>,
@@ -264,7 +270,7 @@ fn extract<R: Read + Seek>(
         out.keep();
         summary
     } else {
-        let target = target_of(args, path, head)?;
+        let target = target_of(args, input, head)?;
         let output = Output::create(&target, args.force)?;
         let mut out = BufWriter::new(output.file());
         let summary = reader.decode(head, &mut out);
@@ -287,8 +293,8 @@ fn plain_of_original(error: Error, what: &str) -> anyhow::Error {
     }
 }
 
-/// The target path of a member, which is never outside of the folder.
-fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf> {
+/// The target path of a member, which is never outside of the folder. Files of a folder go to the same folders below that of `--output`.
+fn target_of(args: &DecompressArgs, input: &Input, head: &Head) -> Result<PathBuf> {
     let name = Path::new(OsStr::from_bytes(&head.meta.name));
     // An absolute name starts with an empty part.
     let mut parts = head.meta.name.split(|byte| *byte == b'/');
@@ -296,20 +302,25 @@ fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf>
     if !inside {
         bail!(
             "{}: the name of member {}, {}, leads elsewhere",
-            path.display(),
+            input.path.display(),
             head.number + 1,
             name.display()
         );
     }
-    let folder = args.output.as_deref().or(path.parent()).unwrap_or(Path::new(""));
+    let folder_of = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
+    let folder = match &args.output {
+        Some(output) => output.join(folder_of(&input.relative)),
+        None => folder_of(&input.path),
+    };
     Ok(folder.join(name))
 }
 
 /// Decompresses everything that is not damaged. Returns lines that say what is lost; empty if nothing is.
-fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
+fn salvage(args: &DecompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
+    let path = &input.path;
     let mut failure = None;
     let walk = container::walk(open(path)?.0, args.limits.to_limits(), &mut |reader, head| {
-        extract(args, path, reader, head, None, advance).map_err(|error| match error.downcast::<Error>() {
+        extract(args, input, reader, head, None, advance).map_err(|error| match error.downcast::<Error>() {
             Ok(error) => error,
             Err(error) => {
                 failure = Some(error);
@@ -365,4 +376,19 @@ pub fn words_of(loss: &Loss) -> String {
     });
     let why = if loss.damaged { "" } else { " (not damaged itself, but needs what is lost before it)" };
     format!("{what}{place}{why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_codec::container::{FileForm, Needs};
+
+    use super::*;
+
+    #[test]
+    fn packs_of_the_largest_segments_are_decoded_without_an_option() {
+        let limits = LimitArgs { memory: None, spill: None }.to_limits();
+        for level in 0..=9 {
+            assert!(limits.admit(Needs::of_segments(FileForm::Pack, level, 1 << 30)).is_ok(), "{level}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use walden_source::error_text;
 use walden_source::workers::map_in_order;
 
 use crate::breakdown::{self, Counted};
-use crate::compress::{MAX_ROWS, form_name, is_stream, open, ratio};
+use crate::compress::{Input, MAX_ROWS, form_name, gather_compressed, is_stream, open, ratio};
 use crate::decompress::{LimitArgs, report, unverified, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
@@ -37,8 +37,8 @@ Exit status: 0 everything is as it was, 1 something is damaged, 2 wrong usage, 3
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TestArgs {
-    /// Compressed files; - for standard input
-    #[arg(value_name = "FILE", required = true)]
+    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard input
+    #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
     /// Only list the members
@@ -83,7 +83,8 @@ struct Member {
 /// Runs the command.
 pub fn run(args: &TestArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
+    let (inputs, errors) = gather_compressed(&args.files);
+    let total = inputs.iter().filter_map(|input| input.path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("testing", total));
     let advance = |bytes| {
         if let Ok(mut progress) = progress.lock() {
@@ -91,14 +92,15 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
         }
     };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
-    let results = map_in_order(&args.files, threads, |path| {
-        if args.list { list(args, path) } else { test(args, path, &advance) }
+    let results = map_in_order(&inputs, threads, |input| {
+        if args.list { list(args, &input.path) } else { test(args, &input.path, &advance) }
     });
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
     }
-    let mut code = 0;
-    for (path, result) in args.files.iter().zip(&results) {
+    let mut code = if errors.is_empty() { 0 } else { DAMAGED };
+    errors.iter().for_each(output::report);
+    for (Input { path, .. }, result) in inputs.iter().zip(&results) {
         match result {
             Ok(found) => {
                 let mut hint = None;
@@ -122,11 +124,10 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
             }
         }
     }
-    let found: Vec<(&Path, &Found)> = args
-        .files
+    let found: Vec<(&Path, &Found)> = inputs
         .iter()
         .zip(&results)
-        .filter_map(|(path, result)| Some((path.as_path(), result.as_ref().ok()?)))
+        .filter_map(|(input, result)| Some((input.path.as_path(), result.as_ref().ok()?)))
         .collect();
     if args.stats {
         let counted: Vec<Counted<'_>> = found.into_iter().map(|(path, found)| count(path, found)).collect();

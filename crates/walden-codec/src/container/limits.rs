@@ -24,6 +24,10 @@ const MEMBER: u64 = 4 * MIB;
 const MAX_BLOCKS: u32 = 1 << 19;
 /// Pages that a reader keeps in memory at least.
 const MIN_PAGES: u64 = 16;
+/// Bytes of PostgreSQL's largest segments.
+const MAX_SEGMENT: u64 = 1 << 30;
+/// The highest level.
+const MAX_LEVEL: u8 = 9;
 
 /// What a reader needs at most to decode any member of a file; the file's header states it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,6 +150,12 @@ pub enum Excess {
 }
 
 impl ReadLimits {
+    /// Enough for every file whose needs are those of [`Needs::of_segments`], up to PostgreSQL's largest segments, of 1 GB.
+    pub fn of_largest_segments() -> ReadLimits {
+        let memory = Needs::of_segments(FileForm::Pack, MAX_LEVEL, MAX_SEGMENT).memory();
+        ReadLimits { memory: memory.next_multiple_of(1 << 30), ..ReadLimits::default() }
+    }
+
     /// Bytes of memory for pages when a file of such needs is decoded; or what it needs more of.
     pub fn admit(&self, needs: Needs) -> Result<u64, Excess> {
         let (needed, allowed) = (needs.memory(), self.memory);
@@ -177,5 +187,24 @@ impl std::fmt::Display for Excess {
             mb(needed),
             allowed / MIB
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_of_any_segments_can_be_read() {
+        let limits = ReadLimits::of_largest_segments();
+        assert_eq!(limits.memory, 11 << 30, "as the help of walden decompress says");
+        for form in [FileForm::Segment, FileForm::Pack] {
+            for level in 0..=MAX_LEVEL {
+                for segment_bytes in (20..=30).map(|shift| 1_u64 << shift) {
+                    let needs = Needs::of_segments(form, level, segment_bytes);
+                    assert!(limits.admit(needs).is_ok(), "{form:?}, level {level}, {segment_bytes}");
+                }
+            }
+        }
     }
 }

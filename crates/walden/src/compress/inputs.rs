@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-use super::{CompressArgs, PACK_ENDING, SEGMENT_ENDING};
+use super::{CompressArgs, PACK_ENDING, SEGMENT_ENDING, is_stream};
 use crate::output;
 
-/// A file to compress.
+/// A file to compress or to decompress.
 pub struct Input {
     pub path: PathBuf,
     /// Path relative to the argument that it was found under.
@@ -26,7 +26,7 @@ pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
         let gathered = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
                 let before = inputs.len();
-                search(path, Path::new(""), &mut inputs).and_then(|()| {
+                search(path, Path::new(""), is_original, &mut inputs).and_then(|()| {
                     ensure!(
                         inputs.len() > before,
                         "cannot compress {}: expected files in it, found none",
@@ -55,6 +55,29 @@ pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     (inputs, errors)
 }
 
+/// The compressed files: those in folders, and the others as they are named. And the errors of folders that have none.
+pub fn gather_compressed(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
+    let (mut inputs, mut errors) = (Vec::new(), Vec::new());
+    for path in files {
+        if is_stream(path) || !path.is_dir() {
+            let relative = path.file_name().map(PathBuf::from).unwrap_or_default();
+            inputs.push(Input { path: path.clone(), relative });
+            continue;
+        }
+        let before = inputs.len();
+        let searched = search(path, Path::new(""), is_compressed, &mut inputs);
+        if let Err(error) = searched {
+            errors.push(error);
+        } else if inputs.len() == before {
+            errors.push(anyhow!(
+                "cannot read {}: expected .{SEGMENT_ENDING} or .{PACK_ENDING} files in it, found none",
+                path.display()
+            ));
+        }
+    }
+    (inputs, errors)
+}
+
 /// The error for a missing input, which may be meant as the pack's name.
 pub fn no_pack(args: &CompressArgs) -> String {
     let is_pack =
@@ -70,7 +93,13 @@ pub fn no_pack(args: &CompressArgs) -> String {
 /// The folder in which PostgreSQL notes which segments are archived.
 const NOT_LOG: &str = "archive_status";
 
-fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()> {
+/// Adds the files of a folder, and of those in it, of which `is_wanted` holds.
+fn search(
+    folder: &Path,
+    relative: &Path,
+    is_wanted: fn(&Path) -> bool,
+    inputs: &mut Vec<Input>,
+) -> Result<()> {
     let named = || format!("search {}", folder.display());
     let entries = fs::read_dir(folder).with_context(named)?;
     let mut entries = entries.collect::<Result<Vec<_>, _>>().with_context(named)?;
@@ -80,7 +109,7 @@ fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()>
         let kind = entry.file_type().with_context(named)?;
         if kind.is_dir() {
             if name != NOT_LOG {
-                search(&path, &relative.join(&name), inputs)?;
+                search(&path, &relative.join(&name), is_wanted, inputs)?;
             }
             continue;
         }
@@ -96,11 +125,15 @@ fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()>
                 "warning: {} is a link to a folder and is left out; name that folder, too",
                 path.display()
             );
-        } else if found.is_file() && !is_compressed(&path) && !output::is_temporary(&name) {
+        } else if found.is_file() && is_wanted(&path) {
             inputs.push(Input { path, relative: relative.join(&name) });
         }
     }
     Ok(())
+}
+
+fn is_original(path: &Path) -> bool {
+    !is_compressed(path) && !path.file_name().is_some_and(output::is_temporary)
 }
 
 fn is_compressed(path: &Path) -> bool {

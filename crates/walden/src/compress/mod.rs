@@ -6,7 +6,7 @@ mod show;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, IsTerminal as _, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, BufWriter, IsTerminal as _, PipeWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,13 +17,13 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{ArgAction, Args};
 use walden_codec::coder::Form;
 use walden_codec::container::{
-    Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
+    self, Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
 };
 use walden_source::machine;
 use walden_source::workers::map_in_order;
 
-pub use self::inputs::open;
-use self::inputs::{Counted, Input, gather, no_pack, remove};
+use self::inputs::{Counted, gather, no_pack, remove};
+pub use self::inputs::{Input, gather_compressed, open};
 #[cfg(feature = "lab")]
 pub(crate) use self::pack::write_pack_of;
 pub use self::show::{form_name, ratio};
@@ -55,7 +55,8 @@ Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the o
 #[command(after_help = EXAMPLES)]
 pub struct CompressArgs {
     /// Files, or folders of files (searched recursively, without the compressed files in them); - for standard input, which is
-    /// compressed to standard output
+    /// compressed to standard output. Of that, up to 1 GB and its compressed form are kept in temporary files (TMPDIR); what is longer
+    /// is no segment, and is written and verified as it comes
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
@@ -66,7 +67,8 @@ pub struct CompressArgs {
     #[command(flatten)]
     levels: Levels,
 
-    /// Write all files, in the order of the log, to one pack [default name: FIRST-LAST.wpk]
+    /// Write all files, in the order of the log, to one pack, in the folder of --output or under a path of its own [default name:
+    /// FIRST-LAST.wpk]
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pack: Option<Option<PathBuf>>,
 
@@ -142,6 +144,8 @@ pub const SEGMENT_ENDING: &str = "wlz";
 pub const PACK_ENDING: &str = "wpk";
 const KEYFRAME: &str = "512MB";
 const _: () = assert!(KEYFRAME_BYTES == 512 << 20);
+/// Bytes of PostgreSQL's largest segments.
+const MAX_SEGMENT: u64 = 1 << 30;
 /// Most files whose results are listed one by one.
 pub const MAX_ROWS: usize = 50;
 
@@ -150,6 +154,16 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     let started = Instant::now();
     if args.files.iter().any(|path| is_stream(path)) {
         return stream(args);
+    }
+    if let (Some(Some(name)), Some(folder)) = (&args.pack, &args.output)
+        && name.file_name() != Some(name.as_os_str())
+    {
+        crate::wrong_usage(&format!(
+            "cannot use --pack={} with --output {}: both name a folder; use --pack with a path alone, or with a file's name and \
+             --output",
+            name.display(),
+            folder.display()
+        ));
     }
     let (inputs, mut errors) = gather(&args.files);
     let total =
@@ -318,18 +332,67 @@ fn stream(args: &CompressArgs) -> Result<ExitCode> {
         !io::stdout().is_terminal(),
         "compressed data is not written to a terminal; redirect standard output"
     );
-    let named = "standard input";
     let temporary =
-        || tempfile::tempfile().with_context(|| format!("cannot create a temporary file for {named}"));
-    let (mut source, mut output) = (temporary()?, temporary()?);
-    let bytes =
-        io::copy(&mut io::stdin().lock(), &mut source).with_context(|| format!("cannot read {named}"))?;
-    source.seek(SeekFrom::Start(0))?;
+        || tempfile::tempfile().context("cannot create a temporary file for standard input (in TMPDIR)");
     let meta = Meta { name: STDIN_NAME.into(), ..Meta::default() };
-    write_verified(args, &meta, &mut source, bytes, &output, Path::new(named))?;
+    let mut input = io::stdin().lock();
+    let mut source = temporary()?;
+    // A byte more than the largest segment shows that it is none.
+    let bytes = io::copy(&mut (&mut input).take(MAX_SEGMENT + 1), &mut source)
+        .context("cannot copy standard input to a temporary file (in TMPDIR)")?;
+    source.seek(SeekFrom::Start(0))?;
+    if bytes > MAX_SEGMENT {
+        stream_as_bytes(args, meta, &mut source.chain(input), terminal::Stdout)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut output = temporary()?;
+    write_verified(args, &meta, &mut source, bytes, &output, Path::new("standard input"))?;
     output.seek(SeekFrom::Start(0))?;
-    io::copy(&mut output, &mut terminal::Stdout).context("cannot write to standard output")?;
+    let written = io::copy(&mut output, &mut terminal::Stdout).and_then(|_| terminal::Stdout.flush());
+    written.context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Compresses standard input as bytes while it comes, as it may be longer than a temporary file can be. It is decoded at the same time,
+/// so that an error is reported after output was written.
+fn stream_as_bytes(args: &CompressArgs, meta: Meta, input: &mut impl Read, output: impl Write) -> Result<()> {
+    let (compressed, copy) = io::pipe().context("cannot make a pipe")?;
+    std::thread::scope(|scope| -> Result<()> {
+        let decode =
+            move || container::decompress(BufReader::new(compressed), io::sink(), own_limits()).map(drop);
+        let (verifier, copy) =
+            if args.no_verify { (None, None) } else { (Some(scope.spawn(decode)), Some(copy)) };
+        let output = BufWriter::new(Copied { output, copy });
+        let mut writer = Writer::new(output, options(args, FileForm::Segment, MAX_SEGMENT));
+        // The writer is dropped here, which ends what is verified.
+        let written = writer.add_bytes(meta, input).and_then(|_| writer.finish()).map(drop);
+        let verified = verifier.map(std::thread::ScopedJoinHandle::join).transpose();
+        written.context("cannot compress standard input")?;
+        let verified = verified.map_err(|_| anyhow!("cannot verify: the thread ended by a panic"))?;
+        verified.transpose().context("cannot verify the compressed form of standard input")?;
+        Ok(())
+    })
+}
+
+/// An output of which a copy goes to a pipe, as long as that is read: who reads no further says why.
+struct Copied<O> {
+    output: O,
+    copy: Option<PipeWriter>,
+}
+
+impl<O: Write> Write for Copied<O> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.output.write(bytes)?;
+        let copied = self.copy.as_mut().map(|copy| copy.write_all(&bytes[..written]));
+        if matches!(copied, Some(Err(_))) {
+            self.copy = None;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
 }
 
 /// The name of a member that came from standard input.
@@ -342,16 +405,16 @@ pub fn is_stream(path: &Path) -> bool {
 
 /// `largest` is the size of the largest file.
 fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
-    /// The largest segment that PostgreSQL has.
-    const MAX_SEGMENT: u64 = 1 << 30;
     let Levels { one, two, three, four, five, six, seven, eight, nine } = args.levels;
     let chosen = [one, two, three, four, five, six, seven, eight, nine];
     let level = chosen.iter().position(|chosen| *chosen).map_or(form.default_level(), |at| at as u8 + 1);
     let ReadLimits { memory, spill, .. } = ReadLimits::default();
+    let of_segments = Needs::of_segments(form, level, largest.min(MAX_SEGMENT));
     let needs = match (args.memory, args.spill) {
-        (None, None) => Needs::of_segments(form, level, largest.min(MAX_SEGMENT)),
+        (None, None) => of_segments,
         given => Needs::within(
-            given.0.map_or(memory, |bytes| bytes as u64),
+            // Who limits the temporary file alone has large segments coded as records, too.
+            given.0.map_or(memory.max(of_segments.memory()), |bytes| bytes as u64),
             given.1.map_or(spill, |bytes| bytes as u64),
         ),
     };
@@ -365,4 +428,61 @@ fn with_ending(path: &Path) -> PathBuf {
     bytes.push(b'.');
     bytes.extend(SEGMENT_ENDING.bytes());
     OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: CompressArgs,
+    }
+
+    fn args(words: &[&str]) -> CompressArgs {
+        <Alone as clap::Parser>::try_parse_from(words.iter().copied()).unwrap().args
+    }
+
+    /// Written to no further than so many bytes, as a disk is that becomes full.
+    struct Full(usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_longer_than_a_segment_is_compressed_as_it_comes() {
+        let original: Vec<u8> = (0..200_000_u32).flat_map(|n| (n / 3).to_le_bytes()).collect();
+        for words in [&["compress", "-1", "-"][..], &["compress", "-1", "--no-verify", "-"]] {
+            let (mut compressed, mut decoded) = (Vec::new(), Vec::new());
+            stream_as_bytes(&args(words), Meta::default(), &mut &original[..], &mut compressed).unwrap();
+            container::decompress(&compressed[..], &mut decoded, ReadLimits::default()).unwrap();
+            assert!(decoded == original && compressed.len() < original.len());
+            for bytes in [0, compressed.len() - 1] {
+                let full = stream_as_bytes(&args(words), Meta::default(), &mut &original[..], Full(bytes));
+                let error = full.unwrap_err();
+                assert!(format!("{error:#}").starts_with("cannot compress standard input"), "{error:#}");
+                assert!(output::hint_of(&error).is_some_and(|hint| hint.starts_with("free some space")));
+            }
+        }
+    }
+
+    /// A pack's header states what its largest segment may need.
+    #[test]
+    fn a_limit_of_the_temporary_file_alone_leaves_large_segments_their_memory() {
+        let given = args(&["compress", "--pack", "--spill", "1GB", "000000010000000000000001"]);
+        let needs = options(&given, FileForm::Pack, MAX_SEGMENT).needs;
+        assert!(needs.memory() > 10 << 30, "{needs:?}");
+        assert!(ReadLimits::of_largest_segments().admit(needs).is_ok(), "{needs:?}");
+        let small = options(&given, FileForm::Pack, 16 << 20).needs;
+        assert!(ReadLimits::default().admit(small).is_ok(), "{small:?}");
+    }
 }

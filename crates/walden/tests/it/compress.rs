@@ -19,6 +19,7 @@ walden_testing::tests! {
     a_server_recovers_from_a_pack,
     any_file_is_restored_with_name_mode_and_time,
     a_folder_is_compressed_file_by_file,
+    a_folder_of_compressed_files_is_decompressed_and_tested,
     a_file_and_a_pack_have_a_level_each,
     existing_files_stay_unless_forced,
     standard_output_has_files_in_order_whatever_the_number_of_threads,
@@ -291,6 +292,34 @@ fn a_folder_is_compressed_file_by_file() {
         done("decompress {}", &[&archive.join(name)]);
     }
     assert!(files(&archive) == after);
+}
+
+fn a_folder_of_compressed_files_is_decompressed_and_tested() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let [single, packs, empty] = ["single", "packs", "empty"].map(|name| folder.path().join(name));
+    done("compress -o {} {}", &[&single, &archive]);
+    done("compress --pack -o {} {}", &[&packs, &archive]);
+    for compressed in [&single, &packs] {
+        let names = files(compressed);
+        // Another program's, which is left out.
+        write(compressed, "README", b"compressed on Monday");
+        let back = compressed.with_extension("back");
+        done("decompress -o {} {}", &[&back, compressed]);
+        assert_same(&back, &archive);
+        let tested = json(&done("test --format json {}", &[compressed]));
+        assert_eq!(tested["files"].as_array().unwrap().len(), names.len());
+        assert_eq!(tested["members"], files(&archive).len());
+    }
+    // Beside each file, where no folder is given.
+    done("decompress {}", &[&single]);
+    assert!(files(&archive).iter().all(|(name, bytes)| fs::read(single.join(name)).unwrap() == *bytes));
+    fs::create_dir(&empty).unwrap();
+    for words in ["decompress {} {}", "test {} {}"] {
+        let failed = run(words, &[&empty, &packs]);
+        assert!(failed.code == 3 && failed.errors().len() == 1, "{failed:?}");
+        assert!(failed.errors()[0].contains("expected .wlz or .wpk files in it, found none"), "{failed:?}");
+    }
 }
 
 /// Who says nothing gets a level that suits what is made; the file says which.
@@ -568,6 +597,8 @@ fn other_files_are_refused_by_name() {
         "compress -1 -9 {}",
         "compress --keyframe 2MB {}",
         "compress --rm --no-verify {}",
+        // One of them would have to be left out, or be within the other.
+        "compress -o out --pack=out/a.wpk {}",
     ] {
         let paths: &[&Path] = if usage.contains("{}") { &[&file] } else { &[] };
         assert_eq!(run(usage, paths).code, 2, "{usage}");
