@@ -130,7 +130,7 @@ pub fn learn(
     settings.segment_size = survey.segment_size;
     let known = Some(settings.checkpoint_settings());
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, known);
-    let (request_lag, late_by) = request_lag(&checkpoints, survey, &settings);
+    let (request_lag, late_by) = request_lag(&checkpoints, &survey.first_commits, &settings);
     let skipped_requests = skipped_requests(&checkpoints, &settings);
     let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);
     Ok(Learned { settings, traced, checkpoints, request_lag, late_by, skipped_requests, unthrottled_micros })
@@ -426,8 +426,8 @@ const WRITTEN_AFTER: u64 = 1 << 20;
 /// When checkpoints by volume begin, by the medians of those in the trace: of bytes behind the first commit, and, where one began
 /// before that, behind the end of the segment; and how much later than that the latest one began. Those that had to wait for the one
 /// before are not among them.
-fn request_lag(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings) -> (RequestLag, u64) {
-    let size = survey.segment_size;
+fn request_lag(checkpoints: &[Checkpoint], first_commits: &[Lsn], settings: &Settings) -> (RequestLag, u64) {
+    let size = settings.segment_size;
     let geometry = Geometry::with_default_pages(size);
     let farthest = (size.bytes() / 4).max(2 * WRITTEN_AFTER);
     let (mut after_commit, mut after_end, mut longest) = (Vec::new(), Vec::new(), WRITTEN_AFTER);
@@ -441,8 +441,8 @@ fn request_lag(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings)
             continue;
         };
         all.push(late);
-        let from = survey.first_commits.partition_point(|commit| *commit <= due);
-        match survey.first_commits.get(from).filter(|commit| **commit <= redo) {
+        let from = first_commits.partition_point(|commit| *commit <= due);
+        match first_commits.get(from).filter(|commit| **commit <= redo) {
             Some(commit) => {
                 let [commit, begin] = [*commit, redo].map(|lsn| geometry.usable_position(lsn));
                 after_commit.push(begin.saturating_sub(commit));
@@ -544,6 +544,44 @@ mod tests {
         assert_eq!(reported("on"), of("on"));
         assert_eq!(reported("off"), of("off"));
         assert_eq!(reported("inprogress-off"), of("on"));
+    }
+
+    /// Segments of 1 MB, and a checkpoint after each 21 of them: as if the WAL writer writes at last what nobody waits for.
+    #[test]
+    fn checkpoints_of_small_segments_begin_more_than_a_segment_late() {
+        let mut settings = Settings::default_of(Major::V15);
+        for (name, value) in [("wal_segment_size", "1MB"), ("max_wal_size", "40MB")] {
+            settings.set(name, value).unwrap();
+        }
+        assert_eq!(settings.checkpoint_segments(), 21);
+        let checkpoint = |redo: u64, took: u64, cause| {
+            let record = walden_explain::checkpoints::CheckpointRecord {
+                lsn: Lsn(redo + took),
+                redo: Lsn(redo),
+                time: 0,
+                shutdown: false,
+                is_finished: true,
+            };
+            Checkpoint { record, distance: None, interval: None, cause }
+        };
+        let begun_at = |late: [u64; 4], took| {
+            let first = checkpoint(100 << 20, took, Cause::Requested);
+            let mut all = vec![first];
+            for late in late {
+                let before = all.last().map_or(0, |last| last.record.redo.0);
+                all.push(checkpoint((((before >> 20) + 21) << 20) + late, took, Cause::Volume));
+            }
+            all
+        };
+        let commits: Vec<Lsn> = (100..250).map(|segment| Lsn((segment << 20) + 1000)).collect();
+        let late = [900_000, 1_048_576 + 100_000, 500_000, 1_000_000];
+        let (lag, late_by) = request_lag(&begun_at(late, 10 << 20), &commits, &settings);
+        // All but page headers.
+        assert!((985_000..1_000_000).contains(&lag.after_commit), "{lag:?}");
+        assert_eq!((lag.at_most, late_by), (1_148_576, 148_576));
+        // Each had to wait for the one before: nothing is known.
+        let (lag, late_by) = request_lag(&begun_at(late, 22 << 20), &commits, &settings);
+        assert_eq!((lag.after_commit, lag.at_most, late_by), (0, WRITTEN_AFTER, 0));
     }
 
     #[test]

@@ -130,8 +130,11 @@ impl Forecast {
         let bytes = prediction.bytes as f64;
         let count = prediction.checkpoints.len().max(1) as f64;
         let raced = prediction.races as f64 / count * prediction.buckets.get(Bucket::CheckpointImages) as f64;
-        // Without a checkpoint by time, the difference is of those requested by volume.
-        let is_late = !self.one_session || prediction.caused_by(Cause::Time) > 0;
+        // Without a checkpoint by time, the difference is of those requested by volume. One session does not write meanwhile, unless its
+        // commits are asynchronous.
+        let is_late = !self.one_session
+            || prediction.caused_by(Cause::Time) > 0
+            || self.learned.late_by > woken_later(&self.survey);
         let delay_error = if is_late { prediction.delay_error } else { 0.0 };
         let delays = self.random_delays(prediction);
         let compression = 2.0 * COMPRESSED_IMAGE_NOISE * (prediction.compressed_images as f64).sqrt();
@@ -360,6 +363,11 @@ fn bytes_per_second(survey: &Survey) -> f64 {
     let Some((first, end)) = survey.span else { return 0.0 };
     let seconds = survey.seconds(first, end).filter(|seconds| *seconds > 0.0);
     seconds.map_or(0.0, |seconds| end.bytes_since(first) as f64 / seconds)
+}
+
+/// Bytes that are written while the checkpointer may wake up later than in the trace.
+fn woken_later(survey: &Survey) -> u64 {
+    ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4)
 }
 
 /// The variants that the settings are simulated in, the first of which is the prediction.
