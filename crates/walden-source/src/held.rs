@@ -19,7 +19,8 @@ const SHARE: u64 = 2;
 
 /// Opens the plain segments of runs in WAL order, as the oldest are what a server takes away; as many as may be open.
 ///
-/// Those at the start of a run that are gone already are left out of it.
+/// A server takes segments away in the order of its folder, not of the log: of a run from which one is gone already, what is before
+/// that is left out.
 pub fn hold<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     hold_at_most(runs, usize::try_from(limit.unwrap_or(USUAL_LIMIT) / SHARE).unwrap_or(usize::MAX));
@@ -27,19 +28,19 @@ pub fn hold<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>) {
 
 fn hold_at_most<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>, mut left: usize) {
     for run in runs {
-        let mut gone = 0;
+        let mut first = 0;
         for (index, segment) in run.iter_mut().enumerate().take(left) {
             match HeldFile::of(segment) {
                 Ok(Some(held)) => {
                     (segment.member, segment.store) = (Some(0), Some(SharedStore::new(held)));
                     left -= 1;
                 }
-                // One stays, so that a run is never empty; reading it says what is wrong.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && gone == index => gone += 1,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => first = index + 1,
                 Ok(None) | Err(_) => {}
             }
         }
-        run.drain(..gone.min(run.len().saturating_sub(1)));
+        // One stays, so that a run is never empty; reading it says what is wrong.
+        run.drain(..first.min(run.len().saturating_sub(1)));
     }
 }
 
@@ -137,9 +138,9 @@ mod tests {
     #[test]
     fn segments_that_a_server_takes_away_are_read_to_their_end() {
         let folder = tempfile::tempdir().unwrap();
-        let mut runs = [run(folder.path(), 5..9)];
+        let mut runs = [run(folder.path(), 4..9)];
         // Gone since they were listed.
-        fs::remove_file(&runs[0][0].path).unwrap();
+        fs::remove_file(&runs[0][1].path).unwrap();
         hold(runs.iter_mut());
         let segments = &runs[0];
         assert_eq!(segments.len(), 3);

@@ -18,7 +18,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::version::Major;
 
 use self::content::{Found, Look, TarContent, look_into, look_into_member};
-use self::search::{Candidate, candidates_in};
+use self::search::{Candidate, Candidates, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
 use crate::compressed::Member;
 pub use crate::file_kind::FileKind;
@@ -135,7 +135,7 @@ impl Inventory {
         threads: usize,
     ) -> Result<Inventory, InventoryError> {
         let mut inventory = Inventory::default();
-        let candidates = candidates_in(paths, &mut inventory)?;
+        let Candidates { files: candidates, mut gone } = candidates_in(paths, &mut inventory)?;
         let of_store = |file: SegmentFile| Found { first_page: file.name.timeline, file };
         let mut segments: Vec<Found> = segments.into_iter().map(of_store).collect();
         segments.reserve(candidates.len());
@@ -147,7 +147,10 @@ impl Inventory {
                 Ok(Look::Tar(tar)) => inventory.add_tar(candidate, tar, &mut segments)?,
                 // A running server removes and renames files at any time.
                 Err(UnreadableReason::Io(error))
-                    if !candidate.explicit && error.kind() == io::ErrorKind::NotFound => {}
+                    if !candidate.explicit && error.kind() == io::ErrorKind::NotFound =>
+                {
+                    gone.push(candidate.path.clone());
+                }
                 Err(reason) => {
                     let unreadable = Unreadable { path: candidate.path.clone(), reason };
                     if candidate.explicit {
@@ -157,6 +160,8 @@ impl Inventory {
                 }
             }
         }
+        // What is before a segment that a server has taken away goes next.
+        segments.retain(|found| !gone.iter().any(|gone| is_older(&found.file, gone)));
         if segments.is_empty() {
             let paths = paths.iter().map(|path| path.as_ref().to_owned()).collect();
             let first_unreadable = (!inventory.unreadable.is_empty()).then(|| inventory.unreadable.remove(0));
@@ -303,6 +308,16 @@ impl Inventory {
             }
         }
     }
+}
+
+/// Whether a segment is of the same folder and timeline as one that is gone, and before it.
+fn is_older(segment: &SegmentFile, gone: &Path) -> bool {
+    let name_of = |path: &Path| match FileKind::of(path.file_name()?.to_str()?) {
+        FileKind::Segment { name, .. } => Some(name),
+        _ => None,
+    };
+    let is_before = |gone: SegmentName| segment.name.timeline == gone.timeline && segment.name < gone;
+    segment.path.parent() == gone.parent() && name_of(gone).is_some_and(is_before)
 }
 
 impl Run {

@@ -21,30 +21,39 @@ pub struct Candidate {
     pub explicit: bool,
 }
 
-/// The files in paths that may be segments, each once; what is none is added to the inventory.
+/// What was found in paths.
+pub struct Candidates {
+    /// Files that may be segments, each once.
+    pub files: Vec<Candidate>,
+    /// Segments that were removed or renamed since their folder was read.
+    pub gone: Vec<PathBuf>,
+}
+
+/// The files in paths that may be segments; what is none is added to the inventory.
 ///
 /// # Errors
 /// A path that cannot be read.
 pub fn candidates_in<P: AsRef<Path>>(
     paths: &[P],
     inventory: &mut Inventory,
-) -> Result<Vec<Candidate>, InventoryError> {
-    let mut search = Search { inventory, candidates: Vec::new(), folders: HashSet::new() };
+) -> Result<Candidates, InventoryError> {
+    let mut search = Search { inventory, candidates: Vec::new(), gone: Vec::new(), folders: HashSet::new() };
     for path in paths {
         search.path(path.as_ref())?;
     }
-    let mut candidates = search.candidates;
+    let (mut candidates, gone) = (search.candidates, search.gone);
     // The same file may be named and be in a folder that is named too.
     let mut seen = HashSet::new();
     candidates.sort_by_key(|candidate| !candidate.explicit);
     candidates.retain(|candidate| seen.insert(candidate.file));
     candidates.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(candidates)
+    Ok(Candidates { files: candidates, gone })
 }
 
 struct Search<'a> {
     inventory: &'a mut Inventory,
     candidates: Vec<Candidate>,
+    gone: Vec<PathBuf>,
     folders: HashSet<(u64, u64)>,
 }
 
@@ -131,7 +140,12 @@ impl Search<'_> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             // A running server removes and renames files at any time.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if matches!(kind, FileKind::Segment { .. }) {
+                    self.gone.push(path.to_owned());
+                }
+                return Ok(());
+            }
             Err(error) => {
                 let error = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
                 let reason = UnreadableReason::Io(error);
