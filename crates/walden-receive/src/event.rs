@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use walden_archive::push::{PushError, Pushed};
 use walden_format::lsn::Timeline;
+use walden_source::replication::SlotError;
 
 use crate::error::ReceiveError;
 use crate::spool::Position;
@@ -22,6 +23,14 @@ pub enum Event<'e> {
         position: Position,
         /// The connection is encrypted.
         is_encrypted: bool,
+    },
+    /// It could not be found out from where on the server keeps its log for the slot: it is received from the server's position on, and
+    /// what is before is missing.
+    SlotUnread {
+        /// The slot.
+        slot: &'e str,
+        /// Why.
+        error: &'e SlotError,
     },
     /// The timeline ended, and another one goes on.
     Switched {

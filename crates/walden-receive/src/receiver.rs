@@ -100,6 +100,7 @@ impl<'a> Receiver<'a> {
             scope.spawn(|| uploading.into_iter().for_each(Uploading::run));
             let session = Session {
                 archive: self.archive,
+                parameters: &self.parameters,
                 spool: &spool,
                 size,
                 options: &self.options,

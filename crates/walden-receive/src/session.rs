@@ -8,8 +8,9 @@ use walden_archive::history::History;
 use walden_archive::name::{ArchivedFile, Object};
 use walden_archive::{Archive, ArchiveError, get, list, parts};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::connection::Parameters;
 use walden_source::replication::{
-    NextTimeline, Progress, Received, Replication, ReplicationError, Started, System,
+    self, NextTimeline, Progress, Received, Replication, ReplicationError, Started, System,
 };
 
 use crate::archiving::Archiving;
@@ -35,6 +36,7 @@ const LAST_UPLOAD: Duration = Duration::from_millis(500);
 
 pub(crate) struct Session<'s> {
     pub archive: &'s Archive,
+    pub parameters: &'s Parameters,
     pub spool: &'s Spool<'s>,
     pub size: SegmentSize,
     pub options: &'s Options,
@@ -121,20 +123,41 @@ impl Session<'_> {
         if let Some(position) = position_of(self.archive, self.size)? {
             return Ok(position);
         }
-        let mut first = (system.flushed, system.timeline);
+        let kept = match &self.options.slot {
+            Some(slot) => self.slot_restart(replication, system, slot)?,
+            None => None,
+        };
+        let (start, timeline) = kept.unwrap_or((system.flushed, system.timeline));
+        Ok(Position { timeline, start: self.size.start_of(self.size.segment_of(start)), info: None })
+    }
+
+    /// From where on the server keeps its log for a slot; nothing if that is not known.
+    fn slot_restart(
+        &self,
+        replication: &mut Replication,
+        system: System,
+        slot: &str,
+    ) -> Result<Option<(Lsn, Timeline)>, ReceiveError> {
         let major =
             replication.version().split(['.', ' ']).next().and_then(|major| major.parse::<u32>().ok());
-        if let Some(slot) = &self.options.slot
-            && major >= Some(15)
-        {
-            let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.clone()))?;
-            first = found.restart.unwrap_or(first);
+        if major >= Some(15) {
+            let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.to_owned()))?;
+            return Ok(found.restart);
         }
-        Ok(Position {
-            timeline: first.1,
-            start: self.size.start_of(self.size.segment_of(first.0)),
-            info: None,
-        })
+        let start = match replication::slot_restart_by_sql(self.parameters, slot) {
+            Ok(Some(start)) => start,
+            // The server itself says if the slot is not there.
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                (self.observer)(Event::SlotUnread { slot, error: &error });
+                return Ok(None);
+            }
+        };
+        if system.timeline <= 1 {
+            return Ok(Some((start, system.timeline)));
+        }
+        let (history, _) = history(replication, system.timeline)?;
+        Ok(Some((start, history.timeline_at(start))))
     }
 
     /// Goes on behind the segments that follow in the archive without a gap, which came from another spool or by `archive_command`: the

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use walden_archive::name::ArchivedFile;
 use walden_archive::parts::{self, Part};
 use walden_archive::store::Cause;
-use walden_archive::{Archive, ArchiveError};
+use walden_archive::{Archive, ArchiveError, same_log};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::error_text;
 
@@ -187,8 +187,13 @@ impl<'s> Uploading<'s> {
         let before = known.bytes.get(from as usize..).unwrap_or_default();
         let both = before.len().min(bytes.len());
         if let Some(offset) = before.iter().zip(&bytes).position(|(before, now)| before != now) {
-            let folder = parts::folder_of(segment);
-            return Err(UploadError::Different { at: stored.plus(offset as u64), segment, folder });
+            let at = stored.plus(offset as u64);
+            let same = known.bytes.get(..from as usize + offset).unwrap_or_default();
+            // What lies behind a switch is no WAL, and may be anything.
+            if same_log::switch_end(segment, same).is_none_or(|end| at < end) {
+                let folder = parts::folder_of(segment);
+                return Err(UploadError::Different { at, segment, folder });
+            }
         }
         if both < bytes.len() {
             let [start, end] = [from + both as u64, until.bytes_since(start)].map(|offset| offset as u32);
@@ -272,6 +277,9 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use walden_archive::store::{self, Created, Listed, Store, StoreError};
+    use walden_format::rmgr::rmid;
+    use walden_format::version::Major;
+    use walden_testing::writer::LogWriter;
 
     use super::*;
     use crate::disk::{Disk, Folder};
@@ -413,6 +421,39 @@ mod tests {
                 again.store_to(wanted)
             });
             assert_eq!(stored, Lsn(start + 1_374_463));
+        }
+    }
+
+    #[test]
+    fn other_bytes_behind_a_switch_are_not_another_log() {
+        let mut writer = LogWriter::new(Major::V18);
+        let (size, start) = (writer.info.segment_size, writer.start);
+        let record = writer.main_data(rmid::XLOG, 0x20, b"before the switch");
+        writer.switch();
+        let segment = SegmentName::new(writer.info.timeline, size.segment_of(start), size);
+        let end = same_log::switch_end(segment, &writer.bytes).unwrap().bytes_since(start) as usize;
+        let (first, received) = (record.bytes_since(start) as usize, writer.bytes);
+        for (at, is_same) in [(end, true), (end + 5000, true), (end - 1, false), (first, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
+            archive.found().unwrap();
+            let disk = Folder::open(&folder.path().join("spool")).unwrap();
+            let spool = Spool::open(&disk, size).unwrap();
+            let status = status::Shared::default();
+            let mut other = received[..6000].to_vec();
+            other[at] ^= 1;
+            parts::store(&archive, Part { segment, start: 0, end: 6000 }, &other).unwrap();
+            let uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+            spool.write(segment.timeline, start, &received[..8192]).unwrap();
+            spool.sync().unwrap();
+            uploading.restart(segment.timeline, start);
+            uploading.store_to(start.plus(8192));
+            let stored = uploading.store_next(&mut None);
+            assert_eq!(stored.is_ok(), is_same, "{at}: {stored:?}");
+            let all = uploading.store_to(start.plus(8192)) == start.plus(8192);
+            assert_eq!(all, is_same, "{at}");
+            let archived = parts::assemble(&archive, segment).unwrap().unwrap();
+            assert_eq!(archived.len(), if is_same { 8192 } else { 6000 });
         }
     }
 

@@ -76,6 +76,12 @@ impl History {
         self.ancestors.iter().find(|ancestor| ancestor.timeline == timeline).map(|ancestor| ancestor.end)
     }
 
+    /// The timeline whose log has a position, on the way to this one (`tliOfPointInHistory` in `timeline.c`).
+    pub fn timeline_at(&self, lsn: Lsn) -> Timeline {
+        let ancestor = self.ancestors.iter().find(|ancestor| lsn < ancestor.end);
+        ancestor.map_or(self.timeline, |ancestor| ancestor.timeline)
+    }
+
     /// The timeline that this one descends from directly.
     pub fn parent(&self) -> Option<&Ancestor> {
         self.ancestors.last()
@@ -97,6 +103,9 @@ mod tests {
         assert_eq!(history.end_of(1), Some(Lsn(0x300_0158)));
         assert_eq!(history.parent().map(|parent| (parent.timeline, parent.end)), Some((2, Lsn(0x500_0000))));
         assert_eq!(history.ancestors[0].reason, "no recovery target specified");
+        for (lsn, timeline) in [(0, 1), (0x300_0157, 1), (0x300_0158, 2), (0x500_0000, 3)] {
+            assert_eq!(history.timeline_at(Lsn(lsn)), timeline);
+        }
     }
 
     #[test]

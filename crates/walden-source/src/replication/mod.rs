@@ -147,6 +147,29 @@ pub struct Slot {
     pub restart: Option<(Lsn, Timeline)>,
 }
 
+/// Why it cannot be found out by SQL from where on a server keeps its log for a slot.
+#[derive(Debug, thiserror::Error)]
+pub enum SlotError {
+    /// There is no ordinary connection.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// The server does not say it.
+    #[error("cannot read pg_replication_slots")]
+    Query(#[from] postgres::Error),
+}
+
+/// The oldest position that a server keeps for a slot; nothing if the slot was never used, or is not there. The server is asked over an
+/// ordinary connection: before PostgreSQL 15, connections for replication have no command for it.
+///
+/// # Errors
+/// No ordinary connection, and what the server reports.
+pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option<Lsn>, SlotError> {
+    let query = "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
+    let mut client = parameters.connect_anywhere()?;
+    let Some(row) = client.query_opt(query, &[&name])? else { return Ok(None) };
+    Ok(row.try_get::<_, Option<String>>(0)?.and_then(|lsn| lsn.parse().ok()))
+}
+
 /// What becomes of the wish for the log from a position on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Started {

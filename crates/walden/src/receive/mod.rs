@@ -160,6 +160,14 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
                 "receiving from {server} (PostgreSQL {version}{how}), timeline {timeline} from {start} on"
             ));
         }
+        Event::SlotUnread { slot, error } => {
+            let error = error_text(error);
+            server.log.warn(&format!(
+                "{prefix}cannot find out from where on the server keeps WAL for the slot {slot}: {error}; WAL is received from the \
+                 server's current position on, and what the slot keeps from before is not{}",
+                hint_line(Some(SLOT_HINT))
+            ));
+        }
         Event::Switched { from, position } => {
             let (timeline, start) = (position.timeline, position.start);
             say(format!("timeline {from} has ended; timeline {timeline} goes on, received from {start} on"));
@@ -199,6 +207,9 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
         }
     }
 }
+
+const SLOT_HINT: &str = "before PostgreSQL 15, a server says it over an ordinary connection only: let the user connect to the database of the DSN, \
+or to postgres, in pg_hba.conf, and start again with an empty spool before the first segment is archived";
 
 /// What the user can do, as a line behind the message.
 fn hint_line(hint: Option<&str>) -> String {

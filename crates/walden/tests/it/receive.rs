@@ -35,6 +35,8 @@ walden_testing::tests! {
     what_is_received_is_what_the_server_archives,
     several_servers_are_received_by_one_service,
     trouble_is_named,
+    a_slot_of_before_is_received_from_its_start_on_14,
+    a_slot_of_before_is_received_from_its_start_on_15,
     an_old_spool_goes_on_behind_the_archive,
 }
 
@@ -44,6 +46,11 @@ for_versions! { no_commit_is_lost:
     no_commit_on_16_is_lost = 16,
     no_commit_on_17_is_lost = 17,
     no_commit_on_18_is_lost = 18,
+}
+
+for_versions! { a_slot_of_before_is_received_from_its_start:
+    a_slot_of_before_is_received_from_its_start_on_14 = 14,
+    a_slot_of_before_is_received_from_its_start_on_15 = 15,
 }
 
 for_versions! { a_commit_in_the_archive_outlives_the_spool:
@@ -779,6 +786,44 @@ fn trouble_is_named() -> Outcome {
     Ok(())
 }
 
+/// A slot was made before anything was received, and the server has kept WAL for it since.
+fn a_slot_of_before_is_received_from_its_start(version: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(version)?).wal_segsize_mb(1).start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    for slot in ["kept", "other"] {
+        let create = format!("SELECT pg_create_physical_replication_slot('{slot}', true)");
+        client.batch_execute(&create).unwrap();
+    }
+    let query = "SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots WHERE slot_name = 'kept'";
+    let first: String = client.query_one(query, &[]).unwrap().get(0);
+    client.batch_execute("CREATE TABLE t (i int)").unwrap();
+    for _ in 0..3 {
+        client.batch_execute("INSERT INTO t VALUES (1); SELECT pg_switch_wal()").unwrap();
+    }
+    let repo = cluster.dir().join("repo");
+    make_archive(&repo);
+    // A database that is not there is none for replication, and keeps an ordinary connection from being made.
+    let (dsn, spool) = (cluster.dsn("nowhere"), cluster.dir().join("nowhere"));
+    let receiving = Receiving::start(&dsn, &repo, &spool, &["--slot", "other"]);
+    wait("the connection", || receiving.said().contains("receiving from"));
+    let is_warned = receiving.said().contains("from where on the server keeps WAL for the slot other");
+    assert_eq!(is_warned, version < 15, "{}", receiving.said());
+    receiving.kill();
+    fs::remove_dir_all(&repo).unwrap();
+    make_archive(&repo);
+
+    let spool = cluster.dir().join("spool");
+    let receiving = Receiving::start(&cluster.dsn("postgres"), &repo, &spool, &["--slot", "kept"]);
+    wait("archiving", || {
+        let run = walden(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+        let listing: Value = serde_json::from_str(&run.stdout).unwrap_or_default();
+        listing["timelines"][0]["first_segment"] == first.as_str()
+    });
+    let said = receiving.said();
+    assert!(!said.contains("from where on the server keeps WAL"), "{said}");
+    Ok(())
+}
+
 /// Another receiver has archived what an old spool lacks, and the server has removed it.
 fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
     let cluster = ClusterBuilder::new(postgres(15)?)
@@ -814,9 +859,12 @@ fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
     wait("the connection", || receiving.said().contains("receiving from"));
     for _ in 0..4 {
         client.batch_execute("UPDATE t SET md5 = md5 || 'x'; CHECKPOINT").unwrap();
-        let row = client.query_one("SELECT pg_walfile_name(pg_switch_wal())", &[]).unwrap();
-        let object = repo.join(format!("wal/00000001/00000000/{}.wlz", row.get::<_, String>(0)));
-        wait("archiving", || object.exists());
+        let switched: String = client.query_one("SELECT pg_switch_wal()::text", &[]).unwrap().get(0);
+        let switched: Lsn = switched.parse().unwrap();
+        // All segments up to there: several are archived at a time.
+        wait("archiving", || {
+            status_of(&new, "archived_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok()) >= Some(switched)
+        });
     }
     receiving.kill();
     client.batch_execute("CHECKPOINT").unwrap();
