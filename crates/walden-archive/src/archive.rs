@@ -202,7 +202,7 @@ impl ArchiveError {
                 "nothing was overwritten. What is archived was taken by --accept-damaged: if the file that is offered is a good copy of it, move the archived object out of the archive, and the file is archived when it is offered again",
             ),
             ArchiveError::Conflict { archived, .. } if archived == UNKNOWN_HASH => Some(
-                "nothing was overwritten. If it ends with a switch, or its timeline was left in it, servers may have other bytes behind that, which is no harm; without a private key nobody can tell: with identity in walden.toml, push compares the WAL alone. Else two servers write the same timeline: find out which one is the primary and stop the other from archiving",
+                "nothing was overwritten. If it ends with a switch, or its timeline was left in it, servers may have other bytes behind that, which is no harm; without a private key nobody can tell, unless what is archived has zeros there: with identity in walden.toml, push compares the WAL alone. Else two servers write the same timeline: find out which one is the primary and stop the other from archiving",
             ),
             ArchiveError::Conflict { .. } => Some(
                 "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",

@@ -16,12 +16,20 @@ use crate::backup_files::{LABEL, Label, MANIFEST, MAX_MANIFEST_BYTES, Manifest};
 
 /// More than any label has.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
-/// How archives of the tar format end, and how they are compressed.
+/// How archives of the tar format end, and how they are compressed: as `pg_basebackup` does, and as users do later.
 const TAR_ENDINGS: &[(&str, Compression)] = &[
     (".tar", Compression::None),
     (".tar.gz", Compression::Gzip),
+    (".tgz", Compression::Gzip),
     (".tar.lz4", Compression::Lz4),
+    (".tlz4", Compression::Lz4),
     (".tar.zst", Compression::Zstd),
+    (".tzst", Compression::Zstd),
+    (".tar.xz", Compression::Xz),
+    (".txz", Compression::Xz),
+    (".tar.bz2", Compression::Bzip2),
+    (".tbz2", Compression::Bzip2),
+    (".tbz", Compression::Bzip2),
 ];
 
 /// Why a base backup cannot be used.
@@ -264,7 +272,10 @@ fn unpack_one(path: &Path, compression: Compression, folder: &Path) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use sha2::{Digest, Sha256};
+    use walden_source::inventory::FileKind;
 
     use super::*;
 
@@ -310,6 +321,32 @@ mod tests {
         assert!(BackupStart::read(&manifest).unwrap_err().to_string().contains("something else"));
         fs::write(&manifest, "{}").unwrap();
         assert!(BackupStart::read(&manifest).is_err());
+    }
+
+    #[test]
+    fn compressed_tars_are_known_by_their_endings() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(TEXT.len() as u64);
+        header.set_mode(0o600);
+        builder.append_data(&mut header, LABEL, TEXT.as_bytes()).unwrap();
+        let content = builder.into_inner().unwrap();
+        let path = folder.path().join("base.txz");
+        let mut packed = liblzma::write::XzEncoder::new(File::create(&path).unwrap(), 0);
+        packed.write_all(&content).unwrap();
+        packed.finish().unwrap();
+        assert!(is_tar(folder.path()));
+        for path in [folder.path(), path.as_path()] {
+            assert_eq!(BackupStart::read(path).unwrap().timeline, Some(3));
+        }
+        let target = folder.path().join("target");
+        unpack(folder.path(), &target).unwrap();
+        assert_eq!(fs::read_to_string(target.join(LABEL)).unwrap(), TEXT);
+        // As sources of the log, they are known by the same endings.
+        for (ending, _) in TAR_ENDINGS {
+            assert_eq!(FileKind::of(&format!("base{ending}")), FileKind::BaseTar, "{ending}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub mod prune;
 pub mod push;
 pub mod recovery;
 pub mod replay;
-mod same_log;
+pub mod same_log;
 pub mod serve;
 pub mod server;
 mod snapshot;

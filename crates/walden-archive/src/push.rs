@@ -365,8 +365,6 @@ impl Pusher {
             archived.clear();
             get::decode(&self.archive, file, object, bytes, &mut archived)
         });
-        // What cannot be read, such as without a private key, cannot be compared.
-        let Ok(Some(())) = found else { return Ok(None) };
         let mut read = Vec::new();
         let offered: &[u8] = match content {
             Content::Held(bytes) => bytes,
@@ -379,14 +377,23 @@ impl Pusher {
         // Histories that cannot be read say nothing.
         let (histories, _) = self.archive.undamaged_histories().unwrap_or_default();
         let histories: Vec<History> = self.histories.iter().cloned().chain(histories.into_values()).collect();
+        let version = Version { content: offered, checked };
+        match found {
+            Ok(Some(())) => {}
+            // Without a private key, only a content that is known can be compared with.
+            Err(error) if is_locked(&error) => {
+                let zeroed = same_log::with_zeros_behind(file, version, &histories);
+                match zeroed.filter(|zeroed| self.has_content(file, zeroed)) {
+                    Some(zeroed) => archived = zeroed,
+                    None => return Ok(None),
+                }
+            }
+            _ => return Ok(None),
+        }
         let rules = Rules { accept_damaged: false, histories: &histories };
         let Ok(found) = check::check_held(file, &archived, rules) else { return Ok(None) };
-        let end = same_log::same_until(
-            file,
-            Version { content: &archived, checked: &found },
-            Version { content: offered, checked },
-            &histories,
-        );
+        let end =
+            same_log::same_until(file, Version { content: &archived, checked: &found }, version, &histories);
         let Some(end) = end else { return Ok(None) };
         let warning = format!(
             "archived before with the same WAL up to {end}; what is behind is not used, and differs: the archived bytes stay"
@@ -399,6 +406,12 @@ impl Pusher {
             warnings: vec![warning],
             took: Duration::ZERO,
         }))
+    }
+
+    /// Whether a file is known to be archived with a content.
+    fn has_content(&self, file: ArchivedFile, content: &[u8]) -> bool {
+        let hash = *blake3::hash(content).as_bytes();
+        self.archived(file, None, &hash).is_ok_and(|archived| archived.is_same)
     }
 
     /// What is known of a segment if it is archived with the same content: it was checked then, and what is stored is read once more.

@@ -45,10 +45,20 @@ impl From<&BackupStart> for RecoveryStart {
     }
 }
 
+impl RecoveryStart {
+    /// The number of the segment that recovery starts in.
+    fn number(self, size: SegmentSize) -> u64 {
+        match self {
+            RecoveryStart::Segment(name) => name.number(size).unwrap_or(u64::MAX),
+            RecoveryStart::Backup { start, .. } => size.segment_of(start),
+        }
+    }
+}
+
 /// What recovery to a moment reads.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// The log, from the start to the segment in which recovery stops.
+    /// The log, from the start to the segment in which recovery stops. It has no segment if recovery starts in one that is being written.
     pub log: Log,
     /// The segment behind it, if recovery stops in one that is being written, as far as the archive has parts of it.
     pub begun: Option<SegmentName>,
@@ -216,10 +226,10 @@ pub fn recovery_to(
         reached = ends.first_after(moment)?.unwrap_or(reached);
     }
     let begun = match reached == log.segments.len() {
-        true => begun_behind(archive, &log, missing)?,
+        true => begun_behind(archive, &log, start, missing)?,
         false => None,
     };
-    let in_begun = begun.as_ref().map(|begun| begun.ends.as_slice()).unwrap_or_default();
+    let in_begun = begun.as_ref().map(|begun| begun.events.ends.as_slice()).unwrap_or_default();
     let is_later = |time| time > moment;
     let stop = match log.segments.get(reached) {
         Some(segment) => first_end(&ends_in(archive, log.size, segment)?, is_later),
@@ -253,7 +263,7 @@ pub fn recovery_to(
         },
     };
     if let (None, RecoveryStart::Backup { start: position, .. }) = (&last, start)
-        && ends.first_checkpoint(position, reached)?.is_some_and(|begun| moment < begun)
+        && first_checkpoint(&mut ends, begun.as_ref(), position, reached)?.is_some_and(|time| moment < time)
     {
         // A backup has all that was committed before it began: PostgreSQL would stop, at a later state than was asked for.
         return Err(unreachable(archive, &log, start, moment, missing)?);
@@ -266,20 +276,37 @@ pub fn recovery_to(
 /// A segment that is being written, as far as the archive has parts of it.
 struct Begun {
     name: SegmentName,
-    ends: Vec<(Lsn, i64)>,
+    events: Events,
 }
 
-/// The segment behind the last one of a log, if the archive has parts of it, and no segment is missing before it.
+/// The segment behind the last one of a log, or the one that recovery starts in if the log has none, if the archive has parts of it, and no
+/// segment is missing before it.
 fn begun_behind(
     archive: &Archive,
     log: &Log,
+    start: RecoveryStart,
     missing: Option<SegmentName>,
 ) -> Result<Option<Begun>, RecoveryError> {
-    let (Some(last), None) = (log.segments.last(), missing) else { return Ok(None) };
-    let number = last.number + 1;
+    if missing.is_some() {
+        return Ok(None);
+    }
+    let number = log.segments.last().map_or(start.number(log.size), |last| last.number + 1);
     let name = SegmentName::new(log.timeline_of(number), number, log.size);
     let content = parts::assemble(archive, name)?;
-    Ok(content.map(|content| Begun { name, ends: ends_of(&content, name, log.size) }))
+    Ok(content.map(|content| Begun { name, events: events_of(&content, name, log.size) }))
+}
+
+/// When the first checkpoint of a log at or behind a position was made, up to the segment at `index`, and behind that in one that is being
+/// written.
+fn first_checkpoint(
+    ends: &mut Ends<'_>,
+    begun: Option<&Begun>,
+    position: Lsn,
+    index: usize,
+) -> Result<Option<i64>, RecoveryError> {
+    let found = ends.first_checkpoint(position, index)?;
+    let in_begun = begun.into_iter().flat_map(|begun| &begun.events.checkpoints);
+    Ok(found.or_else(|| in_begun.filter(|(lsn, _)| *lsn >= position).map(|(_, time)| *time).min()))
 }
 
 /// The log from the start on; its first segment is the one that recovery starts with.
@@ -289,17 +316,21 @@ fn log_from(
     timeline: Option<Timeline>,
 ) -> Result<Log, RecoveryError> {
     let size = archive.segment_size()?;
-    let (number, start_timeline) = match start {
-        RecoveryStart::Segment(name) => (name.number(size).unwrap_or(u64::MAX), Some(name.timeline)),
-        RecoveryStart::Backup { start, timeline, .. } => (size.segment_of(start), timeline),
+    let number = start.number(size);
+    let start_timeline = match start {
+        RecoveryStart::Segment(name) => Some(name.timeline),
+        RecoveryStart::Backup { timeline, .. } => timeline,
     };
     check_histories(archive, timeline, start_timeline)?;
     let log = Log::of_recovery(archive, timeline, start_timeline, number)?;
     check_timelines(&log, start)?;
     if log.segments.first().is_none_or(|first| first.number != number) {
-        let segment = SegmentName::new(log.timeline_of(number), number, size).to_string();
-        let partial = log.partial_at(archive, number)?.map(|partial| partial.to_string());
-        return Err(RecoveryError::NoStart { segment, partial });
+        let segment = SegmentName::new(log.timeline_of(number), number, size);
+        let is_begun = log.segments.is_empty() && !parts::list(archive, segment)?.is_empty();
+        if !is_begun {
+            let partial = log.partial_at(archive, number)?.map(|partial| partial.to_string());
+            return Err(RecoveryError::NoStart { segment: segment.to_string(), partial });
+        }
     }
     Ok(log)
 }
@@ -362,14 +393,14 @@ fn unreachable(
     missing: Option<SegmentName>,
 ) -> Result<RecoveryError, RecoveryError> {
     let mut ends = Ends::new(archive, &log.segments);
-    let begun = begun_behind(archive, log, missing)?;
-    let in_begun = begun.and_then(|begun| begun.ends.last().copied());
+    let begun = begun_behind(archive, log, start, missing)?;
+    let in_begun = begun.as_ref().and_then(|begun| begun.events.ends.last().copied());
     let latest = match (in_begun, ends.last_known(log.segments.len())?) {
         (Some((_, time)), _) => Some(time),
         (None, Some(last)) => ends.of(last)?.map(|(_, time)| time),
         (None, None) => None,
     };
-    let earliest = earliest(archive, log, &mut ends, start)?;
+    let earliest = earliest(archive, log, &mut ends, begun.as_ref(), start)?;
     Ok(RecoveryError::Unreachable { moment, earliest, latest, ends_at: log_end(archive, log, missing)? })
 }
 
@@ -382,10 +413,16 @@ fn earliest(
     archive: &Archive,
     log: &Log,
     ends: &mut Ends<'_>,
+    begun: Option<&Begun>,
     start: RecoveryStart,
 ) -> Result<Option<i64>, RecoveryError> {
+    let in_begun = begun.map(|begun| begun.events.ends.as_slice()).unwrap_or_default();
     if let RecoveryStart::Backup { start, end, .. } = start {
         let consistent = end.unwrap_or(start);
+        let is_replayed_before = |(lsn, _): &&(Lsn, i64)| (start..consistent).contains(lsn);
+        if let Some((_, time)) = in_begun.iter().rev().find(is_replayed_before) {
+            return Ok(Some(*time));
+        }
         let segments =
             log.segments.partition_point(|segment| segment.number <= log.size.segment_of(consistent));
         for index in (0..segments).rev() {
@@ -393,13 +430,12 @@ fn earliest(
                 continue;
             }
             let all = ends_in(archive, log.size, &log.segments[index])?;
-            let is_replayed_before = |(lsn, _): &&(Lsn, i64)| (start..consistent).contains(lsn);
             if let Some((_, time)) = all.iter().rev().find(is_replayed_before) {
                 return Ok(Some(*time));
             }
         }
-        if let Some(begun) = ends.first_checkpoint(start, log.segments.len())? {
-            return Ok(Some(begun));
+        if let Some(time) = first_checkpoint(ends, begun, start, log.segments.len())? {
+            return Ok(Some(time));
         }
     }
     for index in 0..log.segments.len() {
@@ -407,7 +443,7 @@ fn earliest(
             return Ok(Some(first));
         }
     }
-    Ok(None)
+    Ok(in_begun.first().map(|(_, time)| *time))
 }
 
 fn log_end(archive: &Archive, log: &Log, missing: Option<SegmentName>) -> Result<LogEnd, RecoveryError> {
@@ -440,28 +476,40 @@ fn ends_in(
         Ok(content)
     })?;
     let content = content.ok_or_else(|| RecoveryError::Gone(segment.name.to_string()))?;
-    Ok(ends_of(&content, segment.name, size))
+    Ok(events_of(&content, segment.name, size).ends)
 }
 
-/// The same of a segment's content, or of its beginning.
-fn ends_of(content: &[u8], name: SegmentName, size: SegmentSize) -> Vec<(Lsn, i64)> {
-    let mut visitor = TransactionEnds(Vec::new());
+/// What matters to recovery in a segment's content, or in its beginning.
+fn events_of(content: &[u8], name: SegmentName, size: SegmentSize) -> Events {
+    let mut events = Events::default();
     if let (Ok(info), Some(start)) = (StreamInfo::of_segment(content), name.start(size)) {
         let info = StreamInfo { timeline: name.timeline, ..info };
         // What the log has behind damage, recovery does not reach either.
-        let _ = Decoder::new(info, start, start.plus(size.bytes())).push(content, &mut visitor);
+        let _ = Decoder::new(info, start, start.plus(size.bytes())).push(content, &mut events);
     }
-    visitor.0
+    events
 }
 
-struct TransactionEnds(Vec<(Lsn, i64)>);
+/// Where records start that matter to recovery, and their times in microseconds since 1970-01-01 00:00:00 UTC.
+#[derive(Default)]
+struct Events {
+    /// The ends of transactions.
+    ends: Vec<(Lsn, i64)>,
+    checkpoints: Vec<(Lsn, i64)>,
+}
 
-impl Visitor for TransactionEnds {
+impl Visitor for Events {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        if record.header.rmid == rmid::XACT
-            && let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record)
-        {
-            self.0.push((record.lsn, end.time.unix_micros()));
+        if matches!(record.header.rmid, rmid::XACT | rmid::XLOG) {
+            match payload::parse(record) {
+                Ok(Payload::Commit(end) | Payload::Abort(end)) => {
+                    self.ends.push((record.lsn, end.time.unix_micros()));
+                }
+                Ok(Payload::Checkpoint(checkpoint)) => {
+                    self.checkpoints.push((record.lsn, checkpoint.time.saturating_mul(1_000_000)));
+                }
+                _ => {}
+            }
         }
         ControlFlow::Continue(())
     }

@@ -33,32 +33,64 @@ pub(crate) fn same_until(
     offered: Version<'_>,
     histories: &[History],
 ) -> Option<Lsn> {
-    let (name, is_partial) = match file {
-        ArchivedFile::Segment(name) => (name, false),
-        ArchivedFile::Partial(name) => (name, true),
-        ArchivedFile::History(_) | ArchivedFile::Backup(..) => return None,
-    };
-    if [archived, offered].iter().any(|version| check::is_accepted_damage(&version.checked.warnings)) {
+    let (name, is_partial) = segment_of(file)?;
+    if check::is_accepted_damage(&archived.checked.warnings) {
+        return None;
+    }
+    // Else the archived one ends earlier, and has less of the log.
+    if !is_partial && offered.checked.is_sound && !archived.checked.is_sound {
+        return None;
+    }
+    let end = used_end(file, offered, histories)?;
+    if end > archived.end(name)? {
+        return None;
+    }
+    let used = end.bytes_since(name.start(offered.checked.cluster?.segment_size)?) as usize;
+    match (archived.content.get(..used), offered.content.get(..used)) {
+        (Some(archived), Some(offered)) if archived == offered => Some(end),
+        _ => None,
+    }
+}
+
+/// The offered content with zeros where it has no WAL, as PostgreSQL writes them behind a switch (`CopyXLogRecordToWAL` in `xlog.c`):
+/// what is archived is often just that, which its hash shows where its content cannot be read.
+pub(crate) fn with_zeros_behind(
+    file: ArchivedFile,
+    offered: Version<'_>,
+    histories: &[History],
+) -> Option<Vec<u8>> {
+    let (name, _) = segment_of(file)?;
+    let end = used_end(file, offered, histories)?;
+    let used = end.bytes_since(name.start(offered.checked.cluster?.segment_size)?) as usize;
+    let mut content = offered.content.get(..used)?.to_vec();
+    content.resize(offered.content.len(), 0);
+    Some(content)
+}
+
+/// Where an offered content has no WAL any more that anybody needs; nothing if all of it counts, or if its damage was accepted.
+fn used_end(file: ArchivedFile, offered: Version<'_>, histories: &[History]) -> Option<Lsn> {
+    let (name, is_partial) = segment_of(file)?;
+    if check::is_accepted_damage(&offered.checked.warnings) {
         return None;
     }
     let size = offered.checked.cluster?.segment_size;
     let start = name.start(size)?;
     let left = left_within(histories, name, start, start.plus(size.bytes()));
-    let (archived_end, offered_end) = (archived.end(name)?, offered.end(name)?);
+    let offered_end = offered.end(name)?;
     let end = match (is_partial, offered.checked.is_sound) {
         (true, _) => left.map_or(offered_end, |left| left.min(offered_end)),
-        (false, true) if archived.checked.is_sound => offered.switch_end(name)?,
-        // The other one ends earlier, and has less of the log.
-        (false, true) => return None,
+        (false, true) => switch_end(name, offered.content)?,
         (false, false) => left?,
     };
-    if end > archived_end || end > offered_end {
-        return None;
-    }
-    let used = end.bytes_since(start) as usize;
-    match (archived.content.get(..used), offered.content.get(..used)) {
-        (Some(archived), Some(offered)) if archived == offered => Some(end),
-        _ => None,
+    (end <= offered_end).then_some(end)
+}
+
+/// The segment, and whether it is a partial one.
+fn segment_of(file: ArchivedFile) -> Option<(SegmentName, bool)> {
+    match file {
+        ArchivedFile::Segment(name) => Some((name, false)),
+        ArchivedFile::Partial(name) => Some((name, true)),
+        ArchivedFile::History(_) | ArchivedFile::Backup(..) => None,
     }
 }
 
@@ -72,27 +104,27 @@ impl Version<'_> {
     /// Where its records end.
     fn end(self, name: SegmentName) -> Option<Lsn> {
         let end = self.checked.contents.as_ref()?.end.parse::<Lsn>().ok()?;
-        Some(self.switch_end(name).unwrap_or(end))
+        Some(switch_end(name, self.content).unwrap_or(end))
     }
+}
 
-    /// Where the record of a switch ends, if there is one.
-    fn switch_end(self, name: SegmentName) -> Option<Lsn> {
-        struct Switch(Option<Lsn>);
-        impl Visitor for Switch {
-            fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-                if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::SWITCH {
-                    self.0 = Some(record.end);
-                }
-                ControlFlow::Continue(())
+/// Where the record of a switch ends, if a segment's content or its beginning has one. What is behind that is no WAL.
+pub fn switch_end(name: SegmentName, content: &[u8]) -> Option<Lsn> {
+    struct Switch(Option<Lsn>);
+    impl Visitor for Switch {
+        fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+            if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::SWITCH {
+                self.0 = Some(record.end);
             }
+            ControlFlow::Continue(())
         }
-        let info = StreamInfo::of_segment(self.content).ok()?;
-        let start = name.start(info.segment_size)?;
-        let info = StreamInfo { timeline: name.timeline, ..info };
-        let mut decoder = Decoder::new(info, start, start.plus(info.segment_size.bytes()));
-        let mut switch = Switch(None);
-        // Where the records end without a switch, the check has said why.
-        let _ = decoder.push(self.content, &mut switch);
-        switch.0
     }
+    let info = StreamInfo::of_segment(content).ok()?;
+    let start = name.start(info.segment_size)?;
+    let info = StreamInfo { timeline: name.timeline, ..info };
+    let mut decoder = Decoder::new(info, start, start.plus(info.segment_size.bytes()));
+    let mut switch = Switch(None);
+    // Where the records end without a switch, the check has said why.
+    let _ = decoder.push(content, &mut switch);
+    switch.0
 }

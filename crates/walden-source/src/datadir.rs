@@ -346,10 +346,17 @@ pub enum DatabaseState {
     Other(u32),
 }
 
+const DB_IN_ARCHIVE_RECOVERY: u32 = 5;
+
 impl DatabaseState {
     /// Whether no server writes the files.
     pub fn is_shut_down(self) -> bool {
         matches!(self, DatabaseState::ShutDown | DatabaseState::ShutDownInRecovery)
+    }
+
+    /// Whether the server was a standby, or recovered from an archive.
+    pub fn is_standby(self) -> bool {
+        matches!(self, DatabaseState::ShutDownInRecovery | DatabaseState::Other(DB_IN_ARCHIVE_RECOVERY))
     }
 }
 
@@ -361,7 +368,7 @@ impl fmt::Display for DatabaseState {
             DatabaseState::Other(0) => "starting up",
             DatabaseState::Other(3) => "shutting down",
             DatabaseState::Other(4) => "in crash recovery",
-            DatabaseState::Other(5) => "in archive recovery",
+            DatabaseState::Other(DB_IN_ARCHIVE_RECOVERY) => "in archive recovery",
             DatabaseState::Other(6) => "in production",
             DatabaseState::Other(state) => return write!(f, "in state {state}"),
         })

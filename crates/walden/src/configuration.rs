@@ -57,6 +57,18 @@ pub struct ArchiveSection {
     pub store: BTreeMap<String, String>,
 }
 
+impl ArchiveSection {
+    /// Files that may wait to be archived; more are a problem.
+    pub fn backlog(&self) -> usize {
+        self.backlog_warning.unwrap_or(1000)
+    }
+
+    /// Seconds that a file may wait to be archived; longer is a problem.
+    pub fn backlog_seconds(&self) -> u64 {
+        self.backlog_warning_seconds.unwrap_or(900)
+    }
+}
+
 /// The form of messages on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]

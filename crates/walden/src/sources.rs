@@ -43,6 +43,16 @@ impl SourceRange {
 ///
 /// A range that ends before it starts is wrong usage.
 pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
+    open_from(sources, range, range.from)
+}
+
+/// The same with the log before the range, in which replay starts.
+pub fn open_with_past(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
+    open_from(sources, range, None)
+}
+
+/// Finds the segments from a bound on that is not behind the range's start.
+fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> Result<Inventory> {
     let is_inverted = match (range.from, range.to) {
         (Some(Bound::Lsn(from)), Some(Bound::Lsn(to))) => from > to,
         (Some(Bound::Time(from)), Some(Bound::Time(to))) => from > to,
@@ -67,7 +77,7 @@ pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
     let of_server = || if archives.is_empty() { None } else { timeline_of_server(&paths) };
     let options = SourceOptions {
         timeline: range.timeline.or_else(of_server),
-        from: range.from.map(bound),
+        from: from.map(bound),
         to: range.to.map(bound),
         threads: terminal::io_threads(),
     };

@@ -118,6 +118,27 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
     let last = other.len() - 1;
     other[last] ^= 1;
     fs::write(&path, &other).expect("a segment");
+    // Behind the switch at its end, what is archived has zeros: that is compared without a secret.
+    let pushed = push(&server(), &path, &options).asked.expect("the same WAL");
+    assert!(pushed.was_there && pushed.warnings[0].contains("the same WAL up to"), "{pushed:?}");
+    let used = set.originals[0].1.iter().rposition(|&byte| byte != 0).expect("bytes");
+    for at in [60, used] {
+        let mut other = other.clone();
+        other[at] ^= 1;
+        fs::write(&path, other).expect("a segment");
+        let asked = push(&server(), &path, &options).asked;
+        let is_refused =
+            matches!(asked, Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. }));
+        assert!(is_refused, "byte {at}: {asked:?}");
+    }
+    // The other way round, there is nothing to compare with.
+    let root = tempfile::tempdir().expect("a folder");
+    let (server_keys, reader_keys) = encrypt(root.path(), &user(root.path(), "user"));
+    let server = || archive_with(root.path(), &server_keys);
+    let (name, original) = &set.originals[0];
+    push_all(&server(), &pg_wal(root.path(), &[(name.clone(), other)]), &set.originals[..1]);
+    let path = root.path().join("pg_wal").join(name);
+    fs::write(&path, original).expect("a segment");
     match push(&server(), &path, &options).asked {
         Err(error @ PushError::Archive { source: ArchiveError::Conflict { .. }, .. }) => {
             assert!(error.hint().is_some_and(|hint| hint.contains("without a private key")), "{error:?}");
@@ -125,9 +146,10 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
         other => panic!("{other:?}"),
     }
     // With one, it turns out that the WAL is the same: the segment ends with a switch.
-    let reader = archive_with(set.path(), &set.reader);
+    let reader = archive_with(root.path(), &reader_keys);
     let pushed = push(&reader, &path, &options).asked.expect("the same WAL");
     assert!(pushed.was_there && pushed.warnings.len() == 1, "{pushed:?}");
+    let server = || archive_with(set.path(), &set.server);
     for (text, is_accepted) in
         [("1\t0/3000000\tx\n", true), ("1\t0/3000000\tx\n", true), ("1\t0/4000000\tx\n", false)]
     {

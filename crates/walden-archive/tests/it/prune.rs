@@ -119,6 +119,22 @@ fn packs_stay_whole_and_histories_and_partial_segments_of_later_stay() {
 }
 
 #[test]
+fn a_timeline_without_its_history_is_warned_of() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = with_backups(root.path());
+    let history = ("00000002.history".to_owned(), b"1\t0/3380000\tno recovery target\n".to_vec());
+    push_more(&archive, root.path(), &[vec![history], log(2, 0x33, 3)].concat());
+    let plan = planned(&archive, &Rule::KeepBackups(2));
+    assert!(plan.is_good() && plan.warnings.is_empty(), "{plan:?}");
+    archive.store().remove("history/00000002.history.wlz").expect("removed");
+    let plan = planned(&archive, &Rule::KeepBackups(2));
+    let expected =
+        "00000002.history is missing: recovery that starts on an earlier timeline does not get to timeline 2";
+    assert_eq!(plan.warnings, [expected]);
+    assert!(!plan.is_good());
+}
+
+#[test]
 fn a_backup_without_its_wal_does_not_count() {
     let root = tempfile::tempdir().expect("a folder");
     let (archive, files) = with_backups(root.path());

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use walden_archive::Archive;
+use walden_archive::drill::{DrillOptions, Target, drill, is_recovery_failure};
 use walden_archive::export::{ExportError, Plan, Selection, export};
 use walden_archive::log::Log;
 use walden_archive::name::ArchivedFile;
@@ -73,6 +74,37 @@ fn recovery_does_not_read_partial_segments() {
     push_more(&archive, root.path(), &log(2, 0x2C, 2));
     let found = recover(&archive, None, 0x20, 0x2B).expect("a recovery");
     assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(name(2, 0x2C))));
+}
+
+/// The server of a drill would end recovery on an earlier timeline, and find all in order there.
+#[test]
+fn a_drill_refuses_to_follow_a_timeline_whose_history_is_missing() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &[log(1, 0x20, 6), vec![history(0x26)], log(2, 0x26, 2)].concat());
+    archive.store().remove(&ArchivedFile::parse(&history(0x26).0).expect("a name").key()).expect("removed");
+    let base = root.path().join("base");
+    std::fs::create_dir(&base).expect("a folder");
+    let label = format!("START WAL LOCATION: 0/2100028 (file {})\n", name(1, 0x21));
+    std::fs::write(base.join("backup_label"), label).expect("a label");
+    let options = |timeline| DrillOptions {
+        base: base.clone(),
+        bin: None,
+        folder: Some(root.path().to_owned()),
+        target: Target::End,
+        timeline,
+        restore_command: Vec::new(),
+        user: "postgres".to_owned(),
+        database: "postgres".to_owned(),
+        settings: Vec::new(),
+        queries: Vec::new(),
+        should_amcheck: false,
+        timeout: None,
+    };
+    for timeline in [None, Some(2)] {
+        let error = drill(&archive, &options(timeline), &mut |_| {}).expect_err("it is refused");
+        assert!(is_recovery_failure(&error), "{error:#}");
+        assert!(error.to_string().contains("expected 00000002.history in the archive"), "{error:#}");
+    }
 }
 
 #[test]
@@ -164,6 +196,51 @@ fn the_moments_that_can_be_reached_begin_at_the_backups_checkpoint() {
     let last = commit_time(0x25);
     let expected = Some((Some(begun), Some(last)));
     assert_eq!([begun - 1, last].map(|moment| reachable(consistent, moment)), [expected, expected]);
+}
+
+/// With `receive --ack-after archive`, a base backup may have been taken since the last segment was complete.
+#[test]
+fn recovery_starts_in_a_segment_of_which_the_archive_has_parts() {
+    let root = tempfile::tempdir().expect("a folder");
+    let begun = commit_time(0x20);
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    (writer.start, writer.previous) = (Lsn(0x21 << 20), Lsn((0x21 << 20) - 32));
+    let mut checkpoint = [0; 88];
+    checkpoint[64..72].copy_from_slice(&(begun / 1_000_000).to_le_bytes());
+    let at = writer.main_data(rmid::XLOG, 0x10, &checkpoint);
+    let [first, _] = [0x21, 0x22].map(|number: i64| {
+        // Since 2000, from where PostgreSQL counts.
+        writer.main_data(rmid::XACT, 0, &(number * 3_600_000_000).to_le_bytes())
+    });
+    let archive = archive_of(root.path(), &log(1, 0x20, 1));
+    let (segment, content) = (name(1, 0x21), writer.bytes);
+    let backup =
+        RecoveryStart::Backup { start: at, timeline: Some(1), end: Some(first), end_timeline: Some(1) };
+    let error = recovery_to(&archive, backup, None, begun).expect_err("it cannot start");
+    assert!(matches!(error, RecoveryError::NoStart { partial: None, .. }), "{error}");
+    parts::store(&archive, Part { segment, start: 0, end: content.len() as u32 }, &content).expect("stored");
+    for start in [backup, RecoveryStart::Segment(segment)] {
+        let found = recovery_to(&archive, start, None, commit_time(0x21)).expect("a recovery");
+        assert_eq!((found.begun, found.stop.time), (Some(segment), commit_time(0x22)));
+        assert_eq!(found.last.as_ref().map(|last| last.time), Some(commit_time(0x21)));
+        assert_eq!(found.files(), [ArchivedFile::Segment(segment)]);
+    }
+    let found = recovery_to(&archive, backup, None, begun).expect("a recovery");
+    assert_eq!((&found.last, found.stop.time), (&None, commit_time(0x21)));
+    for moment in [begun - 1, commit_time(0x22)] {
+        let error = recovery_to(&archive, backup, None, moment).expect_err("it cannot be reached");
+        assert!(
+            matches!(error, RecoveryError::Unreachable { earliest, latest, .. }
+                if (earliest, latest) == (Some(begun), Some(commit_time(0x22)))),
+            "{error}"
+        );
+    }
+    let folder = root.path().join("plain");
+    let plan = Plan::of_recovery(&archive, &found).expect("a plan");
+    assert_eq!(export(&archive, &plan, &folder, 2, &|_| {}).expect("exported").written, 1);
+    let exported = std::fs::read(folder.join(segment.to_string())).expect("a file");
+    assert!(exported.starts_with(&content) && exported.len() == 1 << 20);
 }
 
 /// With `receive --ack-after archive`, these have commits that were acknowledged.

@@ -99,9 +99,6 @@ impl Ahead {
     }
 }
 
-/// More files that wait than this are a problem.
-pub const BACKLOG: usize = 1000;
-
 /// How long the store may take to answer. PostgreSQL calls again by itself, and its archiver does nothing else meanwhile.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
@@ -120,7 +117,7 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
             }
         }
     }
-    let backlog = section.backlog_warning.unwrap_or(BACKLOG);
+    let backlog = section.backlog();
     if batch.ready > backlog {
         log.warn(&format!(
             "{} files wait to be archived (more than {backlog}): pg_wal grows until they are",

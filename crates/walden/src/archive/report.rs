@@ -1,5 +1,6 @@
 //! How archiving is doing, and what is wrong: what `walden archive status` prints and the exporter's metrics are made of.
 
+use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -9,7 +10,7 @@ use walden_archive::Archive;
 use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::{self, Holdings, Lag};
-use walden_format::lsn::SegmentName;
+use walden_format::lsn::{SegmentName, Timeline};
 use walden_format::payload::Timestamp;
 use walden_receive::spool::complete_segments;
 use walden_receive::status::Status;
@@ -19,13 +20,9 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
-use super::push::BACKLOG;
 use super::queue::QueueOptions;
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
-
-/// A file that waits for longer than this is a problem.
-const BACKLOG_SECONDS: u64 = 900;
 
 /// How archiving is doing.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -90,15 +87,13 @@ impl Report {
         let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
         let is_received = receiving.is_running();
         let receiving = receiving.read().map_err(&mut keep).ok().flatten();
-        let backlog_limit = section.backlog_warning.unwrap_or(BACKLOG) as u64;
-        let backlog_limit_seconds = section.backlog_warning_seconds.unwrap_or(BACKLOG_SECONDS);
         let mut report = Report {
             problems,
             notes,
             holdings,
             lag,
-            backlog_limit,
-            backlog_limit_seconds,
+            backlog_limit: section.backlog() as u64,
+            backlog_limit_seconds: section.backlog_seconds(),
             activity,
             receiving,
         };
@@ -205,7 +200,7 @@ struct ServerLook {
 /// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails.
 fn look_at_server(queue: &QueueOptions, holdings: Option<&Holdings>) -> anyhow::Result<ServerLook> {
     let mut found = ServerLook::default();
-    let own = match (&queue.dsn, &queue.pgdata) {
+    let (own, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
             let mut client = walden_source::connection::connect(dsn)?;
             let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
@@ -216,20 +211,16 @@ fn look_at_server(queue: &QueueOptions, holdings: Option<&Holdings>) -> anyhow::
                     harmless(&file)
                 ));
             }
-            let own: Option<i32> = row.try_get(4)?;
-            let last = holdings.and_then(|holdings| holdings.last_segment.as_deref());
-            if let Some((own, newest)) = own.zip(last.and_then(SegmentName::parse).map(|last| last.timeline))
-                && own.cast_unsigned() < newest
-            {
-                found.notes.push(format!(
-                    "the server writes timeline {own}, and the archive has timeline {newest}: another server was promoted"
-                ));
-            }
             // SQL has no unsigned numbers.
-            Some(row.try_get::<_, i64>(0)?.cast_unsigned())
+            let own = row.try_get::<_, i64>(0)?.cast_unsigned();
+            (Some(own), row.try_get::<_, Option<i32>>(4)?.map(i32::cast_unsigned))
         }
-        (None, Some(data)) => ControlFile::of_data_directory(data).map(|control| control.system_identifier),
-        (None, None) => None,
+        (None, Some(data)) => {
+            let control = ControlFile::of_data_directory(data);
+            let timeline = control.as_ref().and_then(|control| written_timeline(data, control));
+            (control.map(|control| control.system_identifier), timeline)
+        }
+        (None, None) => (None, None),
     };
     let whose = holdings.and_then(|holdings| holdings.system_identifier.as_deref());
     if let (Some(own), Some(whose)) = (own.map(|own| own.to_string()), whose)
@@ -239,8 +230,37 @@ fn look_at_server(queue: &QueueOptions, holdings: Option<&Holdings>) -> anyhow::
             "the server is of cluster {own}, and the archive of cluster {whose}, so it gets nothing from the server: give each cluster an \
              archive of its own; after pg_upgrade a cluster is a new one"
         ));
+        return Ok(found);
     }
+    let last = holdings.and_then(|holdings| holdings.last_segment.as_deref());
+    found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last)));
     Ok(found)
+}
+
+/// What is said of a primary's timeline, if the archive has segments of a later one.
+fn earlier_timeline_note(own: Timeline, last_segment: Option<&str>) -> Option<String> {
+    let newest = SegmentName::parse(last_segment?)?.timeline;
+    (own < newest).then(|| {
+        format!(
+            "the server writes timeline {own}, and the archive has timeline {newest}: another server was promoted"
+        )
+    })
+}
+
+/// The timeline that the server of a data directory writes, or wrote when it was stopped; nothing of a standby, which follows another
+/// server's.
+fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> {
+    // Before a standby's first start, `pg_control` is that of the server that it is a copy of.
+    let is_asked_to_recover =
+        ["standby.signal", "recovery.signal", "recovery.conf"].iter().any(|name| data.join(name).exists());
+    if control.state.is_standby() || is_asked_to_recover {
+        return None;
+    }
+    // After a promotion, `pg_control` has the new timeline only once the first checkpoint on it is complete.
+    let entries = fs::read_dir(data.join("pg_wal")).into_iter().flatten().flatten();
+    let timelines =
+        entries.filter_map(|entry| Some(SegmentName::parse(entry.file_name().to_str()?)?.timeline));
+    timelines.chain([control.timeline]).max()
 }
 
 /// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, and the timeline of a primary.
@@ -294,4 +314,61 @@ pub fn holdings(
 /// The log that an option or the configuration names.
 pub fn log_reader(option: Option<&Path>, section: &ArchiveSection) -> Option<ActivityReader> {
     option.or(section.log.as_deref()).map(ActivityReader::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::lsn::Lsn;
+    use walden_source::datadir::{DatabaseState, SharedSizes};
+
+    use super::*;
+
+    const IN_ARCHIVE_RECOVERY: DatabaseState = DatabaseState::Other(5);
+    const IN_PRODUCTION: DatabaseState = DatabaseState::Other(6);
+
+    #[test]
+    fn a_primary_on_an_earlier_timeline_than_the_archives_is_noted() {
+        let data = tempfile::tempdir().unwrap();
+        let control = |state| ControlFile {
+            system_identifier: 7,
+            catalog_version: 202_506_291,
+            state,
+            checkpoint: Lsn(0x200_0060),
+            redo: Lsn(0x200_0028),
+            timeline: 1,
+            checkpoint_time: 1_795_000_000,
+            blocks_per_segment: 131_072,
+            data_checksum_version: 1,
+            wal_log_hints: false,
+            sizes: SharedSizes {
+                max_connections: 100,
+                max_worker_processes: 8,
+                max_wal_senders: 10,
+                max_prepared_transactions: 0,
+                max_locks_per_transaction: 64,
+            },
+        };
+        let note = |state| {
+            let own = written_timeline(data.path(), &control(state))?;
+            earlier_timeline_note(own, Some("000000020000000000000007"))
+        };
+        for state in [DatabaseState::ShutDown, IN_PRODUCTION] {
+            let note = note(state).unwrap();
+            assert!(note.contains("writes timeline 1, and the archive has timeline 2"), "{note}");
+        }
+        for state in [DatabaseState::ShutDownInRecovery, IN_ARCHIVE_RECOVERY] {
+            assert_eq!(note(state), None);
+        }
+        let signal = data.path().join("standby.signal");
+        fs::write(&signal, "").unwrap();
+        assert_eq!(note(IN_PRODUCTION), None);
+        fs::remove_file(signal).unwrap();
+        // Just promoted.
+        fs::create_dir(data.path().join("pg_wal")).unwrap();
+        fs::write(data.path().join("pg_wal/000000020000000000000006"), "").unwrap();
+        assert_eq!(note(IN_PRODUCTION), None);
+        for last in [None, Some("000000010000000000000007"), Some("something else")] {
+            assert_eq!(earlier_timeline_note(1, last), None);
+        }
+    }
 }

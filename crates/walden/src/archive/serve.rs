@@ -28,7 +28,7 @@ use walden_server::signals::{self, Stage};
 use walden_source::error_text;
 
 use super::log::{Entry, Log, LogOptions};
-use super::push::{ANSWER_WITHIN, Ahead, BACKLOG, Effort, complain, warn};
+use super::push::{ANSWER_WITHIN, Ahead, Effort, complain, warn};
 use crate::place::Place;
 use crate::{output, systemd};
 
@@ -99,7 +99,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         config: config.map(std::path::absolute).transpose()?,
         servers,
         log: Log::new(&args.log, &section),
-        backlog: section.backlog_warning.unwrap_or(BACKLOG),
+        backlog: section.backlog(),
         backlog_told: Mutex::new(None),
         clients: AtomicUsize::new(0),
     };

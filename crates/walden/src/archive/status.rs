@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use walden_archive::Archive;
 use walden_archive::status::Holdings;
 use walden_report::units;
 
@@ -12,6 +16,7 @@ use super::metrics;
 use super::queue::QueueOptions;
 use super::receiving::{self, ReceivingOptions, ago};
 use super::report::{Report, holdings, log_reader};
+use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
@@ -28,10 +33,10 @@ Failures and rates come from the log that push and get append to: log = \"FILE\"
 Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
 that is not archived; the server is another cluster's than the archive, or its archiver fails (--dsn); segments or the history of a \
 timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
-could not be read, or there is none.";
+could not be read, also not within --timeout, or there is none.";
 
 /// Say in one line how archiving is doing, with metrics for Prometheus
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -51,6 +56,10 @@ pub struct StatusArgs {
     #[command(flatten)]
     receiving: ReceivingOptions,
 
+    /// After so many seconds, say what is known without the archive; 0 for never
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    timeout: u64,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -59,9 +68,7 @@ pub struct StatusArgs {
 /// Runs `walden archive status`.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.open()?;
-    let mut log = log_reader(args.log.as_deref(), &section);
-    let holdings = holdings(&archive, &args.queue, &args.receiving);
-    let report = Report::new(Some(&archive), holdings, &args.queue, &args.receiving, log.as_mut(), &section);
+    let report = report_in_time(args, archive, &section);
     if let Some(path) = &args.textfile {
         output::replace(path, metrics::render(&report).as_bytes())?;
     }
@@ -70,6 +77,32 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         (None, _) => ExitCode::from(crate::DAMAGED),
         (Some(_), true) => ExitCode::SUCCESS,
         (Some(_), false) => ExitCode::from(FOUND),
+    })
+}
+
+/// The report; without what the archive and a server say, if they do not say it in time.
+fn report_in_time(args: &StatusArgs, archive: Archive, section: &ArchiveSection) -> Report {
+    let (sender, receiver) = mpsc::channel();
+    let (own_args, own_section) = (args.clone(), section.clone());
+    // What waits for a network file system whose server is gone cannot be ended but with the process.
+    thread::spawn(move || {
+        let StatusArgs { queue, receiving, log, .. } = &own_args;
+        let mut log = log_reader(log.as_deref(), &own_section);
+        let holdings = holdings(&archive, queue, receiving);
+        let report = Report::new(Some(&archive), holdings, queue, receiving, log.as_mut(), &own_section);
+        // Nobody waits any more if this fails.
+        let _ = sender.send(report);
+    });
+    let report = match args.timeout {
+        0 => receiver.recv().ok(),
+        seconds => receiver.recv_timeout(Duration::from_secs(seconds)).ok(),
+    };
+    report.unwrap_or_else(|| {
+        let what =
+            if args.queue.dsn.is_some() { "the archive and the server were" } else { "the archive was" };
+        let problem = format!("{what} not read within {} s: see --timeout", args.timeout);
+        let queue = QueueOptions { dsn: None, ..args.queue.clone() };
+        Report::new(None, Err(problem), &queue, &args.receiving, None, section)
     })
 }
 

@@ -10,7 +10,11 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 use serde_json::Value;
+use walden_format::lsn::Lsn;
+use walden_format::rmgr::{info, rmid};
+use walden_format::version::Major;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::writer::LogWriter;
 use walden_testing::{Outcome, postgres};
 
 use crate::material::{Run, golden, link_program, make_archive, walden, write};
@@ -26,6 +30,7 @@ walden_testing::tests! {
     a_failure_to_push_what_is_archived_is_over,
     the_exporter_serves_metrics_and_nothing_else,
     the_exporter_answers_while_the_store_does_not,
+    status_ends_while_the_store_does_not_answer,
     every_bad_input_is_refused,
 }
 
@@ -301,6 +306,15 @@ impl Site {
         (run.code, json(&run), parse(&fs::read_to_string(file).unwrap()))
     }
 
+    /// Replaces the archive by one in an object store at a port of this machine.
+    fn use_store_at(&self, port: u16) {
+        let configuration = format!(
+            "[archive]\nrepo = \"s3://bucket/main\"\n[archive.store]\nendpoint = \"http://127.0.0.1:{port}\"\n\
+             access_key_id = \"somebody\"\nsecret_access_key = \"secret\"\nregion = \"us-east-1\"\n"
+        );
+        fs::write(self.configuration(), configuration).unwrap();
+    }
+
     fn entries(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.log()).unwrap();
         log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -471,13 +485,14 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
         }
     };
     let dsn = cluster.dsn("postgres");
-    let archiver = || {
+    let check = |name: &str| {
         let run = walden(&["archive", "check", "--format", "json", "--repo", text(&repo), "--dsn", &dsn]);
         let report = json(&run);
-        let check = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "archiver");
+        let check = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == name);
         let check = check.unwrap_or_else(|| panic!("{report:#}"));
         (check["status"].as_str().unwrap().to_owned(), check["found"].as_str().unwrap().to_owned())
     };
+    let archiver = || check("archiver");
     for round in 0..2 {
         switch(&mut client, round);
         wait_until_archived(&mut client);
@@ -506,6 +521,27 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
             let is_other = run.stdout.contains("give each cluster an archive of its own");
             assert_eq!((run.code, is_other), (code, code == 1), "{run:?}");
         }
+    }
+    // Another server was promoted, and has archived a segment of its own timeline.
+    assert_eq!(check("timeline"), ("ok".to_owned(), "the server writes timeline 1".to_owned()));
+    let query = "SELECT system_identifier FROM pg_control_system()";
+    let system_id: i64 = client.query_one(query, &[]).unwrap().get(0);
+    let mut writer = LogWriter::new(Major::V15);
+    (writer.info.timeline, writer.info.system_id) = (2, system_id.cast_unsigned());
+    (writer.start, writer.previous) = (Lsn(0x40 << 20), Lsn((0x40 << 20) - 32));
+    writer.main_data(rmid::XLOG, info::xlog::NOOP, b"of timeline 2");
+    writer.switch();
+    let segment = write(cluster.dir(), "000000020000000000000040", &writer.bytes);
+    let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&segment)]);
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    let expected = "the server writes timeline 1, and the archive has timeline 2";
+    let (status, found) = check("timeline");
+    assert!(status == "warn" && found.contains(expected), "{status}: {found}");
+    for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&data)]] {
+        let options = ["archive", "status", "--format", "json", "--repo", text(&repo)];
+        let run = walden(&[&options[..], &server[..]].concat());
+        let report = json(&run);
+        assert!(report["notes"][0].as_str().is_some_and(|note| note.contains(expected)), "{report:#}");
     }
     Ok(())
 }
@@ -614,11 +650,7 @@ fn the_exporter_answers_while_the_store_does_not() {
     let site = Site::new("");
     // Nobody listens there any more.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let configuration = format!(
-        "[archive]\nrepo = \"s3://bucket/main\"\n[archive.store]\nendpoint = \"http://127.0.0.1:{port}\"\n\
-         access_key_id = \"somebody\"\nsecret_access_key = \"secret\"\nregion = \"us-east-1\"\n"
-    );
-    fs::write(site.configuration(), configuration).unwrap();
+    site.use_store_at(port);
     let exporter = Exporter::start(&site);
     for _ in 0..4 {
         let began = Instant::now();
@@ -628,6 +660,23 @@ fn the_exporter_answers_while_the_store_does_not() {
         let (metrics, count) = (parse(&body), site.segments.len() as f64);
         assert_eq!((metrics["walden_archive_up"], metrics["walden_archive_ready_files"]), (0.0, count));
     }
+}
+
+/// Monitoring gives a check up after some seconds, and then knows nothing of the queue either.
+fn status_ends_while_the_store_does_not_answer() {
+    if !cfg!(feature = "s3") {
+        return;
+    }
+    let site = Site::new("");
+    // Connections are made, and nobody reads from them.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    site.use_store_at(listener.local_addr().unwrap().port());
+    let (data, began) = (site.data(), Instant::now());
+    let run = site.walden(&["status", "--format", "json", "--timeout", "1", "--pgdata", text(&data)]);
+    assert!(run.code == 3 && began.elapsed() < Duration::from_secs(20), "{:?}: {run:?}", began.elapsed());
+    let report = json(&run);
+    assert_eq!(report["problems"][0], "the archive was not read within 1 s: see --timeout");
+    assert_eq!(report["lag"]["files"], site.segments.len());
 }
 
 /// Stopped in the end.

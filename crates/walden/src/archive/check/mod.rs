@@ -14,7 +14,6 @@ use walden_archive::Archive;
 use walden_archive::archive::Identity;
 
 use super::against;
-use super::push::BACKLOG;
 use crate::FOUND;
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
@@ -145,7 +144,10 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         checks.extend(found);
         identity = known;
     }
-    let backlog = archive.as_ref().and_then(|(_, section)| section.backlog_warning).unwrap_or(BACKLOG);
+    let backlog = match &archive {
+        Some((_, section)) => section.backlog(),
+        None => ArchiveSection::default().backlog(),
+    };
     if let Some(data) = server::data_directory(args.data.as_deref()) {
         checks.extend(server::look_at_data(&data, identity.as_ref(), backlog));
     }
@@ -163,7 +165,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 
 /// What a server's settings and statistics are, for people.
 pub fn describe_server(dsn: &str, archive: &Archive, section: &ArchiveSection) -> String {
-    let backlog = section.backlog_warning.unwrap_or(BACKLOG);
+    let backlog = section.backlog();
     lines(&server::look_at_server(dsn, backlog, Some(archive), archive.identity().ok(), None))
 }
 
