@@ -872,7 +872,13 @@ fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
     let receiving = Receiving::start(&dsn, &repo, &old, &[]);
     let began = receiving.said().len();
     wait("the connection", || receiving.said()[began..].contains("receiving from"));
-    assert!(!receiving.said().contains("has already been removed"), "{}", receiving.said());
+    let row = client.query_one("SELECT pg_current_wal_lsn()::text", &[]).unwrap();
+    let (position, status) = (row.get::<_, String>(0), status_of(&new, "archived_lsn"));
+    assert!(
+        !receiving.said().contains("has already been removed"),
+        "{}; the server is at {position}, archived to {status}",
+        receiving.said()
+    );
     assert!(!partial.exists());
     let listing = walden(&["archive", "list", "--repo", text(&repo)]);
     assert_eq!(listing.code, 0, "{listing:?}");
