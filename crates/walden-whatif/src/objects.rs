@@ -3,14 +3,14 @@
 //! The records of a dropped index disappear, which is exact. The other effects depend on what the WAL does not contain: which
 //! columns an update changed, where the keys of a new index would go, how much free space a page will have.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use walden_format::payload::heap::moved_from;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{
     BlockHeader, BlockRef, Fork, RECORD_HEADER, Record, RelFileLocator, SHORT_DATA_HEADER,
 };
-use walden_format::rmgr::rmid;
+use walden_format::rmgr::{info, rmid};
 use walden_redo::PAGE_BYTES;
 use walden_redo::Touched;
 use walden_redo::page::LINE_POINTER_BYTES;
@@ -74,6 +74,12 @@ pub struct Counts {
     pub index_plain: u64,
     /// Bytes of the full-page images in these.
     pub index_images: u64,
+    /// Rows inserted whose entries are in the indexes' records. Rows from before an index was built have none.
+    pub inserted: IndexEntries,
+    /// The same of non-HOT updates within a page.
+    pub updated_on_page: IndexEntries,
+    /// The same of non-HOT updates to another page.
+    pub updated_elsewhere: IndexEntries,
     /// Highest block number seen, plus one.
     pub pages: u64,
     /// Number of page observations.
@@ -84,11 +90,45 @@ pub struct Counts {
     pub free: u64,
 }
 
+/// Rows with what their entries wrote to the indexes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IndexEntries {
+    /// How many rows.
+    pub rows: u64,
+    /// Bytes of the indexes' records without full-page images.
+    pub plain: u64,
+    /// Bytes of the full-page images in these.
+    pub images: u64,
+}
+
 /// Counts the activity that each change would affect.
 #[derive(Debug, Default)]
 pub struct Counter {
     changes: Vec<(ObjectChange, Counts)>,
+    /// By change, the last rows of each transaction that need entries in the indexes.
+    last_rows: Vec<FxHashMap<u32, LastRows>>,
 }
+
+/// Why a row gets entries in indexes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum EntryCause {
+    Insert,
+    UpdateOnPage,
+    UpdateElsewhere,
+}
+
+/// Rows that a transaction wrote; their entries follow.
+#[derive(Clone, Copy, Debug)]
+struct LastRows {
+    cause: EntryCause,
+    /// Rows whose first entry has not been seen.
+    rows: u64,
+}
+
+/// Transactions whose last rows are remembered, of each change.
+const MAX_LAST_ROWS: usize = 4096;
+/// COPY writes so many rows at most before it inserts their entries (`MAX_BUFFERED_TUPLES`).
+const MAX_BUFFERED_ROWS: u64 = 1000;
 
 /// `sizeof(ItemIdData)`
 const LINE_POINTER: f64 = LINE_POINTER_BYTES as f64;
@@ -107,7 +147,8 @@ const SPLIT: f64 = 110.0;
 impl Counter {
     /// A counter for these changes.
     pub fn new(changes: Vec<ObjectChange>) -> Counter {
-        Counter { changes: changes.into_iter().map(|change| (change, Counts::default())).collect() }
+        let last_rows = vec![FxHashMap::default(); changes.len()];
+        Counter { changes: changes.into_iter().map(|change| (change, Counts::default())).collect(), last_rows }
     }
 
     /// Whether there is nothing to count.
@@ -118,11 +159,13 @@ impl Counter {
     /// Counts a record after it was replayed.
     pub fn count_record(&mut self, record: &Record<'_>, touched: &[Touched]) {
         let Some(first) = record.blocks.first() else { return };
-        for (change, counts) in &mut self.changes {
+        for ((change, counts), last_rows) in self.changes.iter_mut().zip(&mut self.last_rows) {
             if change.table.contains(&first.relation) {
-                counts.count_table_record(record, touched);
+                if let Some((cause, rows)) = counts.count_table_record(record, touched) {
+                    remember_rows(last_rows, record.header.xid, cause, rows);
+                }
             } else if change.indexes.contains(&first.relation) {
-                counts.count_index_record(record);
+                counts.count_index_record(record, last_rows.get_mut(&record.header.xid));
             }
         }
     }
@@ -131,6 +174,15 @@ impl Counter {
     pub fn finish(self) -> Vec<(ObjectChange, Counts)> {
         self.changes
     }
+}
+
+fn remember_rows(last_rows: &mut FxHashMap<u32, LastRows>, xid: u32, cause: EntryCause, rows: u64) {
+    let before = last_rows.get(&xid).filter(|last| last.cause == cause && cause == EntryCause::Insert);
+    let rows = (rows + before.map_or(0, |last| last.rows)).min(MAX_BUFFERED_ROWS);
+    if last_rows.len() >= MAX_LAST_ROWS {
+        last_rows.clear();
+    }
+    last_rows.insert(xid, LastRows { cause, rows });
 }
 
 fn image_bytes(record: &Record<'_>) -> u64 {
@@ -142,7 +194,12 @@ fn block_image_bytes(block: &BlockRef) -> u64 {
 }
 
 impl Counts {
-    fn count_table_record(&mut self, record: &Record<'_>, touched: &[Touched]) {
+    /// Returns the rows of the record that need entries in the indexes.
+    fn count_table_record(
+        &mut self,
+        record: &Record<'_>,
+        touched: &[Touched],
+    ) -> Option<(EntryCause, u64)> {
         for (block, touched) in record.blocks.iter().zip(touched) {
             if block.fork != Fork::MAIN {
                 continue;
@@ -156,28 +213,80 @@ impl Counts {
         }
         self.table_images += image_bytes(record);
         if !matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2) {
-            return;
+            return None;
         }
         match payload::parse(record) {
-            Ok(Payload::Insert(_)) => self.inserts += 1,
-            Ok(Payload::MultiInsert(insert)) => self.inserts += u64::from(insert.count),
-            Ok(Payload::Update(update)) if update.hot => self.hot_updates += 1,
+            Ok(Payload::Insert(_)) => {
+                self.inserts += 1;
+                Some((EntryCause::Insert, 1))
+            }
+            Ok(Payload::MultiInsert(insert)) => {
+                self.inserts += u64::from(insert.count);
+                Some((EntryCause::Insert, u64::from(insert.count)))
+            }
+            Ok(Payload::Update(update)) if update.hot => {
+                self.hot_updates += 1;
+                None
+            }
             Ok(Payload::Update(_)) if moved_from(record).is_some() => {
                 self.moved_updates += 1;
                 self.moved_images += block_image_bytes(&record.blocks[0]);
+                Some((EntryCause::UpdateElsewhere, 1))
             }
-            Ok(Payload::Update(_)) => self.same_page_updates += 1,
-            _ => {}
+            Ok(Payload::Update(_)) => {
+                self.same_page_updates += 1;
+                Some((EntryCause::UpdateOnPage, 1))
+            }
+            _ => None,
         }
     }
 
-    fn count_index_record(&mut self, record: &Record<'_>) {
+    /// Counts an index's record, which is for the last rows of its transaction. Vacuum has no transaction, and the images of a build are
+    /// for no row alone.
+    fn count_index_record(&mut self, record: &Record<'_>, last_rows: Option<&mut LastRows>) {
         let images = image_bytes(record);
+        let plain = u64::from(record.header.total_len).saturating_sub(images);
+        if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::FPI {
+            return;
+        }
         self.index_images += images;
-        self.index_plain += u64::from(record.header.total_len).saturating_sub(images);
+        self.index_plain += plain;
+        let Some(last) = last_rows.filter(|_| record.header.xid != 0 && record.header.rmid != rmid::XLOG)
+        else {
+            return;
+        };
+        let entries = match last.cause {
+            EntryCause::Insert => &mut self.inserted,
+            EntryCause::UpdateOnPage => &mut self.updated_on_page,
+            EntryCause::UpdateElsewhere => &mut self.updated_elsewhere,
+        };
+        entries.rows += std::mem::take(&mut last.rows);
+        entries.plain += plain;
+        entries.images += images;
     }
 
-    /// Index tuples that the table's changes insert into each index.
+    /// Bytes that the indexes take for a row that gets entries, and those for all non-HOT updates within a page and to another page.
+    /// `scale` is the factor of images. What is for no row, such as vacuum, is shared out by bytes.
+    fn index_bytes(&self, scale: f64) -> IndexBytes {
+        let all = self.index_plain as f64 + scale * self.index_images as f64;
+        let known = [self.inserted, self.updated_on_page, self.updated_elsewhere];
+        let of = |entries: IndexEntries| entries.plain as f64 + scale * entries.images as f64;
+        let (rows, known_bytes): (u64, f64) =
+            (known.iter().map(|one| one.rows).sum(), known.into_iter().map(of).sum());
+        if rows == 0 || known_bytes <= 0.0 {
+            let row = all / self.index_entries().max(1.0);
+            let (on_page, elsewhere) = (self.same_page_updates as f64, self.moved_updates as f64);
+            return IndexBytes { row, on_page: on_page * row, elsewhere: elsewhere * row };
+        }
+        let factor = all / known_bytes;
+        IndexBytes {
+            row: all / rows as f64,
+            on_page: of(self.updated_on_page) * factor,
+            elsewhere: of(self.updated_elsewhere) * factor,
+        }
+    }
+
+    /// Index tuples that the table's changes insert into an index that is there all the time.
     fn index_entries(&self) -> f64 {
         (self.inserts + self.same_page_updates + self.moved_updates) as f64
     }
@@ -186,6 +295,13 @@ impl Counts {
     fn fill_percent(&self) -> f64 {
         100.0 * (1.0 - self.free as f64 / (self.pages_seen.max(1) as f64 * PAGE_BYTES as f64))
     }
+}
+
+/// Bytes of indexes: for a row, and for non-HOT updates within a page and to another page.
+struct IndexBytes {
+    row: f64,
+    on_page: f64,
+    elsewhere: f64,
 }
 
 /// The effect of a change on a prediction. `actual` are the bytes of the trace, to which the counts refer.
@@ -197,11 +313,11 @@ pub fn effect(
 ) -> ObjectEffect {
     let images = |buckets: &Buckets| buckets.get(Bucket::CheckpointImages) as f64;
     let scale = if images(actual) > 0.0 { images(&prediction.buckets) / images(actual) } else { 0.0 };
-    let index_bytes = counts.index_plain as f64 + scale * counts.index_images as f64;
+    let index_bytes = counts.index_bytes(scale);
     let entries = counts.index_entries().max(1.0);
     let (best, worst, why) = match &change.change {
         Change::DropIndex(_) => (
-            -(counts.same_page_updates as f64 / entries * index_bytes),
+            -index_bytes.on_page,
             0.0,
             format!(
                 "its own records are removed from the prediction; at best the {} non-HOT updates within a page become HOT and \
@@ -216,7 +332,7 @@ pub fn effect(
             let fewer_rows = wanted.min(fill) / wanted.max(fill);
             let (less, more) = ((1.0 - fewer_rows) * table_images, (1.0 / fewer_rows - 1.0) * table_images);
             let saved =
-                moved / entries * index_bytes + MOVED_UPDATE * moved + scale * counts.moved_images as f64;
+                index_bytes.elsewhere + MOVED_UPDATE * moved + scale * counts.moved_images as f64;
             if wanted < fill {
                 let why = format!(
                     "pages are {fill:.0} % full; at best the {} updates that moved their tuple to another page find free space on \
@@ -226,7 +342,7 @@ pub fn effect(
                 );
                 (-saved - less, more, why)
             } else {
-                let moves = hot / entries * index_bytes
+                let moves = hot * index_bytes.row
                     + MOVED_UPDATE * hot
                     + table_images.min(hot * PAGE_BYTES as f64);
                 let why = format!(
@@ -242,7 +358,7 @@ pub fn effect(
             }
         }
         Change::AddIndex(key) => {
-            let (best, worst) = index_added(*key, counts, settings, prediction, index_bytes / entries);
+            let (best, worst) = index_added(*key, counts, settings, prediction, index_bytes.row);
             let why = format!(
                 "{} index tuples; at best its keys are ascending, at worst they are random and each HOT update ({}) changes one",
                 entries as u64, counts.hot_updates
@@ -313,6 +429,44 @@ mod tests {
 
     fn change(change: Change) -> ObjectChange {
         ObjectChange { what: "it".into(), change, table: FxHashSet::default(), indexes: FxHashSet::default() }
+    }
+
+    /// COPY before the index was built gives it no entries: all of the index's records are for updates.
+    #[test]
+    fn rows_from_before_an_index_take_none_of_its_bytes() {
+        let counts = Counts {
+            inserts: 100_000,
+            same_page_updates: 500,
+            moved_updates: 1500,
+            index_plain: 120_000,
+            index_images: 2_000_000,
+            updated_on_page: IndexEntries { rows: 500, plain: 25_000, images: 500_000 },
+            updated_elsewhere: IndexEntries { rows: 1500, plain: 75_000, images: 1_500_000 },
+            ..Counts::default()
+        };
+        let bytes = counts.index_bytes(1.0);
+        assert_eq!(bytes.row as u64, 2_120_000 / 2000);
+        // Vacuum's 20,000 are shared out.
+        assert_eq!((bytes.on_page.round() as u64, bytes.elsewhere.round() as u64), (530_000, 1_590_000));
+        let unknown = Counts {
+            inserts: 2000,
+            updated_on_page: IndexEntries::default(),
+            updated_elsewhere: IndexEntries::default(),
+            ..counts
+        };
+        assert_eq!(unknown.index_bytes(1.0).elsewhere as u64, 2_120_000 * 1500 / 4000);
+    }
+
+    #[test]
+    fn rows_of_a_copy_are_remembered_until_their_entries_come() {
+        let mut last_rows = FxHashMap::default();
+        for _ in 0..20 {
+            remember_rows(&mut last_rows, 7, EntryCause::Insert, 75);
+        }
+        assert_eq!(last_rows[&7].rows, MAX_BUFFERED_ROWS);
+        remember_rows(&mut last_rows, 7, EntryCause::UpdateElsewhere, 1);
+        remember_rows(&mut last_rows, 7, EntryCause::UpdateElsewhere, 1);
+        assert_eq!(last_rows[&7].rows, 1);
     }
 
     #[test]

@@ -44,7 +44,8 @@ pub struct Prediction {
     /// Twice the standard error of sampled images, in bytes.
     pub sampling_error: f64,
     /// Bytes by which it differs if the work begins in the middle between two checkpoints, by distance and by time, and in the
-    /// middle of a segment; 0 if that was not predicted, or is known from the trace.
+    /// middle of a segment, or, where the trace shows the former, half a segment further on; 0 if that was not predicted, or is
+    /// known from the trace.
     pub phase_error: f64,
     /// Bytes by which it differs if checkpoints begin later; 0 if that was not predicted.
     pub delay_error: f64,

@@ -326,6 +326,8 @@ enum Variant {
     LateCheckpoints(u64),
     /// The work begins in the middle between two checkpoints and in the middle of a segment.
     OtherPhase,
+    /// The work begins half a segment further on, as far behind the checkpoint.
+    OtherOffset,
     /// A checkpoint behind its schedule takes as long as on a busy server, at least.
     SlowCheckpoints,
 }
@@ -379,25 +381,25 @@ fn variants(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]
         ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4);
     let late = woken_later.max(learned.late_by);
     let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late), Variant::SlowCheckpoints];
-    if !is_phase_known(survey, learned, from, settings) {
-        variants.push(Variant::OtherPhase);
-    }
+    variants.extend(other_start(survey, learned, from, settings));
     variants
 }
 
-/// Whether the same work would begin at the same place between two checkpoints and in a segment: behind a checkpoint that was
-/// requested, before the next one under any of the settings, and, if the size of segments changes, with that checkpoint at the start
-/// of a segment, as after a segment switch.
-fn is_phase_known(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> bool {
+/// Where else the same work might begin in another run. Behind a checkpoint that was requested, and before the next one under any of the
+/// settings, it begins at the same place between two checkpoints; if that checkpoint is at the start of a segment, as after a segment
+/// switch, also at the same place in a segment.
+fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> Option<Variant> {
     let size = survey.segment_size;
     let last = learned.checkpoints.iter().rfind(|one| one.record.redo <= from);
     let Some(last) = last.filter(|one| matches!(one.cause, Cause::Requested | Cause::Shutdown)) else {
-        return false;
+        return Some(Variant::OtherPhase);
     };
     let distance = |one: &Settings| one.checkpoint_segments().saturating_mul(one.segment_size.bytes());
-    let is_last = settings.iter().all(|one| from.bytes_since(last.record.redo) < distance(one));
+    if settings.iter().any(|one| from.bytes_since(last.record.redo) >= distance(one)) {
+        return Some(Variant::OtherPhase);
+    }
     let is_behind_switch = size.offset_of(last.record.redo) <= size.bytes() / 64;
-    is_last && (is_behind_switch || settings.iter().all(|one| one.segment_size == size))
+    (!is_behind_switch).then_some(Variant::OtherOffset)
 }
 
 /// Keeps the first variant of each of the settings, and by how much the others differ from it. Where checkpoints race with the writing
@@ -416,7 +418,7 @@ fn merge_variants(
             match variant {
                 Variant::AsTraced => {}
                 Variant::LateCheckpoints(_) => first.delay_error = difference,
-                Variant::OtherPhase => first.phase_error = difference,
+                Variant::OtherPhase | Variant::OtherOffset => first.phase_error = difference,
                 Variant::SlowCheckpoints if is_raced => {}
                 Variant::SlowCheckpoints => first.race_error = difference,
             }
@@ -543,6 +545,10 @@ impl Job<'_> {
                     start = start.plus(distance.next_multiple_of(segment) + segment / 2);
                     redo = Lsn(start.0 - distance / 2);
                     began -= settings.checkpoint_timeout * 500_000;
+                }
+                Variant::OtherOffset => {
+                    let half = settings.segment_size.bytes() / 2;
+                    (start, redo) = (start.plus(half), redo.plus(half));
                 }
                 Variant::SlowCheckpoints => unthrottled_micros = unthrottled_micros.max(SLOW_CHECKPOINT),
             }
