@@ -212,9 +212,11 @@ pub(crate) fn without_history(
     histories: &BTreeMap<Timeline, History>,
 ) -> Vec<Timeline> {
     let Some(&first) = with_wal.first() else { return Vec::new() };
-    let ancestors = histories.values().flat_map(|history| &history.ancestors);
-    let mut known: BTreeSet<Timeline> = ancestors.map(|ancestor| ancestor.timeline).collect();
-    known.extend(with_wal);
+    let mut known = with_wal.clone();
+    for history in histories.values() {
+        known.extend(history.ancestors.iter().map(|ancestor| ancestor.timeline));
+        known.extend(&history.without_log);
+    }
     known.into_iter().filter(|timeline| *timeline > first && !with_history.contains(timeline)).collect()
 }
 

@@ -2,6 +2,10 @@
 //!
 //! A line for each ancestor, the oldest first: timeline, the LSN at which it was left, and a reason for people
 //! (`writeTimeLineHistory` in `timeline.c`). Empty lines and comments (`#`) say nothing.
+//!
+//! Positions may descend: recovery along timeline 2 to a moment before 2 was begun makes a timeline 3 that descends from 2 by its file,
+//! and from 1 by its log. Recovery looks for each segment on the newest timeline first (`XLogFileReadAnyTLI` in `xlogrecovery.c`), so that
+//! such a file is read as that of the log.
 
 use walden_format::lsn::{Lsn, Timeline};
 
@@ -10,8 +14,10 @@ use walden_format::lsn::{Lsn, Timeline};
 pub struct History {
     /// The timeline whose history this is.
     pub timeline: Timeline,
-    /// Its ancestors, the oldest first.
+    /// Its ancestors, the oldest first, each with some of the log.
     pub ancestors: Vec<Ancestor>,
+    /// Ancestors by the file of which the log has nothing.
+    pub without_log: Vec<Timeline>,
 }
 
 /// A timeline that was left for another.
@@ -68,7 +74,8 @@ impl History {
             let expected = "the timeline that this one descends from";
             return Err(HistoryError { line, expected, found: shortened(&text) });
         }
-        Ok(History { timeline, ancestors })
+        let without_log = separate_without_log(&mut ancestors);
+        Ok(History { timeline, ancestors, without_log })
     }
 
     /// Where an ancestor was left, if the timeline is one.
@@ -86,6 +93,24 @@ impl History {
     pub fn parent(&self) -> Option<&Ancestor> {
         self.ancestors.last()
     }
+}
+
+/// Ends each ancestor where the first of its descendants begins, and takes out those that would begin behind that. The first one stays, as
+/// there is always one.
+fn separate_without_log(ancestors: &mut Vec<Ancestor>) -> Vec<Timeline> {
+    let mut end = Lsn(u64::MAX);
+    for ancestor in ancestors.iter_mut().rev() {
+        end = end.min(ancestor.end);
+        ancestor.end = end;
+    }
+    let mut reached = None;
+    let mut without_log = Vec::new();
+    ancestors.retain(|ancestor| {
+        let has_log = reached.replace(ancestor.end).is_none_or(|before| before < ancestor.end);
+        without_log.extend((!has_log).then_some(ancestor.timeline));
+        has_log
+    });
+    without_log
 }
 
 fn shortened(text: &str) -> String {
@@ -106,6 +131,23 @@ mod tests {
         for (lsn, timeline) in [(0, 1), (0x300_0157, 1), (0x300_0158, 2), (0x500_0000, 3)] {
             assert_eq!(history.timeline_at(Lsn(lsn)), timeline);
         }
+    }
+
+    /// As written by PostgreSQL 15 after recovery along timeline 2 to a moment before that was begun.
+    #[test]
+    fn recovery_to_before_a_promotion_leaves_the_timeline_before_it() {
+        let text =
+            b"1\t0/A000000\tno recovery target specified\n\n2\t0/9342CD8\tbefore 2026-11-28 00:54:52+00\n";
+        let ends = |history: &History| {
+            history.ancestors.iter().map(|one| (one.timeline, one.end.0)).collect::<Vec<_>>()
+        };
+        let history = History::parse(3, text).unwrap();
+        assert_eq!((ends(&history), &history.without_log[..]), (vec![(1, 0x934_2CD8)], &[2][..]));
+        for (lsn, timeline) in [(0x934_2CD7, 1), (0x934_2CD8, 3), (0xA00_0000, 3)] {
+            assert_eq!(history.timeline_at(Lsn(lsn)), timeline);
+        }
+        let later = [&text[..], b"3\t0/B000000\tno recovery target specified\n"].concat();
+        assert_eq!(ends(&History::parse(4, &later).unwrap()), [(1, 0x934_2CD8), (3, 0xB00_0000)]);
     }
 
     #[test]

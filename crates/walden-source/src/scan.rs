@@ -132,6 +132,12 @@ impl Damage {
     /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self.kind {
+            DamageKind::Fault(Fault { kind: FaultKind::PageAddress { expected, found }, .. })
+                if is_of_later_segment(expected, found) =>
+            {
+                "everything before this place was read; a running server has used the file again for a later segment since it was found: \
+                 read from a later segment, or from an archive or a copy"
+            }
             DamageKind::Fault(_) => {
                 "everything before this place was read; take another copy of this segment (archive, standby, backup) \
                  and try again, or read from a later segment"
@@ -149,6 +155,12 @@ impl Damage {
             }
         }
     }
+}
+
+/// Whether a page has the address of the same page in a later segment, of whatever size.
+fn is_of_later_segment(expected: Lsn, found: Lsn) -> bool {
+    const SMALLEST_SEGMENT: u64 = 1 << 20;
+    found > expected && found.bytes_since(expected).is_multiple_of(SMALLEST_SEGMENT)
 }
 
 /// Scans a run: `make` creates a visitor for each segment, `merge` gets the outcomes in WAL order, on the calling thread.

@@ -90,6 +90,7 @@ fn recover_from_the_archive(version: u32) -> Outcome {
     let followed = restore(&[("recovery_target_timeline", "latest")]);
     assert_eq!(content(&mut followed.client("postgres").unwrap()), on_new_timeline, "{version}: latest");
     followed.stop(StopMode::Fast).unwrap();
+    recover_to_before_a_promotion(version, &restore, &time, &at_time, &repo);
 
     let listing = json(&["archive", "list", "--all", "--format", "json", "--repo", text(&repo)]);
     let timelines = listing["timelines"].as_array().unwrap();
@@ -110,6 +111,42 @@ fn recover_from_the_archive(version: u32) -> Outcome {
     assert!(ranges[0]["first_segment"].as_str().unwrap().starts_with("00000001"), "{ranges:#}");
     assert!(ranges[0]["last_segment"].as_str().unwrap().starts_with("00000001"), "{ranges:#}");
     Ok(())
+}
+
+/// Recovery along the newest timeline to a moment before that was begun: the history of the timeline that follows has positions that
+/// descend, and its log goes on from the first timeline's.
+fn recover_to_before_a_promotion(
+    version: u32,
+    restore: &dyn Fn(&[(&str, &str)]) -> Cluster,
+    time: &str,
+    at_time: &str,
+    repo: &Path,
+) {
+    let early = restore(&[("recovery_target_time", time), ("recovery_target_timeline", "latest")]);
+    let mut client = early.client("postgres").unwrap();
+    assert_eq!(content(&mut client), at_time, "{version}: to before the promotion");
+    work(&mut client, 4);
+    let on_it = content(&mut client);
+    let timeline = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int";
+    let timeline = client.query_one(timeline, &[]).unwrap().get::<_, i32>(0).to_string();
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    early.crash().unwrap();
+
+    let explained = walden(&["explain", "--timeline", &timeline, "--format", "json", text(repo)]);
+    assert_eq!(explained.code, 0, "{version}: {explained:?}");
+    let explained: Value = serde_json::from_str(&explained.stdout).unwrap();
+    assert!(explained["damage"].is_null(), "{version}: {}", explained["damage"]);
+    // Plain files have the same log.
+    let files = early.dir().join("exported");
+    let exported =
+        walden(&["archive", "export", "--repo", text(repo), "--timeline", &timeline, "-o", text(&files)]);
+    assert_eq!(exported.code, 0, "{version}: {exported:?}");
+    let copy = format!("cp {}/%f \"%p\"", files.display());
+    let from_files = restore(&[("restore_command", copy.as_str()), ("recovery_target_timeline", &timeline)]);
+    assert_eq!(content(&mut from_files.client("postgres").unwrap()), on_it, "{version}: from plain files");
+    from_files.stop(StopMode::Fast).unwrap();
 }
 
 /// A restore_command with a wrong path in it: "not there" would end recovery at once, and promote.
