@@ -280,6 +280,10 @@ impl Open {
         lsn: Lsn,
         rows: &mut TransactionRows,
     ) {
+        // A subtransaction that wrote nothing itself is named by those within it alone.
+        let mut parts = std::iter::once(&xid).chain(subxids);
+        let top = parts.find_map(|part| self.tops.get(part).copied()).filter(|top| *top != xid);
+        self.tops.remove(&xid);
         let mut ended = self.sums.remove(&xid).unwrap_or_default();
         for subxid in subxids.iter().chain(&std::mem::take(&mut ended.subxids)) {
             self.tops.remove(subxid);
@@ -287,7 +291,7 @@ impl Open {
                 ended.merge(of_sub.sums.as_ref());
             }
         }
-        match self.tops.remove(&xid) {
+        match top {
             // A subtransaction that was rolled back alone.
             Some(top) if outcome == "aborted" => {
                 self.sums.entry(top).or_default().merge(ended.sums.as_ref());
@@ -303,7 +307,7 @@ impl Open {
                 let sums = Sums { last: sums.last.max(lsn), ..sums };
                 let subtransactions = subxids.len() as u32;
                 let row = Row { timeline: self.timeline, xid, outcome, time, sums, subtransactions };
-                if outcome == "aborted" && subxids.is_empty() {
+                if outcome == "aborted" {
                     if self.aborted.len() >= MAX_ABORTED {
                         self.flush_aborted(|_| true, rows);
                     }
@@ -325,41 +329,54 @@ impl Open {
 
     /// Ends what a crash ended without a record.
     fn close_ended(&mut self, running: &RunningTransactions, rows: &mut TransactionRows) {
-        let mut ended: Vec<u32> = self
-            .sums
-            .iter()
-            .filter(|(xid, open)| {
-                running.has_ended(**xid) && !open.is_prepared && !self.tops.contains_key(xid)
-            })
-            .map(|(xid, _)| *xid)
-            .collect();
-        ended.sort_unstable();
-        for xid in ended {
-            if let Some(last) = self.sums.get(&xid).and_then(|open| open.sums).map(|sums| sums.last) {
-                self.end(xid, &[], "aborted", NO_TIME, last, rows);
-            } else {
-                self.sums.remove(&xid);
+        for xid in self.open_transactions(|xid| running.has_ended(xid)) {
+            if !self.sums.get(&xid).is_some_and(|open| open.is_prepared) {
+                self.end_without_record(xid, "aborted", rows);
             }
         }
         // A transaction is older than its subtransactions.
         self.flush_aborted(|xid| running.is_oldest_after(xid), rows);
     }
 
+    /// Those in progress, ascending. A transaction may have written nothing but by its subtransactions.
+    fn open_transactions(&self, is_of: impl Fn(u32) -> bool) -> Vec<u32> {
+        let xids = self.sums.keys().copied();
+        let mut xids: Vec<u32> =
+            xids.filter(|xid| !self.tops.contains_key(xid)).filter(|xid| is_of(*xid)).collect();
+        xids.sort_unstable();
+        xids
+    }
+
+    /// What a transaction in progress and its subtransactions wrote, if they did.
+    fn sums_with_subtransactions(&self, xid: u32) -> Option<Sums> {
+        let open = self.sums.get(&xid)?;
+        let parts = open.subxids.iter().filter_map(|subxid| self.sums.get(subxid)?.sums);
+        open.sums.into_iter().chain(parts).reduce(|mut all, sums| {
+            all.merge(&sums);
+            all
+        })
+    }
+
+    fn end_without_record(&mut self, xid: u32, outcome: &'static str, rows: &mut TransactionRows) {
+        match self.sums_with_subtransactions(xid) {
+            Some(sums) => self.end(xid, &[], outcome, NO_TIME, sums.last, rows),
+            None => {
+                let open = self.sums.remove(&xid).unwrap_or_default();
+                open.subxids.iter().for_each(|subxid| {
+                    self.tops.remove(subxid);
+                });
+            }
+        }
+    }
+
     /// The log ends.
     fn close_all(mut self, rows: &mut TransactionRows) {
-        let is_top = |xid: &u32| !self.tops.contains_key(xid);
-        let mut xids: Vec<(Lsn, u32)> = self
-            .sums
-            .iter()
-            .filter(|(xid, _)| is_top(xid))
-            .filter_map(|(xid, open)| Some((open.sums?.first, *xid)))
-            .collect();
-        xids.sort_unstable();
-        for (_, xid) in xids {
-            let Some(open) = self.sums.get(&xid) else { continue };
-            let outcome = if open.is_prepared { "prepared" } else { "open" };
-            let last = open.sums.map_or(Lsn::INVALID, |sums| sums.last);
-            self.end(xid, &[], outcome, NO_TIME, last, rows);
+        let first = |xid: &u32| self.sums_with_subtransactions(*xid).map(|sums| sums.first);
+        let mut xids = self.open_transactions(|_| true);
+        xids.sort_by_cached_key(first);
+        for xid in xids {
+            let is_prepared = self.sums.get(&xid).is_some_and(|open| open.is_prepared);
+            self.end_without_record(xid, if is_prepared { "prepared" } else { "open" }, rows);
         }
         self.flush_aborted(|_| true, rows);
     }
@@ -391,5 +408,63 @@ fn column(rows: &[Row], name: &str) -> ArrayRef {
         "fpi_length" => sum(&|sums| sums.image_bytes),
         "subtransactions" => numbers::<UInt32Type>(rows.iter().map(|row| row.subtransactions), None),
         _ => unreachable!("transactions has no column {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(xid: u32, subxids: &[u32], committed: bool) -> Event {
+        Event::End { xid, subxids: subxids.to_vec(), committed, time: 1, lsn: Lsn(900) }
+    }
+
+    /// Number and bytes of what transactions wrote in a segment, and its events.
+    type Segment<'a> = (&'a [(u32, u32)], Vec<Event>);
+
+    /// Number, outcome and bytes of the rows of segments.
+    fn rows_of(segments: Vec<Segment<'_>>) -> Vec<(u32, &'static str, u64)> {
+        let (mut open, mut rows, mut written) = (Open::default(), TransactionRows::default(), 0);
+        for (records, events) in segments {
+            let mut segment = SegmentTransactions::default();
+            for (xid, bytes) in records {
+                segment.add(*xid, Lsn(100 + u64::from(*xid)), *bytes, 0);
+                written += u64::from(*bytes);
+            }
+            segment.events = events;
+            open.add(segment, 1, &mut rows);
+        }
+        open.close_all(&mut rows);
+        let rows: Vec<_> = rows.0.iter().map(|row| (row.xid, row.outcome, row.sums.bytes)).collect();
+        assert_eq!(rows.iter().map(|row| row.2).sum::<u64>(), written, "no byte is lost: {rows:?}");
+        rows
+    }
+
+    fn assigned(top: u32, subxids: &[u32]) -> Event {
+        Event::Assigned { top, subxids: subxids.to_vec() }
+    }
+
+    #[test]
+    fn what_subtransactions_wrote_is_their_transactions() {
+        let records: &[(u32, u32)] = &[(10, 1), (11, 20), (12, 300)];
+        let events =
+            vec![assigned(10, &[11]), end(11, &[], false), assigned(10, &[12]), end(10, &[12], true)];
+        assert_eq!(rows_of(vec![(records, events)]), [(10, "committed", 321)]);
+        // The outer one has no record but its end.
+        let events = vec![assigned(10, &[12]), end(11, &[12], false), end(10, &[], true)];
+        assert_eq!(rows_of(vec![(records, events)]), [(10, "committed", 321)]);
+        // One with another one within it is named after its rollback.
+        let none: &[(u32, u32)] = &[];
+        let segments = vec![
+            (records, vec![end(11, &[12], false)]),
+            (none, vec![assigned(10, &[11, 12]), end(10, &[], false)]),
+        ];
+        assert_eq!(rows_of(segments), [(10, "aborted", 321)]);
+    }
+
+    #[test]
+    fn a_transaction_may_write_by_its_subtransactions_alone() {
+        let records: &[(u32, u32)] = &[(11, 20)];
+        assert_eq!(rows_of(vec![(records, vec![assigned(10, &[11])])]), [(10, "open", 20)]);
     }
 }

@@ -16,6 +16,7 @@ mod merge;
 mod request;
 pub mod rewrites;
 mod slices;
+mod subtransactions;
 pub mod tally;
 mod time;
 mod timeline;

@@ -47,7 +47,7 @@ pub struct Piece {
     pub begun: Vec<Lsn>,
     /// Transactions that committed.
     pub committed: u64,
-    /// Transactions that were rolled back.
+    /// Transactions that were rolled back; subtransactions count unless the log up to here names their transactions.
     pub aborted: u64,
     /// Whether files of relations were created or dropped, so that names may have changed.
     pub has_new_files: bool,
@@ -129,7 +129,10 @@ impl Live {
         }
         // The segment with the last byte.
         let segment = self.segment(info, Lsn(position.0.saturating_sub(1).max(self.position.0)));
+        let before = self.merge.aborted_subtransactions();
         self.merge.add_live(&mut self.tally, position, segment);
+        // Some of these may have been counted in an earlier part.
+        piece.aborted = piece.aborted.saturating_sub(self.merge.aborted_subtransactions() - before);
         self.tally.begin_at(position);
         self.position = position;
         piece

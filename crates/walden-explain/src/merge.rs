@@ -6,13 +6,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::record::RelFileLocator;
-use walden_format::transam::RunningTransactions;
+use walden_format::transam::{FIRST_NORMAL_XID, RunningTransactions};
 use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
 
 use crate::checkpoints::{CheckpointRecord, CheckpointRecords};
-use crate::collect::{Event, Finished, SegmentTally};
+use crate::collect::{Event, Finished, SegmentTally, TransactionTally};
 use crate::evidence::{DecodingEvidence, Evidence};
 use crate::explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, View, rows_of_cells, sort_by_bytes,
@@ -20,6 +20,7 @@ use crate::explanation::{
 use crate::group::{Cell, Dimension, ViewSpec};
 use crate::request::Request;
 use crate::slices::Slices;
+use crate::subtransactions::{Rollback, Subtransactions};
 use crate::tally::{Bucket, ImageTable, Tally};
 use crate::transactions::Transactions;
 use crate::views::{MAX_GROUPS, ViewGroups};
@@ -52,6 +53,7 @@ pub(crate) struct Merge<'a> {
     images: ImageTable,
     groups: Vec<ViewGroups<'a>>,
     transactions: Transactions,
+    subtransactions: Subtransactions,
     checkpoints: CheckpointRecords,
     time_span: Option<(i64, i64)>,
     logged_settings: LoggedSettings,
@@ -88,6 +90,7 @@ impl<'a> Merge<'a> {
             images: ImageTable::default(),
             groups: views.iter().map(|view| ViewGroups::new(view, top, writers)).collect(),
             transactions: Transactions::new(top),
+            subtransactions: Subtransactions::default(),
             checkpoints: CheckpointRecords::default(),
             time_span: None,
             logged_settings: LoggedSettings::default(),
@@ -217,6 +220,11 @@ impl<'a> Merge<'a> {
         self.rewrites.len()
     }
 
+    /// Number of subtransactions so far that are known to have been rolled back alone.
+    pub(crate) fn aborted_subtransactions(&self) -> u64 {
+        self.transactions.aborted_subtransactions()
+    }
+
     fn add_tally(&mut self, tally: &mut SegmentTally<'_>) {
         self.images.merge(&tally.images);
         for (cell, sum) in &tally.cells {
@@ -251,9 +259,12 @@ impl<'a> Merge<'a> {
         // A prepared transaction may end in the same segment. RUNNING_XACTS closes only what is still open.
         for (_, event) in &tally.events {
             match event {
-                Event::Prepare { xid, subxids } => self.transactions.prepare(*xid, subxids),
-                Event::Child { xid, top } => self.add_children(&[*xid], *top),
-                Event::Assigned { subxids, top } => self.add_children(subxids, *top),
+                Event::Prepare { xid, subxids } => {
+                    self.fold(subxids, *xid);
+                    self.transactions.prepare(*xid);
+                }
+                Event::Child { xid, top } => self.assign(&[*xid], *top),
+                Event::Assigned { subxids, top } => self.assign(subxids, *top),
                 _ => {}
             }
         }
@@ -268,23 +279,66 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Learns of which transaction subtransactions are, which may be rolled back alone.
-    fn add_children(&mut self, subxids: &[u32], top: u32) {
-        for groups in &mut self.groups {
-            subxids.iter().for_each(|xid| groups.add_parent(*xid, top));
+    /// Learns of which transaction subtransactions are, some of which may have been rolled back before.
+    fn assign(&mut self, subxids: &[u32], top: u32) {
+        for subxid in subxids {
+            if self.subtransactions.assign(*subxid, top).is_some() {
+                self.fold_rolled_back(*subxid, top);
+            }
         }
-        self.transactions.assign(subxids);
+    }
+
+    /// Moves what subtransactions wrote to their transaction, which is in progress.
+    fn fold(&mut self, subxids: &[u32], xid: u32) {
+        if subxids.is_empty() {
+            return;
+        }
+        self.groups.iter_mut().for_each(|groups| groups.fold(subxids, xid));
+        self.transactions.fold(subxids, xid);
+    }
+
+    fn fold_rolled_back(&mut self, subxid: u32, top: u32) {
+        self.groups.iter_mut().for_each(|groups| groups.fold(&[subxid], top));
+        self.transactions.fold_rolled_back(subxid, top);
     }
 
     /// Closes what a crash ended without a record.
     fn close_ended(&mut self, running: &RunningTransactions) {
+        for rollback in self.subtransactions.take_decided(running) {
+            self.close_rolled_back(rollback);
+        }
         let transactions = &self.transactions;
         let has_ended = |xid: u32| running.has_ended(xid) && !transactions.is_prepared(xid);
-        for groups in &mut self.groups {
-            groups.close_ended(has_ended);
-        }
+        let over = self.open_transactions(has_ended);
         self.created.retain(|xid, _| !has_ended(*xid));
-        self.transactions.close_ended(running);
+        for xid in over {
+            self.close(xid, 0, Outcome::Aborted, None, TransactionTally::default());
+        }
+        let transactions = &self.transactions;
+        self.subtransactions.forget(|xid| running.has_ended(xid) && !transactions.is_prepared(xid));
+    }
+
+    /// Closes what the log does not end.
+    fn close_open(&mut self) {
+        for rollback in self.subtransactions.take_all() {
+            self.close_rolled_back(rollback);
+        }
+        for xid in self.open_transactions(|_| true) {
+            let is_prepared = self.transactions.is_prepared(xid);
+            let outcome = if is_prepared { Outcome::Prepared } else { Outcome::Open };
+            self.close(xid, 0, outcome, None, TransactionTally::default());
+        }
+    }
+
+    /// Transactions without an end, ascending. Subtransactions stand for theirs, which may have written nothing itself.
+    fn open_transactions(&self, is_of: impl Fn(u32) -> bool) -> Vec<u32> {
+        let subtransactions = &self.subtransactions;
+        let open = self.transactions.open().filter(|xid| !subtransactions.is_undecided(*xid));
+        let mut tops: Vec<u32> =
+            open.map(|xid| subtransactions.top_of(xid)).filter(|top| is_of(*top)).collect();
+        tops.sort_unstable();
+        tops.dedup();
+        tops
     }
 
     fn close_transaction(&mut self, finished: &Finished, subxids: &[u32]) {
@@ -292,11 +346,47 @@ impl<'a> Merge<'a> {
         let time = time.unix_micros();
         let (first, last) = self.time_span.unwrap_or((time, time));
         self.time_span = Some((first.min(time), last.max(time)));
-        for groups in &mut self.groups {
-            groups.close(xid, subxids, Some(time));
+        self.fold(subxids, xid);
+        let subtransactions = subxids.len() as u32;
+        if committed {
+            return self.close(xid, subtransactions, Outcome::Committed, Some(time), finished.tally());
         }
-        let outcome = if committed { Outcome::Committed } else { Outcome::Aborted };
-        self.transactions.close(xid, subxids, outcome, Some(time), finished.tally());
+        let top = self.subtransactions.roll_back(xid, subxids);
+        let is_known =
+            xid < FIRST_NORMAL_XID || self.transactions.is_prepared(xid) || self.subtransactions.is_top(xid);
+        if top.is_none() && is_known {
+            return self.close(xid, subtransactions, Outcome::Aborted, Some(time), finished.tally());
+        }
+        self.transactions.add(xid, &finished.tally());
+        match top {
+            Some(top) => self.fold_rolled_back(xid, top),
+            None => {
+                for over in self.subtransactions.hold(Rollback { xid, time, subtransactions }) {
+                    self.close_rolled_back(over);
+                }
+            }
+        }
+    }
+
+    /// Closes what was rolled back as a transaction.
+    fn close_rolled_back(&mut self, rollback: Rollback) {
+        let Rollback { xid, time, subtransactions } = rollback;
+        self.close(xid, subtransactions, Outcome::Aborted, Some(time), TransactionTally::default());
+    }
+
+    /// Closes a transaction, with what is left of its subtransactions, whose sums are not folded into it yet.
+    fn close(
+        &mut self,
+        xid: u32,
+        subtransactions: u32,
+        outcome: Outcome,
+        time: Option<i64>,
+        tally: TransactionTally,
+    ) {
+        let subxids = self.subtransactions.end(xid);
+        self.fold(&subxids, xid);
+        self.groups.iter_mut().for_each(|groups| groups.close(xid, time));
+        self.transactions.close(xid, subtransactions, outcome, time, tally);
     }
 
     fn apply_event(&mut self, lsn: Lsn, event: Event) {
@@ -368,12 +458,13 @@ impl<'a> Merge<'a> {
     }
 
     pub(crate) fn finish(
-        self,
+        mut self,
         cluster: Cluster,
         request: &Request,
         spans: Option<(i64, i64)>,
         cycles: &[(Lsn, i64)],
     ) -> Explanation {
+        self.close_open();
         let mut sum = Tally::default();
         let mut cells: Vec<(Cell, Tally)> =
             self.cells.into_iter().filter(|(_, tally)| tally.bytes() > 0).collect();

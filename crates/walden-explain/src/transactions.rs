@@ -3,8 +3,8 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-use walden_format::transam::{FIRST_NORMAL_XID, RunningTransactions};
+use rustc_hash::FxHashMap;
+use walden_format::transam::FIRST_NORMAL_XID;
 
 use crate::collect::TransactionTally;
 use crate::explanation::{Outcome, Transaction, TransactionSums};
@@ -16,19 +16,21 @@ pub(crate) struct Transactions {
     open: FxHashMap<u32, OpenTransaction>,
     largest: BinaryHeap<Reverse<(u64, Reverse<u32>, Kept)>>,
     sums: TransactionSums,
-    /// Bytes of transactions that were rolled back recently: they may turn out to be subtransactions.
-    aborted: FxHashMap<u32, u64>,
-    /// Known subtransactions of transactions in progress.
-    assigned: FxHashSet<u32>,
 }
-
-/// Maximum number of entries in the tables of subtransactions.
-const MAX_SUBTRANSACTIONS: usize = 1 << 17;
 
 #[derive(Clone, Copy, Default)]
 struct OpenTransaction {
     tally: TransactionTally,
+    /// Of these, bytes of subtransactions that were rolled back alone.
+    rolled_back_bytes: u64,
     is_prepared: bool,
+}
+
+impl OpenTransaction {
+    fn merge(&mut self, other: &OpenTransaction) {
+        self.tally.merge(&other.tally);
+        self.rolled_back_bytes += other.rolled_back_bytes;
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,8 +55,6 @@ impl Transactions {
             open: FxHashMap::default(),
             largest: BinaryHeap::new(),
             sums: TransactionSums::default(),
-            aborted: FxHashMap::default(),
-            assigned: FxHashSet::default(),
         }
     }
 
@@ -69,115 +69,99 @@ impl Transactions {
         }
     }
 
-    /// A transaction is prepared, with its subtransactions.
-    pub(crate) fn prepare(&mut self, xid: u32, subxids: &[u32]) {
-        let of_subs: Vec<OpenTransaction> =
-            subxids.iter().filter_map(|subxid| self.open.remove(subxid)).collect();
-        let open = self.open.entry(xid).or_default();
-        of_subs.iter().for_each(|of_sub| open.tally.merge(&of_sub.tally));
-        open.is_prepared = true;
+    /// Moves the sums of subtransactions to a transaction in progress.
+    pub(crate) fn fold(&mut self, subxids: &[u32], xid: u32) {
+        for subxid in subxids {
+            if let Some(of_sub) = self.open.remove(subxid) {
+                self.open.entry(xid).or_default().merge(&of_sub);
+            }
+        }
+    }
+
+    /// Moves the sums of a subtransaction that was rolled back alone to its top-level transaction.
+    pub(crate) fn fold_rolled_back(&mut self, subxid: u32, top: u32) {
+        self.sums.subtransactions += 1;
+        self.sums.aborted_subtransactions += 1;
+        if let Some(OpenTransaction { tally, .. }) = self.open.remove(&subxid) {
+            let open = self.open.entry(top).or_default();
+            open.merge(&OpenTransaction { tally, rolled_back_bytes: tally.bytes, is_prepared: false });
+        }
+    }
+
+    pub(crate) fn prepare(&mut self, xid: u32) {
+        self.open.entry(xid).or_default().is_prepared = true;
     }
 
     pub(crate) fn is_prepared(&self, xid: u32) -> bool {
         self.open.get(&xid).is_some_and(|open| open.is_prepared)
     }
 
-    /// Learns that these are subtransactions. Their rollbacks look like those of transactions, and may have come before.
-    pub(crate) fn assign(&mut self, subxids: &[u32]) {
-        if self.assigned.len() + subxids.len() > MAX_SUBTRANSACTIONS {
-            self.assigned.clear();
-        }
-        for subxid in subxids {
-            match self.aborted.remove(subxid) {
-                Some(bytes) => {
-                    self.sums.aborted -= 1;
-                    self.sums.aborted_bytes -= bytes;
-                    self.count_aborted_subtransaction(bytes);
-                }
-                None => {
-                    self.assigned.insert(*subxid);
-                }
-            }
-        }
+    /// Those in progress, and subtransactions that are not folded yet.
+    pub(crate) fn open(&self) -> impl Iterator<Item = u32> {
+        self.open.keys().copied()
     }
 
-    fn count_aborted_subtransaction(&mut self, bytes: u64) {
-        self.sums.subtransactions += 1;
-        self.sums.aborted_subtransactions += 1;
-        self.sums.aborted_subtransaction_bytes += bytes;
+    /// Number of subtransactions so far that are known to have been rolled back alone.
+    pub(crate) fn aborted_subtransactions(&self) -> u64 {
+        self.sums.aborted_subtransactions
     }
 
-    /// Closes a transaction. `tally` is what is not in `open` yet.
+    /// Closes a transaction, with sums that are not in `open` yet. Its subtransactions are folded into it.
     pub(crate) fn close(
         &mut self,
         xid: u32,
-        subxids: &[u32],
+        subtransactions: u32,
         outcome: Outcome,
         time: Option<i64>,
-        mut tally: TransactionTally,
+        tally: TransactionTally,
     ) {
-        if !self.open.is_empty() {
-            for part in subxids.iter().chain([&xid]) {
-                if let Some(open) = self.open.remove(part) {
-                    tally.merge(&open.tally);
-                }
-            }
+        let mut closed = OpenTransaction { tally, ..OpenTransaction::default() };
+        if !self.open.is_empty()
+            && let Some(open) = self.open.remove(&xid)
+        {
+            closed.merge(&open);
         }
-        self.sums.bytes += tally.bytes;
-        if !self.assigned.is_empty() {
-            subxids.iter().for_each(|subxid| {
-                self.assigned.remove(subxid);
-            });
-        }
-        if outcome == Outcome::Aborted && self.assigned.remove(&xid) {
-            return self.count_aborted_subtransaction(tally.bytes);
-        }
+        let TransactionTally { records, bytes, image_bytes } = closed.tally;
+        self.sums.bytes += bytes;
         match outcome {
             Outcome::Committed => {
                 self.sums.committed += 1;
-                self.sums.subtransactions += subxids.len() as u64;
+                self.sums.subtransactions += u64::from(subtransactions);
             }
             Outcome::Aborted => {
                 self.sums.aborted += 1;
-                self.sums.aborted_bytes += tally.bytes;
-                if self.aborted.len() >= MAX_SUBTRANSACTIONS {
-                    self.aborted.clear();
-                }
-                self.aborted.insert(xid, tally.bytes);
+                self.sums.aborted_bytes += bytes;
             }
             Outcome::Prepared | Outcome::Open => self.sums.open += 1,
         }
-        let TransactionTally { records, bytes, image_bytes } = tally;
-        let subtransactions = subxids.len() as u32;
+        if outcome != Outcome::Aborted {
+            // Else they are in `aborted_bytes` already: no byte is in both.
+            self.sums.aborted_subtransaction_bytes += closed.rolled_back_bytes;
+        }
         let transaction = Transaction { xid, outcome, time, records, bytes, image_bytes, subtransactions };
-        if self.largest.len() < self.top || self.largest.peek().is_some_and(|least| least.0.0 < bytes) {
-            self.largest.push(Reverse((bytes, Reverse(xid), Kept(transaction))));
+        let entry = (bytes, Reverse(xid), Kept(transaction));
+        if self.largest.len() < self.top || self.largest.peek().is_some_and(|least| least.0 < entry) {
+            self.largest.push(Reverse(entry));
             if self.largest.len() > self.top {
                 self.largest.pop();
             }
         }
     }
 
-    /// Closes transactions that a crash ended without a record: the next record that says which ones run does not have them.
-    pub(crate) fn close_ended(&mut self, running: &RunningTransactions) {
-        let is_over = |open: &(&u32, &OpenTransaction)| !open.1.is_prepared && running.has_ended(*open.0);
-        let over: Vec<u32> = self.open.iter().filter(is_over).map(|(xid, _)| *xid).collect();
-        for xid in over {
-            self.close(xid, &[], Outcome::Aborted, None, TransactionTally::default());
-        }
-    }
-
-    pub(crate) fn finish(mut self) -> (Vec<Transaction>, TransactionSums) {
-        let mut open: Vec<(u32, bool)> =
-            self.open.iter().map(|(xid, open)| (*xid, open.is_prepared)).collect();
-        open.sort_unstable();
-        for (xid, prepared) in open {
-            let outcome = if prepared { Outcome::Prepared } else { Outcome::Open };
-            self.close(xid, &[], outcome, None, TransactionTally::default());
-        }
+    /// The largest ones and the sums, once all are closed.
+    pub(crate) fn finish(self) -> (Vec<Transaction>, TransactionSums) {
+        let sums = self.sums;
         let mut largest: Vec<Transaction> =
             self.largest.into_iter().map(|Reverse((_, _, kept))| kept.0).collect();
         largest.sort_by_key(|transaction| (Reverse(transaction.bytes), transaction.xid));
-        (largest, self.sums)
+        // What is in no row is in those that are not listed, and not lost.
+        let listed: u64 = largest.iter().map(|one| one.bytes).sum();
+        let are_all_listed = largest.len() as u64 == sums.committed + sums.aborted + sums.open;
+        debug_assert!(
+            self.open.is_empty() && listed <= sums.bytes && (!are_all_listed || listed == sums.bytes),
+            "the transactions do not add up: {listed} bytes of {}",
+            sums.bytes
+        );
+        (largest, sums)
     }
 }

@@ -18,8 +18,6 @@ pub(crate) struct ViewGroups<'a> {
     /// Whether groups have a writer, and all that are known.
     by_writer: bool,
     writers: Option<&'a Writers>,
-    /// The transactions of subtransactions, as far as the WAL says before their end.
-    parents: FxHashMap<u32, u32>,
     top: usize,
     /// Groups of transactions in progress, by transaction ID.
     open: FxHashMap<u32, FxHashMap<GroupKey, Tally>>,
@@ -33,7 +31,6 @@ impl<'a> ViewGroups<'a> {
             by_xid: view.has(Dimension::Xid),
             by_writer: view.is_by_writer(),
             writers,
-            parents: FxHashMap::default(),
             top,
             open: FxHashMap::default(),
             done: FxHashMap::default(),
@@ -52,43 +49,30 @@ impl<'a> ViewGroups<'a> {
         }
     }
 
-    /// Learns of which transaction a subtransaction is.
-    pub(crate) fn add_parent(&mut self, xid: u32, top: u32) {
-        if self.by_writer && xid != top && self.parents.len() < MAX_GROUPS {
-            self.parents.insert(xid, top);
-        }
-    }
-
-    /// Assigns the groups of a finished transaction and its subtransactions to the top-level one.
-    /// `time` is when it ended, in microseconds since 1970-01-01 UTC.
-    pub(crate) fn close(&mut self, xid: u32, subxids: &[u32], time: Option<i64>) {
+    /// Moves the groups of subtransactions to a transaction in progress.
+    pub(crate) fn fold(&mut self, subxids: &[u32], xid: u32) {
         if self.open.is_empty() {
             return;
         }
-        let top = self.parents.remove(&xid).unwrap_or(xid);
-        if !self.parents.is_empty() {
-            subxids.iter().for_each(|subxid| {
-                self.parents.remove(subxid);
-            });
+        for subxid in subxids {
+            let Some(of_sub) = self.open.remove(subxid) else { continue };
+            let open = self.open.entry(xid).or_default();
+            of_sub.iter().for_each(|(key, sum)| open.entry(*key).or_default().merge(sum));
         }
-        let find = || self.writers.map_or(WriterKey::Unknown, |writers| writers.find(top, time));
-        let writer = self.by_writer.then(find);
-        for part in subxids.iter().chain([&xid]) {
-            for (mut key, sum) in self.open.remove(part).into_iter().flatten() {
-                key.xid = self.by_xid.then_some(xid);
-                key.writer = writer;
-                self.done.entry(key).or_default().merge(&sum);
-            }
-        }
-        self.limit_groups();
     }
 
-    /// Closes transactions that a crash ended.
-    pub(crate) fn close_ended(&mut self, has_ended: impl Fn(u32) -> bool) {
-        let over: Vec<u32> = self.open.keys().copied().filter(|xid| has_ended(*xid)).collect();
-        for xid in over {
-            self.close(xid, &[], None);
+    /// Assigns the groups of a finished transaction to it. Its subtransactions are folded into it.
+    /// `time` is when it ended, in microseconds since 1970-01-01 UTC.
+    pub(crate) fn close(&mut self, xid: u32, time: Option<i64>) {
+        let Some(open) = self.open.remove(&xid) else { return };
+        let find = || self.writers.map_or(WriterKey::Unknown, |writers| writers.find(xid, time));
+        let writer = self.by_writer.then(find);
+        for (mut key, sum) in open {
+            key.xid = self.by_xid.then_some(xid);
+            key.writer = writer;
+            self.done.entry(key).or_default().merge(&sum);
         }
+        self.limit_groups();
     }
 
     /// Merges the smaller half of the groups if there are too many.
@@ -107,9 +91,10 @@ impl<'a> ViewGroups<'a> {
     }
 
     pub(crate) fn finish(mut self) -> (Vec<(GroupKey, Tally)>, (u64, Tally)) {
+        // What is left has no normal number: initdb's bootstrap.
         let open: Vec<u32> = self.open.keys().copied().collect();
         for xid in open {
-            self.close(xid, &[], None);
+            self.close(xid, None);
         }
         let mut rows: Vec<_> = self.done.into_iter().collect();
         sort_by_bytes(&mut rows);

@@ -1,5 +1,6 @@
 //! The sums are exact: over whole runs, cut ranges, damaged and several segments, and for any number of threads.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use walden_explain::group::{Dimension, ViewSpec};
@@ -12,7 +13,7 @@ use crate::material::{
 };
 
 /// All sums of an explanation add up to the bytes of its ranges.
-fn check(explanation: &Explanation) {
+pub fn check(explanation: &Explanation) {
     let bytes: u64 = explanation.ranges.iter().map(|range| range.end.bytes_since(range.start)).sum();
     assert_eq!(explanation.file_bytes, bytes);
     assert_eq!(explanation.buckets.total(), bytes);
@@ -24,9 +25,27 @@ fn check(explanation: &Explanation) {
     }
     let sums = explanation.transaction_sums;
     assert_eq!(sums.bytes + sums.system_bytes, explanation.record_bytes());
+    assert!(sums.aborted_bytes + sums.aborted_subtransaction_bytes <= sums.bytes);
+    let listed: u64 = explanation.transactions.iter().map(|one| one.bytes).sum();
+    let are_all_listed = sums.committed + sums.aborted + sums.open == explanation.transactions.len() as u64;
+    assert!(if are_all_listed { listed == sums.bytes } else { listed <= sums.bytes });
+    // A view by transaction alone has the same sums.
+    let Some(by_xid) = explanation.views.iter().find(|view| view.spec == ViewSpec::by(Dimension::Xid)) else {
+        return;
+    };
+    let mut of_xid = BTreeMap::new();
+    explanation.transactions.iter().for_each(|one| *of_xid.entry(one.xid).or_insert(0) += one.bytes);
+    for (xid, bytes) in of_xid {
+        let row = by_xid.rows.iter().find(|(key, _)| key.xid == Some(xid));
+        let in_view = row.map_or(0, |(_, tally)| tally.bytes());
+        assert!(
+            if are_all_listed { bytes == in_view } else { bytes <= in_view },
+            "{xid}: {bytes}, {in_view}"
+        );
+    }
 }
 
-fn all_views() -> Vec<ViewSpec> {
+pub fn all_views() -> Vec<ViewSpec> {
     let by = |dimensions: &[Dimension]| ViewSpec { dimensions: dimensions.to_vec() };
     vec![
         by(&[Dimension::Relation]),

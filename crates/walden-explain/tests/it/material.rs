@@ -87,6 +87,36 @@ impl Log {
         self.writer.record(rmid, info, xid, &rest)
     }
 
+    /// An insert that names the toplevel transaction, as the first record of a subtransaction does with `wal_level=logical`.
+    pub fn first_insert(&mut self, xid: u32, top: u32, data: u8) {
+        let mut rest = vec![0, 0x20, data, 0];
+        [1663, 5, 16384, 7].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        // XLR_BLOCK_ID_TOPLEVEL_XID
+        rest.push(252);
+        rest.extend(top.to_le_bytes());
+        rest.extend([255, 3]);
+        rest.resize(rest.len() + usize::from(data), 0x11);
+        rest.extend([1, 0, 0]);
+        self.writer.record(rmid::HEAP, heap::INSERT, xid, &rest);
+    }
+
+    /// An `ASSIGNMENT` record, which a transaction writes for 64 subtransactions.
+    pub fn assign(&mut self, top: u32, subxids: &[u32]) {
+        let numbers = [top, subxids.len() as u32].into_iter().chain(subxids.iter().copied());
+        let main: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
+        let mut rest = vec![254];
+        rest.extend((main.len() as u32).to_le_bytes());
+        rest.extend(main);
+        self.writer.record(rmid::XACT, xact::ASSIGNMENT, top, &rest);
+    }
+
+    /// Bytes of the records of transactions, with alignment.
+    pub fn bytes_of(&self, xids: &[u32]) -> u64 {
+        let is_of = |record: &[u8]| xids.contains(&u32::from_le_bytes(record[4..8].try_into().unwrap()));
+        let records = self.writer.records.iter().filter(|(_, bytes)| is_of(bytes));
+        records.map(|(_, bytes)| bytes.len().next_multiple_of(8) as u64).sum()
+    }
+
     pub fn heap_insert(&mut self, xid: u32, relation: u32, data: usize) -> Lsn {
         self.block_record(rmid::HEAP, heap::INSERT, xid, relation, data)
     }
@@ -137,6 +167,11 @@ impl Log {
     /// An insert on a page that is changed for the first time since a checkpoint.
     pub fn insert_with_image(&mut self, xid: u32, relation: u32, bytes: usize) -> Lsn {
         self.image((rmid::HEAP, heap::INSERT), xid, relation, Fork::MAIN, bytes)
+    }
+
+    /// An image of a page of a fork that was logged for a hint bit.
+    pub fn hint_image(&mut self, relation: u32, fork: Fork, bytes: usize) -> Lsn {
+        self.image((rmid::XLOG, xlog::FPI_FOR_HINT), 0, relation, fork, bytes)
     }
 
     fn image(&mut self, (rmid, info): (u8, u8), xid: u32, relation: u32, fork: Fork, bytes: usize) -> Lsn {

@@ -1,9 +1,10 @@
 //! Transactions: subtransactions are folded into their top-level one, whatever the segment.
 
-use walden_explain::{Outcome, Request};
+use walden_explain::{Explanation, Outcome, Request};
 use walden_format::rmgr::info::standby;
 use walden_format::rmgr::rmid;
 
+use crate::accounting::{all_views, check};
 use crate::material::{Log, SEGMENT, explain_golden, request};
 
 #[test]
@@ -15,11 +16,6 @@ fn subtransactions_are_folded_into_their_top_level_one() {
         }
     }
     assert!(log.writer.bytes.len() > SEGMENT, "the transactions are in two segments");
-    let bytes = |log: &Log, of: &[u32]| -> u64 {
-        let is_of = |record: &[u8]| of.contains(&u32::from_le_bytes(record[4..8].try_into().unwrap()));
-        let records = log.writer.records.iter().filter(|(_, bytes)| is_of(bytes));
-        records.map(|(_, bytes)| bytes.len().next_multiple_of(8) as u64).sum()
-    };
     log.end(100, true, 1000, &[101, 102]);
     log.end(200, false, 1001, &[]);
     let explanation = log.explain(&request(Vec::new()));
@@ -27,10 +23,10 @@ fn subtransactions_are_folded_into_their_top_level_one() {
         panic!("{:?}", explanation.transactions)
     };
     assert_eq!((first.xid, first.outcome, first.subtransactions), (100, Outcome::Committed, 2));
-    assert_eq!(first.bytes, bytes(&log, &[100, 101, 102]));
+    assert_eq!(first.bytes, log.bytes_of(&[100, 101, 102]));
     assert_eq!(first.records, 1201);
     assert_eq!((second.xid, second.outcome), (300, Outcome::Open));
-    assert_eq!((third.xid, third.outcome, third.bytes), (200, Outcome::Aborted, bytes(&log, &[200])));
+    assert_eq!((third.xid, third.outcome, third.bytes), (200, Outcome::Aborted, log.bytes_of(&[200])));
     // Seconds from 1970 to 2000.
     assert_eq!(third.time, Some((1001 + 946_684_800) * 1_000_000));
     let sums = explanation.transaction_sums;
@@ -74,4 +70,156 @@ fn the_bootstrap_of_a_new_cluster_is_no_transaction() {
     let sums = log.explain(&request(Vec::new())).transaction_sums;
     assert_eq!((sums.committed, sums.aborted, sums.open), (0, 2, 0));
     assert_eq!(sums.system_records, 3);
+}
+
+/// Explains a log whose sums add up, and its transactions: number, outcome, bytes.
+fn transactions_of(log: &Log) -> (Explanation, Vec<(u32, Outcome, u64)>) {
+    let explanation = log.explain(&request(all_views()));
+    check(&explanation);
+    let rows = explanation.transactions.iter().map(|one| (one.xid, one.outcome, one.bytes)).collect();
+    (explanation, rows)
+}
+
+/// Enough records for the rest of the log to be in another segment.
+fn fill_segment(log: &mut Log) {
+    let end = log.writer.bytes.len() + SEGMENT;
+    while log.writer.bytes.len() < end {
+        log.heap_insert(0, 16384, 8000);
+    }
+}
+
+#[test]
+fn a_subtransaction_that_is_rolled_back_is_its_transactions_if_the_log_names_that() {
+    for is_long in [false, true] {
+        // As the server logs it: INSERT; SAVEPOINT s; INSERT; ROLLBACK TO s; SAVEPOINT s2; INSERT; RELEASE s2; COMMIT.
+        let mut log = Log::new();
+        log.heap_insert(778, 16384, 100);
+        log.first_insert(779, 778, 100);
+        for _ in 0..1000 {
+            log.heap_insert(779, 16384, 100);
+        }
+        if is_long {
+            fill_segment(&mut log);
+        }
+        log.end(779, false, 5, &[]);
+        log.first_insert(780, 778, 100);
+        if is_long {
+            fill_segment(&mut log);
+        }
+        log.end(778, true, 6, &[780]);
+        let (explanation, rows) = transactions_of(&log);
+        assert_eq!(rows, [(778, Outcome::Committed, log.bytes_of(&[778, 779, 780]))]);
+        let sums = explanation.transaction_sums;
+        assert_eq!((sums.committed, sums.aborted, sums.open, sums.aborted_bytes), (1, 0, 0, 0));
+        assert_eq!((sums.subtransactions, sums.aborted_subtransactions), (2, 1));
+        assert_eq!(sums.aborted_subtransaction_bytes, log.bytes_of(&[779]));
+    }
+}
+
+#[test]
+fn all_that_a_transaction_wrote_is_rolled_back_with_it() {
+    // SAVEPOINT a; INSERT; ROLLBACK TO a; SAVEPOINT b; INSERT; ROLLBACK.
+    let mut log = Log::new();
+    log.first_insert(779, 778, 100);
+    log.heap_insert(779, 16384, 200);
+    log.end(779, false, 5, &[]);
+    log.first_insert(780, 778, 50);
+    log.end(778, false, 6, &[780]);
+    let (explanation, rows) = transactions_of(&log);
+    let all = log.bytes_of(&[778, 779, 780]);
+    assert_eq!(rows, [(778, Outcome::Aborted, all)]);
+    let sums = explanation.transaction_sums;
+    assert_eq!((sums.aborted, sums.aborted_bytes, sums.aborted_subtransaction_bytes), (1, all, 0));
+}
+
+#[test]
+fn nested_subtransactions_name_the_transaction_of_the_outer_one() {
+    // The outer one wrote nothing, and the inner one is released into it.
+    let mut log = Log::new();
+    log.first_insert(802, 800, 100);
+    log.end(801, false, 5, &[802]);
+    log.end(800, true, 6, &[]);
+    let (_, rows) = transactions_of(&log);
+    assert_eq!(rows, [(800, Outcome::Committed, log.bytes_of(&[800, 801, 802]))]);
+}
+
+#[test]
+fn subtransactions_of_a_transaction_without_an_end_are_its_own() {
+    // xcnt, subxcnt, subxid_overflow, nextXid, oldestRunningXid, latestCompletedXid
+    let running: Vec<u8> = [0, 0, 0, 900, 900, 899].into_iter().flat_map(u32::to_le_bytes).collect();
+    for (is_over, outcome) in [(false, Outcome::Open), (true, Outcome::Aborted)] {
+        let mut log = Log::new();
+        log.first_insert(779, 778, 100);
+        log.end(779, false, 5, &[]);
+        log.first_insert(780, 778, 100);
+        if is_over {
+            log.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &running);
+        }
+        let (explanation, rows) = transactions_of(&log);
+        let all = log.bytes_of(&[779, 780]);
+        assert_eq!(rows, [(778, outcome, all)]);
+        assert_eq!(explanation.transaction_sums.aborted_bytes, if is_over { all } else { 0 });
+    }
+}
+
+#[test]
+fn assignments_name_subtransactions_that_were_rolled_back_before() {
+    for is_long in [false, true] {
+        let mut log = Log::new();
+        let subxids: Vec<u32> = (1001..1065).collect();
+        log.heap_insert(1000, 16384, 10);
+        for subxid in &subxids {
+            log.heap_insert(*subxid, 16384, 100);
+            if subxid % 2 == 0 {
+                log.end(*subxid, false, 7, &[]);
+            }
+        }
+        // A transaction that is smaller than all of these, but as large as what the list of the largest keeps.
+        log.heap_insert(999, 16384, 1);
+        log.end(999, true, 7, &[]);
+        if is_long {
+            fill_segment(&mut log);
+        }
+        log.assign(1000, &subxids);
+        // Behind the last 64: the log does not say whose it was.
+        log.heap_insert(1065, 16384, 100);
+        log.end(1065, false, 8, &[]);
+        let released: Vec<u32> = subxids.iter().copied().filter(|subxid| subxid % 2 == 1).collect();
+        log.end(1000, true, 9, &released);
+        let (explanation, rows) = transactions_of(&log);
+        let of_all: Vec<u32> = (1000..1065).collect();
+        assert_eq!(
+            rows,
+            [
+                (1000, Outcome::Committed, log.bytes_of(&of_all)),
+                (1065, Outcome::Aborted, log.bytes_of(&[1065])),
+                (999, Outcome::Committed, log.bytes_of(&[999])),
+            ]
+        );
+        let sums = explanation.transaction_sums;
+        assert_eq!((sums.committed, sums.aborted, sums.aborted_bytes), (2, 1, log.bytes_of(&[1065])));
+        assert_eq!((sums.subtransactions, sums.aborted_subtransactions), (64, 32));
+        // Rows that were no transactions do not displace others.
+        let few = log.explain(&Request { top: 3, ..request(all_views()) });
+        assert_eq!(few.transactions, explanation.transactions);
+        check(&few);
+    }
+}
+
+/// Rollbacks are transactions as soon as no older one runs, whatever follows.
+#[test]
+fn rollbacks_without_an_older_transaction_are_transactions() {
+    // xcnt, subxcnt, subxid_overflow, nextXid, oldestRunningXid, latestCompletedXid
+    let running: Vec<u8> = [0, 0, 0, 600, 600, 599].into_iter().flat_map(u32::to_le_bytes).collect();
+    let mut log = Log::new();
+    for xid in [500, 501] {
+        log.heap_insert(xid, 16384, 100);
+        log.end(xid, false, xid.into(), &[]);
+    }
+    log.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &running);
+    let (explanation, rows) = transactions_of(&log);
+    let outcomes = [500, 501].map(|xid| (xid, Outcome::Aborted, log.bytes_of(&[xid])));
+    assert_eq!(rows, outcomes);
+    let time = explanation.transactions[1].time;
+    assert_eq!(time, Some((501 + 946_684_800) * 1_000_000));
 }
