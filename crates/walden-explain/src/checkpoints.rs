@@ -226,7 +226,8 @@ fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
 }
 
 /// The number of segments between checkpoints triggered by volume: the smallest that occurs at least twice among checkpoints that
-/// are not timed and whose redo pointer is near the start of a segment, where a request by volume puts it.
+/// are not timed and whose redo pointer is near the start of a segment, where a request by volume puts it. If none does, the smallest of
+/// two that differ by one: a checkpoint may begin late.
 fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option<i64>) -> Option<u64> {
     let mut near_start = Vec::new();
     for checkpoint in checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::First) {
@@ -238,8 +239,11 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
         }
     }
     near_start.sort_unstable();
-    let mut pairs = near_start.windows(2).map(|pair| (pair[0].0, pair[1].0));
-    let twice = pairs.find(|(one, next)| *one > 0 && next - one <= 1).map(|(one, _)| one);
+    let within = |difference: u64| {
+        let mut pairs = near_start.windows(2).map(|pair| (pair[0].0, pair[1].0));
+        pairs.find(|(one, next)| *one > 0 && next - one <= difference).map(|(one, _)| one)
+    };
+    let twice = within(0).or_else(|| within(1));
     // One alone is sufficient if it is several segments away and begins right at the start of a segment.
     let is_sure = |&&(segments, offset): &&(u64, u64)| segments >= 4 && offset < size.bytes() / 64;
     twice.or_else(|| near_start.iter().find(is_sure).map(|(segments, _)| *segments))
@@ -339,6 +343,9 @@ mod tests {
         ];
         use Cause::*;
         assert_eq!(causes(&log, None), [First, Volume, Volume, Time, Time, Requested]);
+        // One on request, a segment nearer than all others, at the start of a segment.
+        let nearer = [seen(0, 0, 0), seen(2, 90, 7), seen(3, 90, 10), seen(5, 90, 17), seen(8, 90, 26)];
+        assert_eq!(causes(&nearer, None), [First, Volume, Requested, Volume, Volume]);
         let mut log = log.to_vec();
         log[5].shutdown = true;
         assert_eq!(causes(&log, None)[5], Shutdown);

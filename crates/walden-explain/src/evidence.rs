@@ -22,9 +22,10 @@ impl Count {
 
     /// Takes one back that was counted before.
     #[inline]
-    pub fn remove(&mut self, bytes: u64) {
+    pub fn remove(&mut self, bytes: u64, image_bytes: u64) {
         self.count = self.count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+        self.image_bytes = self.image_bytes.saturating_sub(image_bytes);
     }
 
     fn merge(&mut self, other: &Count) {

@@ -117,7 +117,7 @@ pub struct Transaction {
     pub time: Option<i64>,
     /// Records.
     pub records: u64,
-    /// Bytes, alignment included.
+    /// Bytes, alignment included, with those of its subtransactions.
     pub bytes: u64,
     /// Of these, full-page images.
     pub image_bytes: u64,
@@ -161,17 +161,17 @@ pub struct TransactionSums {
     pub open: u64,
     /// Bytes of all transactions.
     pub bytes: u64,
-    /// Bytes of rolled back transactions.
+    /// Bytes of rolled back transactions, with all of their subtransactions.
     pub aborted_bytes: u64,
     /// Bytes of records that belong to no transaction: of vacuum, checkpoints, initdb's bootstrap.
     pub system_bytes: u64,
     /// Records that belong to no transaction.
     pub system_records: u64,
-    /// Number of subtransactions: of committed transactions, and rolled back ones that an `ASSIGNMENT` record names.
+    /// Number of subtransactions: of committed transactions, and rolled back ones whose transaction the log names.
     pub subtransactions: u64,
     /// Of these, rolled back ones: rollbacks to savepoints and errors caught.
     pub aborted_subtransactions: u64,
-    /// Bytes of rolled back subtransactions.
+    /// Bytes of these in transactions that were not rolled back; no byte is in `aborted_bytes`, too.
     pub aborted_subtransaction_bytes: u64,
 }
 

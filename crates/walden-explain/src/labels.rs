@@ -291,6 +291,46 @@ impl<'a> Labels<'a> {
         }
     }
 
+    /// The label of the partitioned index that an index is a part of, at the root, and whether queries have used any of its parts.
+    ///
+    /// The server drops such an index only whole.
+    pub(crate) fn partitioned_index(&self, owner: Owner) -> Option<(Label, bool)> {
+        let Owner::Relation(locator, _) = owner else { return None };
+        let database = locator.database;
+        let root = self.root_index(database, self.names.resolve(locator).relation()?)?;
+        let is_part = |other: &Relation| {
+            other.database == database
+                && self.root_index(database, other).is_some_and(|other| other.oid == root.oid)
+        };
+        let is_used = self.names.files().any(|(_, other)| other.scans != Some(0) && is_part(other));
+        let label = Label {
+            oid: Some(root.oid),
+            name: Some(root.to_string()),
+            database: Some(self.database_text(database)),
+            ..Label::plain(Part::Index, &self.with_database(locator, root.to_string()))
+        };
+        Some((label, is_used))
+    }
+
+    fn root_index(&self, database: u32, index: &Relation) -> Option<&Relation> {
+        if !matches!(index.kind, RelationKind::Index | RelationKind::PartitionedIndex) {
+            return None;
+        }
+        let parent = |one: &Relation| self.names.by_oid(database, one.partition_of?);
+        let mut root = parent(index)?;
+        for _ in 0..MAX_PARTITION_LEVELS {
+            let Some(next) = parent(root) else { break };
+            root = next;
+        }
+        Some(root)
+    }
+
+    /// Whether an index is a part of a partitioned one, which names may have or not.
+    pub(crate) fn is_index_partition(&self, owner: Owner) -> bool {
+        let Owner::Relation(locator, _) = owner else { return false };
+        self.names.resolve(locator).relation().is_some_and(|relation| relation.partition_of.is_some())
+    }
+
     /// The label of the schema that a relation is in.
     pub fn schema(&self, owner: Owner) -> Label {
         let Owner::Relation(locator, _) = owner else { return self.owner(owner) };

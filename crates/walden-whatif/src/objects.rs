@@ -148,7 +148,10 @@ impl Counter {
     /// A counter for these changes.
     pub fn new(changes: Vec<ObjectChange>) -> Counter {
         let last_rows = vec![FxHashMap::default(); changes.len()];
-        Counter { changes: changes.into_iter().map(|change| (change, Counts::default())).collect(), last_rows }
+        Counter {
+            changes: changes.into_iter().map(|change| (change, Counts::default())).collect(),
+            last_rows,
+        }
     }
 
     /// Whether there is nothing to count.
@@ -195,11 +198,7 @@ fn block_image_bytes(block: &BlockRef) -> u64 {
 
 impl Counts {
     /// Returns the rows of the record that need entries in the indexes.
-    fn count_table_record(
-        &mut self,
-        record: &Record<'_>,
-        touched: &[Touched],
-    ) -> Option<(EntryCause, u64)> {
+    fn count_table_record(&mut self, record: &Record<'_>, touched: &[Touched]) -> Option<(EntryCause, u64)> {
         for (block, touched) in record.blocks.iter().zip(touched) {
             if block.fork != Fork::MAIN {
                 continue;
@@ -331,8 +330,7 @@ pub fn effect(
             let (fill, wanted) = (counts.fill_percent().max(1.0), f64::from((*percent).max(1)));
             let fewer_rows = wanted.min(fill) / wanted.max(fill);
             let (less, more) = ((1.0 - fewer_rows) * table_images, (1.0 / fewer_rows - 1.0) * table_images);
-            let saved =
-                index_bytes.elsewhere + MOVED_UPDATE * moved + scale * counts.moved_images as f64;
+            let saved = index_bytes.elsewhere + MOVED_UPDATE * moved + scale * counts.moved_images as f64;
             if wanted < fill {
                 let why = format!(
                     "pages are {fill:.0} % full; at best the {} updates that moved their tuple to another page find free space on \
@@ -342,9 +340,8 @@ pub fn effect(
                 );
                 (-saved - less, more, why)
             } else {
-                let moves = hot * index_bytes.row
-                    + MOVED_UPDATE * hot
-                    + table_images.min(hot * PAGE_BYTES as f64);
+                let moves =
+                    hot * index_bytes.row + MOVED_UPDATE * hot + table_images.min(hot * PAGE_BYTES as f64);
                 let why = format!(
                     "pages are {fill:.0} % full, which may be less than the table's fillfactor: at best the tuples are on fewer pages, \
                      with fewer images, or, if its fillfactor is higher, the {} updates that moved their tuple become HOT; at worst \
@@ -485,6 +482,7 @@ mod tests {
             pages_seen: 100,
             line_pointers: 6000,
             free: 100 * 8192 / 20,
+            ..Counts::default()
         };
         let same = prediction(200, 1_600_000);
         let of = |kind| effect(&(change(kind), counts), &settings, &same, &same.buckets);

@@ -132,7 +132,11 @@ impl Saving {
     fn between(self_check: u64, trace: u64, predicted: u64, error: u64) -> Option<Saving> {
         let is_good = self_check.abs_diff(trace) as f64 <= MAX_SELF_CHECK_ERROR * trace as f64;
         match is_good {
-            true => Some(Saving { bytes: self_check.saturating_sub(predicted), error }),
+            true => Some(Saving {
+                bytes: self_check.saturating_sub(predicted),
+                // Not all that is wrong with the one need be wrong with the other.
+                error: error + self_check.abs_diff(trace),
+            }),
             false => trace.checked_sub(predicted).map(|bytes| Saving { bytes, error: error.min(bytes) }),
         }
     }
@@ -183,11 +187,22 @@ fn apply(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u
     }
     settings.sort_by_key(|(_, saving)| std::cmp::Reverse(saving.bytes));
     let first = settings.first().map_or(0, |(_, saving)| saving.bytes);
+    let first_change = settings.first().map_or_else(String::new, |(at, _)| settings_text(&findings[*at]));
     for (rank, (at, saving)) in settings.into_iter().enumerate() {
         let bytes = if rank == 0 { first } else { saving.bytes.min(joint.saturating_sub(first)) };
         findings[at].saves_bytes = Some(bytes.min(findings[at].bytes));
         findings[at].saves_error_bytes = Some(saving.error);
+        if rank > 0 {
+            findings[at].remedy += &format!("; what it saves is in addition to {first_change}");
+        }
     }
+}
+
+/// The settings that a finding's remedy changes, as `NAME=VALUE`.
+fn settings_text(finding: &Finding) -> String {
+    let settings: Vec<String> =
+        finding.try_settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    settings.join(", ")
 }
 
 #[cfg(test)]
@@ -203,8 +218,8 @@ mod tests {
         let saves = |self_check, predicted| {
             Saving::between(self_check, 1000, predicted, 500).map(|saving| (saving.bytes, saving.error))
         };
-        assert_eq!(saves(1100, 900), Some((200, 500)));
-        assert_eq!(saves(900, 950), Some((0, 500)));
+        assert_eq!(saves(1100, 900), Some((200, 600)), "the self-check is off by 100");
+        assert_eq!(saves(900, 950), Some((0, 600)));
         assert_eq!(saves(6000, 700), Some((300, 300)), "not 5300");
         assert_eq!(saves(6000, 5000), None);
     }
@@ -231,5 +246,7 @@ mod tests {
         let saves = |at: usize, findings: &[Finding]| findings[at].saves_bytes;
         apply(&mut findings, &savings, 100);
         assert_eq!((saves(0, &findings), saves(1, &findings)), (Some(20), Some(70)));
+        assert_eq!(findings[0].remedy, "; what it saves is in addition to b=x");
+        assert_eq!(findings[1].remedy, "");
     }
 }

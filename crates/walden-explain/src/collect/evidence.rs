@@ -53,6 +53,7 @@ struct Lock {
     key: u64,
     relation: u32,
     bytes: u32,
+    image_bytes: u32,
     toast_inserts: u32,
     is_for_update: bool,
     /// Hash of the tuple's attributes, if its page is in the record as an image.
@@ -69,6 +70,9 @@ struct LastUpdate {
 impl LastUpdate {
     const NONE: LastUpdate = LastUpdate { xid: 0, old: Tid::INVALID, new: Tid::INVALID };
 }
+
+/// `uint16 postingoff` in an `INSERT_POST` record.
+const POSTING_OFFSET_BYTES: usize = size_of::<u16>();
 
 /// What evidence needs of a record, whatever its layout.
 #[derive(Clone, Copy)]
@@ -186,7 +190,11 @@ impl SegmentEvidence {
         match (manager, record.info & heap::OPMASK) {
             (rmid::BTREE, _) => match record.info & walden_format::rmgr::info::RMGR_MASK {
                 btree::INSERT_LEAF => self.leaf_insert(record),
-                btree::INSERT_POST if self.version >= Major::V13 => self.leaf_insert(record),
+                // The entry is behind the number of the TID that it splits a posting list at (`btree_xlog_insert`).
+                btree::INSERT_POST if self.version >= Major::V13 => {
+                    let data = record.data.get(POSTING_OFFSET_BYTES..).unwrap_or_default();
+                    self.leaf_insert(&Observed { data, ..*record });
+                }
                 _ => {}
             },
             (rmid::HEAP2, kind) => self.heap2(record, kind),
@@ -306,13 +314,14 @@ impl SegmentEvidence {
         let before = self.locks[place];
         if before.key == key && !before.is_for_update {
             // The first lock was there before the update that takes this one.
-            evidence.row_locks.remove(before.bytes.into());
-            evidence.upsert_locks.add(before.bytes.into(), 0);
+            evidence.row_locks.remove(before.bytes.into(), before.image_bytes.into());
+            evidence.upsert_locks.add(before.bytes.into(), before.image_bytes.into());
         }
         self.locks[place] = Lock {
             key,
             relation: relation as u32,
             bytes: record.bytes,
+            image_bytes: record.image_bytes,
             toast_inserts: self.toast_inserts,
             is_for_update: is_for_update(bits),
             tuple: locked_tuple(),
@@ -339,8 +348,8 @@ impl SegmentEvidence {
         } else {
             return lock.tuple;
         };
-        count.add(lock.bytes.into(), 0);
-        evidence.row_locks.remove(lock.bytes.into());
+        count.add(lock.bytes.into(), lock.image_bytes.into());
+        evidence.row_locks.remove(lock.bytes.into(), lock.image_bytes.into());
         lock.tuple
     }
 

@@ -74,7 +74,7 @@ pub(super) struct SqlName {
 }
 
 impl SqlName {
-    fn of(label: &Label) -> SqlName {
+    pub fn of(label: &Label) -> SqlName {
         let name = label.name.as_ref().unwrap_or(&label.text);
         let place = |database: &String| match database.starts_with("database ") {
             true => format!("in {database}: "),
@@ -336,6 +336,16 @@ impl<'a> Facts<'a> {
             let tally = self.tally(cell);
             let part = bytes.min(tally.bytes() - tally.buckets.images());
             claim.add_plain(cell, part);
+            bytes -= part;
+        }
+    }
+
+    /// The same for bytes of images.
+    pub fn extend_images(&self, claim: &mut Claim, cells: impl Iterator<Item = usize>, bytes: u64) {
+        let mut bytes = bytes;
+        for cell in cells {
+            let part = bytes.min(self.tally(cell).buckets.images());
+            claim.add_images(cell, part);
             bytes -= part;
         }
     }

@@ -1,10 +1,12 @@
 //! Causes in indexes.
 
+use std::collections::BTreeMap;
+
 use walden_format::rmgr::info::{btree, gin};
 use walden_format::rmgr::rmid;
 
 use super::Candidate;
-use super::facts::{Facts, Relation, Table};
+use super::facts::{Facts, Relation, SqlName, Table};
 use super::ledger::Claim;
 use crate::evidence::Evidence;
 use crate::group::Owner;
@@ -17,9 +19,11 @@ const MIN_INSERTS: u64 = 500;
 /// Minimum number of these that are logged without an image, so that it is known for what they are.
 const MIN_LOGGED: u64 = 50;
 
-/// An index that no query has used and no constraint needs. Its build is left out: that is over.
+/// An index that no query has used and no constraint needs. Its build is left out: that is over. The parts of a partitioned index are
+/// one finding.
 pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
+    let mut partitioned: BTreeMap<String, Partitioned> = BTreeMap::new();
     for table in facts.user_tables() {
         for index in table.indexes().filter(|index| index.part == Part::Index) {
             let owner = Owner::Relation(index.file, Fork::MAIN);
@@ -39,7 +43,26 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                 plain_of_build = plain_of_build.saturating_sub(plain);
                 images_of_build = images_of_build.saturating_sub(images);
             }
+            if let Some((label, is_used)) = facts.labels.partitioned_index(owner) {
+                if !is_used {
+                    let parts = partitioned.entry(label.text.clone()).or_insert_with(|| Partitioned {
+                        sql: SqlName::of(&label),
+                        table: facts.labels.partition_root(owner).text,
+                        count: 0,
+                        claim: Claim::default(),
+                    });
+                    parts.count += 1;
+                    parts.claim.merge(claim);
+                }
+                continue;
+            }
             let share = facts.percent(claim.bytes());
+            let remedy = match facts.labels.is_index_partition(owner) {
+                true => "drop the index of the partitioned table that this one is a part of, if no query uses its other parts and no \
+                         standby: the server refuses to drop a part"
+                    .into(),
+                false => index.sql.statement("DROP INDEX", ", if no standby uses it either"),
+            };
             found.push(Candidate {
                 text: format!(
                     "index {} of {} takes {share} of the WAL; no query has used it since the statistics were reset, and it \
@@ -47,12 +70,36 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                     index.name, table.name
                 ),
                 points_at: index.name.clone(),
-                remedy: index.sql.statement("DROP INDEX", ", if no standby uses it either"),
+                remedy,
                 ..Candidate::new(claim, (1.0, 1.0))
             });
         }
     }
+    for (name, parts) in partitioned {
+        found.push(Candidate {
+            text: format!(
+                "index {name} of {}, in {} {}, takes {} of the WAL; no query has used it since the statistics were reset, and it \
+                 enforces no constraint",
+                parts.table,
+                parts.count,
+                if parts.count == 1 { "partition" } else { "partitions" },
+                facts.percent(parts.claim.bytes())
+            ),
+            points_at: name,
+            remedy: parts.sql.statement("DROP INDEX", ", if no standby uses it either"),
+            ..Candidate::new(parts.claim, (1.0, 1.0))
+        });
+    }
     found
+}
+
+/// The unused parts of a partitioned index.
+struct Partitioned {
+    sql: SqlName,
+    /// The partitioned table.
+    table: String,
+    count: usize,
+    claim: Claim,
 }
 
 /// Bytes without images and of images that the build of an index wrote, at most, where it logs what inserts log as well. Builds of

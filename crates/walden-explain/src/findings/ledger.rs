@@ -32,6 +32,12 @@ impl Claim {
         self.cells.push((cell, 0, bytes));
     }
 
+    /// Adds all of another claim.
+    pub fn merge(&mut self, other: Claim) {
+        self.cells.extend(other.cells);
+        self.spread += other.spread;
+    }
+
     /// Adds bytes of which the cells are not known.
     pub fn add_spread(&mut self, bytes: u64) {
         self.spread += bytes;

@@ -60,7 +60,10 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_hint = |manager: u8, info: u8| manager == rmid::XLOG && info == xlog::FPI_FOR_HINT;
     let mut found = Vec::new();
     for table in facts.user_tables() {
-        let cells = || facts.cells(&table.relations, is_hint);
+        // VACUUM writes the maps, with the same record.
+        let is_its =
+            move |cell: &usize| facts.kind(*cell).is_some_and(|kind| is_hint(kind.rmid(), kind.info()));
+        let cells = || table.relations.iter().flat_map(move |one| facts.main_fork(one)).filter(is_its);
         let images: u64 = cells().map(|cell| facts.tally(cell).images).sum();
         if images == 0 {
             continue;

@@ -167,8 +167,8 @@ pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
             ),
             Way::Rows => (
                 format!(
-                    "{name} and its indexes were written whole, row by row, as ALTER TABLE does for a column of another type or with \
-                     a volatile default: {share} of the WAL"
+                    "{name} and its indexes were written whole, row by row, as ALTER TABLE does for a column of another type, with a \
+                     volatile default, or to SET LOGGED: {share} of the WAL"
                 ),
                 "all such changes of a table in one ALTER TABLE, which writes it once; a default that is a constant, or that is set \
                  after the column was added and holds for new rows, rewrites nothing",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use walden_format::record::Fork;
-use walden_format::rmgr::info::heap;
+use walden_format::rmgr::info::{btree, heap};
 use walden_format::rmgr::rmid;
 
 use super::facts::{
@@ -32,8 +32,36 @@ struct Updates<'a> {
     moved: u64,
     /// Updates within the page that were not HOT: an indexed column changed.
     indexed: u64,
-    /// Share of index tuples that updates inserted; the rest is of inserts.
+    /// Share of updates in the entries of an index that does not show for what its entries are.
     of_index_tuples: f64,
+}
+
+/// Shares of an index's bytes that are for updates.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct IndexShare {
+    /// Of records without their images.
+    plain: f64,
+    /// Of images.
+    images: f64,
+}
+
+/// The share of updates in what a B-tree index wrote. `updates` is the number of the table's updates that are not HOT; `is_whole`
+/// says that the index was there in all of the WAL, so that each of these has an entry.
+///
+/// Rows inserted before the index was built have no entry in the WAL, so that the table's inserts say nothing of the index's.
+fn share_of_updates(evidence: &Evidence, splits: u64, updates: u64, is_whole: bool) -> IndexShare {
+    let Evidence { leaf_inserts, logged_entries: logged, update_entries, .. } = *evidence;
+    let ratio = |some: u64, of: u64| if of == 0 { 1.0 } else { (some as f64 / of as f64).min(1.0) };
+    // A split inserts the entry for which there was no space.
+    let by_count = ratio(updates, leaf_inserts + splits);
+    let plain = if logged >= MIN_COMPARED { ratio(update_entries, logged) } else { by_count };
+    // Entries of updates go all over an index and have more than their share of its images, where inserts have ascending keys.
+    let behind_images = leaf_inserts.saturating_sub(logged);
+    let images = match is_whole && behind_images > 0 {
+        true => ratio(updates.saturating_sub(update_entries), behind_images),
+        false => plain,
+    };
+    IndexShare { plain, images }
 }
 
 impl<'a> Updates<'a> {
@@ -67,20 +95,32 @@ impl<'a> Updates<'a> {
         self.evidence.updates_by.count.min(self.all)
     }
 
-    /// Claims a share of the update records with their locks.
+    /// Claims a share of the update records with their locks. An update to another page locks the old row first, and that record has the
+    /// image of the old row's page.
     fn claim_heap(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64, images: f64) {
         facts.extend(claim, facts.cells(self.table.heaps(), is_update), share, images);
         let locks = (self.evidence.update_locks.bytes as f64 * share) as u64;
         facts.extend_plain(claim, facts.cells(self.table.heaps(), is_lock), locks);
+        let lock_images = (self.evidence.update_locks.image_bytes as f64 * images) as u64;
+        facts.extend_images(claim, facts.cells(self.table.heaps(), is_lock), lock_images);
     }
 
     /// Claims a share of what updates wrote to the table's indexes.
     fn claim_indexes(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64) {
-        let share = share * self.of_index_tuples;
         let is_written = |manager: u8, info: u8| manager == rmid::BTREE && !is_index_vacuum(manager, info);
         let others = |manager: u8, _: u8| manager != rmid::BTREE && is_index_manager(manager);
-        facts.extend(claim, facts.cells(self.table.indexes(), is_written), share, share);
-        facts.extend(claim, facts.cells(self.table.indexes(), others), share, share);
+        let updates = self.indexed + self.moved;
+        for index in self.table.indexes() {
+            let is_whole = !index.was_created && index.dropped_at.is_none();
+            let splits = facts.records(facts.cells([index], is_split));
+            let of_updates = share_of_updates(&index.evidence, splits, updates, is_whole);
+            let (plain, images) = (share * of_updates.plain, share * of_updates.images);
+            facts.extend(claim, facts.cells([index], is_written), plain, images);
+            // Most other access methods have a record for each entry at least.
+            let records = facts.records(facts.cells([index], others));
+            let of_others = self.of_index_tuples.max((updates as f64 / records.max(1) as f64).min(1.0));
+            facts.extend(claim, facts.cells([index], others), share * of_others, share * of_others);
+        }
     }
 
     /// Claims a share of what vacuum and pruning wrote for them.
@@ -88,6 +128,10 @@ impl<'a> Updates<'a> {
         facts.extend(claim, facts.cells(self.table.heaps(), is_heap_vacuum), share, share);
         facts.extend(claim, facts.cells(self.table.indexes(), is_index_vacuum), share, share);
     }
+}
+
+fn is_split(manager: u8, info: u8) -> bool {
+    manager == rmid::BTREE && matches!(info, btree::SPLIT_L | btree::SPLIT_R)
 }
 
 fn all_updates<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = Updates<'a>> {
@@ -426,4 +470,33 @@ pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
         });
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evidence(leaf_inserts: u64, logged_entries: u64, update_entries: u64) -> Evidence {
+        Evidence { leaf_inserts, logged_entries, update_entries, ..Evidence::default() }
+    }
+
+    #[test]
+    fn an_index_has_entries_of_its_own_time_only() {
+        let all = IndexShare { plain: 1.0, images: 1.0 };
+        // 100,000 rows were loaded before it was built; then each of 2,000 updates has an entry, most behind an image.
+        assert_eq!(share_of_updates(&evidence(2000, 1740, 1740), 0, 2000, false), all);
+        assert_eq!(share_of_updates(&evidence(2000, 0, 0), 0, 2000, false), all);
+        assert_eq!(share_of_updates(&evidence(1990, 1000, 1000), 10, 2000, true), all);
+        // The table was updated before the index was built, and not since.
+        let none = IndexShare { plain: 0.0, images: 0.0 };
+        assert_eq!(share_of_updates(&evidence(500, 490, 0), 0, 2000, false), none);
+    }
+
+    #[test]
+    fn entries_behind_images_are_those_of_updates_that_are_not_logged() {
+        let share = share_of_updates(&evidence(4000, 3000, 1200), 0, 2000, true);
+        assert_eq!(share, IndexShare { plain: 0.4, images: 0.8 });
+        // Without any logged entry it is by their number.
+        assert_eq!(share_of_updates(&evidence(3990, 0, 0), 10, 2000, false).plain, 0.5);
+    }
 }
