@@ -3,7 +3,7 @@
 use walden_whatif::Bucket;
 use walden_whatif::advise::Advice;
 use walden_whatif::archive::ArchiveSize;
-use walden_whatif::document::{Causes, Document, Predicted};
+use walden_whatif::document::{BucketBytes, Causes, Document, Predicted};
 use walden_whatif::learn::Origin;
 
 use crate::sweep::{self, Sweep};
@@ -115,7 +115,49 @@ fn predictions(document: &Document, look: Look) -> String {
         (false, false) => format!("Predicted with {}, by {}", with.join(", "), sweep.names.join(", ")),
     };
     let head = ["WAL", "change", "error", "checkpoints", "to recover", "in at most"];
-    table(look, &title, ("settings", &head), &rows)
+    let mut text = table(look, &title, ("settings", &head), &rows);
+    if let Some(note) = of_unused_ends(document, &sweep) {
+        text.push_str(&format!("  {}\n", wrap(&note, look.width, 4)));
+    }
+    text
+}
+
+/// What changes without the unused ends of switched segments, where these change the whole visibly.
+pub(crate) fn of_unused_ends(document: &Document, sweep: &Sweep) -> Option<String> {
+    let ends = |buckets: &[BucketBytes]| {
+        let found = buckets.iter().find(|one| one.name == Bucket::Switches.name());
+        found.map_or(0, |one| one.bytes)
+    };
+    let now = (document.trace_bytes, ends(&document.trace.buckets));
+    let alone = document.predictions.len() == 1;
+    let numbered = document.predictions.iter().enumerate();
+    let parts = numbered.filter(|(_, one)| !one.changed.is_empty()).filter_map(|(index, one)| {
+        let then = (one.bytes, ends(&one.buckets));
+        let change = change_without_ends(now, then)?;
+        let ends = format!("{} in place of {}", units::bytes(then.1), units::bytes(now.1));
+        let label = if alone { String::new() } else { format!("{}: ", sweep.label(document, index)) };
+        Some(format!("{label}{} ({ends})", signed(change, 1)))
+    });
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "where a segment is switched before it is full, its unused end depends on where the records end; the change without \
+         these ends: {}",
+        parts.join(", ")
+    ))
+}
+
+/// The change of the log without unused ends of segments, given the whole and these ends before and after; `None` if they are hardly
+/// a part of the whole's change.
+fn change_without_ends((before, ends_before): (u64, u64), (after, ends_after): (u64, u64)) -> Option<f64> {
+    let of_ends = ends_after.abs_diff(ends_before) as f64;
+    // Of the whole, what rounding to a tenth of a per cent hides does not matter.
+    let least = (after.abs_diff(before) as f64 / 10.0).max(before as f64 / 2000.0);
+    let rest_before = before.saturating_sub(ends_before);
+    let rest_after = after.saturating_sub(ends_after);
+    (of_ends > least && rest_before > 0).then(|| rest_after as f64 / rest_before as f64 - 1.0)
 }
 
 fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
@@ -252,4 +294,23 @@ pub(crate) fn causes(causes: &Causes) -> String {
 /// A fraction in per cent, with its sign.
 pub(crate) fn signed(fraction: f64, digits: usize) -> String {
     format!("{:+.digits$} %", 100.0 * fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_ends_are_told_of_where_they_hide_or_make_a_change() {
+        const GB: u64 = 1 << 30;
+        // Images shrink, and the last segment's end grows by as much.
+        let hidden = change_without_ends((3 * GB, GB), (3 * GB, 2 * GB)).unwrap();
+        assert!((hidden + 0.5).abs() < 1e-9, "{hidden}");
+        assert_eq!(signed(hidden, 1), "-50.0 %");
+        // A twentieth of the change; none; and one that no figure shows.
+        assert_eq!(change_without_ends((3 * GB, GB), (2 * GB, GB - GB / 20)), None);
+        assert_eq!(change_without_ends((3 * GB, GB), (2 * GB, GB)), None);
+        assert_eq!(change_without_ends((3 * GB, GB), (3 * GB, GB + 1)), None);
+        assert_eq!(change_without_ends((GB, GB), (2 * GB, 2 * GB)), None);
+    }
 }

@@ -10,7 +10,7 @@ use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Mark, Tone, Unit};
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::sweep::{self, MAX_LINES, Sweep};
 use crate::units;
-use crate::whatif::{causes, signed, signed_bytes};
+use crate::whatif::{causes, of_unused_ends, signed, signed_bytes};
 
 /// Most bars in a chart; the tables have all.
 const MAX_BARS: usize = 40;
@@ -145,6 +145,9 @@ fn advice(document: &Document) -> Section {
 
 fn predictions(document: &Document, sweep: &Sweep) -> Section {
     let mut section = Section::new("Predicted");
+    if let Some(note) = of_unused_ends(document, sweep) {
+        section = section.text(&format!("Unused ends of segments: {note}."));
+    }
     let curves = sweep::curves(document);
     let alone = curves.len() == 1;
     for chart in curves {

@@ -6,13 +6,15 @@ mod pruning;
 mod row_changes;
 mod table;
 
+use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::context::SQLOptions;
+use datafusion::execution::disk_manager::DiskManager;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -35,8 +37,8 @@ pub struct Database {
 pub struct Limits {
     /// Number of threads, at least 1.
     pub threads: usize,
-    /// Bytes that sorting, grouping and joining may take before they spill to temporary files; and as many for the pages that
-    /// `row_changes` replays.
+    /// Bytes that sorting, grouping and joining may take; and as many for the pages that `row_changes` replays. Sorting and grouping
+    /// use temporary files beyond them; most joins, and sorting for the first rows alone (`ORDER BY` with `LIMIT`), fail.
     pub memory_bytes: usize,
 }
 
@@ -84,6 +86,11 @@ impl Database {
         Ok(Database { context, runtime, rows })
     }
 
+    /// The temporary files of this database's queries.
+    pub fn temporary_files(&self) -> TemporaryFiles {
+        TemporaryFiles(Arc::downgrade(&self.context.runtime_env().disk_manager))
+    }
+
     /// What the caller should know of the queries so far: parts of the log that `row_changes` did not read, for example.
     pub fn notes(&self) -> Vec<String> {
         self.rows.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -113,9 +120,110 @@ impl Database {
     }
 }
 
+/// The temporary files of a database's queries, for a process that a signal ends: they are removed with the database, which is not
+/// dropped then.
+#[derive(Clone, Debug)]
+pub struct TemporaryFiles(Weak<DiskManager>);
+
+impl TemporaryFiles {
+    /// Removes what there is. Queries that are running fail from here on if they need them.
+    pub fn remove(&self) {
+        let Some(manager) = self.0.upgrade() else { return };
+        for folder in manager.temp_dir_paths() {
+            // A query that is running may put a file into the folder while it is emptied.
+            let _ = (0..REMOVAL_ATTEMPTS).any(|_| fs::remove_dir_all(&folder).is_ok() || !folder.exists());
+        }
+    }
+}
+
+/// How often a folder is tried to be removed.
+const REMOVAL_ATTEMPTS: usize = 10;
+
+/// Whether a query of [`Database::query`] needed more than [`Limits::memory_bytes`].
+pub fn is_out_of_memory(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
+}
+
+/// What is wrong with a query, once and in one line; `None` if the error is not of [`is_wrong_query`].
+///
+/// `DataFusion`'s own text of an error has that of its cause in it, for a wrong syntax as Rust prints values.
+pub fn what_is_wrong(error: &DataFusionError) -> Option<String> {
+    use DataFusionError::{NotImplemented, Plan, SQL, SchemaError};
+    let text = match error.find_root() {
+        SQL(cause, _) => {
+            let text = cause.to_string();
+            format!("wrong syntax: {}", text.strip_prefix("sql parser error: ").unwrap_or(&text))
+        }
+        // Users cannot change options of DataFusion.
+        SchemaError(cause, _) => cause
+            .to_string()
+            .replace(" or disable the datafusion.sql_parser.enable_ident_normalization configuration", ""),
+        Plan(text) => text.clone(),
+        NotImplemented(text) => format!("not supported: {text}"),
+        _ => return None,
+    };
+    Some(text.lines().collect::<Vec<&str>>().join(" "))
+}
+
 /// Whether an error of [`Database::query`] is the query's own: its syntax, a table or a column that is not there, a statement that
 /// is not allowed. Everything else is the log's, or happened while the query ran.
 pub fn is_wrong_query(error: &DataFusionError) -> bool {
-    use DataFusionError::{NotImplemented, Plan, SQL, SchemaError};
-    matches!(error.find_root(), Plan(_) | SQL(..) | SchemaError(..) | NotImplemented(_))
+    what_is_wrong(error).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn database() -> Database {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden/17.11");
+        let inventory = Arc::new(Inventory::of(&[path]).unwrap());
+        let version = inventory.runs.first().map(|run| run.version);
+        let names = walden_source::names::Names::builtin(version);
+        let options = ReadOptions::new(Arc::new(names), 1);
+        Database::new(&inventory, &options, None, Limits { threads: 1, memory_bytes: 64 << 20 }).unwrap()
+    }
+
+    fn error_of(database: &Database, query: &str) -> DataFusionError {
+        database.query::<DataFusionError>(query, |_, _| Ok(())).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_query_is_said_once() {
+        let database = database();
+        let wrong = |query: &str| what_is_wrong(&error_of(&database, query)).unwrap();
+        let column = wrong("SELECT nothing FROM records");
+        assert!(column.starts_with("No field named nothing."), "{column}");
+        assert_eq!(column.matches("Valid fields are").count(), 1, "{column}");
+        assert!(!column.contains('\n'), "{column}");
+        let syntax = wrong("SELEC 1");
+        assert!(syntax.starts_with("wrong syntax: ") && syntax.contains("SELEC"), "{syntax}");
+        assert!(!syntax.contains("ParserError") && !syntax.contains("sql parser error"), "{syntax}");
+        assert!(wrong("SELECT * FROM nowhere").contains("nowhere"));
+        let failed = error_of(&database, "SELECT * FROM records WHERE start_lsn > lsn('x')");
+        assert!(what_is_wrong(&failed).is_none() && !is_out_of_memory(&failed), "{failed}");
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_told_from_other_errors() {
+        let exhausted = DataFusionError::ResourcesExhausted("Failed to allocate".to_owned());
+        assert!(is_out_of_memory(&exhausted.context("Not enough memory to continue external sort")));
+        assert!(!is_out_of_memory(&DataFusionError::Execution("other".to_owned())));
+    }
+
+    #[test]
+    fn temporary_files_are_removed_while_the_database_is_there() {
+        let database = database();
+        let files = database.temporary_files();
+        files.remove();
+        let manager = Arc::clone(&database.context.runtime_env().disk_manager);
+        let file = manager.create_tmp_file("a test").unwrap();
+        let folders = manager.temp_dir_paths();
+        assert!(!folders.is_empty() && folders.iter().all(|folder| folder.is_dir()));
+        files.remove();
+        assert!(folders.iter().all(|folder| !folder.exists()));
+        // They do not keep what a database removes that ends as usual.
+        drop((file, manager, database));
+        assert!(files.0.upgrade().is_none());
+    }
 }

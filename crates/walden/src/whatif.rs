@@ -53,7 +53,8 @@ Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes be
 #[command(after_help = EXAMPLES)]
 pub struct WhatifArgs {
     /// Segments, folders of segments, or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX): a trace of the
-    /// work, with at least one checkpoint in it
+    /// work, best over several checkpoints: without any, it does not show what triggers them, and each page counts as
+    /// changed for the first time
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 

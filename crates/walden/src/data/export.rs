@@ -32,7 +32,7 @@ use crate::{sources, terminal};
 const EXAMPLES: &str = "\
 Examples:
   walden export --names names.json -o /data/wal /archive/wal
-      all tables as Parquet: /data/wal/records/timeline=1/000000010000000000000000.parquet ...
+      all tables but blocks as Parquet: /data/wal/records/timeline=1/000000010000000000000000.parquet ...
   walden export --tables records,transactions --from '2026-11-20 22:00' -o night s3://backups/main
       two tables of one night
   duckdb -c \"SELECT table_name, sum(bytes) FROM '/data/wal/records/**/*.parquet' GROUP BY 1 ORDER BY 2 DESC\"

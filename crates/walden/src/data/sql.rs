@@ -3,8 +3,9 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
@@ -14,7 +15,8 @@ use arrow::util::pretty::pretty_format_batches_with_schema;
 use clap::{Args, ValueEnum};
 use walden_arrow::export::{FileFormat, TableWriter};
 use walden_codec::container::Meta;
-use walden_sql::{Database, Limits};
+use walden_server::signals::{self, Stage};
+use walden_sql::{Database, Limits, TemporaryFiles};
 
 use super::LogArgs;
 use crate::output::{self, Output};
@@ -76,7 +78,7 @@ pub struct SqlArgs {
     rows: usize,
 
     /// Memory for sorting, grouping and joining, in megabytes, and as much for the pages that row_changes replays; beyond it
-    /// these use temporary files
+    /// sorting, grouping and replay use temporary files (TMPDIR), while most joins, and ORDER BY with LIMIT, fail. Threads share it
     #[arg(long, value_name = "MB", default_value_t = 512)]
     memory: usize,
 }
@@ -106,26 +108,61 @@ pub fn run(args: &SqlArgs) -> Result<ExitCode> {
     let limits = Limits { threads: args.log.threads(), memory_bytes: args.memory.saturating_mul(1 << 20) };
     let database = Database::new(&inventory, &options, args.base.clone(), limits);
     let database = database.context("cannot prepare the query")?;
+    // One query a process.
+    let _ = TEMPORARY_FILES.set(database.temporary_files());
+    // Without a handler, temporary files may stay behind: no reason not to answer.
+    let _ = signals::before_exit(Stage::Files, remove_temporary_files);
     let mut sink = Sink::new(args)?;
-    let result = database.query::<anyhow::Error>(&query, |schema, batch| sink.take(schema, batch.as_ref()));
+    let mut has_rows = false;
+    let result = database.query::<anyhow::Error>(&query, |schema, batch| {
+        if batch.as_ref().is_some_and(|batch| batch.num_rows() == 0) {
+            return Ok(());
+        }
+        has_rows |= batch.is_some();
+        sink.take(schema, batch.as_ref())
+    });
+    // The query fails once its temporary files are removed: that is no error to tell of.
+    signals::wait_for_exit_if_interrupted();
     for note in database.notes() {
         eprintln!("note: {note}");
     }
     if let Err(error) = result {
-        // What came before the error is true, and printed as by all commands; but a file stands for the whole result.
-        if args.output.is_none() {
+        // What came before the error is true, and printed as by all commands; but a file stands for the whole result. No rows before
+        // an error are no result without rows.
+        if args.output.is_none() && has_rows {
             sink.finish()?;
         }
-        let is_wrong = error.downcast_ref().is_some_and(walden_sql::is_wrong_query);
-        let error = error.context("cannot run the query");
-        if is_wrong {
-            output::report(&error);
+        if let Some(wrong) = error.downcast_ref().and_then(walden_sql::what_is_wrong) {
+            output::report(&anyhow!("cannot run the query: {wrong}"));
             return Ok(ExitCode::from(USAGE));
         }
-        return Err(error);
+        if error.downcast_ref().is_some_and(walden_sql::is_out_of_memory) {
+            return Err(too_little_memory(args.memory, args.log.threads()));
+        }
+        return Err(error.context("cannot run the query"));
     }
     sink.finish()?;
     Ok(sources::ended(&inventory, None))
+}
+
+static TEMPORARY_FILES: OnceLock<TemporaryFiles> = OnceLock::new();
+
+fn remove_temporary_files() {
+    if let Some(files) = TEMPORARY_FILES.get() {
+        files.remove();
+    }
+}
+
+/// The error of a query that needs more memory than it may take: `DataFusion` names options that are not ours.
+fn too_little_memory(megabytes: usize, threads: usize) -> anyhow::Error {
+    let fewer = if threads > 1 {
+        format!(", or fewer than {threads} --threads, which share it")
+    } else {
+        String::new()
+    };
+    anyhow!(
+        "cannot run the query: {megabytes} MB of memory are too little for it; give more with --memory{fewer}"
+    )
 }
 
 /// Where rows go.
@@ -137,7 +174,11 @@ enum Sink {
         rows: Vec<RecordBatch>,
         count: usize,
     },
-    Csv(Box<Target>, bool),
+    Csv {
+        target: Box<Target>,
+        /// Of a result whose line of names is not written yet.
+        unnamed: Option<SchemaRef>,
+    },
     Json(Box<Target>),
     File {
         output: Option<Output>,
@@ -191,7 +232,7 @@ impl Sink {
                 rows: Vec::new(),
                 count: 0,
             }),
-            Format::Csv => Ok(Sink::Csv(target()?, true)),
+            Format::Csv => Ok(Sink::Csv { target: target()?, unnamed: None }),
             Format::Json => Ok(Sink::Json(target()?)),
             Format::Parquet => file(FileFormat::Parquet),
             Format::Arrow => file(FileFormat::Arrow),
@@ -210,18 +251,11 @@ impl Sink {
                     *count += batch.num_rows();
                 }
             }
-            Sink::Csv(target, is_first) => {
-                let mut bytes = Vec::new();
-                let mut writer = arrow::csv::WriterBuilder::new().with_header(*is_first).build(&mut bytes);
-                match batch {
-                    Some(batch) => writer.write(batch)?,
-                    // The call before all rows: a result without any has the line of names, too.
-                    None => writer.write(&RecordBatch::new_empty(schema.clone()))?,
-                }
-                drop(writer);
-                *is_first = false;
-                target.write(&bytes)?;
-            }
+            Sink::Csv { target, unnamed } => match batch {
+                Some(batch) => target.write(&csv(batch, unnamed.take().is_some())?)?,
+                // The call before all rows, which an error may follow.
+                None => *unnamed = Some(schema.clone()),
+            },
             Sink::Json(target) => {
                 let Some(batch) = batch else { return Ok(()) };
                 // Each line has all columns.
@@ -261,7 +295,14 @@ impl Sink {
                 }
                 Ok(())
             }
-            Sink::Csv(target, _) | Sink::Json(target) => target.finish(),
+            Sink::Csv { target, unnamed } => {
+                // A result without rows has the line of names, too.
+                if let Some(schema) = unnamed {
+                    target.write(&csv(&RecordBatch::new_empty(schema), true)?)?;
+                }
+                target.finish()
+            }
+            Sink::Json(target) => target.finish(),
             Sink::File { output, writer, .. } => {
                 if let (Some(output), Some(writer)) = (output, writer) {
                     writer.finish()?;
@@ -271,6 +312,12 @@ impl Sink {
             }
         }
     }
+}
+
+fn csv(batch: &RecordBatch, has_names: bool) -> Result<Vec<u8>, ArrowError> {
+    let mut bytes = Vec::new();
+    arrow::csv::WriterBuilder::new().with_header(has_names).build(&mut bytes).write(batch)?;
+    Ok(bytes)
 }
 
 fn table(schema: SchemaRef, rows: &[RecordBatch]) -> Result<String, ArrowError> {
