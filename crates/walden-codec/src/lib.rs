@@ -81,6 +81,11 @@ pub use container::{compress, decompress};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt(pub &'static str);
 
+impl Corrupt {
+    /// No fault of the form: memory for decompressing it could not be allocated. The reader of a container makes an error of its own of it.
+    pub(crate) const NO_MEMORY: Corrupt = Corrupt("cannot allocate memory to decompress a part");
+}
+
 impl std::fmt::Display for Corrupt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0)

@@ -37,7 +37,7 @@ pub(crate) struct Member {
 pub(crate) fn members(path: &Path) -> io::Result<Option<Vec<Member>>> {
     let mut pack = match Pack::open(path) {
         Ok(pack) => pack,
-        Err(Error::Foreign) => return Ok(None),
+        Err(Error::Foreign | Error::Empty) => return Ok(None),
         Err(error) => return Err(named(path, error)),
     };
     let member = |head: &Head, stored: u64| {

@@ -14,8 +14,9 @@ use crate::store::{FileRange, SegmentContents, SegmentStore, SharedStore};
 
 /// Files that a process may have open, if the system does not say.
 const USUAL_LIMIT: u64 = 1024;
-/// The share of these that segments may have; the rest is for temporary files, connections and threads.
+/// The share of these that segments may have, without so many others: for temporary files, connections, and what threads read.
 const SHARE: u64 = 2;
+const OTHERS: u64 = 64;
 
 /// Opens the plain segments of runs in WAL order, as the oldest are what a server takes away; as many as may be open.
 ///
@@ -23,7 +24,8 @@ const SHARE: u64 = 2;
 /// that is left out.
 pub fn hold<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    hold_at_most(runs, usize::try_from(limit.unwrap_or(USUAL_LIMIT) / SHARE).unwrap_or(usize::MAX));
+    let share = (limit.unwrap_or(USUAL_LIMIT) / SHARE).saturating_sub(OTHERS);
+    hold_at_most(runs, usize::try_from(share).unwrap_or(usize::MAX));
 }
 
 fn hold_at_most<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>, mut left: usize) {

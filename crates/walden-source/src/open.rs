@@ -17,6 +17,7 @@ use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
 use liblzma::bufread::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
+use rustix::io::Errno;
 use walden_format::page::{LONG_HEADER, PageHeader};
 
 use crate::compressed::Members;
@@ -294,6 +295,10 @@ impl<R: BufRead> Read for BrotliReader<R> {
 /// Says which file and what can be done.
 fn explain(path: &Path, compression: Compression, error: io::Error) -> io::Error {
     let file = path.display();
+    if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) {
+        let text = format!("{file}: {error}: raise the limit (ulimit -n), or use fewer threads");
+        return io::Error::new(error.kind(), text);
+    }
     let of_decoder = error.get_ref().is_some() || error.kind() == io::ErrorKind::UnexpectedEof;
     if error.raw_os_error().is_some() || compression == Compression::None || !of_decoder {
         return io::Error::new(error.kind(), format!("{file}: {error}"));
@@ -302,7 +307,14 @@ fn explain(path: &Path, compression: Compression, error: io::Error) -> io::Error
         inner.downcast_ref::<liblzma::stream::Error>() == Some(&liblzma::stream::Error::MemLimit)
             || inner.to_string().contains("too much memory")
     });
-    let (kind, text) = if error.kind() == io::ErrorKind::UnexpectedEof {
+    let no_memory = error.get_ref().is_some_and(|inner| {
+        inner.downcast_ref::<liblzma::stream::Error>() == Some(&liblzma::stream::Error::Mem)
+            || inner.to_string().contains("not enough memory")
+    });
+    let (kind, text) = if no_memory {
+        let text = format!("{file}: cannot allocate memory to decompress its {compression} data");
+        (io::ErrorKind::OutOfMemory, text)
+    } else if error.kind() == io::ErrorKind::UnexpectedEof {
         let text = format!(
             "{file}: the {compression} data ends early: the file was cut off; get a complete copy of it"
         );

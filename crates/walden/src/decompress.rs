@@ -167,7 +167,7 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
             "cannot use - (standard input) with --member, --salvage or other files, as it is read only once",
         );
     }
-    let input = Input { path: "standard input".into(), relative: PathBuf::new() };
+    let input = Input { path: STDIN.into(), relative: PathBuf::new() };
     let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(terminal::Stdout));
     let mut out = stdout.as_ref().map(|stdout| stdout.take(0)).transpose().context(TO_STDOUT)?;
     let mut extract_all = || -> Result<()> {
@@ -178,13 +178,15 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
         Ok(())
     };
     if let Err(error) = extract_all() {
-        report(&input.path, &error);
+        report(Path::new("-"), &error);
         return Ok(ExitCode::from(DAMAGED));
     }
     out.map_or(Ok(()), Turn::finish).context(TO_STDOUT)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// What standard input is called in messages.
+const STDIN: &str = "standard input";
 const TO_STDOUT: &str = "write to standard output";
 
 type Stdout<'t> = Turn<'t, terminal::Stdout>;
@@ -193,12 +195,24 @@ type Stdout<'t> = Turn<'t, terminal::Stdout>;
 pub fn report(path: &Path, error: &anyhow::Error) {
     match error.downcast_ref::<Error>() {
         Some(fault) => {
-            output::tell(&format!("error: {}: {error:#}", path.display()));
-            if let Some(hint) = fault.hint().or_else(|| output::hint_of(error)) {
+            let named = if is_stream(path) { Path::new(STDIN) } else { path };
+            output::tell(&format!("error: {}: {error:#}", named.display()));
+            if let Some(hint) = hint_of(path, fault).or_else(|| output::hint_of(error)) {
                 eprintln!("hint: {hint}");
             }
         }
         None => output::report(error),
+    }
+}
+
+/// What can be done about a fault of a file, or of standard input, of which nothing can be salvaged as it is read only once.
+pub fn hint_of(path: &Path, fault: &Error) -> Option<&'static str> {
+    match fault {
+        Error::Damage(_) if is_stream(path) => Some(
+            "get another copy of it, or save it to a file first: walden decompress --salvage extracts everything that is not damaged \
+             from a file",
+        ),
+        fault => fault.hint(),
     }
 }
 
@@ -218,7 +232,8 @@ fn whole(
     if !args.stdout {
         // Before the work, not after it.
         for entry in &wanted {
-            output::refuse_other_size(&target_of(args, input, &entry.head)?, entry.end.bytes, args.force)?;
+            output::refuse_other_size(&target_of(args, input, &entry.head)?, entry.end.bytes, args.force)
+                .with_context(|| format!("cannot decompress {}", input.path.display()))?;
         }
     }
     if args.member.is_empty() {
@@ -271,7 +286,9 @@ fn extract<R: Read + Seek>(
         summary
     } else {
         let target = target_of(args, input, head)?;
-        let output = Output::create(&target, args.force)?;
+        // Of several files with the same members, the target does not say which one is refused.
+        let output = Output::create(&target, args.force)
+            .with_context(|| format!("cannot decompress {}", input.path.display()))?;
         let mut out = BufWriter::new(output.file());
         let summary = reader.decode(head, &mut out);
         let summary = summary
@@ -383,6 +400,23 @@ mod tests {
     use walden_codec::container::{FileForm, Needs};
 
     use super::*;
+
+    #[test]
+    fn damage_of_standard_input_is_salvaged_from_a_file() {
+        let damage = container::Damage {
+            member: None,
+            part: "a piece",
+            offset: 40,
+            expected: "8 bytes".into(),
+            found: "7 bytes".into(),
+            source: None,
+        };
+        let damage = Error::Damage(Box::new(damage));
+        let hint = |path: &str| hint_of(Path::new(path), &damage).unwrap();
+        assert!(hint("-").contains("save it to a file first"));
+        assert_eq!(Some(hint("a.wlz")), damage.hint());
+        assert_eq!(hint_of(Path::new("-"), &Error::Foreign), None);
+    }
 
     #[test]
     fn packs_of_the_largest_segments_are_decoded_without_an_option() {

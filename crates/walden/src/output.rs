@@ -98,7 +98,9 @@ impl Output {
         if found.as_ref().is_some_and(|found| !found.is_file() && !found.is_dir()) {
             let device = File::options().write(true).open(target);
             let device = device.with_context(|| format!("cannot write {}", target.display()))?;
-            let temporary = NamedTempFile::new().context("cannot make a temporary file (TMPDIR)")?;
+            let temporary = NamedTempFile::new().with_context(|| {
+                format!("cannot make a temporary file in {} (TMPDIR)", std::env::temp_dir().display())
+            })?;
             let (target, device) = (target.to_owned(), Some(device));
             return Ok(Output { temporary, target, claim: None, replace: true, mode: None, device });
         }
@@ -314,6 +316,9 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         io::ErrorKind::PermissionDenied => {
             "the user that runs walden needs to read the files, and to write in the folder of what it makes"
         }
+        io::ErrorKind::OutOfMemory => {
+            "the file may be good: free some memory, raise the limit of the process (ulimit -v), or use fewer --threads"
+        }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "free some space, or name a file or folder on another disk (TMPDIR for temporary files); no incomplete file remains"
         }
@@ -486,6 +491,14 @@ mod tests {
             assert!(hint_of(&error).is_some_and(|hint| hint.starts_with("free some space")), "{error:#}");
         }
         assert_eq!(hint_of(&anyhow::Error::from(container::Error::Foreign)), None);
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_no_damage() {
+        let error = container::Error::Io(io::ErrorKind::OutOfMemory.into());
+        assert_eq!(error.hint(), None);
+        let hint = hint_of(&error.into());
+        assert!(hint.is_some_and(|hint| hint.contains("free some memory")), "{hint:?}");
     }
 
     #[test]

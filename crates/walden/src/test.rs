@@ -17,7 +17,7 @@ use walden_source::workers::map_in_order;
 
 use crate::breakdown::{self, Counted};
 use crate::compress::{Input, MAX_ROWS, form_name, gather_compressed, is_stream, open, ratio};
-use crate::decompress::{LimitArgs, report, unverified, words_of};
+use crate::decompress::{LimitArgs, hint_of, report, unverified, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, output, terminal};
@@ -106,7 +106,7 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
                 let mut hint = None;
                 for damage in &found.damage {
                     output::tell(&format!("error: {}: {}", path.display(), error_text(damage)));
-                    hint = hint.or(damage.hint());
+                    hint = hint.or(hint_of(path, damage));
                     code = code.max(FOUND);
                 }
                 found.unverified.iter().for_each(|line| output::tell(line));
@@ -150,11 +150,26 @@ fn count<'f>(path: &'f Path, found: &Found) -> Counted<'f> {
 
 /// A stream is read once: to the first damage.
 fn test_stream(args: &TestArgs) -> Result<Found> {
-    let mut reader = Reader::open_stream(std::io::stdin().lock(), args.limits.to_limits())?;
     let mut found = Found::default();
+    let limits = if args.list { list_limits(args) } else { args.limits.to_limits() };
+    let mut reader = match Reader::open_stream(std::io::stdin().lock(), limits) {
+        Ok(reader) => reader,
+        Err(error @ Error::Damage(_)) => {
+            found.damage.push(error);
+            return Ok(found);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if args.stats {
+        reader.count_bytes();
+    }
     let mut read_all = || -> Result<(), Error> {
         while let Some(head) = reader.next()? {
-            let summary = reader.decode(&head, &mut std::io::sink())?;
+            let summary =
+                if args.list { reader.skip(&head)? } else { reader.decode(&head, &mut std::io::sink())? };
+            if let Some(counted) = reader.take_breakdown() {
+                found.breakdown.merge(&counted);
+            }
             found.members.push(Member {
                 head,
                 original: summary.end.bytes,
@@ -170,6 +185,11 @@ fn test_stream(args: &TestArgs) -> Result<Found> {
     }
     found.file_bytes = reader.position();
     Ok(found)
+}
+
+/// Nothing is decoded, so it does not matter what decoding would need.
+fn list_limits(args: &TestArgs) -> ReadLimits {
+    ReadLimits { memory: u64::MAX, spill: u64::MAX, ..args.limits.to_limits() }
 }
 
 fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
@@ -212,9 +232,10 @@ fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<
 }
 
 fn list(args: &TestArgs, path: &Path) -> Result<Found> {
-    // Nothing is decoded, so it does not matter what decoding would need.
-    let limits = ReadLimits { memory: u64::MAX, spill: u64::MAX, ..args.limits.to_limits() };
-    let mut reader = Reader::open(open(path)?.0, limits)?;
+    if is_stream(path) {
+        return test_stream(args);
+    }
+    let mut reader = Reader::open(open(path)?.0, list_limits(args))?;
     let file_bytes = reader.file_bytes();
     let (entries, fault) = reader.entries();
     let members = entries

@@ -84,7 +84,7 @@ impl Needs {
     }
 
     /// The fewest bytes of memory within which anything can be coded, in steps of MiB.
-    pub(super) fn least_memory(form: FileForm, level: u8) -> u64 {
+    pub fn least_memory(form: FileForm, level: u8) -> u64 {
         let is_enough = |memory: &u64| Needs::within(*memory, u64::MAX).columns(form, level) > 0;
         (1..).map(|mib| mib * MIB).find(is_enough).unwrap_or(u64::MAX)
     }

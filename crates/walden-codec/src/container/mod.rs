@@ -41,6 +41,9 @@ pub enum Error {
         "cannot read the file's header: expected that of a .wlz or .wpk file, found a file not made by walden compress"
     )]
     Foreign,
+    /// There is no byte in the file.
+    #[error("cannot read the file's header: expected that of a .wlz or .wpk file, found an empty file")]
+    Empty,
     /// The file needs a reader of a later version of the format.
     #[error(
         "cannot read the file: expected format {FORMAT_VERSION} or older, found one that needs a reader of format {0}"

@@ -2,7 +2,8 @@
 
 use std::io::Cursor;
 
-use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ResetDirective};
+use zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ErrorCode, ResetDirective};
 
 use crate::Corrupt;
 
@@ -100,28 +101,51 @@ impl Decompressor {
         raw: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let wrong = Corrupt("cannot decompress a part: expected a zstd frame of its length");
         out.reserve(raw);
         let mut end = Cursor::new(&mut *out);
         end.set_position(end.get_ref().len() as u64);
         if !prefix.is_empty() {
             // A context that refers to a prefix must not outlive it.
-            let mut context = new_context().ok_or(wrong)?;
-            context.ref_prefix(prefix).map_err(|_| wrong)?;
-            context.decompress(&mut end, compressed).map_err(|_| wrong)?;
+            let mut context = new_context()?;
+            context.ref_prefix(prefix).map_err(of_zstd)?;
+            context.decompress(&mut end, compressed).map_err(of_zstd)?;
             return Ok(());
         }
         let context = match &mut self.0 {
             Some(context) => context,
-            none => none.insert(new_context().ok_or(wrong)?),
+            none => none.insert(new_context()?),
         };
-        context.decompress(&mut end, compressed).map_err(|_| wrong)?;
+        context.decompress(&mut end, compressed).map_err(of_zstd)?;
         Ok(())
     }
 }
 
-fn new_context<'a>() -> Option<DCtx<'a>> {
-    let mut context = DCtx::try_create()?;
-    context.set_parameter(DParameter::WindowLogMax(27)).ok()?;
-    Some(context)
+fn new_context<'a>() -> Result<DCtx<'a>, Corrupt> {
+    let mut context = DCtx::try_create().ok_or(Corrupt::NO_MEMORY)?;
+    context.set_parameter(DParameter::WindowLogMax(27)).map_err(of_zstd)?;
+    Ok(context)
+}
+
+/// A lack of memory says nothing about the frame.
+fn of_zstd(error: ErrorCode) -> Corrupt {
+    const NO_MEMORY: ErrorCode = (ZSTD_ErrorCode::ZSTD_error_memory_allocation as ErrorCode).wrapping_neg();
+    match error {
+        NO_MEMORY => Corrupt::NO_MEMORY,
+        _ => Corrupt("cannot decompress a part: expected a zstd frame of its length"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_memory_is_no_fault_of_the_frame() {
+        let code = |code: ZSTD_ErrorCode| (code as ErrorCode).wrapping_neg();
+        assert_eq!(of_zstd(code(ZSTD_ErrorCode::ZSTD_error_memory_allocation)), Corrupt::NO_MEMORY);
+        let damaged = of_zstd(code(ZSTD_ErrorCode::ZSTD_error_corruption_detected));
+        assert_ne!(damaged, Corrupt::NO_MEMORY);
+        let mut out = Vec::new();
+        assert_eq!(Decompressor::default().decompress(b"no frame", &[], 8, &mut out), Err(damaged));
+    }
 }

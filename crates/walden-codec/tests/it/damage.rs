@@ -174,7 +174,8 @@ fn errors_of_content_say_which_and_why() {
 #[test]
 fn other_files_are_told_apart() {
     let open = |bytes: &[u8]| Reader::open(Cursor::new(bytes.to_vec()), limits()).map(|_| ()).unwrap_err();
-    assert!(matches!(open(b""), Error::Foreign));
+    assert!(matches!(open(b""), Error::Empty));
+    assert!(matches!(open(b"\0"), Error::Foreign));
     assert!(matches!(
         open(b"\x28\xB5\x2F\xFDsomething else, and long enough to be a header"),
         Error::Foreign

@@ -21,6 +21,7 @@ use self::content::{Found, Look, TarContent, look_into, look_into_member};
 use self::search::{Candidate, Candidates, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
 use crate::compressed::Member;
+use crate::compression::Compression;
 pub use crate::file_kind::FileKind;
 use crate::held;
 use crate::open::{self, fill};
@@ -232,6 +233,14 @@ impl Inventory {
     /// All segments of all runs.
     pub fn segments(&self) -> impl Iterator<Item = &SegmentFile> {
         self.runs.iter().flat_map(|run| &run.segments)
+    }
+
+    /// Uncompressed files that have more bytes than their segment: what is behind it is not read.
+    pub fn longer(&self) -> impl Iterator<Item = &SegmentFile> {
+        self.segments().filter(|file| {
+            let is_plain = file.compression == Compression::None && file.member.is_none();
+            is_plain && file.store.is_none() && file.size_on_disk > file.segment_size.bytes()
+        })
     }
 
     /// Number and bytes on disk of the files that hold nothing yet.

@@ -28,6 +28,18 @@ fn expected(segments: &[Segment]) -> Vec<String> {
 }
 
 #[test]
+fn what_is_behind_a_segment_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, longer) = (Segment::new(1, 1), Segment::new(1, 2));
+    fs::write(folder.path().join(whole.name()), whole.content()).unwrap();
+    fs::write(folder.path().join(longer.name()), [longer.content(), b"more".to_vec()].concat()).unwrap();
+    let inventory = of(folder.path());
+    let found: Vec<_> = inventory.longer().map(|file| (file.name.to_string(), file.size_on_disk)).collect();
+    assert_eq!(found, [(longer.name(), u64::from(SIZE) + 4)]);
+    assert_eq!(names(&inventory), [expected(&[whole, longer])]);
+}
+
+#[test]
 fn file_names_say_what_they_are() {
     let name = "0000000100000002000000AB";
     let segment = |partial| FileKind::Segment { name: SegmentName::parse(name).unwrap(), partial };

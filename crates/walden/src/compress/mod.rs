@@ -67,7 +67,8 @@ pub struct CompressArgs {
     #[command(flatten)]
     levels: Levels,
 
-    /// Write all files, in the order of the log, to one pack, in the folder of --output or under a path of its own [default name:
+    /// Write all files, in the order of the log, to one pack, in the folder of --output or under a path of its own; only one
+    /// of them may name a folder [default name:
     /// FIRST-LAST.wpk]
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pack: Option<Option<PathBuf>>,
@@ -152,6 +153,7 @@ pub const MAX_ROWS: usize = 50;
 /// Runs the command.
 pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     let started = Instant::now();
+    refuse_little_memory(args);
     if args.files.iter().any(|path| is_stream(path)) {
         return stream(args);
     }
@@ -193,6 +195,24 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     errors.iter().for_each(output::report);
     show::print(args, &results, errors.len(), started.elapsed().as_secs_f64())?;
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// Ends the process if nothing can be compressed for a reader of so little memory.
+fn refuse_little_memory(args: &CompressArgs) {
+    let form = if args.pack.is_some() { FileForm::Pack } else { FileForm::Segment };
+    let least = Needs::least_memory(form, level(args, form));
+    if let Some(memory) = args.memory.filter(|memory| (*memory as u64) < least) {
+        crate::wrong_usage(&format!(
+            "cannot use --memory {}: expected at least {}MB at this level",
+            in_megabytes(memory),
+            least >> 20
+        ));
+    }
+}
+
+/// As [`parse_size`] reads it, and in bytes where megabytes would be rounded.
+fn in_megabytes(bytes: usize) -> String {
+    if bytes.is_multiple_of(1 << 20) { format!("{}MB", bytes >> 20) } else { format!("{bytes}B") }
 }
 
 /// A compressed file or member that was written.
@@ -257,7 +277,9 @@ fn write_verified(
         }
         match verify(output, &added) {
             Ok(()) => return Ok(added),
-            Err(error) if !as_bytes && added.entry.head.form == Form::Records => {
+            Err(error)
+                if !as_bytes && !is_out_of_memory(&error) && added.entry.head.form == Form::Records =>
+            {
                 warn_of(path, &error);
                 as_bytes = true;
                 source.seek(SeekFrom::Start(0))?;
@@ -269,6 +291,14 @@ fn write_verified(
             }
         }
     }
+}
+
+/// Memory that is not there says nothing about what was written.
+fn is_out_of_memory(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::OutOfMemory)
 }
 
 /// An error if the target exists and was not made from files of these names and sizes.
@@ -328,18 +358,28 @@ fn stream(args: &CompressArgs) -> Result<ExitCode> {
     if !is_alone {
         crate::wrong_usage(ALONE);
     }
+    if args.format != Format::default() {
+        crate::wrong_usage(
+            "cannot use - (standard input) with --format: standard output is the compressed data, and nothing is printed",
+        );
+    }
     ensure!(
         !io::stdout().is_terminal(),
         "compressed data is not written to a terminal; redirect standard output"
     );
-    let temporary =
-        || tempfile::tempfile().context("cannot create a temporary file for standard input (in TMPDIR)");
+    let folder = std::env::temp_dir();
+    let temporary = || {
+        tempfile::tempfile().with_context(|| {
+            format!("cannot create a temporary file for standard input in {} (TMPDIR)", folder.display())
+        })
+    };
     let meta = Meta { name: STDIN_NAME.into(), ..Meta::default() };
     let mut input = io::stdin().lock();
     let mut source = temporary()?;
     // A byte more than the largest segment shows that it is none.
-    let bytes = io::copy(&mut (&mut input).take(MAX_SEGMENT + 1), &mut source)
-        .context("cannot copy standard input to a temporary file (in TMPDIR)")?;
+    let bytes = io::copy(&mut (&mut input).take(MAX_SEGMENT + 1), &mut source).with_context(|| {
+        format!("cannot copy standard input to a temporary file in {} (TMPDIR)", folder.display())
+    })?;
     source.seek(SeekFrom::Start(0))?;
     if bytes > MAX_SEGMENT {
         stream_as_bytes(args, meta, &mut source.chain(input), terminal::Stdout)?;
@@ -403,11 +443,16 @@ pub fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// `largest` is the size of the largest file.
-fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
+/// The level that was chosen, or that of the form.
+fn level(args: &CompressArgs, form: FileForm) -> u8 {
     let Levels { one, two, three, four, five, six, seven, eight, nine } = args.levels;
     let chosen = [one, two, three, four, five, six, seven, eight, nine];
-    let level = chosen.iter().position(|chosen| *chosen).map_or(form.default_level(), |at| at as u8 + 1);
+    chosen.iter().position(|chosen| *chosen).map_or(form.default_level(), |at| at as u8 + 1)
+}
+
+/// `largest` is the size of the largest file.
+fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
+    let level = level(args, form);
     let ReadLimits { memory, spill, .. } = ReadLimits::default();
     let of_segments = Needs::of_segments(form, level, largest.min(MAX_SEGMENT));
     let needs = match (args.memory, args.spill) {
@@ -473,6 +518,25 @@ mod tests {
                 assert!(output::hint_of(&error).is_some_and(|hint| hint.starts_with("free some space")));
             }
         }
+    }
+
+    #[test]
+    fn the_least_memory_is_that_of_the_help() {
+        for (words, least) in
+            [(&["compress", "x"][..], "54MB"), (&["compress", "--pack", "-7", "x"], "319MB")]
+        {
+            let args = args(words);
+            let form = if args.pack.is_some() { FileForm::Pack } else { FileForm::Segment };
+            assert_eq!(in_megabytes(Needs::least_memory(form, level(&args, form)) as usize), least);
+        }
+        assert_eq!(in_megabytes(1000), "1000B");
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_no_fault_of_what_was_written() {
+        let of = |kind: io::ErrorKind| anyhow::Error::from(container::Error::Io(kind.into()));
+        assert!(is_out_of_memory(&of(io::ErrorKind::OutOfMemory).context("cannot verify")));
+        assert!(!is_out_of_memory(&of(io::ErrorKind::StorageFull)));
     }
 
     /// A pack's header states what its largest segment may need.

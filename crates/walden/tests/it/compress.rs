@@ -723,7 +723,18 @@ fn standard_input_goes_to_standard_output() {
         let cut = &compressed[..compressed.len() - 1];
         let (code, _, said) = piped(&["decompress", "-"], cut);
         assert!(code == Some(3) && said.contains("standard input: "), "{said}");
-        assert_eq!(piped(&["test", "-"], cut).0, Some(1));
+        let (code, _, said) = piped(&["test", "-"], cut);
+        assert!(code == Some(1) && said.contains("save it to a file first"), "{said}");
+    }
+    for command in ["test", "decompress"] {
+        let (code, _, said) = piped(&[command, "-"], b"");
+        assert!(code == Some(3) && said.contains("found an empty file"), "{said}");
+    }
+    for (option, value, reason) in
+        [("--format", "json", "with --format"), ("--memory", "10MB", "at least 54MB")]
+    {
+        let (code, _, said) = piped(&["compress", "-", option, value], b"");
+        assert!(code == Some(2) && said.contains(reason), "{said}");
     }
     let archive = archive_without_status(folder.path());
     let [pack, out] = ["a.wpk", "out"].map(|name| folder.path().join(name));
@@ -731,6 +742,10 @@ fn standard_input_goes_to_standard_output() {
     let pack = fs::read(pack).unwrap();
     assert_eq!(piped(&["decompress", "-", "-o", out.to_str().unwrap()], &pack).0, Some(0));
     assert_same(&out, &archive);
+    for (option, title) in [("--list", "00000001000000000000000A"), ("--stats", "relation")] {
+        let (code, table, _) = piped(&["test", option, "-"], &pack);
+        assert!(code == Some(0) && String::from_utf8(table).unwrap().contains(title), "{option}");
+    }
     let (code, _, said) = piped(&["compress", "-", "other"], b"");
     assert!(code == Some(2) && said.contains("cannot use - (standard input)"), "{said}");
 }

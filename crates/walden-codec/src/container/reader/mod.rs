@@ -162,6 +162,9 @@ impl<R: Read + Seek> Reader<R> {
         const PART: &str = "the file's header";
         let mut bytes = [0; FILE_HEADER];
         let got = self.fill(&mut bytes)?;
+        if got == 0 {
+            return Err(Error::Empty);
+        }
         if !bytes[..got].starts_with(&MAGIC) {
             return Err(Error::Foreign);
         }

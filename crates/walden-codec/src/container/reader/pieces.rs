@@ -1,6 +1,6 @@
 //! What follows a member's head: pieces, and the end, to which the member's name and place are bound.
 
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 
 use walden_format::reader::Reader as Cursor;
 
@@ -8,6 +8,7 @@ use super::super::layout::{End, Entry, FrameHeader, Head, Kind, MAX_PIECE};
 use super::super::{Damage, Error};
 use super::output::{Output, OutputCheck};
 use super::{Binding, LastHead, Reader, Summary, name_of};
+use crate::Corrupt;
 use crate::coder::{Encoded, Form};
 
 /// Bytes that a piece may have more than what it decodes to.
@@ -97,6 +98,9 @@ impl<R: Read + Seek> Reader<R> {
         }
         if let Some(failure) = self.decoder.failure() {
             return Err(Error::Temporary(failure.to_owned()));
+        }
+        if decoded == Err(Corrupt::NO_MEMORY) {
+            return Err(Error::Io(io::Error::new(io::ErrorKind::OutOfMemory, Corrupt::NO_MEMORY)));
         }
         decoded.map_err(|corrupt| {
             let expected = head.place.map_or_else(
