@@ -138,9 +138,7 @@ impl Session<'_> {
         system: System,
         slot: &str,
     ) -> Result<Option<(Lsn, Timeline)>, ReceiveError> {
-        let major =
-            replication.version().split(['.', ' ']).next().and_then(|major| major.parse::<u32>().ok());
-        if major >= Some(15) {
+        if can_read_slots(replication) {
             let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.to_owned()))?;
             return Ok(found.restart);
         }
@@ -411,6 +409,12 @@ impl Session<'_> {
         }
         Ok(true)
     }
+}
+
+/// Whether the server has `READ_REPLICATION_SLOT`, as from PostgreSQL 15 on.
+pub fn can_read_slots(replication: &Replication) -> bool {
+    let major = replication.version().split(['.', ' ']).next();
+    major.and_then(|major| major.parse::<u32>().ok()) >= Some(15)
 }
 
 /// Where an archive's log goes on.

@@ -22,7 +22,8 @@ pub struct Place {
     #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
     pub repo: Option<String>,
 
-    /// The configuration file [default: walden.toml in the working directory, else in /etc/walden]
+    /// The configuration file [default: walden.toml in the working directory, in a data directory that an option names, or in
+    /// /etc/walden]
     #[arg(long, value_name = "FILE", env = "WALDEN_CONFIG")]
     pub config: Option<PathBuf>,
 
@@ -36,6 +37,17 @@ impl Place {
     pub fn of(repo: String) -> Place {
         let named = |variable| std::env::var_os(variable).map(PathBuf::from);
         Place { repo: Some(repo), config: named("WALDEN_CONFIG"), identity: named("WALDEN_IDENTITY") }
+    }
+
+    /// The same archive for a command that names a server's data directory: its `walden.toml` counts as it does for the commands that
+    /// the server calls, which have that directory as their working directory.
+    pub fn of_server(&self, data: Option<&Path>) -> Place {
+        let beside = data.map(|data| data.join(FILE)).filter(|path| path.exists());
+        let config = match &self.config {
+            None if !Path::new(FILE).exists() => beside,
+            config => config.clone(),
+        };
+        Place { config, ..self.clone() }
     }
 
     /// The options that name the same archive from any working directory.
@@ -102,7 +114,7 @@ impl Place {
         let (section, _) = self.configuration()?;
         let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) else {
             bail!(
-                "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory or {SYSTEM_FOLDER}"
+                "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory, in the data directory that --pgdata or --data names, or in {SYSTEM_FOLDER}"
             );
         };
         let options = PlaceOptions {
@@ -115,5 +127,25 @@ impl Place {
             },
         };
         Ok((url::open(repo, &options)?, section))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_in_a_named_data_directory_is_used_unless_another_is_named() {
+        let data = tempfile::tempdir().unwrap();
+        let place = Place { repo: None, config: None, identity: None };
+        assert_eq!(place.of_server(Some(data.path())).config, None);
+        let (own, other) = (data.path().join(FILE), data.path().join("other.toml"));
+        std::fs::write(&own, "[archive]\nrepo = \"/own\"\n").unwrap();
+        std::fs::write(&other, "[archive]\nrepo = \"/other\"\n").unwrap();
+        let repo = |place: &Place| place.of_server(Some(data.path())).configuration().unwrap().0.repo;
+        assert_eq!(repo(&place).as_deref(), Some("/own"));
+        let named = Place { config: Some(other), ..place.clone() };
+        assert_eq!(repo(&named).as_deref(), Some("/other"));
+        assert_eq!(place.of_server(None).config, None);
     }
 }

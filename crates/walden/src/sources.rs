@@ -157,6 +157,12 @@ pub fn tell_about(inventory: &Inventory) {
         let (kept, dropped) = (duplicate.kept.path.display(), duplicate.dropped.path.display());
         eprintln!("note: {dropped} holds the same segment as {kept} and is left out");
     }
+    for file in inventory.longer() {
+        let (path, expected, found) = (file.path.display(), file.segment_size.bytes(), file.size_on_disk);
+        eprintln!(
+            "warning: {path}: expected {expected} bytes, found {found}; what is behind the segment is not read"
+        );
+    }
     let (spares, bytes) = inventory.spare_bytes();
     if spares > 0 {
         let bytes = units::bytes(bytes);

@@ -122,6 +122,7 @@ fn a_tail_of_zeros_is_one_that_was_not_written_unless_the_timeline_ended_there()
     let history = walden_archive::history::History {
         timeline: 2,
         ancestors: vec![walden_archive::history::Ancestor { timeline: 1, end, reason: String::new() }],
+        without_log: Vec::new(),
     };
     let rules = Rules { histories: std::slice::from_ref(&history), ..Rules::default() };
     let checked = check(file(&name), &mut &cut[..], rules).expect("the timeline's end");
@@ -178,7 +179,8 @@ fn a_timeline_that_begins_within_a_segment_is_accepted() {
 const SEGMENT: (u64, u64) = (0x22 << 20, 0x23 << 20);
 
 fn history_of_2(end: u64) -> History {
-    History { timeline: 2, ancestors: vec![Ancestor { timeline: 1, end: Lsn(end), reason: String::new() }] }
+    let ancestors = vec![Ancestor { timeline: 1, end: Lsn(end), reason: String::new() }];
+    History { timeline: 2, ancestors, without_log: Vec::new() }
 }
 
 /// Timeline 1 in segment 0x22, up to a position at least.
@@ -260,7 +262,7 @@ fn pages_of_the_parent_behind_the_end_of_a_timeline_are_no_log() {
     assert!(matches!(refusal(name, &segment), Refusal::Incomplete { end: found, .. } if found == end));
     check(file(&format!("{name}.partial")), &mut &segment[..], Rules::default()).expect("a beginning");
     let ancestors = vec![Ancestor { timeline: 2, end, reason: String::new() }];
-    let history = History { timeline: 3, ancestors };
+    let history = History { timeline: 3, ancestors, without_log: Vec::new() };
     let rules = Rules { histories: std::slice::from_ref(&history), ..Rules::default() };
     let checked = check(file(name), &mut &segment[..], rules).expect("the timeline's end");
     assert!(checked.warnings[0].contains("the timeline ends in this segment"), "{:?}", checked.warnings);

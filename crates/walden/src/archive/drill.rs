@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use walden_archive::Archive;
 use walden_archive::drill::{self, Amcheck, Drill, DrillOptions, Step, Target};
+use walden_archive::list;
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
@@ -124,6 +126,9 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         Ok(drill) => drill,
         Err(error) => {
             output::report(&error);
+            if let Some(hint) = timeline_hint(&archive, &options, &error) {
+                output::tell(&format!("hint: {hint}"));
+            }
             return Ok(ExitCode::from(if drill::is_recovery_failure(&error) {
                 FOUND
             } else {
@@ -133,6 +138,17 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
     };
     terminal::show(args.format, || &drill, || table(&drill))?;
     Ok(if drill.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// A moment or restore point that recovery did not find may be on a timeline that it did not follow.
+fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &anyhow::Error) -> Option<&'static str> {
+    if options.target == Target::End || options.timeline.is_some() || !drill::is_recovery_failure(error) {
+        return None;
+    }
+    let newest = list::newest_segment(archive).ok()??;
+    (newest.timeline > 1).then_some(
+        "recovery followed the newest timeline; --timeline names the one under which walden archive list shows the moment or restore point",
+    )
 }
 
 /// This program, with the same archive: as a server runs it, from another working directory.

@@ -57,9 +57,10 @@ pub struct ExporterArgs {
 
 /// Runs `walden archive exporter`, until the process is ended.
 pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
-    let (_, section) = args.place.open()?;
+    let place = args.place.of_server(args.queue.pgdata.as_deref());
+    let (_, section) = place.open()?;
     let exporter = Exporter {
-        place: args.place.clone(),
+        place,
         queue: args.queue.clone(),
         receiving: args.receiving.clone(),
         log: Mutex::new(log_reader(args.log.as_deref(), &section)),

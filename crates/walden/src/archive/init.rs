@@ -16,7 +16,7 @@ use crate::terminal;
 
 const EXAMPLES: &str = "\
 Examples:
-  walden archive init --repo /backup/main -o /var/lib/postgresql/18/main/walden.toml
+  walden archive init --repo /backup/main -o /etc/walden/walden.toml
   walden archive init --repo s3://backups/main --dsn 'host=/run/postgresql user=postgres'
       also what the server's settings lack
   walden archive init --config /etc/walden/walden.toml
@@ -105,7 +105,7 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status gives 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status gives 1\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
         serde_json::Value::String(repo.to_owned())
     );
     crate::output::write_text(path, &text)

@@ -113,6 +113,12 @@ fn table(listing: &Listing) -> String {
     text
 }
 
+/// A number and what is counted, in the plural where it is not one.
+pub fn counted(number: u64, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{ending}")
+}
+
 /// A timeline history that is missing, as `list` and `verify` print it.
 pub fn missing_history_line(history: &str) -> String {
     format!("MISSING: {history}, the history of an archived timeline")
@@ -162,7 +168,8 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     };
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (&timeline.first_segment, &timeline.last_segment) {
-        lines.push(format!("{segments} segments in {} objects, {first} to {last}", timeline.objects));
+        let (segments, objects) = (counted(*segments, "segment"), counted(timeline.objects, "object"));
+        lines.push(format!("{segments} in {objects}, {first} to {last}"));
         let ratio = timeline.raw_bytes as f64 / timeline.stored_bytes.max(1) as f64;
         let (raw, stored) = (units::bytes(timeline.raw_bytes), units::bytes(timeline.stored_bytes));
         lines.push(format!("{raw} of WAL in {stored} ({ratio:.1} times smaller)"));
@@ -181,6 +188,10 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
         let (name, time) = (harmless(&point.name), time_text(point.time));
         format!("restore point \"{name}\" at {} ({time})", point.lsn)
     }));
+    // By default, recovery follows the newest one.
+    if listing.timelines.len() > 1 {
+        lines.push(format!("recovery along this timeline: recovery_target_timeline = '{number}'"));
+    }
     (format!("Timeline {number}{from}"), lines)
 }
 
@@ -343,18 +354,22 @@ Timeline 1
 │ restorable to any moment from 2026-11-20 10:00:00.000000 UTC to before 2026-11-20 10:10:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later
 │ restorable to any moment from 2026-11-20 10:20:00.000000 UTC to before 2026-11-20 10:30:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later
 │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+│ recovery along this timeline: recovery_target_timeline = '1'
 ├─ Timeline 2, which left timeline 1 at 0/7000000
 │  │ 4 segments in 4 objects, 000000020000000000000007 to 000000020000000000000008
 │  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
 │  │ restorable to any moment from 2026-11-20 10:40:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later (of timeline 1, one that ended before 0/7000000)
 │  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+│  │ recovery along this timeline: recovery_target_timeline = '2'
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
 │       no transaction ended in it: no time can be restored to, only the end
+│       recovery along this timeline: recovery_target_timeline = '3'
 └─ Timeline 4, which left timeline 1 at 0/2000000
      4 segments in 4 objects, 000000040000000000000002 to 000000040000000000000003
      64.0 MB of WAL in 8.0 MB (8.0 times smaller)
      restorable to any moment before 2026-11-20 11:00:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later (of timeline 1, one that ended before 0/2000000)
      (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+     recovery along this timeline: recovery_target_timeline = '4'
 
 Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them.
 MISSING: 00000003.history, the history of an archived timeline
@@ -364,5 +379,9 @@ Base backups: 000000010000000000000001.00000028.backup, 000000010000000000000006
 000000010000000000000006.00000028.backup is no base backup for timeline 4, which left its timeline before, at 0/2000000
 ";
         assert_eq!(table(&listing), expected);
+        assert_eq!(
+            (counted(1, "object"), counted(2, "object")),
+            ("1 object".to_owned(), "2 objects".to_owned())
+        );
     }
 }

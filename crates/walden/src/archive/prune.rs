@@ -15,6 +15,7 @@ use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 use walden_report::units;
 
+use super::list::counted;
 use crate::place::Place;
 use crate::terminal::{self, Format};
 use crate::{FOUND, USAGE};
@@ -150,10 +151,11 @@ fn table(pruned: &Pruned) -> String {
         }
         Some(_) => {}
         None => {
-            let (objects, bytes) = (pruned.removed_objects, units::bytes(pruned.removed_bytes));
+            let objects = counted(pruned.removed_objects, "object");
+            let bytes = units::bytes(pruned.removed_bytes);
             let verb = if pruned.is_applied { "removed" } else { "would be removed (--apply removes them)" };
             let from = pruned.kept_from.as_deref().unwrap_or_default();
-            let _ = writeln!(text, "Everything from {from} on stays. {objects} objects of {bytes} {verb}.");
+            let _ = writeln!(text, "Everything from {from} on stays. {objects} of {bytes} {verb}.");
         }
     }
     text
@@ -197,7 +199,9 @@ fn describe_timeline(text: &mut String, timeline: &TimelineState) {
         let bytes = units::bytes(bytes);
         let _ = writeln!(
             text,
-            "  {verb:<5}  {segments} segments in {objects} objects, {bytes}: {first} to {last}"
+            "  {verb:<5}  {} in {}, {bytes}: {first} to {last}",
+            counted(segments, "segment"),
+            counted(objects, "object")
         );
     }
 }

@@ -67,7 +67,7 @@ pub struct StatusArgs {
 
 /// Runs `walden archive status`.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let (archive, section) = args.place.open()?;
+    let (archive, section) = args.place.of_server(args.queue.pgdata.as_deref()).open()?;
     let report = report_in_time(args, archive, &section);
     if let Some(path) = &args.textfile {
         output::replace(path, metrics::render(&report).as_bytes())?;

@@ -90,7 +90,7 @@ fn recover_from_the_archive(version: u32) -> Outcome {
     let followed = restore(&[("recovery_target_timeline", "latest")]);
     assert_eq!(content(&mut followed.client("postgres").unwrap()), on_new_timeline, "{version}: latest");
     followed.stop(StopMode::Fast).unwrap();
-    recover_to_before_a_promotion(version, &restore, &time, &at_time, &repo);
+    recover_to_before_a_promotion(version, restore, &time, &at_time, &repo);
 
     let listing = json(&["archive", "list", "--all", "--format", "json", "--repo", text(&repo)]);
     let timelines = listing["timelines"].as_array().unwrap();
@@ -117,7 +117,7 @@ fn recover_from_the_archive(version: u32) -> Outcome {
 /// descend, and its log goes on from the first timeline's.
 fn recover_to_before_a_promotion(
     version: u32,
-    restore: &dyn Fn(&[(&str, &str)]) -> Cluster,
+    restore: impl Fn(&[(&str, &str)]) -> Cluster,
     time: &str,
     at_time: &str,
     repo: &Path,

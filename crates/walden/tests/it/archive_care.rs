@@ -496,14 +496,9 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
     for round in 0..2 {
         switch(&mut client, round);
         wait_until_archived(&mut client);
-        // Of an archive that has nothing yet, the server's last file is not expected.
+        // Also of an archive that has nothing yet: the server's settings may name another one.
         let (status, found) = archiver();
-        let is_elsewhere = found.contains("is not in");
-        assert_eq!(
-            (status.as_str(), is_elsewhere),
-            [("ok", false), ("fail", true)][round as usize],
-            "{found}"
-        );
+        assert!(status == "fail" && found.contains("is not in"), "{status}: {found}");
         push_all();
         assert_eq!(archiver().0, "ok");
     }

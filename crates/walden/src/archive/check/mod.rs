@@ -13,6 +13,7 @@ use serde::Serialize;
 use walden_archive::Archive;
 use walden_archive::archive::Identity;
 
+use self::server::Arrival;
 use super::against;
 use crate::FOUND;
 use crate::configuration::ArchiveSection;
@@ -136,7 +137,8 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     if let Some(dsn) = &args.against {
         return against::run(&args.place, dsn, args.repair, args.format);
     }
-    let (configuration, archive, location) = archive::configuration(&args.place);
+    let (configuration, archive, location) =
+        archive::configuration(&args.place.of_server(args.data.as_deref()));
     let mut checks = configuration;
     let mut identity: Option<Identity> = None;
     if let Some((archive, section)) = &archive {
@@ -153,8 +155,11 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     }
     if let Some(dsn) = &args.dsn {
         let archive = archive.as_ref().map(|(archive, _)| archive);
-        let wait = args.switch.then(|| std::time::Duration::from_secs(args.wait));
-        checks.extend(server::look_at_server(dsn, backlog, archive, identity.as_ref(), wait));
+        let expected = match args.switch {
+            true => Arrival::Next(std::time::Duration::from_secs(args.wait)),
+            false => Arrival::Last,
+        };
+        checks.extend(server::look_at_server(dsn, backlog, archive, identity.as_ref(), expected));
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let (failed, warnings) = (count(Status::Fail), count(Status::Warn));
@@ -166,7 +171,10 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 /// What a server's settings and statistics are, for people.
 pub fn describe_server(dsn: &str, archive: &Archive, section: &ArchiveSection) -> String {
     let backlog = section.backlog();
-    lines(&server::look_at_server(dsn, backlog, Some(archive), archive.identity().ok(), None))
+    let identity = archive.identity().ok();
+    // What a server archived before this archive was made is elsewhere.
+    let expected = identity.map_or(Arrival::Nothing, |_| Arrival::Last);
+    lines(&server::look_at_server(dsn, backlog, Some(archive), identity, expected))
 }
 
 fn table(report: &Report, has_server: bool) -> String {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use postgres::{Client, Row};
 use walden_archive::Archive;
-use walden_archive::archive::Identity;
+use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::ready_files;
@@ -76,13 +76,24 @@ fn backlog(files: usize, most: usize) -> Check {
     }
 }
 
-/// What the server says, of whose files at most `most` should wait; with `wait`, whether its WAL arrives.
+/// What has to be in the archive of what the server archives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// Nothing yet.
+    Nothing,
+    /// The last file that it archived.
+    Last,
+    /// The segment that it is told to switch away from, within this time.
+    Next(Duration),
+}
+
+/// What the server says, of whose files at most `most` should wait, and whether its WAL arrives.
 pub fn look_at_server(
     dsn: &str,
     most: usize,
     archive: Option<&Archive>,
     identity: Option<&Identity>,
-    wait: Option<Duration>,
+    expected: Arrival,
 ) -> Vec<Check> {
     let mut client = match walden_source::connection::connect(dsn) {
         Ok(client) => client,
@@ -108,11 +119,11 @@ pub fn look_at_server(
     if has_library {
         add("archive serve", serve(&mut client, archive));
     }
-    // Whether the next file arrives is waited for: it says more than whether the last one has.
-    let arrived_in = archive.filter(|_| wait.is_none() && identity.is_some());
-    add("archiver", archiver(&mut client, arrived_in));
+    // An archive in which nothing was archived lacks the server's last file too; a place without one was reported.
+    let arrived_in = archive.filter(|it| matches!(it.identity(), Ok(_) | Err(ArchiveError::Empty(_))));
+    add("archiver", archiver(&mut client, arrived_in, expected));
     add("backlog", waiting(&mut client, most));
-    if let (Some(wait), Some(archive)) = (wait, archive) {
+    if let (Arrival::Next(wait), Some(archive)) = (expected, archive) {
         add("switch", switch(&mut client, archive, wait));
     }
     checks
@@ -257,7 +268,9 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
 }
 
 /// Whether archiving works, and into this archive: the server's command may name another one.
-fn archiver(client: &mut Client, arrived_in: Option<&Archive>) -> Result<Check> {
+fn archiver(client: &mut Client, archive: Option<&Archive>, expected: Arrival) -> Result<Check> {
+    // Whether the next file arrives is waited for: it says more than whether the last one has.
+    let arrived_in = archive.filter(|_| expected == Arrival::Last);
     let row = query(
         client,
         "SELECT archived_count, failed_count, coalesce(last_archived_wal, ''), coalesce(last_failed_wal, ''),
@@ -286,6 +299,9 @@ fn archiver(client: &mut Client, arrived_in: Option<&Archive>) -> Result<Check> 
             Some("see the server's log for what it said".to_owned()),
         ),
         (false, 0) if is_standby => Check::ok("archiver", "a standby: it archives after a promotion"),
+        (false, 0) if matches!(expected, Arrival::Next(_)) => {
+            Check::ok("archiver", "nothing was archived since the statistics were reset; the switch tries it")
+        }
         (false, 0) => Check::warn(
             "archiver",
             "nothing was archived since the statistics were reset",
@@ -303,8 +319,24 @@ fn waiting(client: &mut Client, most: usize) -> Result<Check> {
     Ok(backlog(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default(), most))
 }
 
+/// Whether the server hands its WAL to anything.
+fn is_archiving(client: &mut Client) -> Result<bool> {
+    if setting(client, "archive_mode")? == "off" {
+        return Ok(false);
+    }
+    let command = setting(client, "archive_command")?;
+    Ok(!matches!(command.as_str(), "" | "(disabled)") || !setting(client, "archive_library")?.is_empty())
+}
+
 /// Switches to a new segment and waits for the one before.
 fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Check> {
+    if !is_archiving(client)? {
+        return Ok(Check::fail(
+            "switch",
+            "not tried: the server archives nothing, as its settings say",
+            None,
+        ));
+    }
     // A switch without anything logged since the last one does nothing.
     query(client, "SELECT pg_create_restore_point('walden archive check')")?;
     let row = query(client, "SELECT pg_walfile_name(pg_switch_wal())")?;
