@@ -238,8 +238,7 @@ impl Inventory {
     /// Uncompressed files that have more bytes than their segment: what is behind it is not read.
     pub fn longer(&self) -> impl Iterator<Item = &SegmentFile> {
         self.segments().filter(|file| {
-            let is_plain = file.compression == Compression::None && file.member.is_none();
-            is_plain && file.store.is_none() && file.size_on_disk > file.segment_size.bytes()
+            file.compression == Compression::None && file.size_on_disk > file.segment_size.bytes()
         })
     }
 

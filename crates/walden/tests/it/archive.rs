@@ -1,6 +1,7 @@
 //! The archive, judged by servers that really recover from it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -143,6 +144,9 @@ fn recover_to_before_a_promotion(
     let exported =
         walden(&["archive", "export", "--repo", text(repo), "--timeline", &timeline, "-o", text(&files)]);
     assert_eq!(exported.code, 0, "{version}: {exported:?}");
+    for path in fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path()).chain([files.clone()]) {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let copy = format!("cp {}/%f \"%p\"", files.display());
     let from_files = restore(&[("restore_command", copy.as_str()), ("recovery_target_timeline", &timeline)]);
     assert_eq!(content(&mut from_files.client("postgres").unwrap()), on_it, "{version}: from plain files");
