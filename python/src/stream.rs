@@ -124,11 +124,13 @@ impl Stream {
         }
         Python::attach(|py| {
             let Err(error) = py.check_signals() else { return Ok(()) };
+            // Python looks for signals when it makes a text, too, so that the one below would be raised there and be lost.
+            let text = format!("interrupted: {error}");
             // The consumer makes an error of its own of this; the interrupt itself is raised as soon as Python runs again.
             if error.is_instance_of::<PyKeyboardInterrupt>(py) {
                 let _ = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
             }
-            Err(ArrowError::ExternalError(format!("interrupted: {error}").into()))
+            Err(ArrowError::ExternalError(text.into()))
         })
     }
 }
