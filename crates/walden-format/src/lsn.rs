@@ -95,17 +95,21 @@ pub struct SegmentSize(u32);
 impl SegmentSize {
     /// 16 MB, initdb's default.
     pub const DEFAULT: SegmentSize = SegmentSize(16 << 20);
+    /// The smallest that PostgreSQL accepts (`WalSegMinSize`).
+    pub const MIN: SegmentSize = SegmentSize(1 << 20);
+    /// The largest that PostgreSQL accepts (`WalSegMaxSize`).
+    pub const MAX: SegmentSize = SegmentSize(1 << 30);
 
     /// The size, if `bytes` is one that PostgreSQL accepts (`IsValidWalSegSize`).
     pub const fn new(bytes: u64) -> Option<SegmentSize> {
-        let is_valid = bytes.is_power_of_two() && bytes >= 1 << 20 && bytes <= 1 << 30;
+        let is_valid = bytes.is_power_of_two() && bytes >= Self::MIN.bytes() && bytes <= Self::MAX.bytes();
         if is_valid { Some(SegmentSize(bytes as u32)) } else { None }
     }
 
     /// The size in bytes.
     #[inline]
-    pub fn bytes(self) -> u64 {
-        u64::from(self.0)
+    pub const fn bytes(self) -> u64 {
+        self.0 as u64
     }
 
     /// Binary logarithm of the size in bytes.

@@ -33,6 +33,12 @@ pub fn count(count: u64) -> String {
     text
 }
 
+/// A number and what is counted, in the plural where it is not one: `2 segments`.
+pub fn counted(number: u64, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{ending}")
+}
+
 /// Seconds: `12.3 s`, `3 min 20 s`, `2 h 5 min`.
 pub fn seconds(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
@@ -49,6 +55,10 @@ mod tests {
 
     #[test]
     fn numbers_read_well() {
+        assert_eq!(
+            (counted(1, "object"), counted(2, "object")),
+            ("1 object".to_owned(), "2 objects".to_owned())
+        );
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1000), "1.0 kB");

@@ -96,8 +96,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
-    use walden_format::version::Major;
+    use walden_format::lsn::{SegmentName, SegmentSize};
 
     use super::*;
     use crate::open;
@@ -106,26 +105,11 @@ mod tests {
     fn run(folder: &Path, numbers: std::ops::Range<u64>) -> Vec<SegmentFile> {
         let size = SegmentSize::new(1 << 20).unwrap();
         let segment = |number: u64| {
-            let name = SegmentName::new(1, number, size);
-            let path = folder.join(name.to_string());
+            let segment = SegmentFile::plain(folder, SegmentName::new(1, number, size), size);
             let mut content = vec![0; 1 << 20];
             content[..8].copy_from_slice(&number.to_le_bytes());
-            fs::write(&path, content).unwrap();
-            SegmentFile {
-                path,
-                name,
-                partial: false,
-                compression: Compression::None,
-                member: None,
-                store: None,
-                needs_previous: false,
-                size_on_disk: 1 << 20,
-                start: Lsn(number << 20),
-                version: Major::V15,
-                system_id: 1,
-                segment_size: size,
-                page_bytes: 8192,
-            }
+            fs::write(&segment.path, content).unwrap();
+            segment
         };
         numbers.map(segment).collect()
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use walden_format::crc::record_crc;
 use walden_format::fault::{Fault, FaultKind};
-use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::page::PageHeader;
 use walden_format::record::{RECORD_HEADER, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
@@ -159,8 +159,7 @@ impl Damage {
 
 /// Whether a page has the address of the same page in a later segment, of whatever size.
 fn is_of_later_segment(expected: Lsn, found: Lsn) -> bool {
-    const SMALLEST_SEGMENT: u64 = 1 << 20;
-    found > expected && found.bytes_since(expected).is_multiple_of(SMALLEST_SEGMENT)
+    found > expected && found.bytes_since(expected).is_multiple_of(SegmentSize::MIN.bytes())
 }
 
 /// Scans a run: `make` creates a visitor for each segment, `merge` gets the outcomes in WAL order, on the calling thread.

@@ -43,6 +43,30 @@ pub struct SegmentFile {
 pub(crate) type Key = (u64, Timeline, Major, SegmentSize, u32);
 
 impl SegmentFile {
+    /// An uncompressed one in a folder.
+    #[cfg(test)]
+    pub(crate) fn plain(
+        folder: &std::path::Path,
+        name: SegmentName,
+        segment_size: SegmentSize,
+    ) -> SegmentFile {
+        SegmentFile {
+            path: folder.join(name.to_string()),
+            name,
+            partial: false,
+            compression: Compression::None,
+            member: None,
+            store: None,
+            needs_previous: false,
+            size_on_disk: segment_size.bytes(),
+            start: name.start(segment_size).unwrap(),
+            version: Major::V17,
+            system_id: 7,
+            segment_size,
+            page_bytes: 8192,
+        }
+    }
+
     pub(crate) fn key(&self) -> Option<Key> {
         Some((self.system_id, self.name.timeline, self.version, self.segment_size, self.page_bytes))
     }

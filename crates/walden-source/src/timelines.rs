@@ -187,34 +187,18 @@ fn goes_beyond(run: &Run, from: Lsn, switch: Lsn) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::Path;
 
     use walden_format::lsn::SegmentName;
     use walden_format::version::Major;
 
     use super::*;
-    use crate::compression::Compression;
 
     const SIZE: u64 = 1 << 20;
 
     fn segment(timeline: Timeline, number: u64) -> SegmentFile {
         let size = SegmentSize::new(SIZE).unwrap();
-        let name = SegmentName::new(timeline, number, size);
-        SegmentFile {
-            path: PathBuf::from(name.to_string()),
-            name,
-            partial: false,
-            compression: Compression::None,
-            member: None,
-            store: None,
-            needs_previous: false,
-            size_on_disk: SIZE,
-            start: Lsn(number * SIZE),
-            version: Major::V17,
-            system_id: 7,
-            segment_size: size,
-            page_bytes: 8192,
-        }
+        SegmentFile::plain(Path::new(""), SegmentName::new(timeline, number, size), size)
     }
 
     fn run(timeline: Timeline, numbers: std::ops::Range<u64>) -> Run {

@@ -144,7 +144,8 @@ pub fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// What is wrong with a query, once and in one line; `None` if the error is not of [`is_wrong_query`].
+/// What is wrong with a query, once and in one line, if an error of [`Database::query`] is the query's own: its syntax, a table or a
+/// column that is not there, a statement that is not allowed. Everything else is the log's, or happened while the query ran.
 ///
 /// `DataFusion`'s own text of an error has that of its cause in it, for a wrong syntax as Rust prints values.
 pub fn what_is_wrong(error: &DataFusionError) -> Option<String> {
@@ -163,12 +164,6 @@ pub fn what_is_wrong(error: &DataFusionError) -> Option<String> {
         _ => return None,
     };
     Some(text.lines().collect::<Vec<&str>>().join(" "))
-}
-
-/// Whether an error of [`Database::query`] is the query's own: its syntax, a table or a column that is not there, a statement that
-/// is not allowed. Everything else is the log's, or happened while the query ran.
-pub fn is_wrong_query(error: &DataFusionError) -> bool {
-    what_is_wrong(error).is_some()
 }
 
 #[cfg(test)]

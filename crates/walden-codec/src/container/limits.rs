@@ -1,5 +1,6 @@
 //! What decoding needs, as a file's header states it, and what a reader allows.
 
+use walden_format::lsn::SegmentSize;
 use walden_redo::PAGE_BYTES;
 
 use super::file_form::FileForm;
@@ -24,8 +25,6 @@ const MEMBER: u64 = 4 * MIB;
 const MAX_BLOCKS: u32 = 1 << 19;
 /// Pages that a reader keeps in memory at least.
 const MIN_PAGES: u64 = 16;
-/// Bytes of PostgreSQL's largest segments.
-const MAX_SEGMENT: u64 = 1 << 30;
 /// The highest level.
 const MAX_LEVEL: u8 = 9;
 
@@ -152,7 +151,7 @@ pub enum Excess {
 impl ReadLimits {
     /// Enough for every file whose needs are those of [`Needs::of_segments`], up to PostgreSQL's largest segments, of 1 GB.
     pub fn of_largest_segments() -> ReadLimits {
-        let memory = Needs::of_segments(FileForm::Pack, MAX_LEVEL, MAX_SEGMENT).memory();
+        let memory = Needs::of_segments(FileForm::Pack, MAX_LEVEL, SegmentSize::MAX.bytes()).memory();
         ReadLimits { memory: memory.next_multiple_of(1 << 30), ..ReadLimits::default() }
     }
 

@@ -64,6 +64,17 @@ fn orders(kind: RelationKind) -> Relation {
     }
 }
 
+/// The partition with a number of these.
+fn add_partition(names: &mut Names, number: u32) {
+    let partition = Relation {
+        oid: 20_001 + number,
+        name: format!("orders_{number}"),
+        partition_of: Some(20_000),
+        ..orders(RelationKind::Table)
+    };
+    names.add(partition, Some(file(16384 + number)));
+}
+
 #[test]
 fn an_index_is_unused_only_if_nothing_needs_it() {
     let explanation = inserts(300).explain(&request(Vec::new()));
@@ -345,13 +356,7 @@ fn an_unused_partitioned_index_is_dropped_whole() {
             names.add(Relation { kind, ..index(21_000, "orders_id_idx", 20_000) }, None);
         }
         for (number, scans) in (0..2).zip(scans) {
-            let partition = Relation {
-                oid: 20_001 + number,
-                name: format!("orders_{number}"),
-                partition_of: Some(20_000),
-                ..orders(RelationKind::Table)
-            };
-            names.add(partition, Some(file(16384 + number)));
+            add_partition(&mut names, number);
             let part = Relation {
                 partition_of: Some(21_000),
                 scans: Some(scans),
@@ -455,13 +460,7 @@ fn a_bulk_update_of_many_partitions_is_one() {
     let mut names = Names::default();
     names.add(orders(RelationKind::PartitionedTable), None);
     for number in 0..10 {
-        let partition = Relation {
-            oid: 20_001 + number,
-            name: format!("orders_{number}"),
-            partition_of: Some(20_000),
-            ..orders(RelationKind::Table)
-        };
-        names.add(partition, Some(file(16384 + number)));
+        add_partition(&mut names, number);
     }
     let findings = document_with(&explanation, &names).findings;
     let bulk: Vec<_> = findings.iter().filter(|one| one.rule == "bulk-update").collect();

@@ -113,12 +113,6 @@ fn table(listing: &Listing) -> String {
     text
 }
 
-/// A number and what is counted, in the plural where it is not one.
-pub fn counted(number: u64, what: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{ending}")
-}
-
 /// A timeline history that is missing, as `list` and `verify` print it.
 pub fn missing_history_line(history: &str) -> String {
     format!("MISSING: {history}, the history of an archived timeline")
@@ -168,7 +162,8 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     };
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (&timeline.first_segment, &timeline.last_segment) {
-        let (segments, objects) = (counted(*segments, "segment"), counted(timeline.objects, "object"));
+        let (segments, objects) =
+            (units::counted(*segments, "segment"), units::counted(timeline.objects, "object"));
         lines.push(format!("{segments} in {objects}, {first} to {last}"));
         let ratio = timeline.raw_bytes as f64 / timeline.stored_bytes.max(1) as f64;
         let (raw, stored) = (units::bytes(timeline.raw_bytes), units::bytes(timeline.stored_bytes));
@@ -379,9 +374,5 @@ Base backups: 000000010000000000000001.00000028.backup, 000000010000000000000006
 000000010000000000000006.00000028.backup is no base backup for timeline 4, which left its timeline before, at 0/2000000
 ";
         assert_eq!(table(&listing), expected);
-        assert_eq!(
-            (counted(1, "object"), counted(2, "object")),
-            ("1 object".to_owned(), "2 objects".to_owned())
-        );
     }
 }

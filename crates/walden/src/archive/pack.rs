@@ -10,7 +10,6 @@ use jiff::Zoned;
 use walden_archive::pack::{self, PackOptions, Packed};
 use walden_report::units;
 
-use super::list::counted;
 use crate::FOUND;
 use crate::arguments::parse_size;
 use crate::place::Place;
@@ -121,21 +120,22 @@ fn table(packed: &Packed) -> String {
     for pack in packs {
         let before = units::bytes(pack.bytes_before);
         let after = pack.bytes.map_or(String::new(), |bytes| format!(" -> {}", units::bytes(bytes)));
-        let _ = writeln!(text, "{}: {}, {before}{after}", pack.object, counted(pack.segments, "segment"));
+        let _ =
+            writeln!(text, "{}: {}, {before}{after}", pack.object, units::counted(pack.segments, "segment"));
     }
     let verb = if *is_dry_run { "would be packed" } else { "packed" };
     let _ = writeln!(
         text,
         "{} {verb} into {}",
-        counted(*segments, "segment"),
-        counted(packs.len() as u64, "pack")
+        units::counted(*segments, "segment"),
+        units::counted(packs.len() as u64, "pack")
     );
     if !packed.tidied.is_empty() {
         let verb = if *is_dry_run { "would be removed" } else { "removed" };
         let _ = writeln!(
             text,
             "{} {verb} whose segments are in a pack too",
-            counted(packed.tidied.len() as u64, "object")
+            units::counted(packed.tidied.len() as u64, "object")
         );
     }
     if packed.incompressible_segments > 0 {

@@ -19,6 +19,7 @@ use walden_codec::coder::Form;
 use walden_codec::container::{
     self, Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
 };
+use walden_format::lsn::SegmentSize;
 use walden_source::machine;
 use walden_source::workers::map_in_order;
 
@@ -145,8 +146,7 @@ pub const SEGMENT_ENDING: &str = "wlz";
 pub const PACK_ENDING: &str = "wpk";
 const KEYFRAME: &str = "512MB";
 const _: () = assert!(KEYFRAME_BYTES == 512 << 20);
-/// Bytes of PostgreSQL's largest segments.
-const MAX_SEGMENT: u64 = 1 << 30;
+const MAX_SEGMENT: u64 = SegmentSize::MAX.bytes();
 /// Most files whose results are listed one by one.
 pub const MAX_ROWS: usize = 50;
 
