@@ -147,7 +147,7 @@ pub fn replay(
 ) -> Result<Replayed, ReplayError> {
     let (inventory, timeline) = log_from(archive, &base, &options)?;
     let (from, gaps) = (base.redo_from(), inventory.gaps());
-    let logs_hints = base.control().logs_hints();
+    let hints = base.control().hint_settings();
     let total = inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
     let mut replayed = Replayed {
         from,
@@ -165,7 +165,7 @@ pub fn replay(
         let (memory_bytes, threads) = (options.memory_bytes, options.threads);
         let how = ReplayOptions {
             base: base.take(),
-            logs_hints,
+            hints: Some(hints),
             last: None,
             observed_from: Lsn(0),
             memory_bytes,

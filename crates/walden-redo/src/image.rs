@@ -2,9 +2,13 @@
 
 use walden_format::record::{Compression, Image};
 
-use crate::compress::Method;
+use crate::compress::{DecompressError, Method};
 use crate::page::{Misfit, PAGE_BYTES, Page};
 use crate::pool::PageBox;
+
+/// An image that may be good, but memory is lacking: a failure of the store that restores it.
+pub(crate) const NO_MEMORY: Misfit = Misfit("memory is lacking to decompress the image");
+const CORRUPT: Misfit = Misfit("the image's bytes cannot be restored");
 
 /// Restores an image into `page`; the hole becomes zeros (`RestoreBlockImage`).
 ///
@@ -20,9 +24,11 @@ pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<()
     }
     let expected = PAGE_BYTES - parts.hole_len;
     let content = &mut page.0[..expected];
-    let got = Method::of(image.compression).and_then(|method| method.decompress(stored, content));
-    if got != Some(expected) {
-        return Err(Misfit("the image's bytes cannot be restored"));
+    let method = Method::of(image.compression).ok_or(CORRUPT)?;
+    match method.try_decompress(stored, content) {
+        Ok(got) if got == expected => {}
+        Err(DecompressError::NoMemory) => return Err(NO_MEMORY),
+        Ok(_) | Err(DecompressError::Corrupt) => return Err(CORRUPT),
     }
     page.0.copy_within(hole..expected, hole_end);
     page.0[hole..hole_end].fill(0);

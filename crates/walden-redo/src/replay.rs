@@ -3,7 +3,6 @@
 use walden_format::record::{BlockRef, Fork, Record};
 use walden_format::rmgr;
 
-use crate::image::restore_page;
 use crate::managers::{changes_its_pages_alone, manager, storage};
 use crate::page::Misfit;
 use crate::pool::PageBox;
@@ -235,10 +234,12 @@ impl Replay {
         let (slot, spare) = self.store.take_to_overwrite(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let (role, page) = match &block.image {
-            Some(image) if image.apply => match restore_page(image, record.image_data(image), spare) {
-                Ok(page) => (Role::Restored, Some(page)),
-                Err(misfit) => (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None),
-            },
+            Some(image) if image.apply => {
+                match self.store.restore_image_into(image, record.image_data(image), spare) {
+                    Ok(page) => (Role::Restored, Some(page)),
+                    Err(misfit) => (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None),
+                }
+            }
             _ => (Role::Init, spare),
         };
         touched.fill(block, (slot, fresh), role, was, page);

@@ -18,7 +18,7 @@ use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::page::checksum;
-use walden_redo::{BasePages, BlockKey};
+use walden_redo::{BasePages, BlockKey, HintSettings};
 use walden_redo::{PAGE_BYTES, Page};
 
 use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
@@ -514,9 +514,9 @@ impl ControlFile {
         })
     }
 
-    /// Whether a change of hints alone is logged if it is a page's first after a checkpoint (`XLogHintBitIsNeeded`).
-    pub fn logs_hints(&self) -> bool {
-        self.data_checksum_version != 0 || self.wal_log_hints
+    /// What decides whether a change of hints alone is logged if it is a page's first after a checkpoint (`XLogHintBitIsNeeded`).
+    pub fn hint_settings(&self) -> HintSettings {
+        HintSettings { data_checksums: self.data_checksum_version != 0, wal_log_hints: self.wal_log_hints }
     }
 }
 

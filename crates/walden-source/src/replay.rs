@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use walden_format::lsn::Lsn;
 use walden_format::record::Record;
 use walden_format::stream::Visitor;
-use walden_redo::{BasePages, Observer, PageStore, Replay, StoreOptions};
+use walden_redo::{BasePages, HintSettings, Observer, PageStore, Replay, StoreOptions};
 
 use crate::datadir::DataDir;
 use crate::inventory::Run;
@@ -16,8 +16,8 @@ use crate::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 pub struct ReplayOptions {
     /// The base backup or stopped data directory whose pages the log goes on from.
     pub base: Option<DataDir>,
-    /// Changes of hints alone are logged, whatever the base says.
-    pub logs_hints: bool,
+    /// The settings of hints of a server whose log it is, for a run without a base.
+    pub hints: Option<HintSettings>,
     /// The last record to replay.
     pub last: Option<Lsn>,
     /// Records before this LSN are replayed, but the observer does not see them.
@@ -53,14 +53,14 @@ pub fn replay_run<O: Observer>(
     observer: &mut O,
     done: impl FnMut(u64),
 ) -> Replayed {
-    let ReplayOptions { base, logs_hints, last, observed_from, memory_bytes, threads } = options;
-    let logs_hints = logs_hints || base.as_ref().is_some_and(|data| data.control().logs_hints());
+    let ReplayOptions { base, hints, last, observed_from, memory_bytes, threads } = options;
+    let hints = base.as_ref().map(|data| data.control().hint_settings()).or(hints);
     // What the base's files already have is not replayed a second time.
     let from = base.as_ref().map(DataDir::redo_from);
     let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
     let mut store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
-    if logs_hints {
-        store.log_hints();
+    if let Some(settings) = hints {
+        store.hint_logging().note_settings(settings);
     }
     let mut replayer =
         Replayer { replay: Replay::new(store), observer, observed_from, last, has_last: false };

@@ -209,9 +209,7 @@ impl View<'_> {
     fn take_base(&mut self, follow: &mut Follow) -> Result<Option<Lsn>> {
         let Some(base) = &mut self.base else { return Ok(None) };
         let redo = base.redo_from();
-        if base.control().logs_hints() {
-            follow.log_hints();
-        }
+        follow.with_hint_settings(base.control().hint_settings());
         match base::read(base, self.key)? {
             BasePage::Page(page) => {
                 follow.with_base(Base { redo, page });

@@ -1,6 +1,6 @@
 //! Sequences: the resource manager Sequence.
 //!
-//! Structure: `xl_seq_rec` in `commands/sequence.h`.
+//! Structure: `xl_seq_rec` in `commands/sequence.h`, since 19 in `commands/sequence_xlog.h`.
 
 use super::layout::layout;
 use super::listing::listing;

@@ -358,6 +358,14 @@ pub enum WalLevel {
     Unknown(i32),
 }
 
+impl WalLevel {
+    /// The level of what is logged (`effective_wal_level`): since 19, a server under `replica` logs what it does under `logical` while
+    /// logical decoding is on, which it is as long as there is a logical slot.
+    pub fn effective(self, is_decoding: bool) -> WalLevel {
+        if is_decoding && self == WalLevel::Replica { WalLevel::Logical } else { self }
+    }
+}
+
 fn wal_level(fields: &mut Fields<'_>) -> Result<WalLevel, PayloadError> {
     let level = fields.i32("wal_level")?;
     Ok(match (level, fields.since(Major::V9_6)) {
@@ -387,6 +395,13 @@ impl fmt::Display for WalLevel {
 /// The state of data checksums in 19 (`ChecksumStateType`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ChecksumState(pub u32);
+
+impl ChecksumState {
+    /// Whether pages are written with checksums (`DataChecksumsNeedWrite`): also while those are being switched on or off.
+    pub fn is_written(self) -> bool {
+        self.0 != 0
+    }
+}
 
 impl fmt::Display for ChecksumState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -253,7 +253,7 @@ pub mod gist {
     pub const ASSIGN_LSN: u8 = 0x70;
 }
 
-/// `XLOG_SEQ_*` of `commands/sequence.h`.
+/// `XLOG_SEQ_*` of `commands/sequence.h`, since 19 of `commands/sequence_xlog.h`.
 pub mod seq {
     pub const LOG: u8 = 0x00;
 }

@@ -9,6 +9,8 @@
 
 use std::cell::RefCell;
 
+use ::zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
+use ::zstd::zstd_safe::{DCtx, ErrorCode};
 use walden_format::record::Compression;
 
 pub mod lz4;
@@ -19,8 +21,16 @@ use self::pglz::Pglz;
 
 thread_local! {
     /// Cached per thread: creating one takes as long as decompressing a page.
-    static ZSTD: RefCell<Option<::zstd::bulk::Decompressor<'static>>> =
-        RefCell::new(::zstd::bulk::Decompressor::new().ok());
+    static ZSTD: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+}
+
+/// Why bytes cannot be decompressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DecompressError {
+    /// They are not what the method writes, or do not fit.
+    Corrupt,
+    /// Memory is lacking, which says nothing of the bytes.
+    NoMemory,
 }
 
 /// A compression method of PostgreSQL.
@@ -46,15 +56,37 @@ impl Method {
     }
 
     /// Decompresses `stored` into `raw`, which it should fill exactly. Returns the number of bytes written, or `None` if `stored`
-    /// is corrupt.
+    /// is corrupt, or memory is lacking: see [`Method::try_decompress`].
     pub fn decompress(self, stored: &[u8], raw: &mut [u8]) -> Option<usize> {
+        self.try_decompress(stored, raw).ok()
+    }
+
+    /// The same, with the reason.
+    ///
+    /// # Errors
+    /// `stored` is corrupt, or memory is lacking.
+    pub fn try_decompress(self, stored: &[u8], raw: &mut [u8]) -> Result<usize, DecompressError> {
         match self {
-            Method::Pglz => pglz::decompress(stored, raw),
-            Method::Lz4 => lz4_flex::block::decompress_into(stored, raw).ok(),
-            Method::Zstd => {
-                ZSTD.with_borrow_mut(|zstd| zstd.as_mut()?.decompress_to_buffer(stored, raw).ok())
+            Method::Pglz => pglz::decompress(stored, raw).ok_or(DecompressError::Corrupt),
+            Method::Lz4 => {
+                lz4_flex::block::decompress_into(stored, raw).map_err(|_| DecompressError::Corrupt)
             }
+            Method::Zstd => ZSTD.with_borrow_mut(|context| {
+                let context = match context {
+                    Some(context) => context,
+                    none => none.insert(DCtx::try_create().ok_or(DecompressError::NoMemory)?),
+                };
+                context.decompress(raw, stored).map_err(of_zstd)
+            }),
         }
+    }
+}
+
+fn of_zstd(error: ErrorCode) -> DecompressError {
+    const NO_MEMORY: ErrorCode = (ZSTD_ErrorCode::ZSTD_error_memory_allocation as ErrorCode).wrapping_neg();
+    match error {
+        NO_MEMORY => DecompressError::NoMemory,
+        _ => DecompressError::Corrupt,
     }
 }
 
@@ -116,6 +148,16 @@ mod tests {
             let mut back = vec![0; raw.len()];
             assert_eq!(method.decompress(&stored, &mut back), Some(raw.len()));
             assert_eq!(back, raw);
+        }
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_no_fault_of_the_bytes() {
+        let code = |code: ZSTD_ErrorCode| (code as ErrorCode).wrapping_neg();
+        assert_eq!(of_zstd(code(ZSTD_ErrorCode::ZSTD_error_memory_allocation)), DecompressError::NoMemory);
+        for method in [Method::Pglz, Method::Lz4, Method::Zstd] {
+            let result = method.try_decompress(&[0xFF; 9], &mut [0; 100]);
+            assert_eq!(result, Err(DecompressError::Corrupt), "{method:?}");
         }
     }
 

@@ -14,12 +14,13 @@ use walden_format::record::{Fork, Image, Record};
 use walden_format::rmgr::{self, Kind, info, rmid};
 use walden_format::version::Major;
 
+use crate::managers::heap::visibility_map;
 use crate::page::maps::HEAP_BLOCKS_PER_PAGE;
 use crate::page::{Misfit, Page};
 use crate::pool::PageBox;
 use crate::replay::{Observer, Replay};
 use crate::step::{Role, Touched};
-use crate::store::{BlockKey, LastRecord, State, Unknown};
+use crate::store::{BlockKey, HintSettings, LastRecord, State, Unknown};
 
 /// Most block numbers that [`Follow::blocks`] remembers, for the error message if the block does not occur.
 const MAX_BLOCKS: usize = 100_000;
@@ -173,9 +174,9 @@ impl Follow {
         self.base = Some(base);
     }
 
-    /// States that hint bits are logged: the server has checksums or `wal_log_hints`.
-    pub fn log_hints(&mut self) {
-        self.replay.store.log_hints();
+    /// States the settings that decide whether hint bits are logged.
+    pub fn with_hint_settings(&mut self, settings: HintSettings) {
+        self.replay.store.hint_logging().note_settings(settings);
     }
 
     /// The block that is followed.
@@ -220,11 +221,9 @@ impl Follow {
         self.take_base(from);
         // The log that the backup needs begins in the gap.
         self.base = self.base.take().filter(|base| base.redo >= to);
-        let hints_are_logged = self.replay.store.are_hints_logged();
+        let hints = *self.replay.store.hint_logging();
         self.replay = Replay::default();
-        if hints_are_logged {
-            self.log_hints();
-        }
+        *self.replay.store.hint_logging() = hints;
         if self.state != PageState::Untouched {
             self.state = PageState::Gap { from, to };
         }
@@ -287,7 +286,7 @@ impl Follow {
 
     fn with_blocks(&mut self, record: &Record<'_>) {
         if !self.replay.store.are_hints_logged() && shows_logged_hints(record) {
-            self.replay.store.log_hints();
+            self.replay.store.hint_logging().note_shown();
         }
         let mut names_it = false;
         for (index, block) in record.blocks.iter().enumerate() {
@@ -400,10 +399,7 @@ impl Follow {
 fn shows_logged_hints(record: &Record<'_>) -> bool {
     match (record.header.rmid, record.rmgr_info()) {
         (rmid::XLOG, info::xlog::FPI_FOR_HINT) => true,
-        // Otherwise log_heap_visible omits the image of the table's block.
-        (rmid::HEAP2, info::heap2::VISIBLE) => {
-            record.block(1).is_some_and(|heap| heap.image.is_some_and(|image| image.apply))
-        }
+        (rmid::HEAP2, _) => visibility_map::shows_logged_hints(record),
         _ => false,
     }
 }

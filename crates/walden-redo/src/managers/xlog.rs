@@ -13,7 +13,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if step.kind() == info::xlog::FPI_FOR_HINT
         && let Some(store) = step.store()
     {
-        store.log_hints();
+        store.hint_logging().note_shown();
     }
     Ok(())
 }

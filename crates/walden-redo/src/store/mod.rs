@@ -5,6 +5,7 @@
 
 mod base;
 mod files;
+mod hints;
 mod index;
 mod memory;
 mod spill;
@@ -20,11 +21,12 @@ use walden_format::lsn::Lsn;
 use walden_format::record::{BlockRef, Fork, Image, RelFileLocator};
 use walden_format::rmgr::Kind;
 
-use crate::image::restore_page;
+use crate::image::{NO_MEMORY, restore_page};
 use crate::page::{Misfit, Page};
 use crate::pool::PageBox;
 use base::Base;
 pub use base::BasePages;
+pub use hints::{HintLogging, HintSettings};
 use index::{ForkKey, ForkPages, Recent};
 use spill::{Place, Spill};
 use state::StateCode;
@@ -111,14 +113,14 @@ const MAX_BUFFERS: usize = 64;
 /// Bytes that are counted for a fork's hash table.
 const FORK_BYTES: usize = 192;
 
-/// Why the store could not keep a page: the disk is full, or a file of the base backup cannot be read.
+/// Why the store could not keep a page: the disk is full, a file of the base backup cannot be read, or memory is lacking.
 ///
 /// The page is unknown from then on, so that later results are incomplete.
 #[derive(Debug)]
 pub struct StoreFailure {
     /// The operation that failed: "cannot read ... from the base backup".
     pub what: String,
-    /// The error of the file system.
+    /// The error of the file system, or one of kind [`io::ErrorKind::OutOfMemory`].
     pub error: io::Error,
 }
 
@@ -160,7 +162,7 @@ pub struct PageStore {
     spill: Spill,
     base: Option<Base>,
     failure: Option<StoreFailure>,
-    hints_are_logged: bool,
+    hints: HintLogging,
 }
 
 /// A block that a record referred to or that the base backup has.
@@ -223,7 +225,7 @@ impl PageStore {
             spill: Spill::new(spill_dir),
             base,
             failure: None,
-            hints_are_logged: false,
+            hints: HintLogging::default(),
         };
         store.share_memory();
         store
@@ -304,12 +306,12 @@ impl PageStore {
 
     /// Whether hint bits are logged (`XLogHintBitIsNeeded`: checksums or `wal_log_hints`), as far as the log shows.
     pub fn are_hints_logged(&self) -> bool {
-        self.hints_are_logged
+        self.hints.is_on()
     }
 
-    /// Records that hint bits are logged, because a setting or a record shows it.
-    pub fn log_hints(&mut self) {
-        self.hints_are_logged = true;
+    /// What is known of it, to be changed.
+    pub fn hint_logging(&mut self) -> &mut HintLogging {
+        &mut self.hints
     }
 
     /// An exact page for reading; marks it as read for [`PageStore::take_seen`].
@@ -417,7 +419,29 @@ impl PageStore {
     /// Bytes that are not the image's.
     #[inline]
     pub fn restore_image(&mut self, image: &Image, stored: &[u8]) -> Result<PageBox, Misfit> {
-        restore_page(image, stored, self.buffers.pop())
+        let spare = self.buffers.pop();
+        self.restore_image_into(image, stored, spare)
+    }
+
+    /// The same in this page, whatever it has, or else in a new one.
+    #[inline]
+    pub(crate) fn restore_image_into(
+        &mut self,
+        image: &Image,
+        stored: &[u8],
+        spare: Option<PageBox>,
+    ) -> Result<PageBox, Misfit> {
+        restore_page(image, stored, spare).inspect_err(|misfit| self.note_misfit(*misfit))
+    }
+
+    /// Notes what makes a page unknown through no fault of the record.
+    #[cold]
+    fn note_misfit(&mut self, misfit: Misfit) {
+        if misfit == NO_MEMORY {
+            let what = "cannot restore the full-page image of a page".to_owned();
+            let error = io::Error::new(io::ErrorKind::OutOfMemory, misfit);
+            self.failure.get_or_insert(StoreFailure { what, error });
+        }
     }
 
     /// Takes a page that is no longer needed, for the next caller of [`PageStore::spare`] or [`PageStore::restore_image`]. More than

@@ -121,6 +121,17 @@ fn a_file_that_cannot_be_written_is_told() {
 }
 
 #[test]
+fn a_lack_of_memory_for_an_image_is_told_and_damage_is_not() {
+    let mut store = PageStore::default();
+    store.note_misfit(Misfit("the image's bytes cannot be restored"));
+    assert!(store.failure().is_none());
+    store.note_misfit(NO_MEMORY);
+    let failure = store.failure().unwrap();
+    assert_eq!(failure.error.kind(), io::ErrorKind::OutOfMemory);
+    assert!(failure.to_string().contains("memory is lacking"), "{failure}");
+}
+
+#[test]
 fn blocks_not_met_before_come_from_the_base() {
     for memory_bytes in [0, usize::MAX] {
         let mut store = with_base(memory_bytes);

@@ -41,7 +41,7 @@ fn a_servers_pages_have_their_checksums() -> Outcome {
     assert_eq!(control.system_identifier, cluster.system_identifier());
     assert_eq!((control.state, control.data_checksum_version), (DatabaseState::ShutDown, 1));
     assert_eq!((data.redo_from(), control.checkpoint), (control.redo, control.redo));
-    assert!(!data.is_backup() && control.logs_hints());
+    assert!(!data.is_backup() && control.hint_settings().data_checksums);
     let (mut page, mut pages, mut elsewhere) = (Page::default(), 0, 0);
     for row in files {
         let (tablespace, database, relation) = (row.get(0), row.get(1), row.get(2));

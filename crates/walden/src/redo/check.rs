@@ -109,9 +109,9 @@ fn check(args: &CheckArgs) -> Result<(Material, Outcome)> {
     let mut outcome = Outcome::default();
     for (index, lineage) in material.lineages.iter().enumerate() {
         let pgdata = pgdata.as_mut().filter(|(at, _)| *at == index).map(|(_, data)| data);
-        let logs_hints = pgdata.as_ref().is_some_and(|data| data.control().logs_hints());
+        let hints = pgdata.as_ref().map(|data| data.control().hint_settings());
         let last = pgdata.as_ref().map(|data| data.control().checkpoint);
-        let run = material.replay(index, logs_hints, last, &mut outcome.images, &mut progress)?;
+        let run = material.replay(index, hints, last, &mut outcome.images, &mut progress)?;
         outcome.images.finish();
         outcome.version = Some(lineage.run.version);
         outcome.end = run.reached;

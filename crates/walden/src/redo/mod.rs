@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use walden_format::lsn::{Lsn, Timeline};
-use walden_redo::{BasePages, Observer};
+use walden_redo::{BasePages, HintSettings, Observer};
 use walden_source::datadir::{DataDir, DatabaseState};
 use walden_source::inventory::{Inventory, Run, SegmentFile};
 use walden_source::replay::{ReplayOptions, Replayed, replay_run};
@@ -112,7 +112,7 @@ impl Material {
     fn replay<O: Observer>(
         &self,
         index: usize,
-        logs_hints: bool,
+        hints: Option<HintSettings>,
         last: Option<Lsn>,
         observer: &mut O,
         progress: &mut Progress,
@@ -122,7 +122,7 @@ impl Material {
         let base = base.map(|base| DataDir::open(&base.path)).transpose()?;
         let (memory_bytes, threads) = (self.memory_bytes, self.threads);
         let observed_from = new_from.unwrap_or(Lsn(0));
-        let options = ReplayOptions { base, logs_hints, last, observed_from, memory_bytes, threads };
+        let options = ReplayOptions { base, hints, last, observed_from, memory_bytes, threads };
         let replayed = replay_run(run, options, observer, |bytes| progress.advance(bytes));
         if let Some(failure) = replayed.store.failure() {
             bail!(
@@ -146,6 +146,13 @@ impl Base {
         let control = data.control();
         let (system_id, timeline) = (control.system_identifier, control.timeline);
         Base { path, system_id, timeline, from: data.redo_from() }
+    }
+
+    /// The run that goes on from it: of a timeline that was left since, its own, and not that of the server that left it.
+    fn run_in(&self, runs: &[Run]) -> Option<usize> {
+        let goes_on =
+            |run: &Run| run.system_id == self.system_id && run.goes_on_from(self.from, self.timeline);
+        runs.iter().rposition(goes_on)
     }
 
     /// Whether a lineage goes on from it. The segment in which a timeline starts has the end of the one before, too.
@@ -179,14 +186,9 @@ pub(crate) fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, Da
         );
     }
     same_cluster(&data, inventory.runs.iter())?;
-    let from = data.redo_from();
-    let goes_on = |run: &Run| {
-        let end = run.segments.last().map(|last| last.start.plus(run.segment_size.bytes()));
-        run.system_id == data.control().system_identifier
-            && run.segments.first().is_some_and(|first| first.start <= from)
-            && end.is_some_and(|end| from < end)
-    };
-    let Some(index) = inventory.runs.iter().rposition(goes_on) else {
+    let base = Base::of(path.to_owned(), &data);
+    let Some(index) = base.run_in(&inventory.runs) else {
+        let from = base.from;
         bail!(
             "the WAL does not go on from {}: replay has to start at {from}\nhint: give the segments from that position \
              on",
@@ -235,4 +237,54 @@ fn same_cluster<'r>(data: &DataDir, mut runs: impl Iterator<Item = &'r Run> + Cl
     }
     let found = runs.next().map_or("none".into(), |run| run.system_id.to_string());
     bail!("{}: expected the cluster that the WAL is of, {found}, found {id}", data.path().display())
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::lsn::{SegmentName, SegmentSize};
+    use walden_format::version::Major;
+    use walden_source::open::Compression;
+
+    use super::*;
+
+    const SYSTEM_ID: u64 = 7;
+
+    fn run(timeline: Timeline, numbers: std::ops::Range<u64>) -> Run {
+        let segment_size = SegmentSize::MIN;
+        let segment = |number: u64| SegmentFile {
+            path: PathBuf::new(),
+            name: SegmentName::new(timeline, number, segment_size),
+            partial: false,
+            compression: Compression::None,
+            member: None,
+            store: None,
+            needs_previous: false,
+            size_on_disk: segment_size.bytes(),
+            start: Lsn(number * segment_size.bytes()),
+            version: Major::V15,
+            system_id: SYSTEM_ID,
+            segment_size,
+            page_bytes: 8192,
+        };
+        let segments = numbers.map(segment).collect();
+        Run { system_id: SYSTEM_ID, timeline, segment_size, version: Major::V15, segments }
+    }
+
+    #[test]
+    fn a_base_backup_of_a_timeline_that_was_left_goes_with_the_log_of_it() {
+        // The second timeline begins in segment 4, and the server of the first wrote on.
+        let runs = [run(1, 2..8), run(2, 4..8)];
+        let base = |timeline, number: u64| Base {
+            path: PathBuf::new(),
+            system_id: SYSTEM_ID,
+            timeline,
+            from: Lsn(number * SegmentSize::MIN.bytes() + 40),
+        };
+        for (timeline, number, expected) in
+            [(1, 3, Some(0)), (1, 6, Some(0)), (2, 6, Some(1)), (2, 3, None), (1, 9, None)]
+        {
+            assert_eq!(base(timeline, number).run_in(&runs), expected, "{timeline} {number}");
+        }
+        assert_eq!(Base { system_id: 8, ..base(1, 3) }.run_in(&runs), None);
+    }
 }

@@ -54,7 +54,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         (0, Vec::new(), 0_u64, 0_u64, 0_u64);
     for index in 0..material.lineages.len() {
         let started = Instant::now();
-        let run = material.replay(index, false, None, &mut count, &mut progress)?;
+        let run = material.replay(index, None, None, &mut count, &mut progress)?;
         seconds += started.elapsed().as_secs_f64();
         wal_bytes += run.reached.bytes_since(run.from);
         damages.extend(run.damage);

@@ -49,6 +49,18 @@ flags! {
 impl PruneFlags {
     /// Where the main data has the conflict horizon if the flags say so (`SizeOfHeapPrune`).
     pub const CONFLICT_HORIZON_AT: usize = 2;
+    /// The flags of the record's lists.
+    const LISTS: u16 = PruneFlags::HAS_FREEZE_PLANS
+        | PruneFlags::HAS_REDIRECTIONS
+        | PruneFlags::HAS_DEAD_ITEMS
+        | PruneFlags::HAS_NOW_UNUSED_ITEMS;
+
+    /// Whether the record has any list. One without, as there is since 19, does no more than to set bits of the visibility map and to
+    /// mark the page as all visible.
+    #[inline]
+    pub fn has_lists(self) -> bool {
+        self.0 & PruneFlags::LISTS != 0
+    }
 }
 
 /// What a record pruned and froze on its page.

@@ -20,12 +20,6 @@ use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_ALL_VISIBLE};
 use crate::page::{ItemState, LinePointer, Misfit, Page};
 use crate::step::Step;
 
-/// Any of a prune record's lists: without them, all that it does is to set the map's bits.
-const CHANGES: u16 = PruneFlags::HAS_FREEZE_PLANS
-    | PruneFlags::HAS_REDIRECTIONS
-    | PruneFlags::HAS_DEAD_ITEMS
-    | PruneFlags::HAS_NOW_UNUSED_ITEMS;
-
 const CUT: Misfit = Misfit("the record has not all its line pointers");
 
 /// An array of 16-bit numbers in a record.
@@ -225,9 +219,10 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         }
     }
     if sets_map {
-        if flags.0 & CHANGES != 0 {
+        if flags.has_lists() {
             visibility_map::mark_changed_page(step, 0);
         } else {
+            visibility_map::note_logged_hints(step, 0);
             visibility_map::mark_page(step, 0);
         }
         let frozen = if flags.sets_all_frozen() { VISIBILITYMAP_ALL_FROZEN } else { 0 };
@@ -428,7 +423,7 @@ pub(super) fn freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
 pub(super) fn prune_and_freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let version = around.record.version;
     let flags = PruneFlags::read(around.record.main_data(), version)?;
-    if flags.0 & CHANGES == 0 {
+    if !flags.has_lists() {
         return Some(Vec::new());
     }
     let pages = Compared::of(around)?;

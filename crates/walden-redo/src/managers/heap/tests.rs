@@ -9,7 +9,7 @@ use super::*;
 use crate::check::Check;
 use crate::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, infomask2};
 use crate::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Tid, flags};
-use crate::store::BlockKey;
+use crate::store::{BlockKey, HintSettings};
 use crate::{PageBox, Replay};
 
 const TABLE: RelFileLocator = RelFileLocator { tablespace: 1663, database: 1, relation: 2 };
@@ -292,7 +292,7 @@ fn a_visible_page_keeps_its_lsn_unless_hints_are_logged() {
     for hints in [false, true] {
         let mut log = Log::of(Major::V16);
         if hints {
-            log.replay.store.log_hints();
+            log.replay.store.hint_logging().note_shown();
         }
         log.knows(Fork::VISIBILITY_MAP, 0, &map_page(0));
         insert(&mut log, 1, b"a");
@@ -322,6 +322,49 @@ fn since_19_inserts_and_prunes_set_the_map_themselves() {
     let page = log.page(Fork::MAIN, 7).unwrap();
     assert_eq!((page.prune_xid(), page.lsn()), (0, inserted));
     assert_eq!(log.map().0[PAGE_HEADER_BYTES + 1], 0x43);
+}
+
+/// A record that only sets the map's bits has an image of the table's page where hints are logged, and of one that was never logged.
+#[test]
+fn since_19_an_image_with_bits_alone_shows_that_hints_are_logged() {
+    for (lsn, shows) in [(Lsn(0), false), (Lsn(5), true)] {
+        let mut log = Log::of(Major::V19);
+        log.knows(Fork::VISIBILITY_MAP, 0, &map_page(0));
+        let mut page = map_page(0);
+        page.set_lsn(lsn);
+        let heap = Block { image: Some(PageBox::from(&page)), ..Block::new(0, 7) };
+        log.write((rmid::HEAP2, PRUNE), &[heap, Block::map(1)], &[0x00, 0x01]);
+        assert_eq!(log.replay.store.are_hints_logged(), shows);
+        assert_eq!(log.page(Fork::MAIN, 7).unwrap().lsn(), log.end);
+    }
+}
+
+#[test]
+fn since_19_the_log_says_that_checksums_are_written() {
+    let (checksums, redo) = ((rmid::XLOG2, 0x00), (rmid::XLOG, 0xE0));
+    for (kind, words, are_written) in [
+        (checksums, &[0_u32][..], false),
+        (checksums, &[3][..], true),
+        (redo, &[1, 0][..], false),
+        (redo, &[1, 1][..], true),
+    ] {
+        let mut log = Log::of(Major::V19);
+        let main: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        log.write(kind, &[], &main);
+        assert_eq!(log.replay.store.are_hints_logged(), are_written, "{kind:?} {words:?}");
+    }
+}
+
+#[test]
+fn since_19_checksums_can_be_switched_off() {
+    for (wal_log_hints, are_logged) in [(false, false), (true, true)] {
+        let mut log = Log::of(Major::V19);
+        log.replay.store.hint_logging().note_settings(HintSettings { data_checksums: true, wal_log_hints });
+        log.write((rmid::XLOG2, 0x00), &[], &2_u32.to_le_bytes());
+        assert!(log.replay.store.are_hints_logged(), "they are being switched off");
+        log.write((rmid::XLOG2, 0x00), &[], &0_u32.to_le_bytes());
+        assert_eq!(log.replay.store.are_hints_logged(), are_logged);
+    }
 }
 
 #[test]

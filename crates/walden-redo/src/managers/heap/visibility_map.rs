@@ -2,10 +2,13 @@
 //!
 //! `visibilitymap.c` decides. A map's page has nothing but its header and the bits.
 
-use walden_format::payload::heap::XlHeapVisible;
-use walden_format::record::{BlockRef, Fork, RelFileLocator};
+use walden_format::lsn::Lsn;
+use walden_format::payload::heap::{PruneFlags, XlHeapVisible};
+use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
+use walden_format::rmgr::info::heap2;
 use walden_format::version::Major;
 
+use crate::image::restore_page;
 use crate::page::maps::{
     BITS_PER_HEAP_BLOCK, HEAP_BLOCKS_PER_BYTE, HEAP_BLOCKS_PER_PAGE, VISIBILITYMAP_ALL_VISIBLE,
     VISIBILITYMAP_VALID_BITS,
@@ -98,14 +101,41 @@ pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     // 9.5 had but one bit.
     let bits = XlHeapVisible::read(step.main())
         .map_or(VISIBILITYMAP_ALL_VISIBLE, |fields| fields.flags.0 & VISIBILITYMAP_VALID_BITS);
-    // The table's image is left out where hints are not logged (log_heap_visible).
-    if step.block(1).is_some_and(|block| block.image.is_some_and(|image| image.apply))
-        && let Some(store) = step.store()
-    {
-        store.log_hints();
-    }
+    note_logged_hints(step, 1);
     mark_page(step, 1);
     set(step, 0, 1, bits)
+}
+
+/// A record that only marks a table's page as all visible has an image of it only where hints are logged (`log_heap_visible`, since 19
+/// `log_heap_prune_and_freeze`).
+pub(super) fn note_logged_hints(step: &mut Step<'_, '_>, heap: u8) {
+    let is_image = step.block(heap).is_some_and(|block| block.image.is_some_and(|image| image.apply));
+    // Since 19, a page that was never logged has an image in any case.
+    let was_logged = |page: &mut Page| page.lsn() > Lsn(0);
+    let shows = is_image && (step.version() < Major::V19 || step.page_or_image(heap).is_some_and(was_logged));
+    if shows && let Some(store) = step.store() {
+        store.hint_logging().note_shown();
+    }
+}
+
+/// Whether a record refers to a table's page only to mark it as all visible, and has an image of it that shows that hints are logged,
+/// as [`note_logged_hints`] finds it.
+pub(crate) fn shows_logged_hints(record: &Record<'_>) -> bool {
+    let is_since_19 = record.version >= Major::V19;
+    let heap = match record.rmgr_info() {
+        heap2::PRUNE_ON_ACCESS..=heap2::PRUNE_VACUUM_CLEANUP if is_since_19 => {
+            let flags = PruneFlags::read(record.main_data(), record.version);
+            flags.is_some_and(|flags| flags.sets_all_visible() && !flags.has_lists()).then_some(0)
+        }
+        heap2::VISIBLE if !is_since_19 => Some(1),
+        _ => None,
+    };
+    let image =
+        heap.and_then(|id| record.block(id)).and_then(|block| block.image.filter(|image| image.apply));
+    image.is_some_and(|image| {
+        !is_since_19
+            || restore_page(&image, record.image_data(&image), None).is_ok_and(|page| page.lsn() > Lsn(0))
+    })
 }
 
 /// The table's page says that it is all visible, too; its LSN changes only where hints are logged.
