@@ -71,7 +71,9 @@ pub struct Learned {
 pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String>) -> Vec<(String, String)> {
     let known = crate::settings::ROWS.iter().filter(|row| row.show.is_some() && row.name != "data_checksums");
     let one = |row: &crate::settings::Row| {
-        let value = reported.get(row.name)?;
+        // Since 19 a logical slot raises the level of what is logged.
+        let effective = if row.name == "wal_level" { reported.get("effective_wal_level") } else { None };
+        let value = effective.or(reported.get(row.name))?;
         let Some((number, unit)) = value.split_once(' ') else {
             return Some((row.name.into(), value.clone()));
         };
@@ -118,7 +120,7 @@ pub fn learn(
         learn_full_page_writes(survey, window, &mut settings),
         learn_compression(survey, &mut settings),
     ];
-    traced.extend(learn_hints(survey, given_hints, &mut settings));
+    traced.extend(learn_hints(survey, window, given_hints, &mut settings));
     learn_checkpoint_settings(survey, &mut settings, &mut traced);
     traced.push(learn_archive_timeout(survey, &mut settings));
     for (name, value) in given {
@@ -162,7 +164,11 @@ fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
 fn learn_wal_level(survey: &Survey, window: Lsn, settings: &mut Settings) -> Traced {
     let (within, around) = (&survey.evidence, &survey.outside);
     let logical = within.logical_records + around.logical_records;
-    let (level, from, why) = match value_at(&within.wal_level, window) {
+    let effective = value_at(&within.effective_wal_level(), window);
+    let (level, from, why) = match effective {
+        Some(WalLevel::Logical) if value_at(&within.wal_level, window) == Some(WalLevel::Replica) => {
+            (WalLevel::Logical, Origin::Learned, "replica, which a logical slot raises to logical".into())
+        }
         Some(level) => (level, Origin::Learned, "logged in records".into()),
         None if logical > 0 => {
             let why = format!("{logical} records that are written at this level only");
@@ -220,23 +226,29 @@ struct GivenHints {
     data_checksums: Option<bool>,
 }
 
-fn learn_hints(survey: &Survey, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
+/// What records say of them: of checksums since 19.
+#[derive(Clone, Copy, Default)]
+struct LoggedHints {
+    wal_log_hints: Option<bool>,
+    data_checksums: Option<bool>,
+}
+
+fn learn_hints(survey: &Survey, window: Lsn, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let records = survey.evidence.hint_records + survey.outside.hint_records;
-    let logged = survey.evidence.wal_log_hints.last().map(|(_, on)| *on);
+    let logged = LoggedHints {
+        wal_log_hints: survey.evidence.wal_log_hints.last().map(|(_, on)| *on),
+        data_checksums: value_at(&survey.evidence.data_checksums, window),
+    };
     infer_hints(records, logged, given, settings)
 }
 
 /// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, and not which: what is given of
 /// one decides for the other.
-fn infer_hints(
-    records: u64,
-    logged: Option<bool>,
-    given: GivenHints,
-    settings: &mut Settings,
-) -> [Traced; 2] {
+fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let images = format!("{records} full-page images for hint bits");
-    let are_of_checksums = given.data_checksums.unwrap_or(given.wal_log_hints == Some(false));
-    let (hints, hints_from, hints_why) = match (records, logged) {
+    let known_checksums = given.data_checksums.or(logged.data_checksums);
+    let are_of_checksums = known_checksums.unwrap_or(given.wal_log_hints == Some(false));
+    let (hints, hints_from, hints_why) = match (records, logged.wal_log_hints) {
         (_, Some(true)) => (true, Origin::Learned, "logged in a record".to_owned()),
         (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
         _ if are_of_checksums => {
@@ -245,8 +257,9 @@ fn infer_hints(
         _ => (true, Origin::Learned, format!("{images}, or data checksums are on")),
     };
     let is_other_off = given.wal_log_hints == Some(false) && given.data_checksums.is_none();
-    let (checksums, checksums_from, checksums_why) = match records {
-        1.. if is_other_off => (true, Origin::Learned, format!("{images}, without wal_log_hints")),
+    let (checksums, checksums_from, checksums_why) = match (records, logged.data_checksums) {
+        (_, Some(on)) => (on, Origin::Learned, "logged by checkpoints".to_owned()),
+        (1.., None) if is_other_off => (true, Origin::Learned, format!("{images}, without wal_log_hints")),
         _ => (false, Origin::Assumed, "no evidence in the trace".to_owned()),
     };
     (settings.wal_log_hints, settings.data_checksums) = (hints, checksums);
@@ -503,7 +516,7 @@ mod tests {
     /// What is learned and given of both settings, in order: whether hint bits were logged, and what is contradicted.
     #[test]
     fn images_for_hint_bits_are_of_wal_log_hints_or_checksums() {
-        let learn = |records, logged, wal_log_hints, data_checksums| {
+        let learn_all = |records, logged, wal_log_hints, data_checksums| {
             let mut settings = Settings::default_of(Major::V18);
             let given = GivenHints { wal_log_hints, data_checksums };
             let mut traced = infer_hints(records, logged, given, &mut settings).to_vec();
@@ -516,7 +529,23 @@ mod tests {
                 traced.iter().filter(|one| one.contradicted).map(|one| one.name).collect();
             (settings.wal_log_hints, settings.data_checksums, contradicted)
         };
+        let learn = |records, wal_log_hints, given_hints, given_checksums| {
+            learn_all(
+                records,
+                LoggedHints { wal_log_hints, data_checksums: None },
+                given_hints,
+                given_checksums,
+            )
+        };
         let (on, off) = (Some(true), Some(false));
+        // Since 19 checkpoints say whether there are checksums.
+        for (records, checksums) in [(0, true), (9, true), (0, false)] {
+            let logged = LoggedHints { wal_log_hints: None, data_checksums: Some(checksums) };
+            assert_eq!(learn_all(records, logged, None, None), (false, checksums, vec![]));
+        }
+        let without = LoggedHints { wal_log_hints: None, data_checksums: off };
+        assert_eq!(learn_all(9, without, None, None), (true, false, vec![]));
+        assert_eq!(learn_all(0, without, None, on), (false, true, vec!["data_checksums"]));
         assert_eq!(learn(0, None, None, None), (false, false, vec![]));
         assert_eq!(learn(9, None, None, None), (true, false, vec![]));
         assert_eq!(learn(0, on, None, None), (true, false, vec![]));
@@ -544,6 +573,17 @@ mod tests {
         assert_eq!(reported("on"), of("on"));
         assert_eq!(reported("off"), of("off"));
         assert_eq!(reported("inprogress-off"), of("on"));
+    }
+
+    #[test]
+    fn a_server_reports_the_level_of_what_it_logs() {
+        let reported = |all: &[(&str, &str)]| {
+            let all = all.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+            settings_from_server(&all.collect())
+        };
+        let of = |level: &str| [("wal_level".to_owned(), level.to_owned())];
+        assert_eq!(reported(&[("wal_level", "replica")]), of("replica"));
+        assert_eq!(reported(&[("wal_level", "replica"), ("effective_wal_level", "logical")]), of("logical"));
     }
 
     /// Segments of 1 MB, and a checkpoint after each 21 of them: as if the WAL writer writes at last what nobody waits for.

@@ -278,7 +278,8 @@ pub static ROWS: &[Row] = &[
                 "pglz" => Some(Method::Pglz),
                 "lz4" => Some(Method::Lz4),
                 "zstd" => Some(Method::Zstd),
-                // 19 uses the best method that it was built with (931c9701f2), which is zstd in the published packages.
+                // Since 12 August 2026 19 uses the best method that it was built with (931c9701f2), which is zstd in most packages.
+                // Its betas before that used pglz.
                 other if on_off(other)? && s.version >= Major::V19 => Some(Method::Zstd),
                 other => on_off(other)?.then_some(Method::Pglz),
             };
@@ -469,6 +470,9 @@ mod tests {
             assert_eq!(settings.show(&name.to_lowercase()).as_deref(), Some(shown));
         }
         assert!(matches!(settings.set("wal_init_zero", "off"), Ok(Effect::Nothing(_))));
+        let mut newest = Settings::default_of(Major::V19);
+        assert_eq!(newest.set("wal_compression", "on"), Ok(Effect::Changed));
+        assert_eq!(newest.show("wal_compression").as_deref(), Some("zstd"));
         assert!(matches!(settings.set("work_mem", "1GB"), Err(SettingError::Name { .. })));
         for (name, wrong) in [
             ("max_wal_size", "much"),

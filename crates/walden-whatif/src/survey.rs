@@ -10,7 +10,7 @@ use walden_explain::SettingChange;
 use walden_explain::checkpoints::{CheckpointRecord, CheckpointRecords};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_simple_end;
-use walden_format::payload::xlog::WalLevel;
+use walden_format::payload::xlog::{ChecksumState, WalLevel};
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Compression, Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::standby::RUNNING_XACTS;
@@ -67,8 +67,12 @@ pub struct Survey {
 pub struct Evidence {
     /// `full_page_writes` as logged by checkpoints and `FPW_CHANGE` records.
     pub full_page_writes: Vec<(Lsn, bool)>,
-    /// `wal_level` as logged by checkpoints and `PARAMETER_CHANGE` records.
+    /// `wal_level` as logged by checkpoints and `PARAMETER_CHANGE` records; see [`Evidence::effective_wal_level`].
     pub wal_level: Vec<(Lsn, WalLevel)>,
+    /// Whether logical decoding is on, as logged by checkpoints and `LOGICAL_DECODING_STATUS_CHANGE` records; since 19.
+    pub logical_decoding: Vec<(Lsn, bool)>,
+    /// Whether pages are written with checksums, as logged by checkpoints and `CHECKSUMS` records; since 19.
+    pub data_checksums: Vec<(Lsn, bool)>,
     /// `wal_log_hints` as logged by `PARAMETER_CHANGE` records.
     pub wal_log_hints: Vec<(Lsn, bool)>,
     /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
@@ -204,18 +208,39 @@ impl Evidence {
     pub fn changes(&self, from: Lsn, to: Lsn) -> Vec<SettingChange> {
         let switch = |on: bool| if on { "on".to_owned() } else { "off".to_owned() };
         [
-            first_change("wal_level", &self.wal_level, (from, to), |level| level.to_string()),
+            first_change("wal_level", &self.effective_wal_level(), (from, to), |level| level.to_string()),
             first_change("full_page_writes", &self.full_page_writes, (from, to), switch),
             first_change("wal_log_hints", &self.wal_log_hints, (from, to), switch),
+            first_change("data_checksums", &self.data_checksums, (from, to), switch),
         ]
         .into_iter()
         .flatten()
         .collect()
     }
 
+    /// The level of what is logged, by position ([`WalLevel::effective`]).
+    pub fn effective_wal_level(&self) -> Vec<(Lsn, WalLevel)> {
+        let levels = self.wal_level.iter().map(|&(lsn, level)| (lsn, Some(level), None));
+        let switches = self.logical_decoding.iter().map(|&(lsn, on)| (lsn, None, Some(on)));
+        let mut logged: Vec<(Lsn, Option<WalLevel>, Option<bool>)> = levels.chain(switches).collect();
+        // A checkpoint logs both for its redo pointer.
+        logged.sort_by_key(|(lsn, ..)| *lsn);
+        let (mut level, mut is_on) = (None, false);
+        let mut effective = Vec::new();
+        for of_lsn in logged.chunk_by(|(one, ..), (other, ..)| one == other) {
+            for &(_, new_level, switch) in of_lsn {
+                (level, is_on) = (new_level.or(level), switch.unwrap_or(is_on));
+            }
+            effective.extend(level.map(|level| (of_lsn[0].0, level.effective(is_on))));
+        }
+        effective
+    }
+
     fn add(&mut self, other: Evidence) {
         self.full_page_writes.extend(other.full_page_writes);
         self.wal_level.extend(other.wal_level);
+        self.logical_decoding.extend(other.logical_decoding);
+        self.data_checksums.extend(other.data_checksums);
         self.wal_log_hints.extend(other.wal_log_hints);
         for (sum, more) in [
             (&mut self.checkpoint_images, other.checkpoint_images),
@@ -360,6 +385,10 @@ impl Segment {
         (*bytes, *count) = (*bytes + u64::from(record.header.total_len), *count + 1);
     }
 
+    fn note_checksums(&mut self, lsn: Lsn, state: Option<ChecksumState>) {
+        self.evidence.data_checksums.extend(state.map(|state| (lsn, state.is_written())));
+    }
+
     fn note_xlog_record(&mut self, record: &Record<'_>) {
         match (record.rmgr_info(), payload::parse(record)) {
             (kind, Ok(Payload::Checkpoint(checkpoint))) => {
@@ -372,6 +401,9 @@ impl Segment {
                 });
                 self.evidence.full_page_writes.push((checkpoint.redo, checkpoint.full_page_writes));
                 self.evidence.wal_level.extend(checkpoint.wal_level.map(|level| (checkpoint.redo, level)));
+                let logical_decoding = checkpoint.logical_decoding.map(|on| (checkpoint.redo, on));
+                self.evidence.logical_decoding.extend(logical_decoding);
+                self.note_checksums(checkpoint.redo, checkpoint.checksums);
                 if kind == CHECKPOINT_ONLINE {
                     self.count_checkpoint_record(checkpoint_record::ONLINE, record);
                 }
@@ -379,12 +411,17 @@ impl Segment {
             (_, Ok(Payload::CheckpointRedo(redo))) => {
                 self.begun.push(record.lsn);
                 self.evidence.wal_level.push((record.lsn, redo.wal_level));
+                self.note_checksums(record.lsn, redo.checksums);
                 self.count_checkpoint_record(checkpoint_record::REDO, record);
             }
             (_, Ok(Payload::ParameterChange(change))) => {
                 self.evidence.wal_level.push((record.lsn, change.wal_level));
                 self.evidence.wal_log_hints.push((record.lsn, change.wal_log_hints));
             }
+            (_, Ok(Payload::LogicalDecodingStatusChange(change))) => {
+                self.evidence.logical_decoding.push((record.lsn, change.enabled));
+            }
+            (_, Ok(Payload::Checksums(checksums))) => self.note_checksums(record.lsn, Some(checksums.state)),
             (_, Ok(Payload::FullPageWritesChange(change))) => {
                 self.evidence.full_page_writes.push((record.lsn, change.enabled));
             }
@@ -474,6 +511,7 @@ static EVIDENCE_KINDS: [u16; 256] = {
     let mut kinds = [0; 256];
     kinds[rmid::XACT as usize] = !0;
     kinds[rmid::STANDBY as usize] = !0;
+    kinds[rmid::XLOG2 as usize] = !0;
     let mut at = 0;
     while at < 256 * 16 {
         let (rmid, kind) = (at >> 4, at & 15);
@@ -544,5 +582,24 @@ mod tests {
         assert_eq!(changes(0, 100), [level.clone(), off]);
         assert_eq!(changes(35, 100), [level, on]);
         assert_eq!(changes(60, 100), []);
+    }
+
+    /// Since 19, with the record of a checkpoint's redo pointer, which logs the setting alone.
+    #[test]
+    fn a_logical_slot_raises_the_level() {
+        use WalLevel::{Logical, Minimal, Replica};
+        let evidence = Evidence {
+            wal_level: vec![(Lsn(10), Replica), (Lsn(30), Replica), (Lsn(30), Replica), (Lsn(50), Minimal)],
+            logical_decoding: vec![(Lsn(30), true), (Lsn(20), true), (Lsn(10), false), (Lsn(60), false)],
+            data_checksums: vec![(Lsn(10), true), (Lsn(40), false)],
+            ..Evidence::default()
+        };
+        let effective: Vec<_> =
+            evidence.effective_wal_level().into_iter().map(|(lsn, level)| (lsn.0, level)).collect();
+        assert_eq!(effective, [(10, Replica), (20, Logical), (30, Logical), (50, Minimal), (60, Minimal)]);
+        let changes = evidence.changes(Lsn(15), Lsn(45)).into_iter();
+        let changes: Vec<_> = changes.map(|change| (change.name, change.lsn.0, change.after)).collect();
+        let level = ("wal_level", 20, "logical".to_owned());
+        assert_eq!(changes, [level, ("data_checksums", 40, "off".to_owned())]);
     }
 }

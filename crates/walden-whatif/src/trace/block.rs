@@ -1,6 +1,7 @@
 //! Which simulations write a full-page image of a block, and its size.
 
 use walden_format::lsn::Lsn;
+use walden_format::payload::heap::PruneFlags;
 use walden_format::record::{BlockHeader, BlockRef, RECORD_HEADER, Record, RelFileLocator};
 use walden_format::rmgr::info::heap2;
 use walden_format::rmgr::{ImageClass, rmid};
@@ -117,15 +118,9 @@ impl State {
         match self.kinds.image_class(self.kind.into(), block.id) {
             ImageClass::Forced => Class::Forced,
             ImageClass::Hint => Class::Hint,
-            // The heap page keeps its LSN then, and has no image (`log_heap_visible`).
-            ImageClass::Checkpoint
-                if record.header.rmid == rmid::HEAP2
-                    && record.rmgr_info() & heap2::OPMASK == heap2::VISIBLE
-                    && block.id == 1
-                    && !self.plan.log_hints =>
-            {
-                Class::Never
-            }
+            // The heap page keeps its LSN then, and has no image (`log_heap_visible`, since 19 `log_heap_prune_and_freeze`).
+            ImageClass::Checkpoint if !self.plan.log_hints && only_marks_page(record, block) => Class::Never,
+            ImageClass::Checkpoint if is_never_logged(record, block, touched) => Class::Forced,
             ImageClass::Checkpoint if record.header.rmid == rmid::GENERIC && self.is_forced(touched) => {
                 Class::Forced
             }
@@ -252,6 +247,36 @@ pub(super) fn method_index(method: Option<Method>) -> usize {
     }
 }
 
+/// Whether a record does no more to a table's page than to mark it as all visible; since 19 one that has an image of it shows by that
+/// that hints are logged, or that the page was never logged.
+fn only_marks_page(record: &Record<'_>, block: &BlockRef) -> bool {
+    if record.header.rmid != rmid::HEAP2 {
+        return false;
+    }
+    if record.version < Major::V19 {
+        return record.rmgr_info() & heap2::OPMASK == heap2::VISIBLE && block.id == 1;
+    }
+    let has_image = block.image.is_some_and(|image| image.apply);
+    let sets_bits_alone = |flags: PruneFlags| flags.sets_all_visible() && !flags.has_lists();
+    block.id == 0 && !has_image && prune_flags(record).is_some_and(sets_bits_alone)
+}
+
+/// Since 19 the image of a page that was never logged is forced when it is pruned (`log_heap_prune_and_freeze`).
+fn is_never_logged(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> bool {
+    let has_image = block.image.is_some_and(|image| image.apply);
+    let may_be_forced = record.version >= Major::V19 && block.id == 0 && has_image;
+    may_be_forced
+        && prune_flags(record).is_some()
+        && touched.image.as_ref().is_some_and(|image| image.lsn() == Lsn(0))
+}
+
+/// The flags of a record since 17 that prunes.
+fn prune_flags(record: &Record<'_>) -> Option<PruneFlags> {
+    let is_prune = record.header.rmid == rmid::HEAP2
+        && matches!(record.rmgr_info(), heap2::PRUNE_ON_ACCESS..=heap2::PRUNE_VACUUM_CLEANUP);
+    if is_prune { PruneFlags::read(record.main_data(), record.version) } else { None }
+}
+
 /// Bytes of an `FPI_FOR_HINT` record of a block, uncompressed and with padding.
 pub(super) fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> u64 {
     const RECORD: u64 = (RECORD_HEADER + BlockHeader::WIDTH) as u64;
@@ -273,4 +298,65 @@ fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage 
 fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
     let page_type = || BrinSpecialSpace::of(page).map(|special| special.page_type);
     record.header.rmid == rmid::BRIN && matches!(page_type(), Ok(BRIN_PAGETYPE_REVMAP | BRIN_PAGETYPE_META))
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::record::{RecordHeader, decode};
+    use walden_redo::PageBox;
+
+    use super::*;
+
+    /// Of block 0 of a record of Heap2: whether the record only marks its page, and whether its page was never logged. `image` is the
+    /// LSN of the page in its image.
+    fn classed(version: Major, info: u8, main: &[u8], image: Option<u64>) -> (bool, bool) {
+        const HAS_IMAGE: u8 = 0x10;
+        const APPLY: u8 = 0x02;
+        let mut bytes = vec![0; RECORD_HEADER];
+        bytes.extend([0, if image.is_some() { HAS_IMAGE } else { 0 }, 0, 0]);
+        if image.is_some() {
+            bytes.extend([0, 0x20, 0, 0, APPLY]);
+        }
+        for field in [1663, 5, 16384, 7] {
+            bytes.extend(u32::to_le_bytes(field));
+        }
+        bytes.extend([255, main.len() as u8]);
+        bytes.resize(bytes.len() + if image.is_some() { PAGE_BYTES } else { 0 }, 0);
+        bytes.extend(main);
+        let total = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&total.to_le_bytes());
+        bytes[16..18].copy_from_slice(&[info, rmid::HEAP2]);
+        let (header, mut blocks) = (RecordHeader::parse(&bytes).unwrap(), Vec::new());
+        let place = (Lsn(0x1000), Lsn(0x8000));
+        let record = decode(&bytes, header, place, version, PAGE_BYTES as u32, &mut blocks).unwrap();
+        let mut touched = Touched::default();
+        touched.image = image.map(|lsn| {
+            let mut page = Page([0; PAGE_BYTES]);
+            page.set_lsn(Lsn(lsn));
+            PageBox::from(&page)
+        });
+        let block = &record.blocks[0];
+        (only_marks_page(&record, block), is_never_logged(&record, block, &touched))
+    }
+
+    #[test]
+    fn since_19_a_record_that_sets_bits_alone_has_an_image_where_it_shows_more() {
+        // All visible; all visible and all frozen; all visible, with line pointers that became unused.
+        let (visible, frozen, unused) = ([0x00, 0x01], [0x00, 0x03], [0x80, 0x01]);
+        for kind in [heap2::PRUNE_ON_ACCESS, heap2::PRUNE_VACUUM_SCAN, heap2::PRUNE_VACUUM_CLEANUP] {
+            assert_eq!(classed(Major::V19, kind, &visible, None), (true, false));
+            assert_eq!(classed(Major::V19, kind, &frozen, None), (true, false));
+            assert_eq!(classed(Major::V19, kind, &unused, None), (false, false));
+            // Hints are logged; or the page was never logged, and has an image whatever the settings.
+            assert_eq!(classed(Major::V19, kind, &visible, Some(9)), (false, false));
+            assert_eq!(classed(Major::V19, kind, &unused, Some(0)), (false, true));
+            assert_eq!(classed(Major::V18, kind, &unused, Some(0)), (false, false));
+        }
+        assert_eq!(classed(Major::V19, heap2::MULTI_INSERT, &visible, None), (false, false));
+        assert_eq!(
+            classed(Major::V18, heap2::VISIBLE, &[0, 0, 0, 0, 3], None),
+            (false, false),
+            "the map's block"
+        );
+    }
 }
