@@ -488,7 +488,9 @@ impl Values {
             (Values::Int32(builder), Value::Int4(value)) => builder.append_value(*value),
             (Values::Int64(builder), Value::Int8(value)) => builder.append_value(*value),
             (Values::UInt32(builder), Value::Oid(value)) => builder.append_value(*value),
-            (Values::UInt64(builder), Value::Xid8(value) | Value::Lsn(value)) => builder.append_value(*value),
+            (Values::UInt64(builder), Value::Xid8(value) | Value::Lsn { lsn: value, .. }) => {
+                builder.append_value(*value);
+            }
             (Values::Float32(builder), Value::Float4(value)) => builder.append_value(value.0),
             (Values::Float64(builder), Value::Float8(value)) => builder.append_value(value.0),
             (Values::Decimal(builder, precision, scale), Value::Numeric(numeric)) => {

@@ -15,6 +15,7 @@ use walden_format::rmgr::{Kind, rmid};
 use walden_format::simple::SimpleRecord;
 use walden_format::transam::{FIRST_NORMAL_XID, RunningTransactions};
 use walden_source::inventory::Run;
+use walden_source::subtransactions::Subtransactions;
 
 use crate::columns::{NO_TIME, label_rows, numbers, times};
 use crate::options::{Emit, ReadError, ReadOptions};
@@ -210,20 +211,14 @@ impl Observer for SegmentTransactions {
 struct Open {
     timeline: Timeline,
     sums: FxHashMap<u32, OpenTransaction>,
-    /// The transaction of a subtransaction in progress, where the log has said it.
-    tops: FxHashMap<u32, u32>,
-    /// What was rolled back while older transactions ran: the log may still say that it was a subtransaction.
-    aborted: FxHashMap<u32, Row>,
+    /// With the rows of what was rolled back while older transactions ran: the log may still say that it was a subtransaction.
+    subtransactions: Subtransactions<Row>,
 }
-
-/// Rows that are kept back at most.
-const MAX_ABORTED: usize = 1 << 17;
 
 #[derive(Default)]
 struct OpenTransaction {
     sums: Option<Sums>,
     is_prepared: bool,
-    subxids: Vec<u32>,
 }
 
 impl OpenTransaction {
@@ -262,13 +257,9 @@ impl Open {
 
     /// Learns of which transaction a subtransaction is, which may have been rolled back before.
     fn assign(&mut self, subxid: u32, top: u32) {
-        match self.aborted.remove(&subxid) {
-            Some(row) => self.sums.entry(top).or_default().merge(Some(&row.sums)),
-            None if self.tops.insert(subxid, top) != Some(top) => {
-                self.sums.entry(top).or_default().subxids.push(subxid);
-            }
-            None => {}
-        }
+        let rolled_back = self.subtransactions.assign(subxid, top);
+        // It is in progress even if it has written nothing itself.
+        self.sums.entry(top).or_default().merge(rolled_back.map(|row| row.sums).as_ref());
     }
 
     fn end(
@@ -280,23 +271,21 @@ impl Open {
         lsn: Lsn,
         rows: &mut TransactionRows,
     ) {
-        // A subtransaction that wrote nothing itself is named by those within it alone.
-        let mut parts = std::iter::once(&xid).chain(subxids);
-        let top = parts.find_map(|part| self.tops.get(part).copied()).filter(|top| *top != xid);
-        self.tops.remove(&xid);
+        let top = match outcome {
+            "aborted" => self.subtransactions.roll_back(xid, subxids),
+            _ => None,
+        };
+        // Those of a subtransaction are its transaction's.
+        let known = if top.is_some() { Vec::new() } else { self.subtransactions.end(xid) };
         let mut ended = self.sums.remove(&xid).unwrap_or_default();
-        for subxid in subxids.iter().chain(&std::mem::take(&mut ended.subxids)) {
-            self.tops.remove(subxid);
+        for subxid in subxids.iter().chain(&known) {
             if let Some(of_sub) = self.sums.remove(subxid) {
                 ended.merge(of_sub.sums.as_ref());
             }
         }
         match top {
-            // A subtransaction that was rolled back alone.
-            Some(top) if outcome == "aborted" => {
-                self.sums.entry(top).or_default().merge(ended.sums.as_ref());
-            }
-            _ => {
+            Some(top) => self.sums.entry(top).or_default().merge(ended.sums.as_ref()),
+            None => {
                 let sums = ended.sums.unwrap_or(Sums {
                     first: lsn,
                     last: lsn,
@@ -307,24 +296,12 @@ impl Open {
                 let sums = Sums { last: sums.last.max(lsn), ..sums };
                 let subtransactions = subxids.len() as u32;
                 let row = Row { timeline: self.timeline, xid, outcome, time, sums, subtransactions };
-                if outcome == "aborted" {
-                    if self.aborted.len() >= MAX_ABORTED {
-                        self.flush_aborted(|_| true, rows);
-                    }
-                    self.aborted.insert(xid, row);
-                } else {
-                    rows.0.push(row);
+                match outcome {
+                    "aborted" => rows.add_rolled_back(self.subtransactions.hold(xid, row)),
+                    _ => rows.0.push(row),
                 }
             }
         }
-    }
-
-    /// Passes on what cannot turn out to be a subtransaction any more.
-    fn flush_aborted(&mut self, is_over: impl Fn(u32) -> bool, rows: &mut TransactionRows) {
-        let mut over: Vec<Row> =
-            self.aborted.extract_if(|xid, _| is_over(*xid)).map(|(_, row)| row).collect();
-        over.sort_unstable_by_key(|row| row.sums.last);
-        rows.0.append(&mut over);
     }
 
     /// Ends what a crash ended without a record.
@@ -334,15 +311,13 @@ impl Open {
                 self.end_without_record(xid, "aborted", rows);
             }
         }
-        // A transaction is older than its subtransactions.
-        self.flush_aborted(|xid| running.is_oldest_after(xid), rows);
+        rows.add_rolled_back(self.subtransactions.take_decided(running));
     }
 
     /// Those in progress, ascending. A transaction may have written nothing but by its subtransactions.
     fn open_transactions(&self, is_of: impl Fn(u32) -> bool) -> Vec<u32> {
-        let xids = self.sums.keys().copied();
-        let mut xids: Vec<u32> =
-            xids.filter(|xid| !self.tops.contains_key(xid)).filter(|xid| is_of(*xid)).collect();
+        let tops = self.sums.keys().copied().filter(|xid| self.subtransactions.top_of(*xid) == *xid);
+        let mut xids: Vec<u32> = tops.filter(|xid| is_of(*xid)).collect();
         xids.sort_unstable();
         xids
     }
@@ -350,7 +325,7 @@ impl Open {
     /// What a transaction in progress and its subtransactions wrote, if they did.
     fn sums_with_subtransactions(&self, xid: u32) -> Option<Sums> {
         let open = self.sums.get(&xid)?;
-        let parts = open.subxids.iter().filter_map(|subxid| self.sums.get(subxid)?.sums);
+        let parts = self.subtransactions.of(xid).iter().filter_map(|subxid| self.sums.get(subxid)?.sums);
         open.sums.into_iter().chain(parts).reduce(|mut all, sums| {
             all.merge(&sums);
             all
@@ -361,10 +336,8 @@ impl Open {
         match self.sums_with_subtransactions(xid) {
             Some(sums) => self.end(xid, &[], outcome, NO_TIME, sums.last, rows),
             None => {
-                let open = self.sums.remove(&xid).unwrap_or_default();
-                open.subxids.iter().for_each(|subxid| {
-                    self.tops.remove(subxid);
-                });
+                self.sums.remove(&xid);
+                self.subtransactions.end(xid);
             }
         }
     }
@@ -378,7 +351,7 @@ impl Open {
             let is_prepared = self.sums.get(&xid).is_some_and(|open| open.is_prepared);
             self.end_without_record(xid, if is_prepared { "prepared" } else { "open" }, rows);
         }
-        self.flush_aborted(|_| true, rows);
+        rows.add_rolled_back(self.subtransactions.take_all());
     }
 }
 
@@ -393,6 +366,14 @@ struct Row {
 
 #[derive(Default)]
 struct TransactionRows(Vec<Row>);
+
+impl TransactionRows {
+    /// Adds what cannot turn out to be a subtransaction any more, by the end of what it wrote.
+    fn add_rolled_back(&mut self, mut rows: Vec<Row>) {
+        rows.sort_unstable_by_key(|row| row.sums.last);
+        self.0.append(&mut rows);
+    }
+}
 
 fn column(rows: &[Row], name: &str) -> ArrayRef {
     let sum = |sum: &dyn Fn(&Sums) -> u64| numbers::<UInt64Type>(rows.iter().map(|row| sum(&row.sums)), None);

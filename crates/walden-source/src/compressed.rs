@@ -74,6 +74,7 @@ impl Members {
         if self.stored.as_ref().is_none_or(|(of, _)| of != store) {
             self.stored = Some((store.clone(), store.reader()));
         }
+        self.make_room();
         let Some((_, reader)) = &mut self.stored else { return Err(io::ErrorKind::NotFound.into()) };
         let content = reader.read(number)?;
         self.keep(&file.path, number, &content);
@@ -90,23 +91,35 @@ impl Members {
             Some((_, pack)) => pack,
             None => Pack::open(path).map_err(|error| named(path, error))?,
         };
+        self.make_room();
         let content = Arc::new(pack.decode(number).map_err(|error| named(path, error))?);
         self.pack = Some((path.to_owned(), pack));
         self.keep(path, number, &content);
         Ok(content)
     }
 
-    fn find(&self, path: &Path, number: u64) -> Option<Arc<Vec<u8>>> {
+    /// The content of a member, if it is among those decoded last.
+    pub fn find(&self, path: &Path, number: u64) -> Option<Arc<Vec<u8>>> {
         let is_wanted = |one: &&(PathBuf, u64, Arc<Vec<u8>>)| one.1 == number && one.0 == path;
         self.decoded.iter().find(is_wanted).map(|(_, _, content)| Arc::clone(content))
     }
 
     fn keep(&mut self, path: &Path, number: u64, content: &Arc<Vec<u8>>) {
+        self.decoded.push_back((path.to_owned(), number, Arc::clone(content)));
+        self.keep_last(2);
+    }
+
+    /// Before a member is decoded: of those that are kept, the last one may be needed beside it.
+    fn make_room(&mut self) {
+        self.keep_last(1);
+    }
+
+    /// Drops those that were decoded first, while more than so many take too much memory.
+    fn keep_last(&mut self, count: usize) {
         let bytes = |all: &VecDeque<(PathBuf, u64, Arc<Vec<u8>>)>| -> usize {
             all.iter().map(|(_, _, content)| content.len()).sum()
         };
-        self.decoded.push_back((path.to_owned(), number, Arc::clone(content)));
-        while self.decoded.len() > 2 && bytes(&self.decoded) > KEPT_BYTES {
+        while self.decoded.len() > count && bytes(&self.decoded) > KEPT_BYTES {
             self.decoded.pop_front();
         }
     }
@@ -237,6 +250,21 @@ mod tests {
     use walden_codec::container::Needs;
 
     use super::*;
+
+    #[test]
+    fn no_more_than_two_large_members_are_kept() {
+        let kept = |bytes: usize| {
+            let (mut members, content) = (Members::default(), Arc::new(vec![0; bytes]));
+            for number in 0..5 {
+                members.make_room();
+                assert!(members.decoded.len() <= 1 || bytes < KEPT_BYTES / 4, "{number}");
+                members.keep(Path::new("a.wpk"), number, &content);
+            }
+            members.decoded.iter().map(|(_, number, _)| *number).collect::<Vec<u64>>()
+        };
+        assert_eq!(kept(KEPT_BYTES), [3, 4]);
+        assert_eq!(kept(1 << 10), [0, 1, 2, 3, 4]);
+    }
 
     #[test]
     fn packs_of_the_largest_segments_are_read() {

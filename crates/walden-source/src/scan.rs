@@ -132,9 +132,7 @@ impl Damage {
     /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self.kind {
-            DamageKind::Fault(Fault { kind: FaultKind::PageAddress { expected, found }, .. })
-                if is_of_later_segment(expected, found) =>
-            {
+            DamageKind::Fault(Fault { ref kind, .. }) if is_page_of_later_segment(kind) => {
                 "everything before this place was read; a running server has used the file again for a later segment since it was found: \
                  read from a later segment, or from an archive or a copy"
             }
@@ -158,13 +156,19 @@ impl Damage {
 }
 
 /// Whether a page has the address of the same page in a later segment, of whatever size.
-fn is_of_later_segment(expected: Lsn, found: Lsn) -> bool {
-    found > expected && found.bytes_since(expected).is_multiple_of(SegmentSize::MIN.bytes())
+fn is_page_of_later_segment(kind: &FaultKind) -> bool {
+    match *kind {
+        FaultKind::PageAddress { expected, found } => {
+            found > expected && found.bytes_since(expected).is_multiple_of(SegmentSize::MIN.bytes())
+        }
+        _ => false,
+    }
 }
 
 /// Scans a run: `make` creates a visitor for each segment, `merge` gets the outcomes in WAL order, on the calling thread.
 ///
-/// Starts at most `options.threads - 1` threads, which have ended when it returns. The first damage ends the scan: `merge` gets it
+/// Starts at most `options.threads - 1` threads, fewer for large segments that are decoded as a whole
+/// ([`Run::decoding_threads`]), which have ended when it returns. The first damage ends the scan: `merge` gets it
 /// with its segment.
 pub fn scan<V: Visitor + Send>(
     run: &Run,
@@ -176,7 +180,7 @@ pub fn scan<V: Visitor + Send>(
     let mut link = Link::default();
     run_in_order(
         0..groups.len(),
-        options.threads,
+        run.decoding_threads(options.threads),
         Direct::new,
         |windows, group| {
             let mut outcomes = Vec::with_capacity(groups[group].len());
@@ -438,10 +442,17 @@ fn finish_in_next<V: Visitor>(
     visitor: &mut V,
     members: SharedMembers,
 ) -> Result<SegmentEnd, DamageKind> {
-    let mut windows = Direct::sharing(members, SPILL_WINDOW);
+    let mut windows = Direct::of_starts(members, SPILL_WINDOW);
     let mut next_start = run.segments[index].start.plus(run.segment_size.bytes());
     for segment in &run.segments[index + 1..] {
-        windows.open(segment).map_err(DamageKind::Io)?;
+        // The decoder is at the record, which begins in an earlier segment.
+        let damaged = |offset: u64, kind| {
+            let at = segment.start.plus(offset);
+            Ok(SegmentEnd::Damaged(damage_at(run, at, at, kind)))
+        };
+        if let Err(error) = windows.open(segment) {
+            return damaged(0, DamageKind::Io(error));
+        }
         let mut offset = 0;
         while offset < run.segment_size.bytes() {
             let (window, stopped) = windows.next();
@@ -454,20 +465,23 @@ fn finish_in_next<V: Visitor>(
                     let is_last = std::ptr::eq(segment, &run.segments[run.segments.len() - 1]);
                     let size = run.segment_size.bytes();
                     let place = FaultPlace { segment, offset, window: window.to_vec(), size, is_last };
-                    return place.judge(fault, decoder, run, &mut windows);
+                    return place
+                        .judge(fault, decoder, run, &mut windows)
+                        .or_else(|kind| damaged(offset, kind));
                 }
             }
-            if let Some(error) = stopped {
-                return Err(DamageKind::Io(error));
-            }
             offset += got as u64;
+            if let Some(error) = stopped {
+                return damaged(offset, DamageKind::Io(error));
+            }
             if got == 0 {
                 break;
             }
         }
         next_start = next_start.plus(run.segment_size.bytes());
         if offset < run.segment_size.bytes() && !segment.partial {
-            return Err(DamageKind::Truncated { expected: run.segment_size.bytes(), found: offset });
+            let kind = DamageKind::Truncated { expected: run.segment_size.bytes(), found: offset };
+            return damaged(offset, kind);
         }
     }
     let cut_record = next_start.0.saturating_sub(decoder.position().0);
@@ -507,7 +521,13 @@ impl FaultPlace<'_> {
         let page = &page[..page.len().min(page_bytes)];
         let timeline = decoder.page_timeline();
         let address = page_of_fault as u64 * page_bytes as u64 + self.segment.start.0;
-        if !is_of_earlier_timeline(page, timeline) && goes_on_in_page(page, fault, address) {
+        let is_of_earlier_timeline = is_of_earlier_timeline(page, timeline);
+        // A file is recycled with the pages of an earlier segment. Pages of a later one are written when the file is in use as that
+        // one: the log went on here, and what it was is gone.
+        if !is_of_earlier_timeline && is_page_of_later_segment(&fault.kind) {
+            return damaged();
+        }
+        if !is_of_earlier_timeline && goes_on_in_page(page, fault, address) {
             return damaged();
         }
         let mut tail = Tail { fault: Some(fault), ..Tail::default() };

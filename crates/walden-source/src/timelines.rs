@@ -68,6 +68,22 @@ impl Inventory {
     }
 }
 
+impl Run {
+    /// Whether the log goes on here from a position on a timeline, the state at which is known by other means.
+    ///
+    /// The segment of a switch is on the new timeline, with what it has of the old one. A position on the old timeline that is in a later
+    /// segment is of a log that this one has left.
+    pub fn goes_on_from(&self, position: Lsn, timeline: Timeline) -> bool {
+        let size = self.segment_size.bytes();
+        let has_it = |segment: &SegmentFile| segment.start <= position && position < segment.start.plus(size);
+        let Some(index) = self.segments.iter().position(has_it) else { return false };
+        let timeline_at = |index: usize| self.segments[index].name.timeline;
+        let here = timeline_at(index);
+        let is_first = index == 0 || timeline_at(index - 1) < here;
+        here == timeline || here > timeline && is_first
+    }
+}
+
 /// The log of a timeline from as far back as its ancestors' segments are at hand.
 #[derive(Debug)]
 pub struct Lineage {
@@ -229,6 +245,22 @@ mod tests {
         assert_eq!(inventory.runs[0].timeline, 3);
         assert_eq!(inventory.ignored.len(), 4);
         assert!(inventory.gaps().is_empty());
+    }
+
+    #[test]
+    fn a_log_goes_on_from_positions_on_its_own_timelines_alone() {
+        let mut log = run(1, 2..4);
+        log.segments.extend([segment(2, 4), segment(2, 5), segment(3, 6)]);
+        let goes_on = |timeline, number| log.goes_on_from(Lsn(number * SIZE + 40), timeline);
+        // The last one of each is the segment of a switch, which has something of the timeline before.
+        for (timeline, numbers) in [(1, [2, 3, 4]), (2, [4, 5, 6])] {
+            assert!(numbers.iter().all(|&number| goes_on(timeline, number)), "{timeline}");
+        }
+        assert!(goes_on(3, 6));
+        // Left before, not begun yet, and not there.
+        for (timeline, number) in [(1, 5), (2, 3), (3, 5), (1, 1), (3, 7)] {
+            assert!(!goes_on(timeline, number), "{timeline} {number}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 
-use crate::compressed::Members;
-use crate::open::{SegmentReader, fill, open, open_with};
+use crate::compressed::{self, Members};
+use crate::open::{Compression, SegmentReader, fill, open, open_with};
 use crate::segment_file::SegmentFile;
 
 /// Bytes read at a time: large enough to make system calls cheap, small enough for a core's cache.
@@ -40,16 +40,43 @@ pub(crate) struct Direct {
     members: SharedMembers,
     window: Vec<u8>,
     segment: Option<Segment>,
+    /// Whether segments that are decoded as a whole begin with [`Started`].
+    wants_starts: bool,
+    started: Option<Started>,
+}
+
+/// A segment of which no more than the first window was decoded.
+struct Started {
+    file: SegmentFile,
+    bytes: usize,
+    is_read: bool,
 }
 
 impl Direct {
     pub fn new() -> Direct {
-        Direct::sharing(SharedMembers::default(), WINDOW)
+        let window = vec![0; WINDOW];
+        Direct {
+            members: SharedMembers::default(),
+            window,
+            segment: None,
+            wants_starts: false,
+            started: None,
+        }
     }
 
-    /// With shared members and windows of so many bytes.
-    pub fn sharing(members: SharedMembers, bytes: usize) -> Direct {
-        Direct { members, window: vec![0; bytes], segment: None }
+    /// With shared members and windows of so many bytes, for the starts of segments: of those that are decoded as a whole, the first
+    /// window is decoded, and the rest if more is read.
+    pub fn of_starts(members: SharedMembers, bytes: usize) -> Direct {
+        Direct { members, window: vec![0; bytes], segment: None, wants_starts: true, started: None }
+    }
+
+    /// The number of a member whose start can be decoded alone, and which nobody has decoded yet.
+    fn member_to_start(&self, file: &SegmentFile) -> Option<u64> {
+        let is_alone =
+            file.compression == Compression::Walden && file.store.is_none() && !file.needs_previous;
+        let number = file.member.filter(|_| self.wants_starts && is_alone)?;
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.find(&file.path, number).is_none().then_some(number)
     }
 }
 
@@ -59,12 +86,37 @@ impl Windows for Direct {
     }
 
     fn open(&mut self, segment: &SegmentFile) -> io::Result<()> {
-        self.segment = None;
-        self.segment = Some(Segment::open(segment, &self.members)?);
+        (self.segment, self.started) = (None, None);
+        match self.member_to_start(segment) {
+            Some(number) => {
+                let content = compressed::start(&segment.path, number, self.window.len())?;
+                self.window[..content.len()].copy_from_slice(&content);
+                self.started = Some(Started { file: segment.clone(), bytes: content.len(), is_read: false });
+            }
+            None => self.segment = Some(Segment::open(segment, &self.members)?),
+        }
         Ok(())
     }
 
     fn next(&mut self) -> (&[u8], Option<io::Error>) {
+        match self.started.take() {
+            Some(started) if !started.is_read => {
+                let bytes = started.bytes;
+                self.started = Some(Started { is_read: true, ..started });
+                return (&self.window[..bytes], None);
+            }
+            Some(Started { file, bytes, .. }) => match Segment::open(&file, &self.members) {
+                Ok(segment) => {
+                    let segment = self.segment.insert(segment);
+                    let (_, stopped) = segment.read(&mut self.window[..bytes]);
+                    if stopped.is_some() {
+                        return (&[], stopped);
+                    }
+                }
+                Err(error) => return (&[], Some(error)),
+            },
+            None => {}
+        }
         let Some(segment) = &mut self.segment else { return (&[], None) };
         let (got, stopped) = segment.read(&mut self.window);
         (&self.window[..got], stopped)

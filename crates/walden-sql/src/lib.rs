@@ -168,10 +168,21 @@ pub fn what_is_wrong(error: &DataFusionError) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::path::Path;
+
+    use datafusion::arrow::array::AsArray as _;
+    use datafusion::arrow::datatypes::Int64Type;
+
     use super::*;
 
+    const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden/17.11");
+
     fn database() -> Database {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden/17.11");
+        database_of(Path::new(GOLDEN))
+    }
+
+    fn database_of(path: &Path) -> Database {
         let inventory = Arc::new(Inventory::of(&[path]).unwrap());
         let version = inventory.runs.first().map(|run| run.version);
         let names = walden_source::names::Names::builtin(version);
@@ -197,6 +208,36 @@ mod tests {
         assert!(wrong("SELECT * FROM nowhere").contains("nowhere"));
         let failed = error_of(&database, "SELECT * FROM records WHERE start_lsn > lsn('x')");
         assert!(what_is_wrong(&failed).is_none() && !is_out_of_memory(&failed), "{failed}");
+    }
+
+    /// As a checkpoint of a running server does it at any time.
+    #[test]
+    fn a_file_that_is_removed_after_it_was_found_is_read() {
+        let golden = Inventory::of(&[GOLDEN]).unwrap();
+        let segment = golden.segments().next().unwrap();
+        let mut content = Vec::new();
+        walden_source::open::open(segment).unwrap().read_to_end(&mut content).unwrap();
+        let folder = std::env::temp_dir().join(format!("walden-sql-held-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(segment.name.to_string()), content).unwrap();
+        let held = database_of(&folder);
+        fs::remove_dir_all(&folder).unwrap();
+        let count = |database: &Database, table: &str| {
+            let mut rows = 0;
+            let query = format!("SELECT count(*) FROM {table}");
+            let result = database.query::<DataFusionError>(&query, |_, batch| {
+                let counts = batch.as_ref().map(|batch| batch.column(0).as_primitive::<Int64Type>());
+                rows += counts.into_iter().flatten().flatten().sum::<i64>();
+                Ok(())
+            });
+            result.unwrap();
+            rows
+        };
+        for table in ["records", "transactions"] {
+            let rows = count(&database(), table);
+            assert!(rows > 0, "{table}");
+            assert_eq!(count(&held, table), rows, "{table}");
+        }
     }
 
     #[test]

@@ -37,9 +37,11 @@ impl WalTable {
         matches!(self.table, Table::Records | Table::Blocks)
     }
 
-    /// The parts that have rows for which conditions may hold, about `count` of them.
+    /// The parts that have rows for which conditions may hold, about `count` of them; fewer if the segments are large, as a thread reads
+    /// each.
     fn parts(&self, filters: &[Expr], count: usize) -> Vec<(usize, Range<usize>)> {
         let runs = &self.inventory.runs;
+        let count = runs.iter().map(|run| run.decoding_threads(count)).min().unwrap_or(count);
         let mut wanted: Vec<Part<'_>> = runs.iter().map(Part::all).collect();
         if self.is_of_records() {
             let (from, to) = pruning::Range::of("start_lsn", filters).positions();

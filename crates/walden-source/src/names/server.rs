@@ -10,12 +10,13 @@ use super::{
 use crate::connection::Parameters;
 use crate::error_text;
 
-/// The settings that decide how much log there is, and how the server's own log is read.
-const SETTINGS: [&str; 12] = [
+/// The settings that decide how much log there is, and how the server's own log is read. A server does not list those that it lacks.
+const SETTINGS: [&str; 13] = [
     "archive_timeout",
     "checkpoint_completion_target",
     "checkpoint_timeout",
     "data_checksums",
+    "effective_wal_level",
     "full_page_writes",
     "log_line_prefix",
     "max_wal_size",

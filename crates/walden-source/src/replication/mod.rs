@@ -286,7 +286,12 @@ impl Replication {
             .ok_or_else(|| unexpected("the size of segments, such as 16MB", &row))
     }
 
-    /// Asks for a slot (PostgreSQL 15 and later); nothing if there is none of this name.
+    /// Whether the server has the command of [`Replication::read_slot`], as from PostgreSQL 15 on.
+    pub fn can_read_slots(&self) -> bool {
+        major_of(&self.version) >= Some(15)
+    }
+
+    /// Asks for a slot, of a server that [can say it](Replication::can_read_slots); nothing if there is none of this name.
     ///
     /// # Errors
     /// As [`Replication::identify`].
@@ -561,6 +566,12 @@ fn unexpected(expected: &'static str, row: &[Option<Vec<u8>>]) -> ReplicationErr
     ReplicationError::Protocol { expected, found }
 }
 
+/// The major version in a server's version, which of a release to come is `19beta1` or `20devel`.
+fn major_of(version: &str) -> Option<u32> {
+    let is_behind = |letter: char| !letter.is_ascii_digit();
+    version.split(is_behind).next()?.parse().ok()
+}
+
 /// A name in quotes.
 fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -595,6 +606,13 @@ mod tests {
         for (text, bytes) in sizes.into_iter().chain([("16", None), ("", None), ("xMB", None)]) {
             assert_eq!(parse_size(text.as_bytes()), bytes, "{text}");
         }
+    }
+
+    #[test]
+    fn a_servers_version_has_its_major_version_first() {
+        let versions = ["15.18 (Debian 15.18-1)", "14.23", "19beta1", "20devel", "9.6.24", "", "x"];
+        let majors = versions.map(major_of);
+        assert_eq!(majors, [Some(15), Some(14), Some(19), Some(20), Some(9), None, None]);
     }
 
     #[test]

@@ -290,6 +290,13 @@ fn errors_name_the_file_and_what_it_is() {
     };
     let with_magic = |magic: u16| error(&Segment { magic, ..Segment::new(1, 1) }.content());
     assert!(error(b"").contains("empty"));
+    let compressed = write(folder.path(), &format!("{name}.wlz"), b"");
+    assert!(Inventory::of(&[&compressed]).unwrap_err().to_string().ends_with("the file is empty"));
+    Segment::new(1, 2).write(folder.path(), "000000010000000000000002");
+    let unreadable = Inventory::of(&[folder.path()]).unwrap().unreadable;
+    assert!(unreadable.iter().any(|one| one.path == compressed), "{unreadable:?}");
+    fs::remove_file(compressed).unwrap();
+    fs::remove_file(folder.path().join("000000010000000000000002")).unwrap();
     assert!(with_magic(0xD07E).contains("written by PostgreSQL 9.4, which is too old"));
     assert!(with_magic(0xD130).contains("newer than 19"));
     assert!(with_magic(Major::V15.magic().swap_bytes()).contains("big-endian"));

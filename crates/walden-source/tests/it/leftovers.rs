@@ -1,4 +1,5 @@
-//! Files of the timeline before, which a server that was promoted has recycled: their pages have the very addresses that belong there.
+//! Files that a server has used before or uses again: those of the timeline before, which a server that was promoted has recycled, have
+//! pages with the very addresses that belong there.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -137,6 +138,31 @@ fn zeros_before_pages_of_the_same_timeline_are_damage() {
     let (reached, end) = scan_in_order(&inventory.runs[0], options(1), &mut Count::default(), |_| ());
     assert!(matches!(end, SegmentEnd::Damaged(_)), "{end:?}");
     assert!(reached <= log.start.plus(hole as u64));
+}
+
+/// A file that is held open is written to once a server needs it under the name that it gave it meanwhile.
+#[test]
+fn pages_of_a_later_segment_are_no_end_of_the_log() {
+    let original = &parent()[..SIZE];
+    let mut log = LogWriter::new(Major::V15);
+    (log.info.timeline, log.start) = (1, log.start.plus(10 * SIZE as u64));
+    grow(&mut log, SIZE);
+    let later = &log.bytes[..SIZE];
+    for overwritten in [0..1, 0..SIZE / PAGE, 20..21, 100..SIZE / PAGE] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name(1, 0).to_string());
+        fs::write(&path, original).unwrap();
+        let inventory = Inventory::of(&[folder.path()]).unwrap();
+        let bytes = overwritten.start * PAGE..overwritten.end * PAGE;
+        let mut content = original.to_vec();
+        content[bytes.clone()].copy_from_slice(&later[bytes.clone()]);
+        fs::write(&path, content).unwrap();
+        let run = &inventory.runs[0];
+        let (reached, end) = scan_in_order(run, options(1), &mut Count::default(), |_| ());
+        let SegmentEnd::Damaged(damage) = end else { panic!("{overwritten:?}: {end:?}") };
+        assert!(reached <= run.start().plus(bytes.start as u64), "{overwritten:?}: {reached}");
+        assert!(damage.hint().contains("has used the file again for a later segment"), "{damage}");
+    }
 }
 
 #[test]

@@ -4,4 +4,5 @@ mod inventory;
 mod leftovers;
 mod material;
 mod names;
+mod next_segment;
 mod open;

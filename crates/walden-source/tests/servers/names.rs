@@ -65,6 +65,8 @@ fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Opti
     if system_id.is_some() {
         assert_eq!(names.origin.system_id, system_id);
     }
+    let has_effective_level = names.settings.contains_key("effective_wal_level");
+    assert_eq!((has_effective_level, names.settings.contains_key("wal_level")), (version >= 190_000, true));
 
     // Every file of the database, as the server itself names it.
     let database: u32 =
@@ -145,7 +147,7 @@ fn check_builtin_names(client: &mut postgres::Client, version: i32) {
         let (oid, name, shared) = (row.get::<_, u32>(0), row.get::<_, String>(1), row.get::<_, bool>(3));
         let database = if shared { 0 } else { 5 };
         let Some(builtin) = builtin::by_oid(database, oid, major) else {
-            assert!(version >= 190_000, "{oid} {name} is not in catalogs.txt");
+            assert!(version >= 200_000, "{oid} {name} is not in catalogs.txt");
             continue;
         };
         assert_eq!(builtin.name, name, "{oid}");

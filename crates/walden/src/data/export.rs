@@ -112,9 +112,11 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let mut progress = Progress::bytes("exporting", files.iter().map(|file| file.bytes(&inventory)).sum());
     let done = Mutex::new(Done::default());
     let mut failure: Option<anyhow::Error> = None;
+    // Each reads the segments of its file.
+    let writers = inventory.runs.iter().map(|run| run.decoding_threads(threads)).min().unwrap_or(threads);
     run_in_order(
         0..files.len(),
-        threads,
+        writers,
         || (),
         |(), index| {
             let result = exporter.write(&files[index]);

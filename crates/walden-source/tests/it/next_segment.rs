@@ -1,0 +1,160 @@
+//! Records that go on in the next segment, of which a reader needs no more than their end.
+
+use std::fs;
+use std::io::Cursor;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::record::Record;
+use walden_format::stream::Visitor;
+use walden_format::version::Major;
+use walden_source::inventory::{Inventory, Run};
+use walden_source::open::Compression;
+use walden_source::scan::{Damage, DamageKind, ScanOptions, SegmentEnd, scan, scan_in_order};
+use walden_testing::writer::{LogWriter, PAGE};
+
+use crate::material::compress;
+
+const SIZE: usize = 1 << 20;
+
+#[derive(Default)]
+struct Records(Vec<Lsn>);
+
+impl Visitor for Records {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        self.0.push(record.lsn);
+        ControlFlow::Continue(())
+    }
+}
+
+/// Three segments. A record of so many bytes goes on in the second one.
+fn segments(bytes: usize) -> Vec<(String, Vec<u8>)> {
+    let mut log = LogWriter::new(Major::V15);
+    let fill = |log: &mut LogWriter, until: usize| {
+        while log.bytes.len() < until {
+            log.main_data(10, 0, &[1; 100]);
+        }
+    };
+    fill(&mut log, SIZE - 2 * PAGE);
+    log.main_data(10, 0, &vec![2; 2 * PAGE + bytes]);
+    assert!(log.bytes.len() > SIZE + bytes);
+    fill(&mut log, 2 * SIZE + 100_000);
+    log.bytes.resize(3 * SIZE, 0);
+    let (first, info) = (log.info.segment_size.segment_of(log.start), log.info);
+    let name = |index| SegmentName::new(info.timeline, first + index as u64, info.segment_size).to_string();
+    log.bytes.chunks(SIZE).enumerate().map(|(index, content)| (name(index), content.to_vec())).collect()
+}
+
+fn save(folder: &Path, segments: &[(String, Vec<u8>)]) -> Vec<PathBuf> {
+    let save = |(name, content): &(String, Vec<u8>)| {
+        let path = folder.join(name);
+        fs::write(&path, content).unwrap();
+        path
+    };
+    segments.iter().map(save).collect()
+}
+
+fn options(threads: usize) -> ScanOptions {
+    ScanOptions { threads, from: None, to: None }
+}
+
+/// The damage of all ways to read.
+fn damages(run: &Run) -> Vec<Damage> {
+    let mut found = Vec::new();
+    for threads in [1, 3] {
+        let (_, end) = scan_in_order(run, options(threads), &mut Records::default(), |_| ());
+        found.push(end);
+        let mut last = None;
+        scan(
+            run,
+            options(threads),
+            |_| Records::default(),
+            |outcome| {
+                last = Some(outcome.end);
+                ControlFlow::Continue(())
+            },
+        );
+        found.extend(last);
+    }
+    let damage = |end| match end {
+        SegmentEnd::Damaged(damage) => damage,
+        other => panic!("{other:?}"),
+    };
+    found.into_iter().map(damage).collect()
+}
+
+#[test]
+fn damage_where_a_record_goes_on_is_of_that_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut segments = segments(300_000);
+    let paths = save(folder.path(), &segments);
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let run = &inventory.runs[0];
+    let cut = 12 * PAGE;
+    fs::write(&paths[1], &segments[1].1[..cut]).unwrap();
+    for damage in damages(run) {
+        assert_eq!((damage.path.as_path(), damage.segment), (paths[1].as_path(), run.segments[1].name));
+        assert_eq!((damage.offset, damage.lsn), (cut as u64, run.segments[1].start.plus(cut as u64)));
+        assert!(
+            matches!(damage.kind, DamageKind::Truncated { found, .. } if found == cut as u64),
+            "{damage}"
+        );
+    }
+
+    segments[1].1 = compress(&segments[1].1, Compression::Gzip);
+    save(folder.path(), &segments);
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let run = &inventory.runs[0];
+    fs::write(&paths[1], &segments[1].1[..30]).unwrap();
+    for damage in damages(run) {
+        assert_eq!((damage.path.as_path(), damage.segment), (paths[1].as_path(), run.segments[1].name));
+        assert_eq!(damage.lsn, run.segments[1].start.plus(damage.offset));
+    }
+}
+
+/// As `walden compress` writes them: of the next one, the start is decoded alone, which is enough or not.
+#[test]
+fn records_that_go_on_in_compressed_segments_are_read() {
+    for bytes in [1000, 300_000] {
+        let plain = segments(bytes);
+        let folder = tempfile::tempdir().unwrap();
+        save(folder.path(), &plain);
+        let expected = read(folder.path());
+        let compressed = tempfile::tempdir().unwrap();
+        for (name, content) in &plain {
+            let mut writer = Writer::new(Vec::new(), WriteOptions::new(FileForm::Segment));
+            let meta = Meta { name: name.clone().into_bytes(), ..Meta::default() };
+            writer.add(meta, false, &mut Cursor::new(content)).unwrap();
+            fs::write(compressed.path().join(format!("{name}.wlz")), writer.finish().unwrap()).unwrap();
+        }
+        assert_eq!(read(compressed.path()), expected, "{bytes}");
+    }
+}
+
+/// All records as all ways to read find them, which are the same.
+fn read(folder: &Path) -> Vec<Lsn> {
+    let inventory = Inventory::of(&[folder]).unwrap();
+    assert_eq!((inventory.runs.len(), inventory.runs[0].segments.len()), (1, 3));
+    let run = &inventory.runs[0];
+    let mut in_order = Records::default();
+    let (_, end) = scan_in_order(run, options(1), &mut in_order, |_| ());
+    assert!(matches!(end, SegmentEnd::EndOfLog(_)), "{end:?}");
+    for threads in [1, 2, 3] {
+        let mut ahead = Records::default();
+        let _ = scan_in_order(run, options(threads), &mut ahead, |_| ());
+        let mut parallel = Vec::new();
+        scan(
+            run,
+            options(threads),
+            |_| Records::default(),
+            |outcome| {
+                parallel.extend(outcome.visitor.0);
+                ControlFlow::Continue(())
+            },
+        );
+        assert!(ahead.0 == in_order.0 && parallel == in_order.0, "{threads}");
+    }
+    in_order.0
+}
