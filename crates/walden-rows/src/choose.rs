@@ -31,9 +31,8 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>) -> Result<Chosen, RowsError> 
         return Ok(Chosen { run: last.run, note });
     };
     let (id, from) = (base.control().system_identifier, base.redo_from());
-    let goes_on = |lineage: &Lineage| {
-        lineage.run.system_id == id && lineage.run.start() <= from && from < lineage.run.end()
-    };
+    let timeline = base.control().timeline;
+    let goes_on = |lineage: &Lineage| lineage.run.system_id == id && lineage.run.goes_on_from(from, timeline);
     if let Some(index) = lineages.iter().rposition(goes_on) {
         return Ok(Chosen { run: lineages.swap_remove(index).run, note: None });
     }

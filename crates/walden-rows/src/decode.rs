@@ -6,7 +6,6 @@
 use walden_redo::page::Tid;
 use walden_redo::page::varlena::LONG_HEADER_BYTES;
 
-use crate::encoding::Encoding;
 use crate::stored::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types::{Kind, Types, oid};
@@ -30,7 +29,7 @@ fn read(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option<Valu
         return None;
     }
     match types.kind(type_oid) {
-        Kind::Base(base) => base_value(base, bytes, types.encoding),
+        Kind::Base(base) => base_value(types, base, bytes),
         Kind::Enum => {
             let oid = u32::from_le_bytes(bytes.try_into().ok()?);
             Some(Value::Enum { oid, label: types.label(type_oid, oid).map(str::to_owned) })
@@ -43,7 +42,8 @@ fn read(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option<Valu
     }
 }
 
-fn base_value(base: u32, bytes: &[u8], encoding: Encoding) -> Option<Value> {
+fn base_value(types: &Types, base: u32, bytes: &[u8]) -> Option<Value> {
+    let encoding = types.encoding;
     let text = || encoding.decode(bytes);
     Some(match base {
         oid::BOOL => Value::Bool(*bytes.first()? != 0),
@@ -100,7 +100,9 @@ fn base_value(base: u32, bytes: &[u8], encoding: Encoding) -> Option<Value> {
             let Tid { block, offset_number } = Tid::read(bytes)?;
             Value::Tid { block, offset: offset_number }
         }
-        oid::PG_LSN => Value::Lsn(u64::from_le_bytes(bytes.try_into().ok()?)),
+        oid::PG_LSN => {
+            Value::Lsn { lsn: u64::from_le_bytes(bytes.try_into().ok()?), is_padded: types.pads_lsn }
+        }
         oid::XID8 => Value::Xid8(u64::from_le_bytes(bytes.try_into().ok()?)),
         oid::POINT..=oid::POLYGON | oid::LINE | oid::CIRCLE => return shape(base, bytes),
         _ => Value::Oid(u32::from_le_bytes(bytes.try_into().ok()?)),
@@ -357,6 +359,15 @@ mod tests {
             [1, 0, oid::INT2VECTOR, 1, 1, 4 * (4 + two.len() as u32)].map(u32::to_le_bytes).concat();
         array.extend(&two);
         assert_eq!(text(1006, &array), "{\"-2 7\"}");
+    }
+
+    #[test]
+    fn positions_of_the_log_are_printed_as_the_version_does() {
+        for (pads_lsn, text) in [(false, "0/1A"), (true, "0/0000001A")] {
+            let mut types = types();
+            types.pads_lsn = pads_lsn;
+            assert_eq!(value(&types, oid::PG_LSN, &0x1A_u64.to_le_bytes()).to_string(), text);
+        }
     }
 
     #[test]

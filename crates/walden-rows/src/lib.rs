@@ -86,7 +86,7 @@ pub enum RowsError {
     )]
     NoColumns(String),
     /// The catalogs of this version are not known.
-    #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 18 are known")]
+    #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 19 are known")]
     Version(Major),
     /// There is no log.
     #[error("cannot read rows: expected WAL segments, found none")]
@@ -194,7 +194,8 @@ impl RowChanges {
             }
             also.extend(missed);
         };
-        let (catalog, pending) = start.settle(&findings);
+        let (mut catalog, pending) = start.settle(&findings);
+        catalog.types.pads_lsn = run.version >= Major::V19;
         let tables = options.table.tables(&catalog, &findings);
         if tables.is_empty() {
             return Err(RowsError::NoTable(options.table.to_string()));
@@ -209,7 +210,9 @@ impl RowChanges {
         if !tables.iter().any(has_columns) {
             return Err(RowsError::NoColumns(options.table.to_string()));
         }
-        let (notes, findings) = (notes(&findings, options.base.is_some()), Arc::new(findings));
+        let mut notes = notes(&findings, options.base.is_some());
+        notes.extend(namesake(&options.table, &tables, &catalog, &findings));
+        let findings = Arc::new(findings);
         let start = from.unwrap_or(run.start());
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, notes })
     }
@@ -325,7 +328,9 @@ impl RowChanges {
     fn files(&self) -> (FxHashSet<RelFileLocator>, FxHashSet<RelFileLocator>) {
         let rows = || {
             let changes = self.findings.changes.iter();
-            changes.flat_map(|change| [&change.old, &change.new]).flatten().filter_map(|row| match row {
+            let logged = changes.flat_map(|change| [&change.old, &change.new]).flatten();
+            let pending = self.pending.inserted.values().flatten();
+            logged.chain(pending).filter_map(|row| match row {
                 CatalogRow::Class(class) => Some(class),
                 _ => None,
             })
@@ -347,12 +352,12 @@ impl RowChanges {
 fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
     let base = options.base.as_deref().map(DataDir::open).transpose()?;
     let pages = options.base.as_deref().map(DataDir::open).transpose()?;
-    let logs_hints = base.as_ref().is_some_and(|data| data.control().logs_hints());
+    let hints = base.as_ref().map(|data| data.control().hint_settings());
     let pages = pages.map(|data| Box::new(data) as Box<dyn BasePages>);
     let memory_bytes = options.memory_bytes;
     let mut store = PageStore::new(StoreOptions { memory_bytes, base: pages, ..StoreOptions::default() });
-    if logs_hints {
-        store.log_hints();
+    if let Some(settings) = hints {
+        store.hint_logging().note_settings(settings);
     }
     Ok((store, base))
 }
@@ -411,4 +416,26 @@ fn notes(findings: &Findings, has_base: bool) -> Vec<String> {
         "{count} changes of the catalogs could not be read, the first at {first}, as their pages are not known. If the table's \
          columns or file were changed there, rows may be missing or unknown{hint}"
     )]
+}
+
+/// A table that gets the name of the wanted one within the log, as where one is dropped and made anew: it is another one.
+fn namesake(
+    wanted: &Wanted,
+    tables: &FxHashSet<u32>,
+    catalog: &Catalog,
+    findings: &Findings,
+) -> Option<String> {
+    let Wanted::Name(name) = wanted else { return None };
+    findings.changes.iter().find_map(|change| {
+        let Some(CatalogRow::Class(class)) = &change.new else { return None };
+        let is_committed = matches!(findings.outcome(change.xid), Outcome::Committed { .. });
+        if tables.contains(&class.oid) || !is_committed || !wanted.is(class, catalog.schema_of(class)) {
+            return None;
+        }
+        let file = catalog.file(class)?;
+        Some(format!(
+            "another table is named {name} from {} on, whose rows are not among these: it is in the file {file}",
+            change.lsn
+        ))
+    })
 }

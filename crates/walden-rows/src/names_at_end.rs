@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::catalog::{Catalog, Key, Row};
+use crate::catalog::{Catalog, FIRST_MADE, Key, Row};
 use crate::change::{Outcome, Table};
 use crate::start::Pending;
 use crate::survey::Findings;
 
-/// The names that tables and their columns have at the end of the log that was surveyed; of what was dropped, those that it had
-/// last.
+/// The names that tables and their columns have at the end of the log that was surveyed, which columns they no longer have, and their
+/// primary keys; of tables that were dropped, the names that they had last.
 #[derive(Clone, Debug)]
 pub struct NamesAtEnd {
     /// By their OIDs.
@@ -26,6 +26,10 @@ struct TableNames {
     name: String,
     /// By the columns' numbers.
     columns: FxHashMap<i16, String>,
+    /// Numbers of the columns that were dropped within the log. None is given to another column.
+    dropped: FxHashSet<i16>,
+    /// Numbers of the primary key's columns; none without one.
+    key: Vec<i16>,
 }
 
 impl NamesAtEnd {
@@ -44,15 +48,28 @@ impl NamesAtEnd {
             Row::Namespace { .. } => true,
             _ => false,
         };
+        let keys = keys_at_end(&catalog, pending, findings);
         // What the log has of a row is newer.
         let pending = pending.inserted.iter().filter(|(xid, _)| is_committed(**xid));
         let pending = pending.flat_map(|(_, rows)| rows);
         let logged = findings.changes.iter().filter(|change| is_committed(change.xid));
         let logged = logged.filter_map(|change| change.new.as_ref());
-        for row in pending.chain(logged).filter(has_names) {
-            catalog.set(row.key(), Some(row.clone()));
+        let mut dropped: FxHashMap<u32, FxHashSet<i16>> = FxHashMap::default();
+        for row in pending.chain(logged) {
+            if let Row::Attribute { relation, column } = row
+                && column.is_dropped
+            {
+                dropped.entry(*relation).or_default().insert(column.number);
+            }
+            if has_names(&row) {
+                catalog.set(row.key(), Some(row.clone()));
+            }
         }
-        let names = |oid: &u32| Some((*oid, TableNames::of(&catalog, *oid)?));
+        let names = |oid: &u32| {
+            let dropped = dropped.get(oid).cloned().unwrap_or_default();
+            let key = keys.get(oid).cloned().unwrap_or_default();
+            Some((*oid, TableNames::of(&catalog, *oid, dropped, key)?))
+        };
         NamesAtEnd { tables: tables.iter().filter_map(names).collect(), last: None }
     }
 
@@ -72,15 +89,54 @@ impl NamesAtEnd {
     }
 }
 
+/// The primary keys of tables at the end of the log; of tables that were dropped, those that they had last.
+fn keys_at_end(catalog: &Catalog, pending: &Pending, findings: &Findings) -> FxHashMap<u32, Vec<i16>> {
+    let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
+    let changes = || findings.changes.iter().filter(move |change| is_committed(change.xid));
+    let dropped: FxHashSet<u32> = changes()
+        .filter_map(|change| match (change.key, &change.new) {
+            (Key::Class(oid), None) => Some(oid),
+            _ => None,
+        })
+        .collect();
+    let mut indexes: FxHashMap<u32, (u32, Vec<i16>)> = FxHashMap::default();
+    let pending_rows = |rows: &FxHashMap<u32, Vec<Row>>| -> Vec<Row> {
+        rows.iter().filter(|(xid, _)| is_committed(**xid)).flat_map(|(_, rows)| rows.clone()).collect()
+    };
+    let removed: FxHashSet<Key> = pending_rows(&pending.deleted).iter().map(Row::key).collect();
+    let added = pending_rows(&pending.inserted);
+    for row in catalog.rows().filter(|row| !removed.contains(&row.key())).chain(&added) {
+        if let Row::Index { oid, table, columns } = row {
+            indexes.insert(*oid, (*table, columns.clone()));
+        }
+    }
+    for change in changes() {
+        let Key::Index(oid) = change.key else { continue };
+        let (old, new) = (change.old.as_ref(), change.new.as_ref());
+        let Some(Row::Index { table, .. }) = new.or(old) else { continue };
+        if new.is_none() && dropped.contains(table) {
+            continue;
+        }
+        // Names do not have the OIDs of indexes.
+        indexes.retain(|known, (of, _)| *known < FIRST_MADE || *of != *table);
+        match new {
+            Some(Row::Index { columns, .. }) => indexes.insert(oid, (*table, columns.clone())),
+            _ => indexes.remove(&oid),
+        };
+    }
+    indexes.into_values().collect()
+}
+
 impl TableNames {
-    fn of(catalog: &Catalog, oid: u32) -> Option<TableNames> {
+    fn of(catalog: &Catalog, oid: u32, dropped: FxHashSet<i16>, key: Vec<i16>) -> Option<TableNames> {
         let class = catalog.class(oid)?;
         let column = |number| match catalog.get(Key::Attribute(oid, number)) {
             Some(Row::Attribute { column, .. }) => Some((number, column.name.clone())),
             _ => None,
         };
         let columns = (1..=i16::MAX).map_while(column).collect();
-        Some(TableNames { schema: catalog.schema_of(class).to_owned(), name: class.name.clone(), columns })
+        let schema = catalog.schema_of(class).to_owned();
+        Some(TableNames { schema, name: class.name.clone(), columns, dropped, key })
     }
 
     fn rename(&self, table: &Table) -> Table {
@@ -92,6 +148,18 @@ impl TableNames {
             if let Some(name) = self.columns.get(&column.column.number) {
                 column.column.name.clone_from(name);
             }
+            column.column.is_dropped |= self.dropped.contains(&column.column.number);
+        }
+        // The key that the server has where statements are run, as far as the table had its columns: others may be given twice by then.
+        let numbers: Vec<i16> = renamed
+            .columns
+            .iter()
+            .filter(|column| !column.column.is_dropped)
+            .map(|column| column.column.number)
+            .collect();
+        let has_key = self.key.iter().all(|number| numbers.contains(number));
+        for column in &mut renamed.columns {
+            column.column.is_key = has_key && self.key.contains(&column.column.number);
         }
         renamed
     }

@@ -10,6 +10,7 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::{Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
+use walden_format::transam::RunningTransactions;
 use walden_redo::page::Tid;
 use walden_redo::page::toast_pointer::ToastPointer;
 use walden_redo::{Observer, Replay, Touched};
@@ -25,7 +26,7 @@ use crate::decode::value;
 use crate::heap::{self, Action, Bytes, TupleChange};
 use crate::start::Pending;
 use crate::stored::{Stored, decompress};
-use crate::survey::Findings;
+use crate::survey::{CatalogChange, Findings};
 use crate::toast::Chunks;
 use crate::tuple::Tuple;
 use crate::value::Value;
@@ -60,7 +61,7 @@ pub struct Counts {
     pub after_unknown: u64,
     /// Changes left out because their transaction was rolled back.
     pub aborted: u64,
-    /// Changes of transactions whose end is not in the range.
+    /// Changes and events of transactions whose end is not in the range.
     pub unfinished: u64,
     /// Truncations, rewrites and drops.
     pub events: u64,
@@ -150,6 +151,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Visitor for Reader<'_, F> {
         if record.lsn < self.start {
             return ControlFlow::Continue(());
         }
+        if !self.pending.is_empty() && record.header.xid != 0 {
+            self.begin_pending(record.header.xid);
+        }
         let flow = match record.blocks.is_empty() {
             false if record.blocks.iter().any(|block| self.files.contains(&block.relation)) => {
                 self.table_record(record)
@@ -160,8 +164,10 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Visitor for Reader<'_, F> {
                 ControlFlow::Continue(())
             }
             true => {
-                if record.header.rmid == rmid::XACT {
-                    self.transaction_end(record);
+                match record.header.rmid {
+                    rmid::XACT => self.transaction_end(record),
+                    rmid::XLOG | rmid::STANDBY => self.take_back_lost(record),
+                    _ => {}
                 }
                 let flow = match record.header.rmid {
                     rmid::SMGR => self.file_record(record),
@@ -172,11 +178,10 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Visitor for Reader<'_, F> {
             }
         };
         flow?;
-        while let Some(change) =
-            self.findings.changes.get(self.next).filter(|change| change.lsn <= record.lsn)
-        {
+        let findings = self.findings;
+        while let Some(change) = findings.changes.get(self.next).filter(|change| change.lsn <= record.lsn) {
             self.next += 1;
-            self.catalog_change(change.lsn, change.xid, change.key, change.new.clone())?;
+            self.catalog_change(change)?;
         }
         match self.failure {
             Some(_) => ControlFlow::Break(()),
@@ -302,6 +307,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             return ControlFlow::Continue(());
         }
         self.counts.events += 1;
+        self.counts.unfinished += u64::from(outcome == Outcome::Unfinished);
         let top_xid = self.findings.top(xid);
         (self.each)(Entry::Event(Event { lsn, xid, top_xid, outcome, table, kind }))
     }
@@ -407,10 +413,11 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    fn catalog_change(&mut self, lsn: Lsn, xid: u32, key: Key, new: Option<CatalogRow>) -> ControlFlow<()> {
+    fn catalog_change(&mut self, change: &CatalogChange) -> ControlFlow<()> {
+        let CatalogChange { lsn, xid, key, ref old, ref new, .. } = *change;
         let mut event = None;
         // A table that is dropped loses its columns first: it is kept as it was.
-        if let (Key::Attribute(oid, _), None) = (key, &new)
+        if let (Key::Attribute(oid, _), None) = (key, new)
             && self.tables.contains(&oid)
         {
             self.table(oid);
@@ -420,15 +427,20 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             && let Some(before) = self.catalog.class(oid).cloned()
             && let Some(table) = self.table(oid)
         {
-            match &new {
+            // Names do not say it.
+            let persistence = match old {
+                Some(CatalogRow::Class(old)) => old.persistence,
+                _ => before.persistence,
+            };
+            match new {
                 Some(CatalogRow::Class(after)) if after.file != before.file && before.file != 0 => {
-                    let is_copied = self.findings.transient.contains(&after.file)
-                        || after.tablespace != before.tablespace;
                     let file = self.catalog.file(after);
+                    // Names have the tablespace's OID where the catalog has 0, for that of the database.
+                    let tablespace = |file: Option<RelFileLocator>| file.map(|file| file.tablespace);
+                    let is_moved = tablespace(file) != tablespace(self.catalog.file(&before));
+                    let is_copied = self.findings.transient.contains(&after.file) || is_moved;
                     event = match (is_copied, file) {
-                        (true, Some(file)) => {
-                            Some((table, rewrite(before.persistence, after.persistence, file)))
-                        }
+                        (true, Some(file)) => Some((table, rewrite(persistence, after.persistence, file))),
                         _ => Some((table, EventKind::Truncate)),
                     };
                 }
@@ -436,7 +448,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
                 _ => {}
             }
         }
-        let before = self.set(key, new);
+        let before = self.set(key, new.clone());
         self.replaced.push((xid, key, before));
         match event {
             Some((table, kind)) => self.event(lsn, xid, table, kind),
@@ -477,8 +489,81 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
+    /// Applies what a transaction did to the catalogs before the log's start, of which it makes use before its end; others see it from
+    /// then on.
+    fn begin_pending(&mut self, xid: u32) {
+        let findings = self.findings;
+        let top = findings.top(xid);
+        let keys = self.pending.inserted.keys().chain(self.pending.deleted.keys());
+        let mut xids: Vec<u32> = keys.copied().filter(|of| findings.top(*of) == top).collect();
+        if xids.is_empty() {
+            return;
+        }
+        xids.sort_unstable();
+        xids.dedup();
+        // A backup also has what the transaction did later, which is in the log.
+        let is_of_it =
+            |xid: u32| findings.top(xid) == top && !matches!(findings.outcome(xid), Outcome::Aborted { .. });
+        let logged: Vec<_> = findings.changes.iter().filter(|change| is_of_it(change.xid)).collect();
+        for xid in &xids {
+            if let Some(rows) = self.pending.inserted.get_mut(xid) {
+                rows.retain(|row| !logged.iter().any(|change| change.new.as_ref() == Some(row)));
+            }
+            if let Some(rows) = self.pending.deleted.get_mut(xid) {
+                rows.retain(|row| !logged.iter().any(|change| change.key == row.key()));
+            }
+        }
+        self.apply_pending(&xids, &FxHashSet::default());
+    }
+
+    /// Applies what transactions did before the log's start, but for the rows of `changed`.
+    fn apply_pending(&mut self, xids: &[u32], changed: &FxHashSet<Key>) {
+        for xid in xids {
+            for row in self.pending.deleted.remove(xid).unwrap_or_default() {
+                if !changed.contains(&row.key()) && self.catalog.get(row.key()) == Some(&row) {
+                    self.set(row.key(), None);
+                }
+            }
+        }
+        for xid in xids {
+            for row in self.pending.inserted.remove(xid).unwrap_or_default() {
+                if !changed.contains(&row.key()) {
+                    self.set(row.key(), Some(row));
+                }
+            }
+        }
+    }
+
+    /// Takes back what transactions did to the catalogs that a crash or a promotion ended, of which there is no record. A prepared one
+    /// whose end is not in the range keeps others from its tables.
+    fn take_back_lost(&mut self, record: &Record<'_>) {
+        if self.replaced.is_empty() {
+            return;
+        }
+        let running = match payload::parse(record) {
+            Ok(Payload::RunningXacts(running)) => Some(RunningTransactions::of_snapshot(&running)),
+            Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => {
+                Some(RunningTransactions::at_shutdown(&checkpoint))
+            }
+            // Nobody has begun a transaction yet.
+            Ok(Payload::EndOfRecovery(_)) => None,
+            _ => return,
+        };
+        let findings = self.findings;
+        let is_lost = |xid: u32| {
+            findings.outcome(xid) == Outcome::Unfinished
+                && running.as_ref().is_none_or(|running| running.has_ended(xid))
+        };
+        let (lost, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.replaced).into_iter().partition(|(xid, _, _)| is_lost(*xid));
+        self.replaced = others;
+        for (_, key, before) in lost.into_iter().rev() {
+            self.set(key, before);
+        }
+    }
+
     fn transaction_end(&mut self, record: &Record<'_>) {
-        if self.replaced.is_empty() && self.pending.inserted.is_empty() && self.pending.deleted.is_empty() {
+        if self.replaced.is_empty() && self.pending.is_empty() {
             return;
         }
         let (end, is_commit) = match payload::parse(record) {
@@ -499,19 +584,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
         // What the log had of these rows is newer.
         let changed: FxHashSet<Key> = own.iter().map(|(_, key, _)| *key).collect();
-        for xid in &xids {
-            for row in self.pending.deleted.remove(xid).unwrap_or_default() {
-                if !changed.contains(&row.key()) && self.catalog.get(row.key()) == Some(&row) {
-                    self.set(row.key(), None);
-                }
-            }
-        }
-        for xid in &xids {
-            for row in self.pending.inserted.remove(xid).unwrap_or_default() {
-                if !changed.contains(&row.key()) {
-                    self.set(row.key(), Some(row));
-                }
-            }
-        }
+        let xids: Vec<u32> = xids.into_iter().collect();
+        self.apply_pending(&xids, &changed);
     }
 }

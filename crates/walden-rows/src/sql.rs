@@ -1,9 +1,10 @@
 //! Changes as SQL: what reverts them, and what makes them again.
 //!
-//! A row is found by its primary key, if the table has one; else by all its columns, and of several equal rows one is taken. Statements
+//! A row is found by the table's primary key, if there is one; else by all its columns, and of several equal rows one is taken. Statements
 //! are for the table alone (`ONLY`): tables that inherit from it have rows of their own, perhaps with the same key or at the same place.
 //! A statement is made with the table that the caller gives: the change's, by the names that it has where the statement is run
-//! ([`NamesAtEnd`](crate::NamesAtEnd)). Statements need the settings of [`SETTINGS`], under which literals mean what they say.
+//! ([`NamesAtEnd`](crate::NamesAtEnd)), with the columns marked as dropped that it no longer has there. Statements need the settings of
+//! [`SETTINGS`], under which literals mean what they say.
 
 use std::fmt::{self, Write};
 
@@ -59,9 +60,9 @@ fn row(image: &Image) -> Result<&Row, &'static str> {
     }
 }
 
-/// The columns of a table with a row's cells.
+/// The columns of a table with a row's cells, but for those that were dropped since.
 fn columns<'a>(table: &'a Table, row: &'a Row) -> impl Iterator<Item = (&'a TableColumn, &'a Cell)> + Clone {
-    table.columns.iter().zip(&row.cells)
+    table.columns.iter().zip(&row.cells).filter(|(column, _)| !column.column.is_dropped)
 }
 
 fn insert(table: &Table, row: &Row) -> Result<String, &'static str> {
@@ -75,7 +76,7 @@ fn insert(table: &Table, row: &Row) -> Result<String, &'static str> {
     if names.is_empty() {
         return Ok(format!("INSERT INTO {} DEFAULT VALUES;", Qualified(table)));
     }
-    let is_identity = table.columns.iter().any(|column| column.column.is_identity_always);
+    let is_identity = columns(table, row).any(|(column, _)| column.column.is_identity_always);
     let overriding = if is_identity { " OVERRIDING SYSTEM VALUE" } else { "" };
     Ok(format!("INSERT INTO {} ({names}){overriding} VALUES ({values});", Qualified(table)))
 }
@@ -102,8 +103,11 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Option<String>, &'stati
 
 /// What is true for a row alone, or of several equal ones for one.
 fn condition(table: &Table, row: &Row) -> Result<String, &'static str> {
-    let key = columns(table, row).filter(|(column, _)| column.column.is_key);
-    if key.clone().next().is_some() {
+    // With one of its columns, the key was dropped: other rows may have the same values in the others.
+    let has_key = !table.columns.iter().any(|column| column.column.is_key && column.column.is_dropped);
+    let key = columns(table, row).filter(|(column, _)| has_key && column.column.is_key);
+    // A column that became part of the key later may have been null.
+    if key.clone().next().is_some() && !key.clone().any(|(_, cell)| *cell == Cell::Null) {
         let mut parts = Vec::new();
         for (column, cell) in key {
             parts.push(format!("{} = {}", Name(&column.column.name), literal(cell)?));
@@ -114,7 +118,9 @@ fn condition(table: &Table, row: &Row) -> Result<String, &'static str> {
     for (column, cell) in columns(table, row) {
         parts.push(equality(column, cell)?);
     }
-    let (table, condition) = (Qualified(table), parts.join(" AND "));
+    // All rows of a table without columns are equal.
+    let condition = if parts.is_empty() { "true".to_owned() } else { parts.join(" AND ") };
+    let table = Qualified(table);
     Ok(format!("ctid IN (SELECT ctid FROM ONLY {table} WHERE {condition} LIMIT 1)"))
 }
 
@@ -297,6 +303,32 @@ mod tests {
         );
         let nothing = change(Operation::Update, true, image(1, Cell::Null), image(1, Cell::Null));
         assert_eq!(undo(&nothing).unwrap(), None);
+    }
+
+    #[test]
+    fn columns_that_the_table_no_longer_has_are_left_out() {
+        let without = |change: &RowChange, number: i16| {
+            let mut table = Table::clone(&change.table);
+            let columns = table.columns.iter_mut().map(|column| &mut column.column);
+            columns.for_each(|column| column.is_dropped = column.number == number);
+            super::undo(change, &table).unwrap()
+        };
+        let table = r#""public"."order""#;
+        let (old, new) = (image(1, text("old")), image(1, text("new")));
+        let update = change(Operation::Update, true, old.clone(), new);
+        assert_eq!(without(&update, 2), None);
+        // The key is gone.
+        let expected = format!(
+            r#"UPDATE ONLY {table} SET "a ""b""" = 'old' WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "a ""b""" = 'new' LIMIT 1);"#
+        );
+        assert_eq!(without(&update, 1), Some(expected));
+        let delete = change(Operation::Delete, true, old.clone(), Image::None);
+        assert_eq!(without(&delete, 2), Some(format!(r#"INSERT INTO {table} ("id") VALUES (1);"#)));
+        let mut insert = change(Operation::Insert, true, Image::None, old);
+        assert_eq!(without(&insert, 2), Some(format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1;"#)));
+        // A value that is not known is not needed.
+        insert.after = image(1, Cell::Unknown("no chunks"));
+        assert_eq!(without(&insert, 2), Some(format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1;"#)));
     }
 
     /// `NaN = NaN` and `0 = -0` are true in SQL.

@@ -30,6 +30,12 @@ pub(crate) struct Pending {
     pub deleted: FxHashMap<u32, Vec<Row>>,
 }
 
+impl Pending {
+    pub fn is_empty(&self) -> bool {
+        self.inserted.is_empty() && self.deleted.is_empty()
+    }
+}
+
 impl Start {
     /// Reads the catalogs of the database in a base backup that has the wanted table; with the columns of some others.
     pub fn from_base(
@@ -179,7 +185,9 @@ fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, 
     };
     for Version { row, inserted, deleted } in loaded.versions {
         let ((is_there, coming), (is_gone, going)) = (verdict(inserted), verdict(deleted));
-        if coming.is_some() && coming == going || is_gone {
+        // What a transaction has made and removed, perhaps by two of its subtransactions, never counted.
+        let top = |xid: Option<u32>| xid.map(|xid| findings.top(xid));
+        if coming.is_some() && top(coming) == top(going) || is_gone {
             continue;
         }
         if let Some(xid) = coming {

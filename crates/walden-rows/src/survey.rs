@@ -50,9 +50,15 @@ impl Findings {
 
     /// The toplevel transaction of one, as far as the log says it.
     pub fn top(&self, xid: u32) -> u32 {
-        self.parents.get(&xid).copied().unwrap_or(xid)
+        // The rollback of a subtransaction names those within it, and what is said of that one may come later.
+        let parent = |xid: &u32| self.parents.get(xid).copied();
+        std::iter::successors(Some(xid), parent).take(MAX_NESTING).last().unwrap_or(xid)
     }
 }
+
+/// Subtransactions within each other that are followed. The log names the toplevel transaction, or the outermost one that was rolled
+/// back.
+const MAX_NESTING: usize = 8;
 
 /// Reads records for [`Findings`].
 pub(crate) struct Survey<'c> {
@@ -151,7 +157,12 @@ impl Survey<'_> {
         let outcome = outcome(record, is_commit, end.time);
         for xid in end.subxacts {
             if self.interesting.contains(&xid) {
-                self.findings.parents.insert(xid, top);
+                if is_commit {
+                    self.findings.parents.insert(xid, top);
+                } else {
+                    // A subtransaction may be what was rolled back. The toplevel one may be known.
+                    self.findings.parents.entry(xid).or_insert(top);
+                }
                 self.end(xid, outcome);
             }
         }
@@ -211,5 +222,19 @@ fn outcome(record: &Record<'_>, is_commit: bool, time: Timestamp) -> Outcome {
     match is_commit {
         true => Outcome::Committed { time, lsn: record.lsn },
         false => Outcome::Aborted { lsn: record.lsn },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subtransaction_within_another_is_of_the_toplevel_transaction() {
+        // 12 was rolled back with 11, and then the log named 10 as that one's; something is wrong with 20 and 21.
+        let parents = FxHashMap::from_iter([(12, 11), (11, 10), (20, 21), (21, 20)]);
+        let findings = Findings { parents, ..Findings::default() };
+        assert_eq!([12, 11, 10, 9].map(|xid| findings.top(xid)), [10, 10, 10, 9]);
+        assert!([20, 21].contains(&findings.top(20)));
     }
 }

@@ -141,6 +141,9 @@ const BUILTIN: &[Builtin] = &[
     Builtin(2204,               "regoperator",                 4, 'i', 2209),
     Builtin(2205,               "regclass",                    4, 'i', 2210),
     Builtin(2206,               "regtype",                     4, 'i', 2211),
+    Builtin(3734,               "regconfig",                   4, 'i', 3735),
+    Builtin(3769,               "regdictionary",               4, 'i', 3770),
+    Builtin(4191,               "regcollation",                4, 'i', 4192),
     Builtin(oid::UUID,          "uuid",                       16, 'c', 2951),
     Builtin(oid::PG_LSN,        "pg_lsn",                      8, 'd', 3221),
     Builtin(oid::TSVECTOR,      "tsvector",                   -1, 'i', 3643),
@@ -166,13 +169,15 @@ const RANGES: &[(u32, u32, u32, u32, &str)] = &[
 pub struct Types {
     /// What text is encoded in.
     pub encoding: Encoding,
+    /// Whether `pg_lsn` is printed with leading zeros: since 19.
+    pub pads_lsn: bool,
     types: FxHashMap<u32, Type>,
 }
 
 impl Types {
     /// Those of a database in an encoding, none of users yet.
     pub fn of_encoding(encoding: Encoding) -> Types {
-        Types { encoding, types: FxHashMap::default() }
+        Types { encoding, ..Types::default() }
     }
 
     /// Adds a type, or replaces it; `None` removes it. Returns what was there.
@@ -328,6 +333,16 @@ pub(crate) fn align_of(letter: char) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_types_that_print_an_oids_name_are_known() {
+        let types = Types::default();
+        for (oid, array) in [(24, 1008), (2205, 2210), (3734, 3735), (3769, 3770), (4191, 4192)] {
+            assert_eq!((types.kind(oid), types.kind(array)), (Kind::Base(oid), Kind::Array { element: oid }));
+            assert_eq!(types.layout(oid), Some(Layout { length: 4, align: 4 }));
+            assert!(types.name(oid).is_some_and(|name| name.starts_with("reg")));
+        }
+    }
 
     #[test]
     fn a_domain_has_the_modifier_of_its_base_type() {

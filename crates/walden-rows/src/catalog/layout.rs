@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn every_version_has_all_catalogs() {
-        for version in [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18] {
+        for version in [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18, Major::V19] {
             let layouts = layouts(version).expect("a known version");
             assert_eq!(layouts.len(), 8, "{version}");
             for (oid, layout) in &layouts {
@@ -83,5 +83,9 @@ mod tests {
             assert!(layouts[&oid::PG_ATTRIBUTE].index("attmissingval").is_some());
         }
         assert!(layouts(Major::V12).is_none());
+        for (version, is_there) in [(Major::V18, false), (Major::V19, true)] {
+            let layouts = layouts(version).expect("a known version");
+            assert_eq!(layouts[&oid::PG_RANGE].index("rngconstruct2").is_some(), is_there, "{version}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use walden_source::names::{Column, DEFAULT_TABLESPACE, Type};
 
 pub(crate) use self::base::{By, DatabaseRow, Loaded, Version, database_rows, databases, load};
 pub(crate) use self::layout::{Layout, layouts};
-pub(crate) use self::names::{catalog_files, from_names};
+pub(crate) use self::names::{FIRST_MADE, catalog_files, from_names};
 pub(crate) use self::row::{Class, Key, Row, read};
 use crate::change::Table;
 use crate::encoding::Encoding;
@@ -85,6 +85,10 @@ impl Catalog {
             Some(Row::Class(class)) => Some(class),
             _ => None,
         }
+    }
+
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.values()
     }
 
     pub fn classes(&self) -> impl Iterator<Item = &Class> {

@@ -10,8 +10,8 @@ use crate::encoding::Encoding;
 
 /// Namespaces get numbers of their own, as names do not have their OIDs.
 const FIRST_NAMESPACE: u32 = 0xF000_0000;
-/// OIDs of the rows that stand for primary keys and labels, likewise.
-const FIRST_MADE: u32 = 0xE000_0000;
+/// OIDs of the rows that stand for primary keys, likewise.
+pub(crate) const FIRST_MADE: u32 = 0xE000_0000;
 
 /// What names know of a database.
 pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {

@@ -98,7 +98,12 @@ pub enum Value {
         offset: u16,
     },
     /// `pg_lsn`
-    Lsn(u64),
+    Lsn {
+        /// The position.
+        lsn: u64,
+        /// Whether the half behind the slash is printed with all of its eight digits: since 19 (`pg_lsn_out`).
+        is_padded: bool,
+    },
     /// `point`: x, y.
     Point([Float<f64>; 2]),
     /// `line`: A, B, C.
@@ -177,7 +182,8 @@ impl fmt::Display for Value {
             Value::MacAddr8(bytes) => network::mac(bytes, f),
             Value::Bits { count, bytes } => bits(*count, bytes, f),
             Value::Tid { block, offset } => write!(f, "({block},{offset})"),
-            Value::Lsn(lsn) => write!(f, "{:X}/{:X}", lsn >> 32, lsn & 0xFFFF_FFFF),
+            Value::Lsn { lsn, is_padded: false } => write!(f, "{:X}/{:X}", lsn >> 32, lsn & 0xFFFF_FFFF),
+            Value::Lsn { lsn, is_padded: true } => write!(f, "{:X}/{:08X}", lsn >> 32, lsn & 0xFFFF_FFFF),
             Value::Point(_)
             | Value::Line(_)
             | Value::Lseg(_)
@@ -220,7 +226,8 @@ mod tests {
             (Value::Bytea(vec![0, 255]), "\\x00ff"),
             (Value::Bits { count: 5, bytes: vec![0b1011_0000] }, "10110"),
             (Value::Tid { block: 3, offset: 7 }, "(3,7)"),
-            (Value::Lsn(0x16_B374_D848), "16/B374D848"),
+            (Value::Lsn { lsn: 0x16_0374_D848, is_padded: false }, "16/374D848"),
+            (Value::Lsn { lsn: 0x16_0374_D848, is_padded: true }, "16/0374D848"),
             (Value::Money(-123_456_789), "-$1,234,567.89"),
             (Value::Enum { oid: 7, label: None }, "7"),
             (Value::Vector(vec![1, -2, 4_294_967_295]), "1 -2 4294967295"),

@@ -51,6 +51,7 @@ impl Script {
                     self.put(&format!("-- NOT REVERTED: {}", said(change, why)))
                 }
             },
+            Entry::Event(event) if event.outcome == Outcome::Unfinished => Ok(()),
             Entry::Event(event) => {
                 let (count, what) = match event.kind {
                     EventKind::Truncate => {

@@ -23,6 +23,8 @@ walden_testing::tests! {
     rows_equal_logical_decoding,
     what_is_not_known_is_said,
     a_backup_of_a_busy_server_is_enough,
+    a_backup_within_a_transaction_that_changes_tables_is_enough,
+    what_a_crash_ended_is_taken_back,
     statements_reach_what_they_are_for_alone,
     text_is_converted_as_the_server_does,
     rows_of_a_database_in_another_encoding,
@@ -789,6 +791,130 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
     Ok(())
 }
 
+/// What a transaction did to the catalogs before the log's start counts for it at once, and for others from its commit on.
+fn a_backup_within_a_transaction_that_changes_tables_is_enough() -> Outcome {
+    let installation = postgres(15)?;
+    let Some(program) = installation.program("pg_basebackup") else {
+        return Err(Missing { reason: "needs pg_basebackup of PostgreSQL 15".to_owned() });
+    };
+    let cluster = cluster_that_keeps_wal(installation).start().unwrap();
+    let (mut client, mut other) = (connect(&cluster), connect(&cluster));
+    run(
+        &mut client,
+        "CREATE TABLE emptied (id int, v text); INSERT INTO emptied VALUES (1, 'a');
+        CREATE TABLE widened (id int, v text); INSERT INTO widened VALUES (1, 'a')",
+    );
+    run(
+        &mut other,
+        "BEGIN; TRUNCATE emptied; INSERT INTO emptied VALUES (2, 'b'); SAVEPOINT s;
+        ALTER TABLE widened ALTER id TYPE bigint, ADD COLUMN more int DEFAULT 5",
+    );
+    let backup = cluster.make_folder("within").unwrap();
+    let copied = cluster
+        .client_command(&program, "postgres")
+        .args(["--wal-method=none", "--no-sync", "--checkpoint=fast", "--pgdata"])
+        .arg(&backup)
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    run(
+        &mut other,
+        "INSERT INTO emptied VALUES (3, 'c'); INSERT INTO widened VALUES (5000000000, 'e', 6); COMMIT",
+    );
+    run(&mut client, "UPDATE emptied SET v = 'd' WHERE id = 3; UPDATE widened SET v = 'f' WHERE id = 1");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    let wal = cluster.data_dir().join("pg_wal");
+    let changes = |table: &str| {
+        let (wal, backup) = (wal.to_str().unwrap(), backup.to_str().unwrap());
+        let found = walden(&["rows", wal, "--base", backup, "--relation", table, "--format", "json"]);
+        assert_eq!(found.code, 0, "{table}: {}", found.stderr);
+        let fields = ["operation", "state", "before", "after"];
+        let change = |line: &Value| fields.map(|field| line[field].clone());
+        lines(&found).iter().map(change).collect::<Vec<_>>()
+    };
+    let row = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let none = Value::Null;
+    let expected = [
+        ["insert".into(), "committed".into(), none.clone(), row(r#"{"id": 3, "v": "c"}"#)],
+        ["update".into(), "committed".into(), row(r#"{"id": 3, "v": "c"}"#), row(r#"{"id": 3, "v": "d"}"#)],
+    ];
+    assert_eq!(changes("emptied"), expected);
+    let expected = [
+        ["insert".into(), "committed".into(), none, row(r#"{"id": "5000000000", "v": "e", "more": 6}"#)],
+        [
+            "update".into(),
+            "committed".into(),
+            row(r#"{"id": "1", "v": "a", "more": 5}"#),
+            row(r#"{"id": "1", "v": "f", "more": 5}"#),
+        ],
+    ];
+    assert_eq!(changes("widened"), expected);
+    Ok(())
+}
+
+/// A crash leaves no record of the end of a transaction, whose changes of the catalogs are gone all the same.
+fn what_a_crash_ended_is_taken_back() -> Outcome {
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
+    let mut client = connect(&cluster);
+    run(
+        &mut client,
+        "CREATE TABLE kept (id int PRIMARY KEY, gone text, v text);
+        INSERT INTO kept VALUES (1, 'x', 'a'), (2, 'y', 'b')",
+    );
+    run(&mut client, "CHECKPOINT");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    drop(client);
+    let base = copy_base(&cluster);
+    let mut client = connect(&cluster);
+    let row = client.query_one("SELECT pg_walfile_name(redo_lsn) FROM pg_control_checkpoint()", &[]).unwrap();
+    let first: String = row.get(0);
+    let names = save_names(&cluster, "postgres");
+    let mut other = connect(&cluster);
+    run(&mut client, "UPDATE kept SET v = 'c' WHERE id = 1");
+    run(
+        &mut other,
+        "BEGIN; ALTER TABLE kept DROP COLUMN gone; TRUNCATE kept; INSERT INTO kept VALUES (3, 'lost')",
+    );
+    // What it wrote is durable.
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    cluster.crash().unwrap();
+    drop((client, other));
+    cluster.start().unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, "UPDATE kept SET v = 'd' WHERE id = 2");
+    run(&mut client, "TRUNCATE kept");
+    drop(client);
+    let wal = stop_and_collect_wal(&cluster, &first);
+    let (wal, names, base) = (wal.to_str().unwrap(), names.to_str().unwrap(), base.to_str().unwrap());
+    for from in [["--base", base], ["--names", names]] {
+        let arguments = ["rows", wal, "--relation", "public.kept", "--format", "json"];
+        let found = walden(&[&arguments[..], &from[..]].concat());
+        let lines = lines(&found);
+        let changes: Vec<(&str, &str)> = lines
+            .iter()
+            .map(|line| (line["operation"].as_str().unwrap(), line["state"].as_str().unwrap()))
+            .collect();
+        let expected = [
+            ("update", "committed"),
+            ("truncate", "unfinished"),
+            ("insert", "unfinished"),
+            ("update", "committed"),
+            ("truncate", "committed"),
+        ];
+        assert_eq!(changes, expected, "{from:?}: {}", found.stderr);
+        assert_eq!(lines[2]["after"].to_string(), r#"{"id":3,"v":"lost"}"#);
+        let update = &lines[3];
+        assert_eq!((&update["before"]["gone"], &update["before"]["v"]), (&"y".into(), &"b".into()));
+        assert_eq!((&update["after"]["gone"], &update["after"]["v"]), (&"y".into(), &"d".into()));
+        let arguments = ["rows", wal, "--relation", "public.kept", "--undo"];
+        let script = walden(&[&arguments[..], &from[..]].concat()).stdout;
+        assert!(script.contains("NOT COMPLETE: 0 changes and 1 truncations"), "{from:?}: {script}");
+        assert!(script.contains("2 changes are of transactions whose end is not in the range"), "{script}");
+    }
+    Ok(())
+}
+
 /// Whether a value in the TOAST table is not known: it was removed, and its chunks pruned, before the backup copied their pages. The
 /// other columns are known, as the log has images of the table's own pages.
 fn is_chunk_unknown(line: &Value, name: &str) -> bool {
@@ -844,6 +970,13 @@ const TABLES_APART: &str = "
     INSERT INTO growing VALUES (1, '(1)');
     CREATE TABLE numbers (x xid, c cid, r regclass, q \"char\");
     INSERT INTO numbers VALUES ('3000000000', '3', 'par', '\\303'), ('3000000000', '3', 'par', 'a');
+    CREATE TABLE dropping (id int PRIMARY KEY, gone text, v text);
+    INSERT INTO dropping VALUES (1, 'g', 'a'), (2, 'g', 'b');
+    CREATE TABLE keyless (a int, b int, v text, PRIMARY KEY (a, b));
+    INSERT INTO keyless VALUES (1, 1, 'x'), (1, 2, 'y');
+    CREATE TABLE replaced (id int);
+    CREATE TABLE unkeyed (id int PRIMARY KEY, v text);
+    INSERT INTO unkeyed VALUES (1, 'a');
     CREATE TABLE in_progress (id int, v text);
     INSERT INTO in_progress VALUES (1, 'x')";
 
@@ -877,6 +1010,20 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         "UPDATE numbers SET x = '4' WHERE q = 'a'",
         "DELETE FROM numbers",
         "ALTER SCHEMA s1 RENAME TO s2",
+        "UPDATE dropping SET gone = 'h' WHERE id = 1",
+        "UPDATE dropping SET gone = 'i', v = 'c' WHERE id = 2",
+        "DELETE FROM dropping WHERE id = 1",
+        "INSERT INTO dropping VALUES (3, 'g', 'd')",
+        "BEGIN; ALTER TABLE dropping DROP COLUMN v; ROLLBACK",
+        "ALTER TABLE dropping DROP COLUMN gone",
+        "UPDATE keyless SET v = 'z' WHERE b = 2",
+        "ALTER TABLE keyless DROP COLUMN b",
+        "UPDATE unkeyed SET v = 'b'",
+        "ALTER TABLE unkeyed DROP CONSTRAINT unkeyed_pkey",
+        "INSERT INTO unkeyed VALUES (1, 'other')",
+        "INSERT INTO replaced VALUES (1)",
+        "BEGIN; DROP TABLE replaced; CREATE TABLE replaced (v text); COMMIT",
+        "INSERT INTO replaced VALUES ('anew')",
     ] {
         run(&mut client, statement);
     }
@@ -910,6 +1057,28 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     assert_eq!(contents(&mut client, "growing"), ["(1,\"(1,)\")"], "before: {:?}", before[2]);
     undo(&mut client, "numbers");
     assert_eq!(contents(&mut client, "numbers"), before[3]);
+    let script = undo(&mut client, "dropping");
+    assert_eq!(contents(&mut client, "dropping"), ["(1,a)", "(2,b)"], "{script}");
+    assert!(
+        script.contains("INSERT INTO \"public\".\"dropping\" (\"id\", \"v\") VALUES (1, 'a');"),
+        "{script}"
+    );
+    undo(&mut client, "keyless");
+    assert_eq!(contents(&mut client, "keyless"), ["(1,x)", "(1,y)"]);
+    // The key that the row had then has two by now.
+    let updates = rows("unkeyed", &["--undo", "--op", "update"]);
+    assert!(updates.code == 0 && updates.stdout.contains("-- Complete"), "{updates:?}");
+    run(&mut client, &updates.stdout);
+    assert_eq!(contents(&mut client, "unkeyed"), ["(1,a)", "(1,other)"]);
+    let replaced = rows("public.replaced", &["--format", "json"]);
+    let changes = lines(&replaced);
+    let found: Vec<_> = changes.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    assert_eq!(found, ["insert", "drop"], "{replaced:?}");
+    let (_, named) = replaced.stderr.split_once("another table is named public.replaced from ").unwrap();
+    let (_, file) = named.split_once("in the file ").unwrap();
+    let anew = lines(&rows(file.split_whitespace().next().unwrap(), &["--format", "json"]));
+    assert_eq!(anew.len(), 1, "{anew:?}");
+    assert_eq!(anew[0]["after"]["v"], "anew");
     let unread = rows("comp", &["--undo"]);
     assert!(unread.code == 1 && unread.stdout.contains("-- NOT REVERTED"), "{unread:?}");
     let script = rows("in_progress", &["--undo"]).stdout;
