@@ -326,13 +326,15 @@ impl<'a> SegmentTally<'a> {
                 Event::Assigned { top: assignment.top_xid, subxids: assignment.subxacts.collect() }
             }
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
-            Ok(Payload::CheckpointRedo(redo)) => Event::CheckpointRedo { wal_level: redo.wal_level },
+            Ok(Payload::CheckpointRedo(redo)) => Event::CheckpointRedo(redo),
             Ok(Payload::StandbyLock(lock)) => Event::Locked(lock.locks.collect()),
             Ok(Payload::RunningXacts(running)) => Event::Running(RunningTransactions::of_snapshot(&running)),
             Ok(Payload::ParameterChange(change)) => {
                 Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }
             }
             Ok(Payload::FullPageWritesChange(change)) => Event::FullPageWrites(change.enabled),
+            Ok(Payload::LogicalDecodingStatusChange(change)) => Event::LogicalDecoding(change.enabled),
+            Ok(Payload::Checksums(checksums)) => Event::Checksums(checksums.state),
             Ok(Payload::BackupEnd(_)) => Event::BackupEnd,
             // Unknown kinds and malformed records have been counted, and mean nothing more.
             Ok(_) | Err(_) => return,
@@ -433,7 +435,7 @@ impl Visitor for SegmentTally<'_> {
         transaction.bytes += header.total_len + u32::from(record.alignment);
         transaction.image_bytes += image_bytes;
         match header.rmid {
-            rmid::XLOG | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
+            rmid::XLOG | rmid::XLOG2 | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
             manager if is_evidence(manager) => self.evidence.observe(record),
             _ => {}
         }
@@ -465,7 +467,7 @@ impl Visitor for SegmentTally<'_> {
                 Some((committed, time)) => self.finish(header.xid, committed, time, std::iter::empty()),
                 None => self.rare_usual_event(record),
             },
-            rmid::SMGR | rmid::STANDBY => self.rare_usual_event(record),
+            rmid::SMGR | rmid::STANDBY | rmid::XLOG2 => self.rare_usual_event(record),
             manager if is_evidence(manager) => self.evidence.observe_simple(record),
             _ => {}
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
-use walden_format::payload::xlog::WalLevel;
+use walden_format::payload::xlog::{Checkpoint, ChecksumState, WalLevel};
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
 use walden_source::scan::{Damage, Tail};
@@ -182,8 +182,12 @@ pub struct LoggedSettings {
     pub full_page_writes: Option<bool>,
     /// `wal_level`.
     pub wal_level: Option<WalLevel>,
+    /// Whether logical decoding is on, as it is with a logical slot also if `wal_level` is `replica`; since 19.
+    pub logical_decoding: Option<bool>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
+    /// The state of data checksums; since 19.
+    pub data_checksums: Option<ChecksumState>,
     /// Changes within the WAL, the first 100 of them.
     pub changes: Vec<SettingChange>,
 }
@@ -218,6 +222,43 @@ impl LoggedSettings {
     pub(crate) fn set_wal_level(&mut self, lsn: Lsn, level: WalLevel) {
         let before = self.wal_level.replace(level);
         self.note(lsn, "wal_level", before.map(|level| level.to_string()), level.to_string());
+    }
+
+    /// The level of what is logged, where the log says more than `wal_level`: since 19.
+    pub fn effective_wal_level(&self) -> Option<WalLevel> {
+        self.wal_level.zip(self.logical_decoding).map(|(level, is_on)| level.effective(is_on))
+    }
+
+    pub(crate) fn set_logical_decoding(&mut self, lsn: Lsn, on: bool) {
+        let was_on = self.logical_decoding.replace(on).unwrap_or(!on);
+        if let Some(level) = self.wal_level {
+            let [before, after] = [was_on, on].map(|is_on| level.effective(is_on).to_string());
+            self.note(lsn, "effective_wal_level", Some(before), after);
+        }
+    }
+
+    pub(crate) fn set_data_checksums(&mut self, lsn: Lsn, state: ChecksumState) {
+        let before = self.data_checksums.replace(state);
+        self.note(lsn, "data_checksums", before.map(|state| state.to_string()), state.to_string());
+    }
+
+    /// Takes what the record of a checkpoint has. That is of its redo pointer, and logical decoding and checksums may have been switched
+    /// since.
+    pub(crate) fn set_by_checkpoint(&mut self, lsn: Lsn, checkpoint: &Checkpoint) {
+        self.set_full_page_writes(lsn, checkpoint.full_page_writes);
+        if let Some(level) = checkpoint.wal_level {
+            self.set_wal_level(lsn, level);
+        }
+        match (checkpoint.logical_decoding, self.logical_decoding) {
+            (Some(on), None) => self.logical_decoding = Some(on),
+            (Some(on), Some(_)) if checkpoint.shutdown => self.set_logical_decoding(lsn, on),
+            _ => {}
+        }
+        if let Some(state) = checkpoint.checksums
+            && (checkpoint.shutdown || self.data_checksums.is_none())
+        {
+            self.set_data_checksums(lsn, state);
+        }
     }
 
     pub(crate) fn set_wal_log_hints(&mut self, lsn: Lsn, on: bool) {

@@ -16,7 +16,6 @@ mod merge;
 mod request;
 pub mod rewrites;
 mod slices;
-mod subtransactions;
 pub mod tally;
 mod time;
 mod timeline;

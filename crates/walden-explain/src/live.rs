@@ -111,7 +111,7 @@ impl Live {
                     shutdown: checkpoint.shutdown,
                     is_finished: true,
                 }),
-                Event::CheckpointRedo { .. } => piece.begun.push(*lsn),
+                Event::CheckpointRedo(_) => piece.begun.push(*lsn),
                 Event::Created { .. } | Event::Dropped { .. } => piece.has_new_files = true,
                 _ => {}
             }

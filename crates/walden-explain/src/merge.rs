@@ -5,11 +5,13 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::standby::AccessExclusiveLock;
+use walden_format::payload::xlog::CheckpointRedo;
 use walden_format::record::RelFileLocator;
 use walden_format::transam::{FIRST_NORMAL_XID, RunningTransactions};
 use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
+use walden_source::subtransactions::Subtransactions;
 
 use crate::checkpoints::{CheckpointRecord, CheckpointRecords};
 use crate::collect::{Event, Finished, SegmentTally, TransactionTally};
@@ -20,7 +22,6 @@ use crate::explanation::{
 use crate::group::{Cell, Dimension, ViewSpec};
 use crate::request::Request;
 use crate::slices::Slices;
-use crate::subtransactions::{Rollback, Subtransactions};
 use crate::tally::{Bucket, ImageTable, Tally};
 use crate::transactions::Transactions;
 use crate::views::{MAX_GROUPS, ViewGroups};
@@ -40,6 +41,16 @@ impl Cluster {
     }
 }
 
+/// A rollback of a transaction, or of a subtransaction that the log may still name.
+#[derive(Clone, Copy)]
+struct Rollback {
+    xid: u32,
+    /// In microseconds since 1970-01-01 UTC.
+    time: i64,
+    /// Number of subtransactions that its record names.
+    subtransactions: u32,
+}
+
 /// The sums so far, of all segments merged.
 #[derive(Clone)]
 pub(crate) struct Merge<'a> {
@@ -53,7 +64,7 @@ pub(crate) struct Merge<'a> {
     images: ImageTable,
     groups: Vec<ViewGroups<'a>>,
     transactions: Transactions,
-    subtransactions: Subtransactions,
+    subtransactions: Subtransactions<Rollback>,
     checkpoints: CheckpointRecords,
     time_span: Option<(i64, i64)>,
     logged_settings: LoggedSettings,
@@ -304,9 +315,8 @@ impl<'a> Merge<'a> {
 
     /// Closes what a crash ended without a record.
     fn close_ended(&mut self, running: &RunningTransactions) {
-        for rollback in self.subtransactions.take_decided(running) {
-            self.close_rolled_back(rollback);
-        }
+        let decided = self.subtransactions.take_decided(running);
+        self.close_all_rolled_back(decided);
         let transactions = &self.transactions;
         let has_ended = |xid: u32| running.has_ended(xid) && !transactions.is_prepared(xid);
         let over = self.open_transactions(has_ended);
@@ -320,9 +330,8 @@ impl<'a> Merge<'a> {
 
     /// Closes what the log does not end.
     fn close_open(&mut self) {
-        for rollback in self.subtransactions.take_all() {
-            self.close_rolled_back(rollback);
-        }
+        let all = self.subtransactions.take_all();
+        self.close_all_rolled_back(all);
         for xid in self.open_transactions(|_| true) {
             let is_prepared = self.transactions.is_prepared(xid);
             let outcome = if is_prepared { Outcome::Prepared } else { Outcome::Open };
@@ -361,17 +370,18 @@ impl<'a> Merge<'a> {
         match top {
             Some(top) => self.fold_rolled_back(xid, top),
             None => {
-                for over in self.subtransactions.hold(Rollback { xid, time, subtransactions }) {
-                    self.close_rolled_back(over);
-                }
+                let over = self.subtransactions.hold(xid, Rollback { xid, time, subtransactions });
+                self.close_all_rolled_back(over);
             }
         }
     }
 
-    /// Closes what was rolled back as a transaction.
-    fn close_rolled_back(&mut self, rollback: Rollback) {
-        let Rollback { xid, time, subtransactions } = rollback;
-        self.close(xid, subtransactions, Outcome::Aborted, Some(time), TransactionTally::default());
+    /// Closes what was rolled back as transactions, ascending.
+    fn close_all_rolled_back(&mut self, mut rollbacks: Vec<Rollback>) {
+        rollbacks.sort_unstable_by_key(|rollback| rollback.xid);
+        for Rollback { xid, time, subtransactions } in rollbacks {
+            self.close(xid, subtransactions, Outcome::Aborted, Some(time), TransactionTally::default());
+        }
     }
 
     /// Closes a transaction, with what is left of its subtransactions, whose sums are not folded into it yet.
@@ -416,10 +426,7 @@ impl<'a> Merge<'a> {
                 if checkpoint.shutdown {
                     self.close_ended(&RunningTransactions::at_shutdown(&checkpoint));
                 }
-                self.logged_settings.set_full_page_writes(lsn, checkpoint.full_page_writes);
-                if let Some(level) = checkpoint.wal_level {
-                    self.logged_settings.set_wal_level(lsn, level);
-                }
+                self.logged_settings.set_by_checkpoint(lsn, &checkpoint);
                 self.checkpoints.finish(CheckpointRecord {
                     lsn,
                     redo: checkpoint.redo,
@@ -428,8 +435,11 @@ impl<'a> Merge<'a> {
                     is_finished: true,
                 });
             }
-            Event::CheckpointRedo { wal_level } => {
+            Event::CheckpointRedo(CheckpointRedo { wal_level, checksums }) => {
                 self.logged_settings.set_wal_level(lsn, wal_level);
+                if let Some(state) = checksums {
+                    self.logged_settings.set_data_checksums(lsn, state);
+                }
                 let last = self.time_span.map(|(_, last)| last.div_euclid(1_000_000));
                 self.checkpoints.begin(lsn, last);
             }
@@ -437,6 +447,8 @@ impl<'a> Merge<'a> {
                 self.logged_settings.set_wal_level(lsn, wal_level);
                 self.logged_settings.set_wal_log_hints(lsn, wal_log_hints);
             }
+            Event::LogicalDecoding(on) => self.logged_settings.set_logical_decoding(lsn, on),
+            Event::Checksums(state) => self.logged_settings.set_data_checksums(lsn, state),
             Event::FullPageWrites(on) => self.logged_settings.set_full_page_writes(lsn, on),
             Event::BackupEnd => self.backups += 1,
             Event::Switch => self.switches += 1,

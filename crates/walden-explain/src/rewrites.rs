@@ -1,6 +1,6 @@
 //! Maps the files of relations before a rewrite to the files after it.
 //!
-//! `VACUUM FULL`, `CLUSTER`, `TRUNCATE`, `REINDEX` and some forms of `ALTER TABLE` give a relation a new relfilenumber. The
+//! `VACUUM FULL`, `CLUSTER`, `REPACK`, `TRUNCATE`, `REINDEX` and some forms of `ALTER TABLE` give a relation a new relfilenumber. The
 //! catalogs have the new one only, but the WAL has both: the transaction creates the new files and drops the old ones in its
 //! commit record. They are matched by the order in which PostgreSQL does so; where that is ambiguous, they are not matched.
 
@@ -15,7 +15,8 @@ use crate::group::Owner;
 pub fn learn(explanation: &Explanation, names: &mut Names) {
     // Latest first: a relation that was rewritten twice is known by its last file, so its name is passed back step by step.
     for rewrite in explanation.rewrites.iter().rev() {
-        for (old, new) in pairs(rewrite, names) {
+        let is_new = |file: RelFileLocator| explanation.new_relations.contains_key(&file);
+        for (old, new) in pairs(rewrite, names, is_new) {
             let of_index = names.resolve(new).relation().map(is_index);
             let was_index = wrote_index_records(explanation, old);
             // The record kinds on the old file have to agree.
@@ -26,8 +27,12 @@ pub fn learn(explanation: &Explanation, names: &mut Names) {
     }
 }
 
-/// Matches old files with new ones.
-fn pairs(rewrite: &Rewrite, names: &Names) -> Vec<(RelFileLocator, RelFileLocator)> {
+/// Matches old files with new ones. `is_new` says which of the new ones a new relation was made for.
+fn pairs(
+    rewrite: &Rewrite,
+    names: &Names,
+    is_new: impl Fn(RelFileLocator) -> bool,
+) -> Vec<(RelFileLocator, RelFileLocator)> {
     // Files that the transaction itself created and dropped do not belong to a rewrite.
     let created: Vec<_> =
         rewrite.created.iter().copied().filter(|file| !rewrite.dropped.contains(file)).collect();
@@ -53,6 +58,12 @@ fn pairs(rewrite: &Rewrite, names: &Names) -> Vec<(RelFileLocator, RelFileLocato
     let of_table = of_table(&created).max(of_table(&dropped));
     if of_table == 0 {
         return Vec::new();
+    }
+    // REPACK (CONCURRENTLY), since 19, makes transient indexes as well, and swaps files with them: they are dropped with the transient
+    // table, in the order in which they were made.
+    let new_indexes = created.get(of_table..).unwrap_or_default();
+    if !new_indexes.is_empty() && new_indexes.iter().all(|file| is_new(*file)) {
+        return dropped.into_iter().zip(created).collect();
     }
     let (head, indexes) = dropped.split_at(of_table);
     head.iter().chain(indexes.iter().rev()).copied().zip(created).collect()
@@ -141,29 +152,36 @@ mod tests {
         let vacuum_full =
             rewrite(&[16393, 16396, 16397, 16398, 16399, 16400], &[16384, 16387, 16388, 16392, 16391, 16389]);
         assert_eq!(
-            numbers(pairs(&vacuum_full, &after(16393, 16396, 16397, 16398, 16399, 16400))),
+            numbers(pairs(&vacuum_full, &after(16393, 16396, 16397, 16398, 16399, 16400), |_| false)),
             [(16384, 16393), (16387, 16396), (16388, 16397), (16389, 16398), (16391, 16399), (16392, 16400)]
         );
         let truncate =
             rewrite(&[16402, 16403, 16404, 16405, 16406, 16407], &[16401, 16400, 16399, 16398, 16397, 16394]);
         assert_eq!(
-            numbers(pairs(&truncate, &after(16402, 16403, 16404, 16405, 16406, 16407))),
+            numbers(pairs(&truncate, &after(16402, 16403, 16404, 16405, 16406, 16407), |_| false)),
             [(16394, 16402), (16397, 16403), (16398, 16404), (16399, 16405), (16400, 16406), (16401, 16407)]
         );
         let reindex = rewrite(&[16407, 16408, 16409, 16410], &[16406, 16405, 16404, 16403]);
         assert_eq!(
-            numbers(pairs(&reindex, &Names::default())),
+            numbers(pairs(&reindex, &Names::default(), |_| false)),
             [(16403, 16407), (16404, 16408), (16405, 16409), (16406, 16410)]
         );
-        assert_eq!(numbers(pairs(&rewrite(&[9], &[7]), &Names::default())), [(7, 9)]);
+        assert_eq!(numbers(pairs(&rewrite(&[9], &[7]), &Names::default(), |_| false)), [(7, 9)]);
+        // As 19 gave them, where VACUUM FULL has the transient table and its TOAST table alone as new relations.
+        let concurrently =
+            rewrite(&[16428, 16431, 16432, 16433, 16434, 16435], &[16415, 16418, 16419, 16420, 16422, 16424]);
+        assert_eq!(
+            numbers(pairs(&concurrently, &after(16428, 16431, 16432, 16433, 16434, 16435), |_| true)),
+            [(16415, 16428), (16418, 16431), (16419, 16432), (16420, 16433), (16422, 16434), (16424, 16435)]
+        );
     }
 
     #[test]
     fn ambiguous_rewrites_are_not_matched() {
         // A table dropped and another with its index created.
-        assert_eq!(pairs(&rewrite(&[20, 21], &[10]), &Names::default()), []);
+        assert_eq!(pairs(&rewrite(&[20, 21], &[10]), &Names::default(), |_| false), []);
         // The order is that of a new table, but its first index is not known.
-        assert_eq!(pairs(&rewrite(&[20, 21, 22], &[10, 12, 11]), &Names::default()), []);
-        assert_eq!(pairs(&rewrite(&[20], &[20]), &Names::default()), []);
+        assert_eq!(pairs(&rewrite(&[20, 21, 22], &[10, 12, 11]), &Names::default(), |_| false), []);
+        assert_eq!(pairs(&rewrite(&[20], &[20]), &Names::default(), |_| false), []);
     }
 }

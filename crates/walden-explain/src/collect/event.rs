@@ -2,7 +2,7 @@
 
 use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::payload::timestamp::Timestamp;
-use walden_format::payload::xlog::{Checkpoint, WalLevel};
+use walden_format::payload::xlog::{Checkpoint, CheckpointRedo, ChecksumState, WalLevel};
 use walden_format::record::RelFileLocator;
 use walden_format::transam::RunningTransactions;
 
@@ -52,9 +52,7 @@ pub(crate) enum Event {
     },
     Checkpoint(Box<Checkpoint>),
     /// A checkpoint began; since 17.
-    CheckpointRedo {
-        wal_level: WalLevel,
-    },
+    CheckpointRedo(CheckpointRedo),
     /// The main fork of a relation was created.
     Created {
         xid: u32,
@@ -75,6 +73,10 @@ pub(crate) enum Event {
         wal_log_hints: bool,
     },
     FullPageWrites(bool),
+    /// Logical decoding was switched on or off; since 19.
+    LogicalDecoding(bool),
+    /// Data checksums were switched; since 19.
+    Checksums(ChecksumState),
     BackupEnd,
     Switch,
 }

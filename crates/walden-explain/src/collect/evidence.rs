@@ -277,12 +277,12 @@ impl SegmentEvidence {
             return self.stored(record, flags.contains_new_tuple());
         }
         let since_17 = self.version >= Major::V17;
+        let flags = || PruneFlags::read(record.main, self.version).unwrap_or_default();
         let (is_prune, is_freeze) = match kind {
+            // Since 19, what a query finds to be visible to all is marked as such, whether or not it prunes anything.
+            heap2::PRUNE_ON_ACCESS if self.version >= Major::V19 => (flags().has_lists(), false),
             heap2::PRUNE_ON_ACCESS => (true, false),
-            heap2::PRUNE_VACUUM_SCAN if since_17 => {
-                let flags = PruneFlags::read(record.main, self.version).unwrap_or_default();
-                (false, flags.has_freeze_plans())
-            }
+            heap2::PRUNE_VACUUM_SCAN if since_17 => (false, flags().has_freeze_plans()),
             heap2::FREEZE_PAGE if !since_17 && self.version >= Major::V14 => (false, true),
             heap2::FREEZE_PAGE_UNTIL_13 if self.version < Major::V14 => (false, true),
             _ => return,

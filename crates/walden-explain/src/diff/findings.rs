@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
+use walden_format::payload::xlog::WalLevel;
 
 use super::{Change, Comparison, DiffFinding, ImageChange, Per, Side, Status, difference};
 use crate::document::Document;
 use crate::evidence::DecodingEvidence;
+use crate::explanation::Explanation;
 use crate::findings::{bytes_text, percent_text};
 use crate::labels::Part;
 use crate::tally::ImageCause;
@@ -191,14 +193,19 @@ impl Finder<'_> {
         let mut changes_images = false;
         let has_decoding = self.decoding(findings);
         for (name, to) in &self.b.document.settings {
-            if name == "wal_level" && has_decoding {
+            let Some(from) = self.a.document.settings.get(name).filter(|from| *from != to) else { continue };
+            let is_said = match name.as_str() {
+                "wal_level" => has_decoding,
+                "effective_wal_level" => has_decoding || self.differs("wal_level"),
+                _ => false,
+            };
+            if is_said {
                 continue;
             }
-            let Some(from) = self.a.document.settings.get(name).filter(|from| *from != to) else { continue };
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let change = match name.as_str() {
                 "full_page_writes" => change_of(images, ImageCause::Checkpoint),
-                "wal_log_hints" => change_of(images, ImageCause::Hint),
+                "wal_log_hints" | "data_checksums" => change_of(images, ImageCause::Hint),
                 _ => 0,
             };
             changes_images |= name == "full_page_writes";
@@ -212,7 +219,13 @@ impl Finder<'_> {
         changes_images
     }
 
-    /// Logical decoding, for which records have more since `wal_level` is `logical`. Returns whether that differs.
+    fn differs(&self, setting: &str) -> bool {
+        let (a, b) = (&self.a.document.settings, &self.b.document.settings);
+        a.get(setting).zip(b.get(setting)).is_some_and(|(from, to)| from != to)
+    }
+
+    /// Logical decoding, for which records have more since `wal_level` is `logical`, or since 19 a logical slot is there. Returns whether
+    /// that differs.
     ///
     /// The records show it: before 17, the setting is in the log only where a server starts with others than before.
     fn decoding(&self, findings: &mut Vec<DiffFinding>) -> bool {
@@ -221,16 +234,21 @@ impl Finder<'_> {
         if from == to {
             return false;
         }
-        let text = match to {
-            true => {
-                "wal_level is logical and was not; tuples beside full-page images and old keys, for decoding alone"
-            }
-            false => {
-                "wal_level is not logical and was; tuples beside full-page images and old keys, for decoding alone"
-            }
+        let decoding_side = if to { self.b } else { self.a };
+        let (setting, points_at) = match has_raised_level(decoding_side.explanation) {
+            true => ("effective_wal_level", "logical slots"),
+            false => ("wal_level", "wal_level"),
         };
+        let mut text = match to {
+            true => format!("{setting} is logical and was not"),
+            false => format!("{setting} is not logical and was"),
+        };
+        if setting != "wal_level" {
+            text += ", as it is under wal_level=replica while there is a logical slot or REPACK (CONCURRENTLY) runs";
+        }
+        text += "; tuples beside full-page images and old keys, for decoding alone";
         let change = difference(b.bytes, self.compare.scale.apply(a.bytes));
-        findings.push(self.finding("setting", text.to_owned(), "wal_level".to_owned(), change));
+        findings.push(self.finding("setting", text, points_at.to_owned(), change));
         true
     }
 
@@ -325,6 +343,12 @@ impl Finder<'_> {
             findings.push(self.finding("amount", text + &images, name.clone(), of(change)));
         }
     }
+}
+
+/// Whether what is logged for logical decoding is not due to `wal_level`.
+fn has_raised_level(explanation: &Explanation) -> bool {
+    let logged = &explanation.logged_settings;
+    logged.logical_decoding.is_some() && logged.wal_level.is_some_and(|level| level != WalLevel::Logical)
 }
 
 /// Whether tuples are logged for logical decoding, if there are enough of them to tell.

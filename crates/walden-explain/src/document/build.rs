@@ -161,8 +161,14 @@ impl Writer<'_> {
         if let Some(level) = logged.wal_level {
             set("wal_level", level.to_string().into());
         }
+        if let Some(level) = logged.effective_wal_level() {
+            set("effective_wal_level", level.to_string().into());
+        }
         if let Some(on) = logged.wal_log_hints {
             set("wal_log_hints", on_or_off(on).into());
+        }
+        if let Some(state) = logged.data_checksums {
+            set("data_checksums", state.to_string().into());
         }
         settings
     }

@@ -191,7 +191,8 @@ pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {
             points_at: name.clone(),
             remedy: sequence.sql.statement(
                 "ALTER SEQUENCE",
-                " CACHE 1000: a session then takes so many numbers with one record",
+                " CACHE 1000, where sessions stay and draw many: each takes so many numbers with one record, loses those that it does not \
+                 use, and their order is no more that of time",
             ),
             ..Candidate::new(claim, (0.9, 0.98))
         });

@@ -8,6 +8,7 @@ use walden_format::page::LONG_HEADER;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::info::{btree, heap, heap2, xlog};
 use walden_format::rmgr::{Kind, rmid};
+use walden_format::version::Major;
 
 use super::ledger::Claim;
 use super::percent_text;
@@ -63,6 +64,8 @@ pub(super) struct Rewriting {
     pub xid: u32,
     /// Whether it copied the file to another tablespace.
     pub is_move: bool,
+    /// Whether it was `REPACK (CONCURRENTLY)`; since 19.
+    pub is_concurrent: bool,
 }
 
 /// A relation's name as statements have it.
@@ -75,7 +78,10 @@ pub(super) struct SqlName {
 
 impl SqlName {
     pub fn of(label: &Label) -> SqlName {
-        let name = label.name.as_ref().unwrap_or(&label.text);
+        // A statement with a file's number is refused.
+        let Some(name) = &label.name else {
+            return SqlName { name: format!("[name of {}]", label.text), place: String::new() };
+        };
         let place = |database: &String| match database.starts_with("database ") {
             true => format!("in {database}: "),
             false => format!("in database {database}: "),
@@ -181,13 +187,14 @@ impl<'a> Facts<'a> {
 
     /// Tells rewrites from other transactions that gave a relation a new file.
     ///
-    /// `VACUUM FULL`, `CLUSTER`, `REFRESH MATERIALIZED VIEW` and forms of `ALTER TABLE` fill a transient relation, and swap its file
-    /// with the relation's (`make_new_heap`, `finish_heap_swap`). `TRUNCATE` gives the relation an empty file
-    /// (`RelationSetNewRelfilenumber`), as `SET TABLESPACE` does with a copy in another tablespace.
+    /// `VACUUM FULL`, `CLUSTER`, `REPACK`, `REFRESH MATERIALIZED VIEW` and forms of `ALTER TABLE` fill a transient relation, and swap its
+    /// file with the relation's (`make_new_heap`, `finish_heap_swap`). `TRUNCATE` gives the relation an empty file
+    /// (`RelationSetNewRelfilenumber`), as `SET TABLESPACE` does with a copy in another tablespace. `REPACK (CONCURRENTLY)` makes
+    /// transient indexes as well (`build_new_indexes`).
     fn mark_rewritten(&self, tables: &mut [Table]) {
         let relations = tables.iter().flat_map(|table| &table.relations);
-        let indexes: FxHashSet<RelFileLocator> =
-            relations.filter(|one| one.is_index).map(|one| one.file).collect();
+        let indexes: FxHashMap<RelFileLocator, Part> =
+            relations.filter(|one| one.is_index).map(|one| (one.file, one.part)).collect();
         let mut written_by: FxHashMap<RelFileLocator, Rewriting> = FxHashMap::default();
         let mut replaced: FxHashSet<RelFileLocator> = FxHashSet::default();
         for rewrite in &self.explanation.rewrites {
@@ -195,7 +202,7 @@ impl<'a> Facts<'a> {
             let new: FxHashSet<_> = rewrite.created.iter().copied().collect();
             let old_by_table = self.by_table(old.difference(&new).copied());
             for (table, new) in self.by_table(new.difference(&old).copied()) {
-                let heaps = || new.iter().filter(|file| !indexes.contains(file));
+                let heaps = || new.iter().filter(|file| !indexes.contains_key(file));
                 // An old file that has no name may be that of any table but a new one, whose OID is the number of its file.
                 let unnamed =
                     || old_by_table.get(&None).filter(|_| heaps().any(|file| !self.is_first_file(*file)));
@@ -203,7 +210,17 @@ impl<'a> Facts<'a> {
                 let is_move = heaps().any(|file| old.iter().all(|old| old.tablespace != file.tablespace));
                 let is_swap = heaps().any(|file| self.explanation.new_relations.contains_key(file));
                 if is_move || is_swap {
-                    let rewriting = Rewriting { xid: rewrite.xid, is_move: !is_swap };
+                    let is_own = |file: &&RelFileLocator| {
+                        indexes.get(*file).is_some_and(|part| *part != Part::ToastIndex)
+                    };
+                    let own_indexes = || new.iter().filter(is_own);
+                    // ALTER TABLE may add an index, but then replaces fewer files than it makes.
+                    let is_concurrent = is_swap
+                        && self.explanation.version >= Major::V19
+                        && rewrite.created.len() == rewrite.dropped.len()
+                        && own_indexes().next().is_some()
+                        && own_indexes().all(|file| self.explanation.new_relations.contains_key(file));
+                    let rewriting = Rewriting { xid: rewrite.xid, is_move: !is_swap, is_concurrent };
                     written_by.extend(new.iter().map(|file| (*file, rewriting)));
                     replaced.extend(old);
                 }

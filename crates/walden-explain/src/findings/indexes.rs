@@ -19,6 +19,9 @@ const MIN_INSERTS: u64 = 500;
 /// Minimum number of these that are logged without an image, so that it is known for what they are.
 const MIN_LOGGED: u64 = 50;
 
+/// Each server has statistics of its own, and names may be from a standby.
+const UNUSED_ELSEWHERE: &str = ", if no other server (primary or standby) uses it either";
+
 /// An index that no query has used and no constraint needs. Its build is left out: that is over. The parts of a partitioned index are
 /// one finding.
 pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -59,9 +62,9 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
             let share = facts.percent(claim.bytes());
             let remedy = match facts.labels.is_index_partition(owner) {
                 true => "drop the index of the partitioned table that this one is a part of, if no query uses its other parts and no \
-                         standby: the server refuses to drop a part"
+                         other server (primary or standby): the server refuses to drop a part"
                     .into(),
-                false => index.sql.statement("DROP INDEX", ", if no standby uses it either"),
+                false => drop_statement(facts, index, UNUSED_ELSEWHERE),
             };
             found.push(Candidate {
                 text: format!(
@@ -86,11 +89,29 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(parts.claim.bytes())
             ),
             points_at: name,
-            remedy: parts.sql.statement("DROP INDEX", ", if no standby uses it either"),
+            remedy: parts.sql.statement("DROP INDEX", UNUSED_ELSEWHERE),
             ..Candidate::new(parts.claim, (1.0, 1.0))
         });
     }
     found
+}
+
+/// The statement that drops an index, and what is said behind it. The server refuses to drop a part of a partitioned index
+/// ("cannot drop index ... because index ... requires it"), and to drop a partitioned one concurrently.
+pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) -> String {
+    let owner = Owner::Relation(index.file, Fork::MAIN);
+    if let Some((whole, _)) = facts.labels.partitioned_index(owner) {
+        let behind = format!(", of which {} is a part{behind}", index.name);
+        return SqlName::of(&whole).statement("DROP INDEX", &behind);
+    }
+    match facts.labels.is_index_partition(owner) {
+        true => format!(
+            "drop the index of the partitioned table that {} is a part of, as the server refuses to drop a part{behind}",
+            index.name
+        ),
+        // Without this, the statement waits for a lock of the table, and all queries of it wait behind it.
+        false => index.sql.statement("DROP INDEX CONCURRENTLY", behind),
+    }
 }
 
 /// The unused parts of a partitioned index.
@@ -151,9 +172,9 @@ fn random_index(facts: &Facts<'_>, index: &Relation) -> Candidate {
     let owner = Owner::Relation(index.file, Fork::MAIN);
     // What an index is for is known by names only. Other columns than keys have the values that they have.
     let (remedy, saves) = match facts.labels.is_required_index(owner) {
-        Some(true) => (ASCENDING.into(), (0.9, 1.0)),
+        Some(true) => (format!("{ASCENDING}; where the values are given, {FEWER}"), (0.9, 1.0)),
         Some(false) => {
-            (index.sql.statement("DROP INDEX", &format!(", if few queries need it; {FEWER}")), (0.0, 1.0))
+            (drop_statement(facts, index, &format!(", if few queries need it; {FEWER}")), (0.0, 1.0))
         }
         None => (format!("if it is an index of keys, {ASCENDING}; else {FEWER}"), (0.0, 1.0)),
     };
@@ -190,8 +211,8 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
             points_at: index.name.clone(),
             remedy: index.sql.statement(
                 "ALTER INDEX",
-                " SET (fastupdate = off) where rows are inserted many at a time; else a larger gin_pending_list_limit, so that more \
-                 entries of a key are moved at once",
+                " SET (fastupdate = off) where most keys are different, so that moving entries of a key together saves little; else a \
+                 larger gin_pending_list_limit, so that more of them are moved at once",
             ),
             // Entries that go into the tree one by one can take more than the list did.
             ..Candidate::new(claim, (0.0, 1.0))

@@ -94,7 +94,9 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
             continue;
         }
         // Images of pages that are pruned first after a checkpoint are none of pruning's: the update would have them.
-        let claim = facts.claim(facts.cells(table.heaps(), is_prune), 1.0, 0.0);
+        // Since 19, some records of the kind do not prune.
+        let mut claim = Claim::default();
+        facts.extend_plain(&mut claim, facts.cells(table.heaps(), is_prune), evidence.prunes.bytes);
         let who = match is_by_queries(facts, table, evidence.prunes.count, evidence.prunes_in_transactions) {
             true => "queries and updates prune",
             false => "queries or vacuum prune",

@@ -136,7 +136,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "materialized-view-refresh", kind: Cause, threshold: 0.10, find: rewrites::refresh,
            description: "materialized views written whole" },
     Rule { name: "table-rewrite", kind: Cause, threshold: 0.10, find: rewrites::table,
-           description: "tables written whole by VACUUM FULL or CLUSTER" },
+           description: "tables written whole by VACUUM FULL, CLUSTER, REPACK or ALTER TABLE" },
     Rule { name: "index-build", kind: Cause, threshold: 0.10, find: rewrites::index_build,
            description: "indexes built" },
     Rule { name: "freezing", kind: Cause, threshold: 0.10, find: maintenance::freezing,

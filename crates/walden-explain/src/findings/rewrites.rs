@@ -3,6 +3,10 @@
 use std::collections::BTreeSet;
 
 use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_source::names::FIRST_USER_OID;
 
 use super::facts::{Facts, Relation, Table, is_delete, is_insert, is_page_image};
 use super::ledger::Claim;
@@ -34,8 +38,8 @@ pub(super) fn toast(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: "keep what changes often apart from the large value, in columns or a table of its own, and do not set the \
-                     value where it stays the same; compression by lz4 (default_toast_compression) makes it smaller"
+            remedy: "keep what changes often within the large value apart from it, in columns or a table of its own, and do not set \
+                     the value where it stays the same"
                 .into(),
             ..Candidate::new(claim, (0.5, 1.0))
         });
@@ -73,7 +77,8 @@ fn emptied(facts: &Facts<'_>, table: &Table) -> Option<Candidate> {
         points_at: name.clone(),
         remedy: table.sql.statement(
             "ALTER TABLE",
-            " SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it",
+            " SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it (the server refuses it for a \
+             table of a publication, and for one that foreign keys of logged tables refer to)",
         ),
         ..Candidate::new(claim, (0.95, 1.0))
     })
@@ -156,7 +161,24 @@ pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
         let claim = written_whole(facts, table);
         let name = &table.name;
         let share = facts.percent(claim.bytes());
+        let has_repack = facts.explanation.version >= Major::V19;
         let (text, remedy, saves) = match way {
+            Way::Images if has_repack => (
+                format!(
+                    "{name} and its indexes were written whole, as REPACK, VACUUM FULL, CLUSTER and some forms of ALTER TABLE do: \
+                     {share} of the WAL"
+                ),
+                "plain VACUUM often enough that the space is used again; to give much space back, REPACK (CONCURRENTLY), which writes \
+                 about as much but lets queries and changes go on (it needs a primary key or another identity index)",
+                Some((0.9, 1.0)),
+            ),
+            Way::Concurrent => (
+                format!(
+                    "{name} and its indexes were written whole by REPACK (CONCURRENTLY), row by row: {share} of the WAL"
+                ),
+                "plain VACUUM often enough that the space is used again; REPACK only to give much space back",
+                Some((0.9, 1.0)),
+            ),
             Way::Images => (
                 format!(
                     "{name} and its indexes were written whole, as VACUUM FULL, CLUSTER and some forms of ALTER TABLE do: {share} of \
@@ -191,7 +213,10 @@ pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables().filter(|table| rewritten_in(facts, table).is_none()) {
-        let is_built = |one: &&Relation| one.is_index && one.was_created && one.written_by.is_none();
+        let is_built = |one: &&Relation| {
+            let is_new = one.was_created && one.written_by.is_none();
+            is_new && (one.is_index || is_index_by_its_images(facts, one))
+        };
         for index in table.relations.iter().filter(is_built) {
             let mut claim = Claim::default();
             for cell in facts.main_fork(index) {
@@ -201,10 +226,13 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
                 continue;
             }
             let name = &index.name;
+            let of_table = match index.part {
+                Part::Relation => String::new(),
+                _ => format!(" of {}", table.name),
+            };
             found.push(Candidate {
                 text: format!(
-                    "index {name} of {} was built: images of all of its pages, {}, take {} of the WAL, whatever the checkpoints",
-                    table.name,
+                    "index {name}{of_table} was built: images of all of its pages, {}, take {} of the WAL, whatever the checkpoints",
                     bytes_text(claim.bytes()),
                     facts.percent(claim.bytes())
                 ),
@@ -221,6 +249,17 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
+/// Whether a new file without a name is that of an index, as images filled it and nothing else. A table has records of its rows, unless
+/// a rewrite wrote it or `CREATE DATABASE` copied it, catalogs and all.
+fn is_index_by_its_images(facts: &Facts<'_>, relation: &Relation) -> bool {
+    let has_image = |cell| facts.kind(cell).is_some_and(|kind| kind.rmid() == rmid::XLOG);
+    let database = relation.file.database;
+    let is_copied = |file: &RelFileLocator| file.database == database && file.relation < FIRST_USER_OID;
+    relation.part == Part::Relation
+        && facts.main_fork(relation).all(has_image)
+        && !facts.explanation.created.iter().any(is_copied)
+}
+
 /// How many times as many bytes a file's rows may take as the images of all of its pages: more rows than that were not added
 /// since it was rewritten.
 const MAX_ROWS_TO_IMAGES: u64 = 10;
@@ -230,6 +269,8 @@ const MAX_ROWS_TO_IMAGES: u64 = 10;
 enum Way {
     /// By images of its pages.
     Images,
+    /// Row by row by `REPACK (CONCURRENTLY)`; since 19.
+    Concurrent,
     /// Row by row (`ATRewriteTable`).
     Rows,
     /// By images, to another tablespace.
@@ -241,6 +282,7 @@ fn rewritten_in(facts: &Facts<'_>, table: &Table) -> Option<Way> {
         |one: &&Relation| one.was_created && !one.is_index && !one.is_toast() && one.part != Part::Relation;
     let way = |one: &Relation| match one.written_by {
         Some(by) if by.is_move => Some(Way::Move),
+        Some(by) if by.is_concurrent => Some(Way::Concurrent),
         _ if is_written_by_images(facts, one) => Some(Way::Images),
         Some(_) => Some(Way::Rows),
         None => None,

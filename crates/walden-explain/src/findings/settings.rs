@@ -13,6 +13,11 @@ use crate::tally::{Bucket, ImageCause};
 /// How many times as far apart checkpoints should come.
 const FARTHER: u64 = 4;
 const MEGABYTE: u64 = 1 << 20;
+/// Seconds: the most that the server accepts.
+const MAX_CHECKPOINT_TIMEOUT: i64 = 86_400;
+/// What checkpoints that are farther apart cost.
+const PRICE: &str =
+    "pg_wal takes more space for that, and a crash a longer recovery (walden whatif predicts both)";
 
 /// Claims the images of some causes in all cells.
 fn claim_images(facts: &Facts<'_>, buckets: &[Bucket]) -> Claim {
@@ -54,7 +59,7 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
             text: text(volume, "because max_wal_size is reached"),
             points_at: "max_wal_size".into(),
             remedy: format!(
-                "max_wal_size = {size} or more, so that checkpoints come {FARTHER} times as far apart"
+                "max_wal_size = {size} or more, so that checkpoints come {FARTHER} times as far apart; {PRICE}"
             ),
             try_settings: vec![("max_wal_size", size)],
             saves: None,
@@ -65,11 +70,17 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
         let known = facts.checkpoint_settings().map(|settings| settings.timeout);
         let timed = facts.checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::Time);
         let timeout: i64 = known.or_else(|| timed.filter_map(|one| one.interval).min()).unwrap_or(300);
-        let longer = (timeout * FARTHER as i64).clamp(900, 86_400);
+        let longer = (timeout * FARTHER as i64).clamp(900, MAX_CHECKPOINT_TIMEOUT);
+        if longer <= timeout {
+            return Vec::new();
+        }
         return vec![Candidate {
             text: text(time, "because checkpoint_timeout has passed"),
             points_at: "checkpoint_timeout".into(),
-            remedy: format!("checkpoint_timeout = {}min, and max_wal_size large enough for it", longer / 60),
+            remedy: format!(
+                "checkpoint_timeout = {}min, and max_wal_size large enough for it; {PRICE}",
+                longer / 60
+            ),
             try_settings: vec![("checkpoint_timeout", format!("{longer}s"))],
             saves: None,
             ..candidate(&claim)
@@ -118,6 +129,11 @@ pub(super) fn compression_method(facts: &Facts<'_>) -> &'static str {
     if facts.explanation.version >= Major::V15 { "lz4" } else { "on" }
 }
 
+/// What else there is where the server was built without a method, and refuses it.
+fn without(method: &str) -> &'static str {
+    if method == "lz4" { "; pglz where the server is built without lz4" } else { "" }
+}
+
 pub(super) fn uncompressed_images(facts: &Facts<'_>) -> Vec<Candidate> {
     let causes = [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint];
     let plain = |cause| facts.explanation.images.get(cause, Compression::None);
@@ -136,7 +152,10 @@ pub(super) fn uncompressed_images(facts: &Facts<'_>) -> Vec<Candidate> {
             bytes_text(bytes)
         ),
         points_at: "wal_compression".into(),
-        remedy: format!("wal_compression = {method}, for some processor time of each image"),
+        remedy: format!(
+            "wal_compression = {method}, for some processor time of each image{}",
+            without(method)
+        ),
         try_settings: vec![("wal_compression", method.into())],
         saves: None,
         ..Candidate::new(claim, (0.0, 1.0))
@@ -189,8 +208,8 @@ pub(super) fn switch_padding(facts: &Facts<'_>) -> Vec<Candidate> {
             facts.percent(claim.bytes())
         ),
         points_at: "archive_timeout".into(),
-        remedy: "a longer archive_timeout, or 0 where a standby or pg_receivewal streams; compressed, an unused end takes next to \
-                 nothing"
+        remedy: "a longer archive_timeout, where so much more may be lost with the server, or 0 where pg_receivewal or walden receive \
+                 streams into the archive; compressed, an unused end takes next to nothing"
             .into(),
         ..Candidate::new(claim, (0.5, 1.0))
     }]

@@ -10,6 +10,7 @@ use super::facts::{
     Facts, Relation, Table, is_delete, is_heap_vacuum, is_index_manager, is_index_vacuum, is_insert, is_lock,
     is_update,
 };
+use super::indexes::drop_statement;
 use super::ledger::Claim;
 use super::{Candidate, percent_text};
 use crate::evidence::Evidence;
@@ -281,11 +282,16 @@ fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidat
         ),
         points_at: name.into(),
         remedy: "update only rows that change, in batches with a VACUUM between them, so that new versions use the space of old ones \
-                 and can be HOT; a table that changes whole is smaller in the WAL as CREATE TABLE AS with its indexes built after"
+                 and can be HOT; a table that changes whole, while nobody else writes to it, is smaller in the WAL as CREATE TABLE AS \
+                 with its indexes, constraints and privileges made after"
             .into(),
         ..Candidate::new(claim, (0.0, 0.6))
     }
 }
+
+/// What can be done instead of dropping an index of a column that changes.
+const WITHOUT_COLUMN: &str =
+    "leave the changing column out of it; then these updates are HOT and write to no index";
 
 pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
@@ -316,10 +322,12 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
                      value stays; then these updates are HOT and write to no index",
                     index.name
                 ),
-                _ => index.sql.statement(
-                    "DROP INDEX",
-                    ", or leave the changing column out of it; then these updates are HOT and write to no index",
-                ),
+                is_required => {
+                    // Names of an earlier form do not say it.
+                    let by = if is_required.is_none() { "no constraint and few queries need" } else { "few queries need" };
+                    let sure = if is_sure { "" } else { " and its column is the one that changes" };
+                    drop_statement(facts, index, &format!(", if {by} it{sure}, or {WITHOUT_COLUMN}"))
+                }
             },
             ..Candidate::new(claim, (0.6, 1.0))
         });
@@ -377,7 +385,8 @@ pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
             points_at: name.clone(),
             remedy: updates.table.sql.statement(
                 "ALTER TABLE",
-                " SET (fillfactor = 90) or less, then rewrite it once; vacuum it more often if it has dead rows",
+                " SET (fillfactor = 90), or less than it has, which holds for pages that are filled from then on (VACUUM FULL rewrites \
+                 the others, and locks the table for that long); vacuum it more often if it has dead rows",
             ),
             ..Candidate::new(claim, (0.4, 1.0))
         });
@@ -405,7 +414,8 @@ pub(super) fn upserts(facts: &Facts<'_>) -> Vec<Candidate> {
             ),
             points_at: name.clone(),
             remedy: "where the row mostly exists: UPDATE first, and INSERT ... ON CONFLICT only if that found none (or MERGE, \
-                     since 15); leave out updates that change nothing"
+                     since 15, which fails if another session inserts the same key meanwhile); leave out updates that change \
+                     nothing"
                 .into(),
             ..Candidate::new(claim, (0.95, 1.0))
         });
@@ -433,7 +443,8 @@ pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
             points_at: name.clone(),
             remedy: table.sql.statement(
                 "ALTER TABLE",
-                " REPLICA IDENTITY DEFAULT, with a primary key, or REPLICA IDENTITY USING INDEX",
+                " REPLICA IDENTITY DEFAULT, with a primary key, or REPLICA IDENTITY USING INDEX, if no subscriber and no row filter needs \
+                 other columns of the old row (without a key, the server refuses updates of published tables)",
             ),
             ..Candidate::new(claim, (0.9, 1.0))
         });
@@ -463,8 +474,8 @@ pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: "partition the table by what is deleted at once, and drop a partition instead; to delete most of a table, copy \
-                     what stays and TRUNCATE"
+            remedy: "partition the table by what is deleted at once, and drop a partition instead; to delete most of a table, lock it, \
+                     copy what stays, TRUNCATE and insert that again, in one transaction (not where foreign keys refer to it)"
                 .into(),
             ..Candidate::new(claim, (0.9, 1.0))
         });

@@ -1,8 +1,12 @@
 //! Causes of checkpoints, from the records of a log.
 
 use walden_explain::checkpoints::{Cause, CheckpointSettings, explain_checkpoints};
+use walden_format::payload::xlog::WalLevel;
+use walden_format::rmgr::info::{xlog, xlog2};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 
-use crate::material::{Log, SEGMENT, request};
+use crate::material::{Log, SEGMENT, document, request};
 
 /// Checkpoints that begin at the end of every second segment.
 fn by_volume(seconds: i64) -> Log {
@@ -45,4 +49,37 @@ fn the_document_counts_causes_and_says_whether_they_are_inferred() {
     assert!(!document.checkpoints.causes_from_settings);
     assert_eq!(document.checkpoints.mean_interval_seconds, Some(300.0));
     assert_eq!(document.settings["full_page_writes"], "on");
+}
+
+/// `wal_level` is `replica` all the time, and checksums are on at first.
+#[test]
+fn since_19_decoding_and_checksums_are_switched_in_the_log() {
+    let mut log = Log::of(Major::V19);
+    let mut record = |kind, main: &[u8]| log.record(kind, 0, 0, &[], main).0;
+    record((rmid::XLOG, xlog::CHECKPOINT_REDO), &[1, 0, 0, 0, 1, 0, 0, 0]);
+    let slot = record((rmid::XLOG, xlog::LOGICAL_DECODING_STATUS_CHANGE), &[1]);
+    let begun = record((rmid::XLOG2, xlog2::CHECKSUMS), &[2, 0, 0, 0]);
+    let done = record((rmid::XLOG2, xlog2::CHECKSUMS), &[0, 0, 0, 0]);
+    let explanation = log.explain(&request(Vec::new()));
+    let logged = &explanation.logged_settings;
+    let changes: Vec<_> = logged
+        .changes
+        .iter()
+        .map(|change| (change.lsn.0, change.name, change.before.as_str(), change.after.as_str()))
+        .collect();
+    assert_eq!(
+        changes,
+        [
+            (slot, "effective_wal_level", "replica", "logical"),
+            (begun, "data_checksums", "on", "inprogress-off"),
+            (done, "data_checksums", "inprogress-off", "off"),
+        ]
+    );
+    assert_eq!(
+        (logged.wal_level, logged.effective_wal_level()),
+        (Some(WalLevel::Replica), Some(WalLevel::Logical))
+    );
+    let settings = document(&explanation).settings;
+    let shown = ["wal_level", "effective_wal_level", "data_checksums"].map(|name| settings[name].as_str());
+    assert_eq!(shown, [Some("replica"), Some("logical"), Some("off")]);
 }

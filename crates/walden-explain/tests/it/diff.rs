@@ -5,8 +5,9 @@ use walden_explain::document::Context;
 use walden_explain::{Bound, Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
-use walden_format::rmgr::info::heap;
+use walden_format::rmgr::info::{heap, xlog};
 use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
 use crate::material::{Log, request};
@@ -156,4 +157,31 @@ fn tables_of_two_databases_are_two_unless_the_clusters_are() {
         "{:?}",
         of_two.notes
     );
+}
+
+/// Since 19, a logical slot is enough for what `wal_level=logical` adds.
+#[test]
+fn a_logical_slot_is_no_change_of_wal_level() {
+    let range = |is_on: bool| {
+        let mut log = Log::of(Major::V19);
+        log.record((rmid::XLOG, xlog::CHECKPOINT_REDO), 0, 0, &[], &[1, 0, 0, 0, 0, 0, 0, 0]);
+        log.record((rmid::XLOG, xlog::LOGICAL_DECODING_STATUS_CHANGE), 0, 0, &[], &[is_on.into()]);
+        // `XLH_INSERT_CONTAINS_NEW_TUPLE`
+        let main = [1, 0, if is_on { 8 } else { 0 }];
+        for xid in 1000..1150 {
+            log.record((rmid::HEAP, heap::INSERT), xid, ORDERS, &[(7, &[0x11; 40])], &main);
+            log.end(xid, true, xid.into(), &[]);
+        }
+        log.explain(&request(diff::views().to_vec()))
+    };
+    let (without, with) = (range(false), range(true));
+    for (a, b, text) in [
+        (&without, &with, "effective_wal_level is logical and was not, as it is under wal_level=replica"),
+        (&with, &without, "effective_wal_level is not logical and was, as it is under wal_level=replica"),
+    ] {
+        let diff = compare(a, b);
+        let found: Vec<_> = diff.findings.iter().filter(|one| one.rule == "setting").collect();
+        assert!(found.len() == 1 && found[0].text.starts_with(text), "{found:?}");
+        assert_eq!(found[0].points_at, "logical slots");
+    }
 }

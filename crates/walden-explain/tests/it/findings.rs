@@ -5,8 +5,9 @@ use walden_explain::evidence::Evidence;
 use walden_explain::{Explanation, Finding, FindingKind, rewrites};
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
-use walden_format::rmgr::info::{btree, dbase, hash, heap, heap2, logicalmsg, xact, xlog};
+use walden_format::rmgr::info::{btree, dbase, gin, hash, heap, heap2, logicalmsg, xact, xlog};
 use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
 use crate::material::{GOLDEN, Log, SEGMENT, document, document_with, explain_golden, request};
@@ -119,11 +120,11 @@ fn statements_have_names_without_the_database() {
         let document = document_with(&log.explain(&request(Vec::new())), &names(Some(0), Some(false)));
         document.findings.into_iter().find(|finding| finding.rule == "unused-index").unwrap()
     };
-    assert!(found(&log).remedy.starts_with("DROP INDEX orders_note,"), "{:?}", found(&log));
+    assert!(found(&log).remedy.starts_with("DROP INDEX CONCURRENTLY orders_note,"), "{:?}", found(&log));
     log.record_of_database(6);
     let finding = found(&log);
     assert_eq!(finding.points_at, "database 5: orders_note");
-    assert!(finding.remedy.starts_with("in database 5: DROP INDEX orders_note,"), "{finding:?}");
+    assert!(finding.remedy.starts_with("in database 5: DROP INDEX CONCURRENTLY orders_note,"), "{finding:?}");
 }
 
 const HEAP_LOCK: (u8, u8) = (rmid::HEAP, heap::LOCK);
@@ -332,6 +333,22 @@ fn updates_have_all_of_an_index_that_was_built_after_the_load() {
     assert_eq!(with(1400), with(0));
 }
 
+/// The server has no table of the name of a file.
+#[test]
+fn a_statement_about_a_relation_without_a_name_has_a_place_for_it() {
+    let mut log = Log::new();
+    (1000..2000).for_each(|_| {
+        log.record((rmid::GIN, gin::INSERT_LISTPAGE), 1000, 16390, &[(5, &[7; 300])], &[0; 12]);
+    });
+    let remedy = |names: &Names| {
+        let findings = document_with(&log.explain(&request(Vec::new())), names).findings;
+        let found = findings.iter().find(|finding| finding.rule == "gin-pending-list");
+        found.unwrap_or_else(|| panic!("{findings:?}")).remedy.clone()
+    };
+    assert!(remedy(&names(Some(1), Some(false))).starts_with("ALTER INDEX orders_note SET"));
+    assert!(remedy(&Names::default()).starts_with("ALTER INDEX [name of 1663/5/16390] SET"));
+}
+
 /// The server refuses to drop a part of a partitioned index.
 #[test]
 fn an_unused_partitioned_index_is_dropped_whole() {
@@ -378,6 +395,60 @@ fn an_unused_partitioned_index_is_dropped_whole() {
         parts.len() == 2 && parts.iter().all(|one| one.remedy.contains("partitioned table")),
         "{parts:?}"
     );
+}
+
+/// Names of a partition of `orders` (16384) and of its index (16390), a part of a partitioned index that has a name or not.
+fn names_of_part(has_whole: bool, is_required: Option<bool>) -> Names {
+    let index = |oid, name: &str, table| Relation {
+        oid,
+        name: name.into(),
+        table: Some(table),
+        is_required,
+        ..orders(RelationKind::Index)
+    };
+    let mut names = Names::default();
+    names.add(orders(RelationKind::PartitionedTable), None);
+    add_partition(&mut names, 0);
+    if has_whole {
+        let kind = RelationKind::PartitionedIndex;
+        names.add(Relation { kind, ..index(21_000, "orders_id_idx", 20_000) }, None);
+    }
+    let partition_of = Some(21_000);
+    names.add(Relation { partition_of, ..index(21_001, "orders_0_id_idx", 20_001) }, Some(file(16390)));
+    names
+}
+
+/// The server refuses to drop a part of a partitioned index, whatever the finding.
+#[test]
+fn a_part_of_a_partitioned_index_is_dropped_with_the_whole() {
+    let (mut inserted, mut updated) = (Log::new(), Log::new());
+    for xid in 1000..2000 {
+        index_entry(&mut inserted, xid, xid * 7919 % 500, (5000 + xid, 2));
+        // On the same page, but not HOT: a column of the index changes.
+        update(&mut updated, xid, (xid, 1), (xid, 2), 40);
+        index_entry(&mut updated, xid, xid % 50, (xid, 2));
+    }
+    let why = ", if few queries need it";
+    for (log, rule) in [(inserted, "random-keys"), (updated, "indexed-column-updates")] {
+        let explanation = log.explain(&request(Vec::new()));
+        let remedy = |names: &Names| {
+            let findings = document_with(&explanation, names).findings;
+            let found = findings.iter().find(|finding| finding.rule == rule);
+            found.unwrap_or_else(|| panic!("{rule}: {findings:?}")).remedy.clone()
+        };
+        let single = remedy(&names(Some(9), Some(false)));
+        assert!(single.starts_with(&format!("DROP INDEX CONCURRENTLY orders_note{why}")), "{single}");
+        let whole = remedy(&names_of_part(true, Some(false)));
+        let expected = format!("DROP INDEX orders_id_idx, of which orders_0_id_idx is a part{why}");
+        assert!(whole.starts_with(&expected), "{whole}");
+        let part = remedy(&names_of_part(false, Some(false)));
+        assert!(part.starts_with("drop the index of the partitioned table that orders_0_id_idx"), "{part}");
+        // Names of an earlier form do not say what an index is for.
+        let unknown = remedy(&names_of_part(true, None));
+        let is_careful =
+            !unknown.contains("DROP INDEX") || unknown.contains("if no constraint and few queries");
+        assert!(is_careful, "{unknown}");
+    }
 }
 
 /// `VACUUM` writes images of the free space map with the same record.
@@ -609,6 +680,36 @@ fn a_table_is_written_whole_by_images_of_its_own_pages() {
     assert_eq!(found(&log), [("table-rewrite", rewritten)]);
 }
 
+/// As `REINDEX CONCURRENTLY` and `CREATE INDEX` leave it, before anything is inserted.
+#[test]
+fn an_index_without_a_name_is_known_by_its_images() {
+    let found = |log: &Log| {
+        let findings = document_with(&log.explain(&request(Vec::new())), &Names::default()).findings;
+        let built = findings.into_iter().filter(|one| one.rule == "index-build");
+        built.map(|one| (one.points_at, one.bytes)).collect::<Vec<_>>()
+    };
+    let build = |log: &mut Log, relation| {
+        log.create(1000, relation);
+        (0..100).for_each(|_| {
+            log.page_image(1000, relation, Fork::MAIN, 7000);
+        });
+    };
+    let mut log = Log::new();
+    build(&mut log, 16390);
+    assert_eq!(found(&log), [("1663/5/16390".to_owned(), 100 * 7000)]);
+    log.heap_insert(1001, 16390, 100);
+    assert_eq!(found(&log), [], "a table has rows");
+    let mut log = Log::new();
+    log.create(1000, 1259);
+    build(&mut log, 16390);
+    assert_eq!(found(&log), [], "CREATE DATABASE");
+    let mut log = Log::new();
+    log.lock_relation(1000, 16400);
+    build(&mut log, 16400);
+    log.commit_and_drop(1000, &[16384]);
+    assert_eq!(found(&log), [], "VACUUM FULL");
+}
+
 /// A relation of the OID 20000, which is written into the file 16384 and then, with more rows, into 16400. `new` is the OID that the
 /// transactions that create these files lock.
 fn written_twice(kind: RelationKind, [first, second]: [u32; 2]) -> Vec<Finding> {
@@ -649,6 +750,68 @@ fn a_table_that_alter_table_writes_anew_is_not_emptied() {
     let refreshed = written_twice(RelationKind::MaterializedView, [16384, 16400]);
     assert_eq!(rules(&refreshed), ["materialized-view-refresh"]);
     assert!(refreshed[0].text.contains("written whole 1 time, 917 kB each"), "{refreshed:?}");
+}
+
+/// A table and its index in new files, written by images or row by row; `locked` are the relations that the transaction locks beside the
+/// transient table. The text and the remedy of what is found.
+fn rewritten(version: Major, has_rows: bool, locked: u32) -> (String, String) {
+    let mut log = Log::of(version);
+    log.lock_relation(1000, 16400);
+    log.create(1000, 16400);
+    (0..100).for_each(|_| {
+        match has_rows {
+            true => log.heap_insert(1000, 16400, 3000),
+            false => log.page_image(1000, 16400, Fork::MAIN, 7000),
+        };
+    });
+    log.create(1000, 16405);
+    log.lock_relation(1000, locked);
+    (0..50).for_each(|_| {
+        log.page_image(1000, 16405, Fork::MAIN, 7000);
+    });
+    log.commit_and_drop(1000, &[16384, 16390]);
+    let explanation = log.explain(&request(Vec::new()));
+    assert!(explanation.damage.is_none(), "{:?}", explanation.damage);
+    let mut names = Names::default();
+    let kind = RelationKind::Index;
+    let index = Relation { oid: 20_001, name: "orders_note".into(), table: Some(20_000), ..orders(kind) };
+    names.add(orders(RelationKind::Table), Some(file(16400)));
+    names.add(index, Some(file(16405)));
+    rewrites::learn(&explanation, &mut names);
+    let findings = document_with(&explanation, &names).findings;
+    let found = findings.into_iter().find(|one| one.rule == "table-rewrite").unwrap();
+    (found.text, found.remedy)
+}
+
+/// `REPACK (CONCURRENTLY)` makes new indexes, which it locks; all else writes those that are there into new files.
+#[test]
+fn since_19_repack_is_told_from_alter_table_and_advised() {
+    const CONCURRENTLY: &str = "REPACK (CONCURRENTLY)";
+    let (text, _) = rewritten(Major::V19, true, 16405);
+    assert!(text.contains("were written whole by REPACK (CONCURRENTLY)"), "{text}");
+    for (version, locked) in [(Major::V19, 16390), (Major::V18, 16390), (Major::V18, 16405)] {
+        let (text, remedy) = rewritten(version, true, locked);
+        assert!(text.contains("as ALTER TABLE does") && !remedy.contains("REPACK"), "{version}: {text}");
+    }
+    for (version, has_repack) in [(Major::V18, false), (Major::V19, true)] {
+        let (text, remedy) = rewritten(version, false, 16390);
+        assert!(text.contains("VACUUM FULL") && remedy.starts_with("plain VACUUM"), "{text}: {remedy}");
+        assert_eq!((text.contains("REPACK"), remedy.contains(CONCURRENTLY)), (has_repack, has_repack));
+    }
+}
+
+#[test]
+fn since_19_pages_that_are_marked_as_visible_alone_are_not_pruned() {
+    let prunes = |version, main: [u8; 2]| {
+        let mut log = Log::of(version);
+        (0..10).for_each(|number| {
+            log.record((rmid::HEAP2, heap2::PRUNE_ON_ACCESS), 1000, 16384, &[(number, &[1, 0, 2, 0])], &main);
+        });
+        evidence(&log).prunes.count
+    };
+    assert_eq!(prunes(Major::V19, [0x00, 0x01]), 0, "XLHP_VM_ALL_VISIBLE");
+    assert_eq!(prunes(Major::V19, [0x80, 0x01]), 10, "with XLHP_HAS_NOW_UNUSED_ITEMS");
+    assert_eq!(prunes(Major::V18, [0x00, 0x80]), 10);
 }
 
 #[test]

@@ -42,7 +42,11 @@ pub struct Log {
 
 impl Log {
     pub fn new() -> Log {
-        Log { writer: LogWriter::new(Major::V15) }
+        Log::of(Major::V15)
+    }
+
+    pub fn of(version: Major) -> Log {
+        Log { writer: LogWriter::new(version) }
     }
 
     /// A record with one block without an image.
