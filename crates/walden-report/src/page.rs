@@ -259,7 +259,7 @@ fn shorten_end(line: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    const PLAIN: Look = Look { width: 60, colour: false };
+    const PLAIN: Look = Look { width: 60, table_width: 60, colour: false };
 
     #[test]
     fn the_same_change_of_many_items_is_one_line() {

@@ -262,10 +262,14 @@ mod tests {
         }
     }
 
+    fn look(width: usize) -> Look {
+        Look { width, table_width: width, colour: false }
+    }
+
     #[test]
     fn a_curve_falls_from_the_left_to_the_right_between_its_scales() {
         for width in [60, 80, 200] {
-            let text = curve(&sweep(), Look { width, colour: false });
+            let text = curve(&sweep(), look(width));
             for line in text.lines() {
                 assert!(line.width() <= width, "{width}: {line}");
             }
@@ -287,14 +291,15 @@ mod tests {
     #[test]
     fn odd_curves_are_drawn_or_left_out() {
         let mut chart = sweep();
-        assert_eq!(curve(&chart, Look { width: 20, colour: false }), "");
+        let coloured = Look { colour: true, ..look(80) };
+        assert_eq!(curve(&chart, look(20)), "");
         for values in
             [vec![(f64::NAN, 1.0), (0.0, f64::INFINITY), (5.0, 5.0)], vec![(1e300, 1e300), (-1.0, -1.0)]]
         {
             chart.lines = vec![CurveLine { name: "x".into(), predicted: values, ..CurveLine::default() }];
-            assert!(curve(&chart, Look { width: 80, colour: true }).contains("max_wal_size"));
+            assert!(curve(&chart, coloured).contains("max_wal_size"));
         }
         chart.lines.clear();
-        assert_eq!(curve(&chart, Look { width: 80, colour: true }), "");
+        assert_eq!(curve(&chart, coloured), "");
     }
 }

@@ -8,8 +8,11 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// Width and colours of terminal output.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Columns of the terminal.
+    /// Columns that text is wrapped to.
     pub width: usize,
+    /// Columns beyond which a table's names are shortened: those of the terminal. `usize::MAX` for a file or a pipe, which has whole
+    /// names, as programs search it for them.
+    pub table_width: usize,
     /// Colours and bold; the output stream removes them where they cannot be shown.
     pub colour: bool,
 }
@@ -79,6 +82,8 @@ pub struct Row {
 /// Columns that labels keep before a bar is drawn beside them.
 const MIN_LABEL: usize = 24;
 const MAX_BAR: usize = 20;
+/// Columns of labels up to which numbers are aligned: longer ones, such as whole statements, move those of their own row.
+const MAX_ALIGNED: usize = 200;
 
 /// A table with a heading and named columns, the first for labels, and bars at the right if the width allows them.
 pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
@@ -104,7 +109,9 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
     let bars = rows.iter().any(|row| row.share.is_some());
     let bar = if bars { available.saturating_sub(longest.max(MIN_LABEL) + 2).min(MAX_BAR) } else { 0 };
     let bar = if bar < 5 { 0 } else { bar };
-    let label = longest.min(available.saturating_sub(if bar > 0 { bar + 2 } else { 0 })).max(10);
+    let beside = numbers + 2 + if bar > 0 { bar + 2 } else { 0 };
+    let room = look.table_width.max(look.width).saturating_sub(beside).max(10);
+    let label = longest.min(room).clamp(10, MAX_ALIGNED);
 
     let mut text = format!("{}\n", look.heading(title));
     let mut line = format!("  {}", pad_right(label_head, label));
@@ -114,7 +121,7 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
     text.push_str(&look.faint(line.trim_end()));
     text.push('\n');
     for (row, name) in rows.iter().zip(&labels) {
-        let shown = shorten(&format!("{}{name}", "  ".repeat(row.depth)), label);
+        let shown = shorten(&format!("{}{name}", "  ".repeat(row.depth)), room);
         let mut line = format!("  {}", pad_right(&shown, label));
         for (cell, width) in row.cells.iter().zip(&widths) {
             line.push_str(&format!("  {}", pad_left(cell, *width)));
@@ -191,7 +198,7 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> String {
 mod tests {
     use super::*;
 
-    const PLAIN: Look = Look { width: 60, colour: false };
+    const PLAIN: Look = Look { width: 60, table_width: 60, colour: false };
 
     #[test]
     fn names_cannot_control_the_terminal() {
@@ -215,11 +222,27 @@ mod tests {
             row(0, "größer ✓", Some(0.0)),
         ];
         for width in [40, 60, 80, 200] {
-            for line in table(Look { width, ..PLAIN }, "Title", ("label", &["bytes", "share"]), &rows).lines()
-            {
+            let look = Look { width, table_width: width, ..PLAIN };
+            for line in table(look, "Title", ("label", &["bytes", "share"]), &rows).lines() {
                 assert!(line.width() <= width, "{width}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn names_are_shortened_by_a_terminal_only() {
+        let label = "very_long_name_".repeat(9);
+        let row = Row { depth: 1, label: label.clone(), cells: vec!["12.3 MB".into()], share: Some(0.5) };
+        let lines = |table_width| {
+            let look = Look { table_width, ..PLAIN };
+            let text = table(look, "Title", ("label", &["bytes"]), std::slice::from_ref(&row));
+            text.lines().last().unwrap().to_owned()
+        };
+        assert_eq!(lines(usize::MAX), format!("    {label}  12.3 MB"));
+        assert!(lines(60).contains('…') && lines(60).width() == 60, "{}", lines(60));
+        // A terminal may be wider than text is wrapped to.
+        assert!(lines(100).contains('…') && lines(100).width() == 100, "{}", lines(100));
+        assert_eq!(lines(200), lines(usize::MAX));
     }
 
     #[test]

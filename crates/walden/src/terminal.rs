@@ -1,7 +1,7 @@
 //! The terminal, output formats, and the number of cores.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -90,16 +90,19 @@ pub fn is_reader_gone(error: &anyhow::Error) -> bool {
 
 /// How tables look here.
 pub fn look() -> Look {
-    Look { width: width(), colour: true }
+    // The size may be that of standard error's terminal, which does not limit what goes to a file.
+    let table_width = if io::stdout().is_terminal() { columns().unwrap_or(80) } else { usize::MAX };
+    Look { width: width(), table_width, colour: true }
 }
 
-/// Columns of the terminal; 80 where there is none.
+/// Columns to which text is wrapped: those of the terminal, within limits; 80 where there is none.
 pub fn width() -> usize {
-    let width = match terminal_size::terminal_size() {
-        Some((terminal_size::Width(width), _)) => width.into(),
-        None => 80,
-    };
-    width.clamp(60, 160)
+    columns().unwrap_or(80).clamp(60, 160)
+}
+
+/// Columns of the terminal, if there is one.
+fn columns() -> Option<usize> {
+    terminal_size::terminal_size().map(|(terminal_size::Width(width), _)| width.into())
 }
 
 /// Cores that this process may use.

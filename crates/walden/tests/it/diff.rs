@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, StopMode};
@@ -14,6 +14,7 @@ use crate::material::{cluster_that_keeps_wal, explain_json, golden, records_of, 
 
 walden_testing::tests! {
     contributions_add_up_to_the_difference,
+    names_are_whole_in_a_pipe,
     wrong_ranges_are_wrong_usage,
     what_was_changed_on_a_server_explains_the_change,
     logical_decoding_explains_larger_records,
@@ -77,6 +78,33 @@ fn contributions_add_up_to_the_difference() {
         assert_eq!(run.code, 0, "{run:?}");
         assert!(run.stdout.contains("Relations, "), "{}", run.stdout);
         assert!(std::fs::read_to_string(&html).unwrap().contains("Kinds of records"));
+    }
+}
+
+/// What is piped is searched for names, by explain and diff alike.
+fn names_are_whole_in_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, segment) = golden("18.6").pop_first().unwrap();
+    let records = records_of(&segment);
+    let middle = records[records.len() / 2].lsn.to_string();
+    let wal = write(folder.path(), &name, &segment);
+    let wal = wal.to_str().unwrap();
+
+    let explained = explain_json(&[wal]);
+    let mut relations = explained["relations"].as_array().unwrap().iter();
+    let file = relations.find_map(|relation| relation["parts"][0]["keys"][0]["file"].as_str()).unwrap();
+    let file: Vec<u32> = file.split('/').map(|number| number.parse().unwrap()).collect();
+    let (schema, name) = ("s".repeat(63), "n".repeat(63));
+    let whole = format!("{schema}.{name}");
+    let relation = json!({
+        "database": file[1], "oid": 99_999, "schema": schema, "name": name, "kind": "r", "persistence": "p", "files": [file],
+    });
+    let names = json!({ "walden_names": 1, "relations": [relation] }).to_string();
+    let names = write(folder.path(), "names.json", names.as_bytes());
+    for arguments in [&["explain"][..], &["diff", "--top", "0", "--at", &middle]] {
+        let run = walden(&[arguments, &["--names", names.to_str().unwrap(), wal]].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        assert!(run.stdout.contains(&whole) && !run.stdout.contains('…'), "{}", run.stdout);
     }
 }
 
