@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use walden_codec::coder::start_of;
 use walden_codec::container::{Added, FileForm, Meta, Reader, Writer};
-use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
 
@@ -31,7 +31,7 @@ pub fn pack(
     inputs: Vec<Input>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<Done> {
-    let inputs = in_order(inputs)?;
+    let (inputs, places) = in_order(inputs)?;
     let target = pack_target(args, name, &inputs);
     if !args.force {
         let members: Option<Vec<(&[u8], u64)>> = inputs
@@ -40,6 +40,7 @@ pub fn pack(
             .collect();
         refuse_other_members(&target, &members.unwrap_or_default())?;
     }
+    warn_of_gaps(&places);
     let mut as_bytes = BTreeSet::new();
     loop {
         let output = Output::create(&target, args.force)?;
@@ -190,13 +191,16 @@ pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u
     Ok(pack(&args, Some(target), inputs, &|_| ())?.output_bytes)
 }
 
-/// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name.
-fn in_order(mut inputs: Vec<Input>) -> Result<Vec<Input>> {
-    let key = |input: &Input| {
-        let place = place_of(&input.path);
-        (place.is_none(), place, input.relative.clone())
-    };
-    inputs.sort_by_cached_key(key);
+/// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name. Returns
+/// the segments' places, too, in that order.
+fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Vec<Place>)> {
+    let mut placed: Vec<(Option<Place>, Input)> =
+        inputs.into_iter().map(|input| (Place::of(&input.path), input)).collect();
+    placed.sort_by_cached_key(|(place, input)| {
+        let key = place.map(|place| (place.system_id, place.timeline, place.start));
+        (key.is_none(), key, input.relative.clone())
+    });
+    let (places, inputs): (Vec<Option<Place>>, Vec<Input>) = placed.into_iter().unzip();
     for pair in inputs.windows(2) {
         ensure!(
             pair[0].relative != pair[1].relative,
@@ -205,16 +209,78 @@ fn in_order(mut inputs: Vec<Input>) -> Result<Vec<Input>> {
             pair[1].path.display()
         );
     }
-    Ok(inputs)
+    Ok((inputs, places.into_iter().flatten().collect()))
 }
 
-/// Cluster (its system identifier), timeline and LSN of a file that is a segment by its name and its first page.
-fn place_of(path: &Path) -> Option<(u64, Timeline, Lsn)> {
-    path.file_name().and_then(OsStr::to_str).and_then(SegmentName::parse)?;
-    let mut first = [0; LONG_HEADER];
-    open(path).ok()?.0.read_exact(&mut first).ok()?;
-    let info = StreamInfo::of_segment(&first).ok()?;
-    Some((info.system_id, info.timeline, start_of(&first)))
+/// Where in the log a segment is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The cluster.
+    system_id: u64,
+    /// Timeline and LSN of its first page: of a segment that was recycled or copied to a new timeline, not those of its name.
+    timeline: Timeline,
+    start: Lsn,
+    size: SegmentSize,
+    name: SegmentName,
+}
+
+impl Place {
+    /// The place of a file that is a segment by its name and its first page.
+    fn of(path: &Path) -> Option<Place> {
+        let name = path.file_name().and_then(OsStr::to_str).and_then(SegmentName::parse)?;
+        let mut first = [0; LONG_HEADER];
+        open(path).ok()?.0.read_exact(&mut first).ok()?;
+        let info = StreamInfo::of_segment(&first).ok()?;
+        Some(Place {
+            system_id: info.system_id,
+            timeline: info.timeline,
+            start: start_of(&first),
+            size: info.segment_size,
+            name,
+        })
+    }
+}
+
+/// Most gaps that are listed one by one.
+const MAX_GAPS: usize = 10;
+
+/// Says which segments are missing between those of a pack, which is valid without them: recovery ends at the first that it does not
+/// find.
+fn warn_of_gaps(places: &[Place]) {
+    let gaps = gaps(places);
+    for gap in gaps.iter().take(MAX_GAPS) {
+        output::tell(&format!("warning: {gap}"));
+    }
+    if gaps.len() > MAX_GAPS {
+        output::tell(&format!("warning: there are {} more such gaps", gaps.len() - MAX_GAPS));
+    }
+}
+
+/// The gaps between segments of the same timeline, in words. How timelines follow each other, their history files say, which need not
+/// be there.
+fn gaps(places: &[Place]) -> Vec<String> {
+    let numbered = |place: &Place| {
+        let number = place.name.number(place.size)?;
+        Some((place.system_id, place.name.timeline, place.size, number))
+    };
+    let mut numbers: Vec<(u64, Timeline, SegmentSize, u64)> = places.iter().filter_map(numbered).collect();
+    numbers.sort_unstable();
+    let mut gaps = Vec::new();
+    for pair in numbers.windows(2) {
+        let ((system_id, timeline, size, before), after) = (pair[0], pair[1]);
+        let is_same_log = (system_id, timeline, size) == (after.0, after.1, after.2);
+        let missing = after.3.saturating_sub(before + 1);
+        if !is_same_log || missing == 0 {
+            continue;
+        }
+        let name = |number| SegmentName::new(timeline, number, size);
+        let (first, last) = (name(before + 1), name(before + missing));
+        gaps.push(match missing {
+            1 => format!("segment {first} is missing in the pack"),
+            _ => format!("segments {first} to {last} are missing in the pack, {missing} of them"),
+        });
+    }
+    gaps
 }
 
 fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> PathBuf {
@@ -236,5 +302,38 @@ fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> Pa
             name.push(PACK_ENDING);
             folder.clone().unwrap_or_else(beside).join(name)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_between_others_of_the_same_log_are_missing() {
+        let place = |system_id, name: &str| {
+            let name = SegmentName::parse(name).unwrap();
+            let (timeline, start, size) = (1, Lsn(0), SegmentSize::DEFAULT);
+            Place { system_id, timeline, start, size, name }
+        };
+        let numbers = |all: &[u64]| {
+            let name = |number: &u64| SegmentName::new(1, *number, SegmentSize::DEFAULT).to_string();
+            all.iter().map(|number| place(7, &name(number))).collect::<Vec<_>>()
+        };
+        assert_eq!(gaps(&numbers(&[])), [""; 0]);
+        // One may be there twice, in two folders.
+        assert_eq!(gaps(&numbers(&[3, 1, 2, 2])), [""; 0]);
+        assert_eq!(
+            gaps(&numbers(&[1, 3, 4, 8])),
+            [
+                "segment 000000010000000000000002 is missing in the pack",
+                "segments 000000010000000000000005 to 000000010000000000000007 are missing in the pack, 3 of them"
+            ]
+        );
+        assert_eq!(gaps(&numbers(&[255, 257])), ["segment 000000010000000100000000 is missing in the pack"]);
+        // Other clusters and timelines begin anywhere.
+        let others = [(7, "000000010000000000000001"), (7, "000000020000000000000009")];
+        let others = others.into_iter().chain([(8, "000000020000000000000020")]);
+        assert_eq!(gaps(&others.map(|(id, name)| place(id, name)).collect::<Vec<_>>()), [""; 0]);
     }
 }

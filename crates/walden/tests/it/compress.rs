@@ -21,6 +21,7 @@ walden_testing::tests! {
     a_folder_is_compressed_file_by_file,
     a_folder_of_compressed_files_is_decompressed_and_tested,
     a_file_and_a_pack_have_a_level_each,
+    the_help_has_all_levels,
     existing_files_stay_unless_forced,
     standard_output_has_files_in_order_whatever_the_number_of_threads,
     files_of_one_name_do_not_replace_each_other,
@@ -30,6 +31,7 @@ walden_testing::tests! {
     members_before_the_end_of_a_truncated_pack_are_decoded,
     names_of_members_cannot_leave_the_output_folder,
     other_files_are_refused_by_name,
+    segments_missing_between_those_of_a_pack_are_named,
     golden_clusters_compress_to_no_more_than_before,
     an_interrupt_leaves_no_partial_file,
     statistics_count_each_byte_of_a_file_once,
@@ -341,6 +343,14 @@ fn a_file_and_a_pack_have_a_level_each() {
     }
 }
 
+fn the_help_has_all_levels() {
+    let help = done("compress --help", &[]);
+    for level in 1..=9 {
+        let mut lines = help.lines().map(str::trim_start);
+        assert!(lines.any(|line| line.starts_with(&format!("-{level}"))), "-{level}: {help}");
+    }
+}
+
 fn existing_files_stay_unless_forced() {
     let folder = tempfile::tempdir().unwrap();
     let history = write(folder.path(), "00000002.history", b"one");
@@ -599,10 +609,32 @@ fn other_files_are_refused_by_name() {
         "compress --rm --no-verify {}",
         // One of them would have to be left out, or be within the other.
         "compress -o out --pack=out/a.wpk {}",
+        "compress --pack=a {}",
+        "compress --pack=a.pack {}",
+        "compress -o out --pack=.wpk {}",
     ] {
         let paths: &[&Path] = if usage.contains("{}") { &[&file] } else { &[] };
         assert_eq!(run(usage, paths).code, 2, "{usage}");
     }
+    // Nobody finds it in a folder, under another name.
+    let unnamed = run("compress --pack={} {}", &[&folder.path().join("march"), &file]);
+    let right = format!("--pack={}", folder.path().join("march.wpk").display());
+    assert!(unnamed.code == 2 && unnamed.stderr.contains(&right), "{unnamed:?}");
+    assert_eq!(files(folder.path()).len(), 2);
+}
+
+/// Of segments that do not follow each other a pack is made as of any, and what it lacks is said.
+fn segments_missing_between_those_of_a_pack_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let missing = "00000001000000000000000B";
+    fs::remove_file(archive.join(missing)).unwrap();
+    let [pack, back] = ["a.wpk", "back"].map(|name| folder.path().join(name));
+    let made = run("compress -1 --pack={} {}", &[&pack, &archive]);
+    assert!(made.code == 0, "{made:?}");
+    assert_eq!(made.stderr, format!("warning: segment {missing} is missing in the pack\n"));
+    done("decompress -o {} {}", &[&back, &pack]);
+    assert_same(&back, &archive);
 }
 
 /// Whoever makes files larger is to know it; `xz -2` makes 139,576 bytes of these segments. A file's size depends by some bytes
@@ -801,6 +833,10 @@ fn leftovers_are_removed_and_never_packed() {
     fs::remove_file(&next_to_it).unwrap();
     done("compress --pack={} {}", &[&next_to_it, &archive]);
     assert!(!stale.exists() && young.exists(), "it may be another process's that has no lock yet");
+    let of_decompress = write(&back, ".x.AbCdEf.walden-tmp", b"half of it");
+    fs::File::options().append(true).open(&of_decompress).unwrap().set_modified(long_ago).unwrap();
+    done("decompress --force -o {} {}", &[&back, &pack]);
+    assert!(files(&back) == expected);
 }
 
 /// Segments of two clusters at the same places: each shares with those of its own.
