@@ -15,7 +15,7 @@ use crate::disk::Disk;
 use crate::error::ReceiveError;
 use crate::event::{Event, Observer};
 use crate::options::{AckAfter, Options};
-use crate::session::{Session, can_read_slots};
+use crate::session::Session;
 use crate::spool::{Spool, SpoolError};
 use crate::status::{self, State, Status};
 use crate::uploading::{UploadError, Uploading};
@@ -179,7 +179,7 @@ impl<'a> Receiver<'a> {
         }
         if let Some(slot) = self.options.slot.as_ref().filter(|_| self.options.is_slot_created) {
             // An attempt to make it once more would leave an error in the server's log at each start.
-            let is_there = can_read_slots(&replication) && replication.read_slot(slot)?.is_some();
+            let is_there = replication.can_read_slots() && replication.read_slot(slot)?.is_some();
             if !is_there {
                 match replication.create_slot(slot) {
                     // duplicate_object

@@ -138,7 +138,7 @@ impl Session<'_> {
         system: System,
         slot: &str,
     ) -> Result<Option<(Lsn, Timeline)>, ReceiveError> {
-        if can_read_slots(replication) {
+        if replication.can_read_slots() {
             let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.to_owned()))?;
             return Ok(found.restart);
         }
@@ -409,12 +409,6 @@ impl Session<'_> {
         }
         Ok(true)
     }
-}
-
-/// Whether the server has `READ_REPLICATION_SLOT`, as from PostgreSQL 15 on.
-pub fn can_read_slots(replication: &Replication) -> bool {
-    let major = replication.version().split(['.', ' ']).next();
-    major.and_then(|major| major.parse::<u32>().ok()) >= Some(15)
 }
 
 /// Where an archive's log goes on.
