@@ -344,6 +344,9 @@ impl Archive {
                 read()?.ok_or_else(|| problem("expected it beside segments, found none".to_owned()))?
             }
         };
+        if json.is_empty() {
+            return Err(problem("expected whose archive it is, found an empty object of 0 bytes".to_owned()));
+        }
         let identity: Identity = serde_json::from_slice(&json).map_err(|error| problem(error.to_string()))?;
         if identity.walden_archive > LAYOUT_VERSION {
             let found = identity.walden_archive;
@@ -382,14 +385,21 @@ impl Archive {
         }
     }
 
-    /// The same for what archives on for hours, without the requests where nothing can have changed.
+    /// The same of a place that was an archive's before, without requests where nothing can have changed. What was stored in a folder
+    /// is only in the archive if the archive is there afterwards: its file system may have been unmounted meanwhile.
     ///
     /// # Errors
     /// As [`Archive::expect_archive`].
     pub(crate) fn expect_still_there(&self) -> Result<(), ArchiveError> {
-        match self.store.can_be_unmounted() {
-            true => self.expect_founded(self.store.location().to_owned()),
-            false => Ok(()),
+        if !self.store.can_be_unmounted() {
+            return Ok(());
+        }
+        match self.store.size(IDENTITY) {
+            // Nothing was archived yet.
+            Err(error) if error.cause == Cause::NotFound => {
+                self.expect_founded(self.store.location().to_owned())
+            }
+            other => Ok(other.map(drop)?),
         }
     }
 
@@ -435,6 +445,14 @@ impl Archive {
         }
         let ArchivedFile::Segment(name) = file else { return Ok(None) };
         Ok(self.segments_beside(name)?.find(file))
+    }
+
+    /// The own object of a segment and the pack that has it, where both are there: a run of `pack` that was interrupted leaves both.
+    pub(crate) fn find_both(&self, file: ArchivedFile) -> Option<[(Object, u64); 2]> {
+        let ArchivedFile::Segment(name) = file else { return None };
+        let listing = self.segments_beside(name).ok()?;
+        let own = Object::File(file);
+        Some([(own, *listing.objects.get(&own)?), listing.find_pack(name)?])
     }
 
     /// The histories of all timelines, by timeline.
@@ -500,6 +518,10 @@ impl LogListing {
             return Some((own, bytes));
         }
         let ArchivedFile::Segment(name) = file else { return None };
+        self.find_pack(name)
+    }
+
+    fn find_pack(&self, name: SegmentName) -> Option<(Object, u64)> {
         let holds = |object: &Object| matches!(object, Object::Pack(pack) if pack.contains(name));
         self.objects.iter().find(|(object, _)| holds(object)).map(|(&object, &bytes)| (object, bytes))
     }

@@ -28,6 +28,11 @@ pub(crate) struct Label {
     /// When it began and ended, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
     pub start_time: Option<i64>,
     pub stop_time: Option<i64>,
+    /// The same as the server wrote them: local times with the abbreviation of the zone.
+    pub start_time_text: Option<String>,
+    pub stop_time_text: Option<String>,
+    /// `streamed`, or `pg_start_backup` of an exclusive backup, which PostgreSQL 15 removed.
+    pub method: Option<String>,
     /// The label that the user gave it.
     pub label: Option<String>,
     /// It has only what changed since another backup.
@@ -47,8 +52,15 @@ impl Label {
                 }
                 "STOP WAL LOCATION" => label.stop = position(),
                 "START TIMELINE" => label.timeline = value.trim().parse().ok(),
-                "START TIME" => label.start_time = latest_time(value),
-                "STOP TIME" => label.stop_time = latest_time(value),
+                "START TIME" => {
+                    label.start_time = latest_time(value);
+                    label.start_time_text = Some(value.to_owned());
+                }
+                "STOP TIME" => {
+                    label.stop_time = latest_time(value);
+                    label.stop_time_text = Some(value.to_owned());
+                }
+                "BACKUP METHOD" => label.method = Some(value.to_owned()),
                 "LABEL" => label.label = Some(value.to_owned()),
                 "INCREMENTAL FROM LSN" | "INCREMENTAL FROM TLI" => label.is_incremental = true,
                 _ => {}
@@ -156,6 +168,19 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_labels_are_kept_as_they_are_written() {
+        let label = Label::parse(
+            b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nSTOP WAL LOCATION: 0/2000120 (file 000000010000000000000002)\n\
+              BACKUP METHOD: streamed\nBACKUP FROM: primary\nSTART TIME: 2026-11-20 10:00:00 CET\nLABEL: before: the move\n\
+              START TIMELINE: 1\nSTOP TIME: 2026-11-20 10:05:00 CET\nSTOP TIMELINE: 1\n",
+        );
+        assert_eq!(label.start_time_text.as_deref(), Some("2026-11-20 10:00:00 CET"));
+        assert_eq!(label.stop_time_text.as_deref(), Some("2026-11-20 10:05:00 CET"));
+        assert_eq!(label.label.as_deref(), Some("before: the move"));
+        assert_eq!((label.method.as_deref(), label.timeline), (Some("streamed"), Some(1)));
+    }
 
     #[test]
     fn times_of_labels_are_never_too_early() {

@@ -211,7 +211,7 @@ pub fn get_after(
         }
         (found, _) => Ok(found),
     };
-    let content = with_found_object(find, |object, bytes| {
+    let mut read = |object, bytes| {
         if let Some(found) = found.take() {
             found();
         }
@@ -224,7 +224,15 @@ pub fn get_after(
             (_, Some(failure)) => Ok(Err(failure)),
             (decoded, None) => decoded.map(|()| Ok(output.file)),
         }
-    });
+    };
+    let mut content = with_found_object(find, &mut read);
+    if let Err(error) = &content
+        && error.is_damage()
+        && let Some((pack, bytes)) = pack_beside(archive, file)
+        && let Ok(output) = read(pack, bytes)
+    {
+        content = Ok(Some(output));
+    }
     match content.map_err(|source| GetError::Archive { name: name(), source })? {
         None => {
             let failed = |source| GetError::Archive { name: name(), source };
@@ -253,6 +261,15 @@ pub fn get_after(
         }
         Some(output) => output.map_err(write)?.publish().map_err(write),
     }
+}
+
+/// The pack that has a segment whose own object is there too, and cannot be decoded. Each of the two is enough: the pack was compared with
+/// the segment before it was stored, and has its hash. What can still be read of the own object must not say that it had other content.
+fn pack_beside(archive: &Archive, file: ArchivedFile) -> Option<(Object, u64)> {
+    let [own, pack] = archive.find_both(file)?;
+    let summary = |(object, bytes)| object::read_summary_of(archive.store(), file, object, bytes).ok();
+    let packed = summary(pack)?;
+    summary(own).is_none_or(|own| own.blake3 == packed.blake3).then_some(pack)
 }
 
 /// Looks again for a history that was not found: it must not be reported as not there if segments of its timeline are, as recovery
@@ -346,7 +363,7 @@ impl<'a> PackMembers<'a> {
     /// A pack that is damaged or has other segments than its key says.
     pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<PackMembers<'a>, ArchiveError> {
         let key = pack.key();
-        let failed = |source| ObjectError::Container { key: key.clone(), source };
+        let failed = |source| ObjectError::of_container(&key, source);
         let input = ObjectReader::new(archive.store(), key.clone(), bytes);
         let segment_bytes = archive.known_segment_bytes();
         let limits = object::read_limits(FileForm::Pack, segment_bytes);

@@ -5,9 +5,10 @@ use std::fmt;
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
-use walden_source::error_text;
+use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::backup_files::Label;
 use crate::contents::{Contents, RestorePoint};
 use crate::gaps::{self, Acknowledgement};
 use crate::get;
@@ -44,6 +45,8 @@ pub struct Listing {
     pub diverging: Vec<Diverging>,
     /// Backup history files, by name.
     pub backups: Vec<String>,
+    /// What they say, in the same order: of those that could be read, if it was asked for.
+    pub base_backups: Vec<BaseBackup>,
     /// Objects that are none of an archive's.
     pub unknown: Vec<String>,
     /// Objects that were looked into and are damaged: times, restore points and parents of timelines are those of the others.
@@ -107,6 +110,7 @@ impl Listing {
                     Some(later) => {
                         later.first_segment = range.first_segment;
                         later.base_backup_from = range.base_backup_from;
+                        later.previous_commit_time = range.previous_commit_time;
                         later.first_commit_time = range.first_commit_time.or(later.first_commit_time);
                         later.last_commit_time = later.last_commit_time.or(range.last_commit_time);
                     }
@@ -124,6 +128,29 @@ impl Listing {
         }
         ranges.reverse();
         ranges
+    }
+}
+
+/// A base backup, as its backup history file describes it. What PostgreSQL wrote is kept as it is: times are local ones of the server,
+/// and the abbreviation of their zone may have several meanings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BaseBackup {
+    /// The backup history file's name.
+    pub name: String,
+    /// The label that the user gave it; nothing if the file is empty, as after a crash of the server.
+    pub label: Option<String>,
+    /// When it began.
+    pub start_time: Option<String>,
+    /// When it ended.
+    pub stop_time: Option<String>,
+    /// `streamed`, or `pg_start_backup` of an exclusive backup before PostgreSQL 15.
+    pub method: Option<String>,
+}
+
+impl BaseBackup {
+    fn of_history(name: String, text: &[u8]) -> BaseBackup {
+        let Label { label, start_time_text, stop_time_text, method, .. } = Label::parse(text);
+        BaseBackup { name, label, start_time: start_time_text, stop_time: stop_time_text, method }
     }
 }
 
@@ -190,8 +217,8 @@ pub struct TimelineListing {
     pub restore_points: Vec<RestorePoint>,
 }
 
-/// Segments without a gap, and the moments that recovery to a time can reach in them: those from the first commit on and before the last
-/// one.
+/// Segments without a gap, and the moments that recovery to a time can reach in them: those from the first commit on, or from the one
+/// before that if there is one, and before the last one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RestorableRange {
     /// The first segment.
@@ -207,12 +234,22 @@ pub struct RestorableRange {
     pub first_commit_time: Option<i64>,
     /// The last one, which itself cannot be reached by its time.
     pub last_commit_time: Option<i64>,
+    /// The last commit or abort before them on the timeline that this one left, if its segments lead to these without a gap. Recovery to
+    /// a moment between that and the first commit stops before the first commit here.
+    pub previous_commit_time: Option<i64>,
 }
 
 impl RestorableRange {
     /// The first and the last commit or abort.
     pub fn commit_times(&self) -> Option<(i64, i64)> {
         self.first_commit_time.zip(self.last_commit_time)
+    }
+
+    /// The first moment that recovery to a time can reach, and the commit or abort that it has to be before.
+    pub fn moments(&self) -> Option<(i64, i64)> {
+        let (first, last) = self.commit_times()?;
+        // A clock that was set back makes the commit before a later one.
+        Some((self.previous_commit_time.map_or(first, |previous| previous.min(first)), last))
     }
 }
 
@@ -221,6 +258,8 @@ impl RestorableRange {
 pub struct ListOptions {
     /// Read the summary of each segment, for all restore points, in place of those that the first and last moments need.
     pub all_summaries: bool,
+    /// Read the backup history files, for [`Listing::base_backups`].
+    pub base_backups: bool,
 }
 
 /// Lists an archive.
@@ -265,6 +304,7 @@ pub(crate) fn list_objects(
         missing_histories: Vec::new(),
         diverging: Vec::new(),
         backups: Vec::new(),
+        base_backups: Vec::new(),
         unknown: Vec::new(),
         unreadable: Vec::new(),
     };
@@ -288,6 +328,9 @@ pub(crate) fn list_objects(
         })?;
     }
     listing.backups.sort();
+    if options.is_some_and(|options| options.base_backups) && !locked {
+        listing.base_backups = read_backups(archive, &listing.backups, &mut listing.unreadable)?;
+    }
     let live = parts::extents(archive)?;
     for extent in &live {
         timelines.entry(extent.segment.timeline).or_default();
@@ -319,6 +362,7 @@ pub(crate) fn list_objects(
     for (&timeline, objects) in &timelines {
         let expected = Expected::of(timeline, &histories, &first_numbers, size);
         let mut found = segments(timeline, objects, size, &acknowledged, expected);
+        let mut previous_commit_time = None;
         if let Some(parent) = histories.get(&timeline).and_then(|history| history.parent()) {
             found.parent = Some(parent.timeline);
             found.begins_at = Some(parent.end.to_string());
@@ -339,7 +383,15 @@ pub(crate) fn list_objects(
                 let begin = SegmentName::new(timeline, size.segment_of(parent.end), size).to_string();
                 let is_whole = first.first_segment <= begin && first.base_backup_from.is_none();
                 first.base_backup_from = match range {
-                    Some(range) if range.last_segment >= before && is_whole => range.base_backup_from.clone(),
+                    Some(range) if range.last_segment >= before && is_whole => {
+                        let last = match range.last_segment > before {
+                            true => found.parent_last_commit_time,
+                            false => range.last_commit_time,
+                        };
+                        // Where nothing was committed between two switches, the commit before the first one counts.
+                        previous_commit_time = last.or(range.previous_commit_time);
+                        range.base_backup_from.clone()
+                    }
                     None if is_whole => None,
                     _ => Some(first.first_segment.clone()),
                 };
@@ -356,6 +408,9 @@ pub(crate) fn list_objects(
         if let Some(options) = options.filter(|_| !locked) {
             listing.has_all_restore_points &=
                 times(archive, objects, options, &mut found, &mut listing.unreadable)?;
+            if let Some(first) = found.restorable.first_mut() {
+                first.previous_commit_time = previous_commit_time;
+            }
             // After recovery to a moment, the timeline that was left goes on as well, but only up to then.
             if let Some(parent) = histories.get(&timeline).and_then(History::parent)
                 && let Some(last) = last_commit_behind(&listing, parent.timeline, parent.end, size)
@@ -370,6 +425,39 @@ pub(crate) fn list_objects(
     }
     all.sort_unstable();
     Ok((listing, all))
+}
+
+/// Backup history files that are read at the same time.
+const BACKUP_THREADS: usize = 4;
+
+/// Reads backup history files. Those that are damaged are added to `unreadable`.
+fn read_backups(
+    archive: &Archive,
+    names: &[String],
+    unreadable: &mut Vec<Finding>,
+) -> Result<Vec<BaseBackup>, ArchiveError> {
+    let read = |name: &String| -> Result<Option<Vec<u8>>, ArchiveError> {
+        let Some(file) = ArchivedFile::parse(name) else { return Ok(None) };
+        let mut text = Vec::new();
+        match get::decode(archive, file, Object::File(file), 0, &mut text) {
+            Ok(()) => Ok(Some(text)),
+            // Removed since it was listed.
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let mut found = Vec::new();
+    for (name, text) in names.iter().zip(workers::map_in_order(names, BACKUP_THREADS, read)) {
+        match text {
+            Ok(text) => found.extend(text.map(|text| BaseBackup::of_history(name.clone(), &text))),
+            Err(error) if error.is_damage() => {
+                let object = ArchivedFile::parse(name).map_or_else(|| name.clone(), |file| file.key());
+                unreadable.push(Finding { object, problem: error_text(&error) });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// Where the log ends in the parts of a timeline's last segments. What is missing between them ends it before, and is a finding.
@@ -515,6 +603,7 @@ fn segments(
                 last_segment,
                 first_commit_time: None,
                 last_commit_time: None,
+                previous_commit_time: None,
             });
         }
         // A pack whose own objects are not removed yet counts once.

@@ -89,6 +89,10 @@ impl Summary {
     }
 }
 
+/// What is said of an object without a byte, with what to do about it: in a list of findings, nothing else says so.
+pub(crate) const EMPTY: &str = "an empty object of 0 bytes, as a crash of its file system or an interrupted copy leaves it: restore it \
+                                from another copy, or move it out of the archive and archive once more what was in it";
+
 /// Why a file was not made an object, or an object not a file again.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
@@ -104,6 +108,12 @@ pub enum ObjectError {
         #[source]
         source: ContainerError,
     },
+    /// There is no byte in the object.
+    #[error("cannot use {key}: expected a compressed file, found {EMPTY}")]
+    Empty {
+        /// The object.
+        key: String,
+    },
     /// The object is not what its key says.
     #[error("cannot use {key}: expected {expected}, found {found}")]
     Mismatch {
@@ -117,6 +127,15 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
+    /// What is wrong with the compressed form of an object.
+    pub(crate) fn of_container(key: &str, source: ContainerError) -> ObjectError {
+        let key = key.to_owned();
+        match source {
+            ContainerError::Empty => ObjectError::Empty { key },
+            source => ObjectError::Container { key, source },
+        }
+    }
+
     /// Whether the object is not there.
     pub fn is_not_found(&self) -> bool {
         match self {
@@ -132,7 +151,7 @@ impl ObjectError {
     pub fn store_error(&self) -> Option<&StoreError> {
         match self {
             ObjectError::Store(error) => Some(error),
-            ObjectError::Mismatch { .. } => None,
+            ObjectError::Mismatch { .. } | ObjectError::Empty { .. } => None,
             ObjectError::Container { source, .. } => {
                 // An error of a store on its way through a reader is inside one of the standard library's.
                 let mut causes =
@@ -313,7 +332,7 @@ impl Write for Bounded<'_> {
 
 /// Says which object an error is about.
 fn failed_in(key: &str) -> impl Fn(ContainerError) -> ObjectError {
-    move |source| ObjectError::Container { key: key.to_owned(), source }
+    move |source| ObjectError::of_container(key, source)
 }
 
 /// Reads an object to its end, which must hold the file of this name and no other; `read` takes the file.
@@ -353,6 +372,9 @@ fn one_file(
 /// An object without one, and the store's errors.
 pub fn read_summary(store: &dyn Store, key: &str, stored_bytes: u64) -> Result<Summary, ObjectError> {
     let object_bytes = store.content_bytes(key, stored_bytes)?;
+    if object_bytes == 0 {
+        return Err(ObjectError::Empty { key: key.to_owned() });
+    }
     let mut tail = store.read_range(key, object_bytes.saturating_sub(SUMMARY_READ)..object_bytes)?;
     if let Some(bytes) = json_bytes(&tail).filter(|&bytes| bytes <= MAX_SUMMARY)
         && bytes + SUMMARY_END > tail.len() as u64
@@ -421,7 +443,7 @@ pub(crate) fn summaries_of_pack(
     input: impl Read + Seek,
 ) -> Result<Vec<Summary>, ObjectError> {
     let key = pack.key();
-    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let failed = |source| ObjectError::of_container(&key, source);
     let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     let index = reader.index().map_err(failed)?;
     let frames = reader.extras(&index, SUMMARY_FRAME).map_err(failed)?;
@@ -500,7 +522,7 @@ pub fn check_stored(
     bytes: u64,
 ) -> Result<Vec<(ArchivedFile, u64, [u8; 32])>, ObjectError> {
     let key = object.key();
-    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let failed = |source| ObjectError::of_container(&key, source);
     let input = ObjectReader::new(store, key.clone(), bytes);
     let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     reader.check_frames().map_err(failed)?;

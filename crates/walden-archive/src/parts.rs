@@ -88,9 +88,10 @@ pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveE
     let (store, name) = (archive.store(), part.name());
     let file = || FileHash { name: &name, hash: &hash };
     if store.create_with(&key, &object, &[file()])? == Created::New {
-        return Ok(());
+        return archive.expect_still_there();
     }
     store.make_durable(&key)?;
+    archive.expect_still_there()?;
     let archived = match store.holds(&key, file())? {
         Some(true) => return Ok(()),
         Some(false) => "unknown without a private key".to_owned(),

@@ -181,7 +181,6 @@ fn register(begin: impl FnOnce() -> io::Result<NamedTempFile>) -> io::Result<Nam
     Ok(file)
 }
 
-/// Creates a temporary file under a name that no other process has.
 /// A rename would put a file in the place of a device: as root, `/dev/null` would be one from then on.
 fn expect_file(target: &Path) -> io::Result<()> {
     match fs::metadata(target) {
@@ -196,6 +195,7 @@ fn expect_file(target: &Path) -> io::Result<()> {
     }
 }
 
+/// Creates a temporary file under a name that no other process has.
 fn create_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
     let mut prefix = hidden_name(target);
     prefix.push(".");

@@ -323,6 +323,18 @@ impl Pusher {
         let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
         let (hash, offered) = (checked.hash, checked.clone());
         let stored = match self.store(file, checked, content, level) {
+            Err(ArchiveError::Conflict { .. }) if is_emptied_backup(file, content) => {
+                let warning =
+                    "archived before, and empty now, as after a crash of the server: what is archived stays";
+                Ok(Pushed {
+                    file,
+                    was_there: true,
+                    bytes: offered.bytes,
+                    stored: None,
+                    warnings: vec![warning.to_owned()],
+                    took: Duration::ZERO,
+                })
+            }
             Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
                 let found = self.find_same_log(file, &offered, content);
                 let found =
@@ -483,8 +495,11 @@ impl Pusher {
         let object = object::encode(file, &mut checked, content, level)?;
         let stored = object.len() as u64;
         let files = [FileHash { name: &file.to_string(), hash }];
+        // Before, so that nothing is stored under a mount point, and after, so that nothing that is stored there is acknowledged.
+        self.archive.expect_still_there()?;
         match self.archive.store().create_with(&file.key(), &object, &files)? {
             Created::New => {
+                self.archive.expect_still_there()?;
                 self.note(file, stored);
                 Ok(pushed(Some(stored), checked.warnings))
             }
@@ -558,6 +573,8 @@ impl Pusher {
                 },
             };
             store.make_durable(&object.key())?;
+            // Else it lies under the mount point of an archive that is not mounted, where it was stored while that was so.
+            self.archive.expect_still_there()?;
             Ok(archived)
         };
         let damaged = |error: ArchiveError| match error.is_damage() {
@@ -620,6 +637,13 @@ fn is_locked(error: &ArchiveError) -> bool {
     error.is_some_and(|error| {
         matches!(error.cause, Cause::Locked | Cause::WrongIdentity | Cause::OtherRecipient)
     })
+}
+
+/// Whether it is a backup history file that has lost its content. PostgreSQL does not synchronise these files: one that was archived
+/// already can be empty after a crash, and be offered once more. It is never offered with its content again, and archiving must go on.
+fn is_emptied_backup(file: ArchivedFile, content: &Content<'_>) -> bool {
+    matches!(file, ArchivedFile::Backup(..))
+        && matches!(content, Content::Held(bytes) if bytes.iter().all(|&byte| byte == 0))
 }
 
 /// Opens a file, and nothing that only looks like one: whoever opens a pipe waits for who writes to it, perhaps without end.

@@ -211,8 +211,12 @@ struct Contents {
 impl SegmentContents for Contents {
     fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>> {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
-        let content = self.content(index);
-        content.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error_text(&error)))
+        self.content(index).map_err(|error| {
+            // A pack's key names many segments, and whoever reads on for the end of a record names the segment that it starts in.
+            let named = self.inner.ahead.segment(index).map(|it| format!("segment {}: ", it.name));
+            let text = format!("{}{}", named.unwrap_or_default(), error_text(&error));
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
     }
 }
 
@@ -300,7 +304,7 @@ struct OpenPack {
 
 impl OpenPack {
     fn open(store: Arc<dyn Store>, pack: PackName, bytes: u64) -> Result<OpenPack, ObjectError> {
-        let failed = |source| ObjectError::Container { key: pack.key(), source };
+        let failed = |source| ObjectError::of_container(&pack.key(), source);
         let input = ObjectReader::new(store, pack.key(), bytes);
         let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
         let entries = reader.index().map_err(failed)?;

@@ -181,6 +181,9 @@ impl Engine {
         let failed = |fault: Fault| failure(inner, "decrypt", key, fault.cause, fault.source);
         for bytes in [HEADER_READ, MAX_HEADER] {
             let beginning = inner.read_range(&sealed(key), 0..bytes)?;
+            if beginning.is_empty() {
+                return Err(failed(Fault::empty()));
+            }
             if let Some(header) = Header::read(&beginning).map_err(failed)? {
                 return Ok(header);
             }

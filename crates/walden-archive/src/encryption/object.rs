@@ -25,6 +25,7 @@ use age::{DecryptError, Decryptor, EncryptError, Encryptor};
 use age_core::format::{FileKey, Stanza, is_arbitrary_string};
 
 use super::MAX_FILES;
+use crate::object::EMPTY;
 use crate::store::{Cause, FileHash};
 
 /// The stanza's type.
@@ -62,6 +63,11 @@ pub struct Fault {
 impl Fault {
     fn damaged(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Fault {
         Fault { cause: Cause::Damaged, source: source.into() }
+    }
+
+    /// An object without a byte.
+    pub fn empty() -> Fault {
+        Fault::damaged(format!("expected an encrypted file, found {EMPTY}"))
     }
 }
 
@@ -148,6 +154,9 @@ fn expect_header(sealed: &[u8], stated: &Stated) -> Result<(), Fault> {
 
 /// Decrypts a whole object that must be the one of a key.
 pub fn open(identities: &[Identity], key: &str, sealed: &[u8]) -> Result<Vec<u8>, Fault> {
+    if sealed.is_empty() {
+        return Err(Fault::empty());
+    }
     // As strictly as where a part is read: what is read back here is what everyone else can read.
     if Header::of(sealed)?.is_none() {
         return Err(Fault::damaged("it ends within its header, or that is too long"));

@@ -122,6 +122,10 @@ impl Encrypted {
         }
         let failed = |problem: String| failure(self.inner(), "read", IDENTITY, Cause::Other, problem);
         let engine = match self.read_identity() {
+            Ok([]) => {
+                let problem = "expected whose archive it is, found an empty object of 0 bytes: restore it from another copy of the archive";
+                return Err(failed(problem.to_owned()));
+            }
             Ok(json) => {
                 let stated: Stated =
                     serde_json::from_slice(json).map_err(|error| failed(error.to_string()))?;
@@ -152,7 +156,7 @@ impl Encrypted {
         Engine::stated_recipient(self.inner()).map(Some)
     }
 
-    fn read_identity(&self) -> Result<&Vec<u8>, StoreError> {
+    fn read_identity(&self) -> Result<&[u8], StoreError> {
         if let Some(json) = self.identity_json.get() {
             return Ok(json);
         }
@@ -220,7 +224,7 @@ impl Store for Encrypted {
 
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
         if key == IDENTITY {
-            return self.read_identity().cloned();
+            return self.read_identity().map(<[u8]>::to_vec);
         }
         if is_plain(key) {
             return self.inner.read(key);

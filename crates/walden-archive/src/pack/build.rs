@@ -20,7 +20,9 @@ pub(super) enum Outcome {
     Packed { pack: PackName, bytes: u64 },
     /// A pack of them would be larger.
     Larger(PackName),
-    /// There are none to be packed: another process has packed or pruned some of them meanwhile, or a single one is left.
+    /// A single one is left, as the others of its run are a pack that would have got too large with it.
+    Single,
+    /// There are none to be packed: another process has packed or pruned some of them meanwhile.
     Left,
     /// There is such a pack with something else in it.
     Differs { pack: PackName, problem: String },
@@ -85,7 +87,7 @@ impl Builder<'_> {
     fn pack_from(&self, run: PackName) -> Result<Outcome, ArchiveError> {
         let built = match self.build(run) {
             Ok(Some(built)) => built,
-            Ok(None) => return Ok(Outcome::Left),
+            Ok(None) => return Ok(Outcome::Single),
             Err(error) if error.is_not_found() => return Ok(Outcome::Left),
             Err(error) => return Err(error),
         };
@@ -188,9 +190,11 @@ impl Builder<'_> {
                 let bytes = store.size(&key)?;
                 let input = ObjectReader::new(store, key.clone(), bytes);
                 match built.expect_members(input) {
-                    Err(error @ (ObjectError::Mismatch { .. } | ObjectError::Container { .. }))
-                        if !error.is_not_found() =>
-                    {
+                    Err(
+                        error @ (ObjectError::Mismatch { .. }
+                        | ObjectError::Container { .. }
+                        | ObjectError::Empty { .. }),
+                    ) if !error.is_not_found() => {
                         let problem = error_text(&error);
                         return Ok(Outcome::Differs { pack, problem });
                     }
@@ -200,6 +204,11 @@ impl Builder<'_> {
                 bytes
             }
         };
+        if store.can_be_unmounted() {
+            // The folder may have been another one while the pack was stored: it has to be beside what it replaces.
+            self.archive.expect_still_there()?;
+            store.size(&key)?;
+        }
         for original in &built.originals {
             store.remove(&ArchivedFile::Segment(original.name).key())?;
         }
@@ -222,7 +231,7 @@ impl Built {
 /// Decodes all segments of a pack; the BLAKE3 of each, which the pack has confirmed.
 pub(super) fn decode_members(pack: PackName, input: impl Read + Seek) -> Result<Vec<[u8; 32]>, ObjectError> {
     let key = pack.key();
-    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let failed = |source| ObjectError::of_container(&key, source);
     let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     let mut hashes = Vec::new();
     let mut names = pack.names();

@@ -81,6 +81,8 @@ pub struct Packed {
     pub incompressible_segments: u64,
     /// Segments that stay as they are until all that belong into a pack with them may be packed.
     pub unfilled_segments: u64,
+    /// Segments that stay as they are, as none beside them may be packed with them.
+    pub single_segments: u64,
     /// Segments and packs before.
     pub objects_before: u64,
     /// Their bytes.
@@ -164,8 +166,8 @@ pub fn pack(
         ..Packed::default()
     };
     tidy::tidy(archive, &mut stored, options.is_dry_run, &mut packed)?;
-    let Plan { runs, unfilled_segments } = plan_runs(archive, &stored, options, size)?;
-    packed.unfilled_segments = unfilled_segments;
+    let Plan { runs, unfilled_segments, single_segments } = plan_runs(archive, &stored, options, size)?;
+    (packed.unfilled_segments, packed.single_segments) = (unfilled_segments, single_segments);
     if options.is_dry_run {
         for run in runs {
             packed.add_planned(&run, &stored);
@@ -258,6 +260,7 @@ impl Packed {
                 self.packs.push(NewPack::new(pack, stored, Some(bytes)));
             }
             Outcome::Larger(pack) => self.incompressible_segments += pack.segments(),
+            Outcome::Single => self.single_segments += 1,
             Outcome::Left => {}
             Outcome::Differs { pack, problem } => {
                 self.problems.push(Finding { object: pack.key(), problem });

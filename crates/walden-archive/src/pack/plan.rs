@@ -37,6 +37,8 @@ pub(super) struct Plan {
     pub runs: Vec<PackName>,
     /// Segments that may be packed, and belong to a pack in whose range others may not yet.
     pub unfilled_segments: u64,
+    /// Segments that may be packed, and have none beside them in the range of their pack: a pack of one is no use.
+    pub single_segments: u64,
 }
 
 /// Plans packs.
@@ -85,6 +87,8 @@ fn plan_timeline(timeline: Timeline, numbers: &[u64], before: u64, rules: &Rules
         {
             let name = |number| SegmentName::new(timeline, number, rules.size);
             plan.runs.push(PackName { first: name(first), last: name(last) });
+        } else {
+            plan.single_segments += run.len() as u64;
         }
         run.clear();
     };
@@ -176,6 +180,22 @@ mod tests {
         // A single segment between gaps is no pack.
         let gaps = stored([8, 9, 10, 12, 14, 15, 16, 17, 30]);
         assert_eq!(ranges(&gaps, 8, 0, false), [(8, 10), (14, 15), (16, 17)]);
+    }
+
+    #[test]
+    fn each_segment_is_in_a_run_or_counted_as_single_or_unfilled() {
+        // 1 and 12 have none beside them; the pack of 30 may still be filled.
+        let all = stored([1, 8, 9, 10, 12, 14, 15, 16, 17, 30]);
+        let counts = |left: &BTreeSet<Timeline>| {
+            let rules = Rules { size: SIZE, segments: 8, keep: 0, ends: None, left };
+            let plan = plan(&all, &rules);
+            let in_runs: u64 = plan.runs.iter().map(|run| run.segments()).sum();
+            assert_eq!(in_runs + plan.single_segments + plan.unfilled_segments, 10);
+            (plan.single_segments, plan.unfilled_segments)
+        };
+        assert_eq!(counts(&BTreeSet::new()), (2, 1));
+        // Nothing more is expected of a timeline that was left.
+        assert_eq!(counts(&BTreeSet::from([1])), (3, 0));
     }
 
     #[test]

@@ -65,6 +65,29 @@ impl Folder {
         move |error| self.error(operation, key, cause_of(&error), Some(error))
     }
 
+    /// The same of an object that is read. What lies behind a link that leads nowhere, such as to a file system that is not mounted, is
+    /// not known to be missing.
+    fn failed_to_read(&self, key: &str, path: &Path) -> impl Fn(io::Error) -> StoreError {
+        move |error| {
+            let error = match error.kind() {
+                io::ErrorKind::NotFound => self.broken_link_above(path).unwrap_or(error),
+                _ => error,
+            };
+            self.error("read", key, cause_of(&error), Some(error))
+        }
+    }
+
+    /// The error of a path that leads through a link below the archive's folder to what is not there.
+    fn broken_link_above(&self, path: &Path) -> Option<io::Error> {
+        let below_root = path.ancestors().take_while(|above| *above != self.root);
+        let is_broken = |link: &&Path| link.is_symlink() && !link.exists();
+        let link = below_root.filter(|above| above.starts_with(&self.root)).find(is_broken)?;
+        Some(io::Error::other(format!(
+            "cannot follow the link {}: what it leads to is not there",
+            link.display()
+        )))
+    }
+
     /// Makes a folder and those above it, each durable in the one above.
     fn make_folders(&self, folder: &Path) -> io::Result<()> {
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +137,9 @@ impl Folder {
         }
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.broken_link_above(folder).map_or(Ok(()), Err);
+            }
             Err(error) => return Err(error),
         };
         for entry in entries {
@@ -179,8 +204,9 @@ impl Store for Folder {
     }
 
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        let failed = self.failed("read", key);
-        let file = File::open(self.path("read", key)?).map_err(&failed)?;
+        let path = self.path("read", key)?;
+        let failed = self.failed_to_read(key, &path);
+        let file = File::open(&path).map_err(&failed)?;
         let mut content = Vec::new();
         file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content).map_err(&failed)?;
         if content.len() as u64 > MAX_OBJECT_BYTES {
@@ -190,8 +216,9 @@ impl Store for Folder {
     }
 
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        let failed = self.failed("read", key);
-        let mut file = File::open(self.path("read", key)?).map_err(&failed)?;
+        let path = self.path("read", key)?;
+        let failed = self.failed_to_read(key, &path);
+        let mut file = File::open(&path).map_err(&failed)?;
         let bytes = range.end.saturating_sub(range.start);
         if bytes > MAX_OBJECT_BYTES {
             return Err(self.error("read", key, Cause::TooLarge, None));
@@ -203,7 +230,8 @@ impl Store for Folder {
     }
 
     fn size(&self, key: &str) -> Result<u64, StoreError> {
-        let metadata = fs::metadata(self.path("read", key)?).map_err(self.failed("read", key))?;
+        let path = self.path("read", key)?;
+        let metadata = fs::metadata(&path).map_err(self.failed_to_read(key, &path))?;
         Ok(metadata.len())
     }
 

@@ -188,7 +188,7 @@ pub enum Cause {
     WrongIdentity,
     /// It is encrypted to another public key than was expected, or not at all.
     OtherRecipient,
-    /// The encrypted object is not as it was stored.
+    /// The object is not as it was stored, as an encrypted one and a store that knows its size say.
     Damaged,
     /// Anything else.
     Other,

@@ -324,10 +324,15 @@ fn error_text(error: &ClientError) -> String {
     std::iter::successors(Some(first), |cause| cause.source()).map(ToString::to_string).collect()
 }
 
+/// The status of an answer that says that an object does not have the bytes that were asked for.
+const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";
+
 fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
     let cause = match &error {
         // Not the object is missing: nothing is known of it.
         _ if error_text(&error).contains("NoSuchBucket") => Cause::NoBucket,
+        // A part was asked for of an object that has fewer bytes, or none at all. Asking again does not help.
+        _ if error_text(&error).contains(OUT_OF_RANGE) => Cause::Damaged,
         ClientError::NotFound { .. } => Cause::NotFound,
         ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
         ClientError::Generic { .. } => Cause::Unavailable,
@@ -335,4 +340,19 @@ fn failure(operation: &'static str, key: &str, location: &str, error: ClientErro
     };
     let (key, location) = (key.to_owned(), location.to_owned());
     StoreError { operation, key, location, cause, source: Some(Box::new(error)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_lacks_its_bytes_is_damaged_and_not_out_of_reach() {
+        let cause = |answer: &str| {
+            let source = format!("Server returned non-2xx status code: {answer}: ").into();
+            failure("read", "key", "s3://bucket", ClientError::Generic { store: "S3", source }).cause
+        };
+        assert_eq!(cause("416 Range Not Satisfiable"), Cause::Damaged);
+        assert_eq!(cause("503 Service Unavailable"), Cause::Unavailable);
+    }
 }

@@ -262,6 +262,21 @@ fn an_object_under_the_key_of_another_one_is_refused() {
 }
 
 #[test]
+fn an_empty_object_of_an_encrypted_archive_is_damaged_and_not_missing() {
+    let set = setting();
+    fs::write(set.object(1), b"").expect("an empty object");
+    assert_eq!(cause(set.get(&set.reader, 1)), Cause::Damaged);
+    let listing = list(&archive_with(set.path(), &set.reader), ListOptions::default()).expect("a list");
+    assert_eq!((listing.timelines[0].segments, listing.timelines[0].gaps.len()), (2, 0));
+    let [unreadable] = listing.unreadable.as_slice() else { panic!("{listing:?}") };
+    assert!(unreadable.problem.contains("0 bytes"), "{unreadable:?}");
+    // Also to a server without secrets.
+    let path = set.path().join("pg_wal").join(&set.originals[1].0);
+    let pushed = push(&archive_with(set.path(), &set.server), &path, &PushOptions::default()).asked;
+    assert_eq!(pushed.expect_err("not acknowledged").cause(), "damaged_object");
+}
+
+#[test]
 fn plain_objects_do_not_answer_in_an_encrypted_archive() {
     let set = setting();
     let file = set.file(0);

@@ -8,18 +8,20 @@ use walden_archive::archive::ArchiveError;
 use walden_archive::export::{Plan, Selection};
 use walden_archive::gaps::Gap;
 use walden_archive::get::{GetError, get};
-use walden_archive::list::{Diverging, ListOptions, Listing, RestorableRange, list};
-use walden_archive::name::ArchivedFile;
+use walden_archive::list::{BaseBackup, Diverging, ListOptions, Listing, RestorableRange, list};
+use walden_archive::name::{ArchivedFile, PackName};
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::parts::{self, Part};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::push::{PushOptions, push};
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
+use walden_archive::source::{self, SourceOptions};
 use walden_archive::status::holdings;
 use walden_archive::store::Folder;
 use walden_archive::verified::{self, VerifiedAt};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_source::error_text;
 
 use crate::material::{archive_of, commit_time, log, log_without_commits, pg_wal, push_all};
 
@@ -66,7 +68,13 @@ fn range(first: (u32, u64), last: (u32, u64), base: Option<(u32, u64)>) -> Resto
         base_backup_from: base.map(|(timeline, number)| name(timeline, number).to_string()),
         first_commit_time: Some(commit_time(first.1)),
         last_commit_time: Some(commit_time(last.1)),
+        previous_commit_time: None,
     }
+}
+
+/// The same on a timeline that left another one, where the last commit before that is in a segment.
+fn range_after(previous: u64, range: RestorableRange) -> RestorableRange {
+    RestorableRange { previous_commit_time: Some(commit_time(previous)), ..range }
 }
 
 /// Commits in parts are there as far as no part before them is missing, within a segment and between segments.
@@ -151,7 +159,7 @@ fn moments_that_can_be_restored_to_end_at_gaps() {
     let along = [range((1, 0x20), (1, 0x24), None), range((1, 0x27), (2, 0x2D), behind)];
     let listing = listed(&archive);
     assert_eq!(listing.restorable(), along);
-    assert_eq!(listing.timelines[1].restorable, [range((2, 0x29), (2, 0x2D), behind)]);
+    assert_eq!(listing.timelines[1].restorable, [range_after(0x28, range((2, 0x29), (2, 0x2D), behind))]);
     // As long as the missing ones wait, what is archived behind them is not reached.
     let waiting = || vec![name(1, 0x25), name(1, 0x26)];
     let held = holdings(&archive, &waiting).expect("holdings");
@@ -188,6 +196,74 @@ fn moments_before_a_switch_are_known_while_the_new_timeline_has_no_commit() {
     let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
     assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
     assert_eq!(listed(&archive).restorable(), [expected]);
+}
+
+/// A moment between the last commit before a switch and the first one behind it is reached along the new timeline.
+#[test]
+fn moments_between_two_timelines_belong_to_the_later_one() {
+    // Timeline 1 ends with the segment before the switch, or goes on behind it.
+    for segments in [6, 12] {
+        let root = tempfile::tempdir().expect("a folder");
+        let third = ("00000003.history".to_owned(), b"1\t0/2680000\tx\n2\t0/2880000\tx\n".to_vec());
+        let files = [
+            log(1, 0x20, segments),
+            vec![history(0x26)],
+            log_without_commits(2, 0x26, 2),
+            vec![third],
+            log(3, 0x28, 3),
+        ];
+        let archive = archive_of(root.path(), &files.concat());
+        let listing = listed(&archive);
+        let [first, second, third] = listing.timelines.as_slice() else { panic!("{listing:?}") };
+        let last = 0x20 + segments - 1;
+        assert_eq!(first.restorable, [range((1, 0x20), (1, last), None)]);
+        // Nothing was committed on timeline 2: the last commit before timeline 3 is one of timeline 1.
+        assert_eq!(second.restorable[0].moments(), None);
+        assert_eq!(second.restorable[0].previous_commit_time, Some(commit_time(0x25)));
+        assert_eq!(third.restorable, [range_after(0x25, range((3, 0x28), (3, 0x2A), None))]);
+        assert_eq!(third.restorable[0].moments(), Some((commit_time(0x25), commit_time(0x2A))));
+        assert_eq!(listing.restorable(), [range((1, 0x20), (3, 0x2A), None)]);
+        // Recovery does as the list says.
+        let recover = |timeline, moment| {
+            recovery_to(&archive, RecoveryStart::Segment(name(1, 0x20)), Some(timeline), moment)
+        };
+        let between = commit_time(0x25) + 1;
+        let stop = recover(3, between).expect("a recovery along the new timeline").stop;
+        assert_eq!((stop.segment, stop.time), (name(3, 0x28).to_string(), commit_time(0x28)));
+        assert!(matches!(recover(2, between), Err(RecoveryError::Unreachable { .. })));
+        assert_eq!(recover(1, between).is_ok(), segments > 6);
+    }
+}
+
+#[test]
+fn what_backup_history_files_say_is_listed_as_it_was_written() {
+    let root = tempfile::tempdir().expect("a folder");
+    let text = "START WAL LOCATION: 0/02200028 (file 000000010000000000000022)\nBACKUP METHOD: streamed\nSTART TIME: 2026-11-20 10:00:00 CET\n\
+                LABEL: before: the move\nSTART TIMELINE: 1\nSTOP TIME: 2026-11-20 10:05:00 CET\n";
+    let backup = |number| ArchivedFile::Backup(name(1, number), 0x28).to_string();
+    let histories = vec![(backup(0x22), text.as_bytes().to_vec()), (backup(0x23), Vec::new())];
+    let archive = archive_of(root.path(), &[log(1, 0x20, 4), histories].concat());
+    assert!(listed(&archive).base_backups.is_empty(), "read only where it was asked for");
+    let described = || {
+        let options = ListOptions { base_backups: true, ..ListOptions::default() };
+        list(&archive, options).expect("a list")
+    };
+    let said = BaseBackup {
+        name: backup(0x22),
+        label: Some("before: the move".to_owned()),
+        start_time: Some("2026-11-20 10:00:00 CET".to_owned()),
+        stop_time: Some("2026-11-20 10:05:00 CET".to_owned()),
+        method: Some("streamed".to_owned()),
+    };
+    let empty =
+        BaseBackup { name: backup(0x23), label: None, start_time: None, stop_time: None, method: None };
+    assert_eq!(described().base_backups, [said, empty.clone()]);
+    // One that cannot be read is named all the same.
+    cut(root.path(), &backup(0x22));
+    let listing = described();
+    assert_eq!((listing.backups.len(), listing.base_backups.as_slice()), (2, &[empty][..]));
+    let key = ArchivedFile::parse(&backup(0x22)).expect("a name").key();
+    assert_eq!(listing.unreadable.iter().map(|one| one.object.as_str()).collect::<Vec<_>>(), [key]);
 }
 
 /// The old primary lives on after a failover. After recovery to a moment, the timeline that was left ended before.
@@ -236,7 +312,7 @@ fn it_is_said_whether_all_restore_points_are_known() {
     let root = tempfile::tempdir().expect("a folder");
     let archive = archive_of(root.path(), &log(1, 0x20, 4));
     assert!(!listed(&archive).has_all_restore_points);
-    let all = list(&archive, ListOptions { all_summaries: true }).expect("a list");
+    let all = list(&archive, ListOptions { all_summaries: true, ..ListOptions::default() }).expect("a list");
     assert!(all.has_all_restore_points);
 }
 
@@ -415,7 +491,8 @@ fn a_damaged_object_is_a_finding_and_its_file_is_archived_again_once_it_is_moved
     // What the others say is not lost.
     let timeline = &listing.timelines[0];
     assert_eq!((timeline.segments, timeline.last_commit_time), (4, Some(commit_time(0x22))));
-    assert!(!list(&archive, ListOptions { all_summaries: true }).expect("a list").has_all_restore_points);
+    let all = ListOptions { all_summaries: true, ..ListOptions::default() };
+    assert!(!list(&archive, all).expect("a list").has_all_restore_points);
     assert_eq!(holdings(&archive, &Vec::new).expect("holdings").unreadable, listing.unreadable);
 
     let wal = root.path().join("pg_wal");
@@ -433,4 +510,55 @@ fn a_damaged_object_is_a_finding_and_its_file_is_archived_again_once_it_is_moved
         (listing.unreadable.len(), listing.timelines[0].last_commit_time),
         (0, Some(commit_time(0x23)))
     );
+}
+
+/// An object without a byte is there: whoever asks for its file must not be told that the archive has none, and recovery end there.
+#[test]
+fn an_empty_object_is_damaged_and_not_missing() {
+    for is_packed in [false, true] {
+        let root = tempfile::tempdir().expect("a folder");
+        let files = log(1, 0x20, 8);
+        let archive = archive_of(root.path(), &files);
+        let last = ArchivedFile::Segment(name(1, 0x27));
+        let key = if is_packed {
+            let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+            assert_eq!(pack(&archive, &options, &|_, _| {}).expect("packed").segments, 8);
+            PackName { first: name(1, 0x24), last: name(1, 0x27) }.key()
+        } else {
+            last.key()
+        };
+        std::fs::write(root.path().join("archive").join(&key), b"").expect("an empty object");
+        let expect = |what: &str, said: &str| {
+            for part in [key.as_str(), "0 bytes", "restore it"] {
+                assert!(said.contains(part), "{what}: {said}");
+            }
+        };
+
+        let listing = listed(&archive);
+        assert_eq!((listing.timelines[0].segments, listing.timelines[0].gaps.len()), (8, 0));
+        assert_eq!(listing.unreadable.len(), 1, "{listing:?}");
+        expect("list", &listing.unreadable[0].problem);
+        let held = holdings(&archive, &Vec::new).expect("holdings");
+        assert_eq!((held.missing_segments, &held.unreadable), (0, &listing.unreadable));
+        for fast in [false, true] {
+            let options = VerifyOptions { fast, ..VerifyOptions::default() };
+            let verified = verify(&archive, options, &|_, _| {}).expect("verified");
+            assert_eq!((verified.gaps.len(), verified.damaged.len()), (0, 1), "{verified:?}");
+            expect("verify", &verified.damaged[0].problem);
+        }
+        let error = get(&archive, last, &root.path().join("target")).expect_err("nothing to get");
+        assert!(matches!(error, GetError::Archive { .. }) && error.cause() == "damaged_object", "{error:?}");
+        expect("get", &error_text(&error));
+        let options = SourceOptions { timeline: None, from: None, to: None, threads: 1 };
+        let source = source::open(&archive, &options).expect("a log");
+        let error = walden_source::open::open(&source.segments[7]).expect_err("nothing to read");
+        let error = error.to_string();
+        expect("a source", &error);
+        assert!(error.contains(&format!("segment {}", name(1, 0x27))), "{error}");
+        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+        let wal = root.path().join("pg_wal").join(&files[7].0);
+        let error = push(&archive.afresh(), &wal, &options).asked.expect_err("nothing is overwritten");
+        assert_eq!(error.cause(), "damaged_object");
+        expect("push", &error_text(&error));
+    }
 }

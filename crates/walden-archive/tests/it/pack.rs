@@ -35,7 +35,8 @@ fn packs_take_the_place_of_segments_and_everything_comes_back() {
     let root = tempfile::tempdir().expect("a folder");
     let segments = log(1, 3, 20);
     let archive = archive_of(root.path(), &segments);
-    let before = list(&archive, ListOptions { all_summaries: true }).expect("a list");
+    let all = ListOptions { all_summaries: true, ..ListOptions::default() };
+    let before = list(&archive, all).expect("a list");
     let planned = packed(&archive, &PackOptions { is_dry_run: true, ..options(8, 2) });
     assert_eq!(stored(archive.store()).len(), 20);
     let done = packed(&archive, &options(8, 2));
@@ -49,7 +50,7 @@ fn packs_take_the_place_of_segments_and_everything_comes_back() {
     assert!(done.bytes_after.expect("bytes") < done.bytes_before);
     expect_all(&archive, &segments, "packed");
     // What lists and searches by time say is the same, without decoding anything.
-    let after = list(&archive, ListOptions { all_summaries: true }).expect("a list");
+    let after = list(&archive, all).expect("a list");
     let (mut expected, found) = (before.timelines[0].clone(), after.timelines[0].clone());
     (expected.stored_bytes, expected.objects) = (found.stored_bytes, found.objects);
     assert_eq!(found, expected);
@@ -123,6 +124,29 @@ fn a_packed_segment_that_cannot_be_read_is_not_acknowledged() {
         }
         assert!(refused > 0, "byte {at}");
     }
+}
+
+/// An interrupted run leaves segments twice: recovery needs one of the two.
+#[test]
+fn a_segment_whose_own_object_is_damaged_comes_out_of_its_pack() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 8, 8);
+    let archive = archive_of(root.path(), &segments);
+    let file = ArchivedFile::parse(&segments[2].0).expect("a name");
+    let own = root.path().join("archive").join(file.key());
+    let good = fs::read(&own).expect("an object");
+    packed(&archive, &options(8, 0));
+    let pack = stored(archive.store()).remove(0);
+    let pack = root.path().join("archive/wal/00000001/00000000").join(pack);
+    for bad in [&good[..0], &good[..good.len() / 2]] {
+        fs::write(&own, bad).expect("an object");
+        expect_all(&archive, &segments, "beside a damaged object");
+    }
+    // Of one that is damaged in both, nothing is handed over.
+    fs::write(&pack, b"").expect("a pack");
+    let target = root.path().join("target");
+    let error = get(&archive, file, &target).expect_err("nothing to hand over");
+    assert!(matches!(error, GetError::Archive { .. }) && !target.exists(), "{error:?}");
 }
 
 #[test]

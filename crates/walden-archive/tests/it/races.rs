@@ -148,7 +148,7 @@ fn is_first(name: &str, is_pruned: bool) -> bool {
 #[test]
 fn a_list_shows_no_gap_and_every_segment() {
     while_it_is_packed(|archive, is_pruned, what| {
-        let listing = list(archive, ListOptions { all_summaries: true });
+        let listing = list(archive, ListOptions { all_summaries: true, ..ListOptions::default() });
         let listing = listing.unwrap_or_else(|error| panic!("{what}: {error}"));
         let [timeline] = &listing.timelines[..] else { panic!("{what}: {listing:?}") };
         assert_eq!(timeline.gaps, [], "{what}");

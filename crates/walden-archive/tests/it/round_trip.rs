@@ -463,6 +463,89 @@ fn what_is_behind_links_is_listed_as_it_is_read() {
     }
 }
 
+/// The disk that a part of an archive was moved to is not there: recovery must stop, and not end where the archive seems to.
+#[test]
+fn what_is_behind_a_broken_link_is_not_missing() {
+    let segments = log(1, 0x20, 3);
+    for part in ["wal", "wal/00000001", "wal/00000001/00000000"] {
+        let root = tempfile::tempdir().expect("a folder");
+        let archive = archive_of(root.path(), &segments[..2]);
+        let wal = pg_wal(root.path(), &segments);
+        let (folder, moved) = (root.path().join("archive").join(part), root.path().join("moved"));
+        let gone = root.path().join("gone");
+        fs::rename(&folder, &gone).expect("moved");
+        std::os::unix::fs::symlink(&moved, &folder).expect("a link");
+        let target = root.path().join("target");
+        for (name, _) in &segments {
+            let file = ArchivedFile::parse(name).expect("a name");
+            let error = get(&archive, file, &target).expect_err("not readable");
+            let text = walden_source::error_text(&error);
+            assert!(matches!(error, GetError::Archive { .. }) && text.contains("follow the link"), "{text}");
+            let asked = push(&archive.afresh(), &wal.join(name), &PushOptions::default()).asked;
+            assert!(asked.is_err(), "{part}: {asked:?}");
+        }
+        assert!(list(&archive, ListOptions::default()).is_err(), "{part}");
+        fs::rename(&gone, &moved).expect("there again");
+        expect_all(&archive, &segments[..2], part);
+    }
+}
+
+/// A file system that is unmounted while a process archives.
+#[test]
+fn what_was_stored_under_a_mount_point_is_not_acknowledged() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 0x20, 2);
+    let archive = archive_of(root.path(), &files[..1]);
+    let wal = pg_wal(root.path(), &files);
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let push_to = |archive: &Archive| push(archive, &wal.join(&files[1].0), &options).asked;
+    archive.identity().expect("known from now on");
+    let (place, aside) = (root.path().join("archive"), root.path().join("aside"));
+    fs::rename(&place, &aside).expect("unmounted");
+    fs::create_dir(&place).expect("a mount point");
+    assert_eq!(push_to(&archive).expect_err("not in the archive").cause(), "no_archive");
+    assert!(!place.join("wal").exists());
+    // Unmounted at a worse moment: it lies there, and does not count for who finds it either.
+    let other = tempfile::tempdir().expect("a folder");
+    archive_of(other.path(), &files);
+    let key = ArchivedFile::parse(&files[1].0).expect("a name").key();
+    let stray = place.join(&key);
+    fs::create_dir_all(stray.parent().expect("a folder")).expect("a folder");
+    fs::copy(other.path().join("archive").join(&key), &stray).expect("a copy");
+    for found_by in [&archive, &archive.afresh()] {
+        assert_eq!(push_to(found_by).expect_err("not in the archive").cause(), "no_archive");
+    }
+    fs::remove_dir_all(&place).expect("removed");
+    fs::rename(&aside, &place).expect("mounted");
+    assert!(!push_to(&archive.afresh()).expect("archived").was_there);
+    expect_all(&archive, &files, "mounted again");
+}
+
+/// PostgreSQL does not synchronise backup history files, and offers one again that it has not marked as done before a crash.
+#[test]
+fn a_backup_history_file_that_a_crash_has_emptied_does_not_stall_archiving() {
+    let root = tempfile::tempdir().expect("a folder");
+    let name = "000000010000000000000020.00000028.backup";
+    let text = |label: &str| {
+        let first = "START WAL LOCATION: 0/2000028 (file 000000010000000000000020)";
+        format!("{first}\nLABEL: {label}\n").into_bytes()
+    };
+    let files = [log(1, 0x20, 2), vec![(name.to_owned(), text("weekly"))]].concat();
+    let archive = archive_of(root.path(), &files);
+    let path = root.path().join("pg_wal").join(name);
+    let push_again = |content: &[u8]| {
+        fs::write(&path, content).expect("a file");
+        push(&archive.afresh(), &path, &PushOptions::default()).asked
+    };
+    let zeros = [0_u8; 300];
+    for lost in [&zeros[..0], &zeros[..]] {
+        let pushed = push_again(lost).expect("archived before");
+        assert!(pushed.was_there && pushed.warnings[0].contains("empty now"), "{pushed:?}");
+    }
+    assert_eq!(push_again(&text("another")).expect_err("another backup").cause(), "conflict");
+    expect_all(&archive, &files, "as it was archived first");
+}
+
 #[test]
 fn names_are_exact_and_a_missing_file_is_not_trouble() {
     let root = tempfile::tempdir().expect("a folder");

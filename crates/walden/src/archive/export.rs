@@ -44,40 +44,40 @@ timeline or range, or the moment cannot be reached; 2 wrong usage; 3 the archive
 #[command(after_help = EXAMPLES)]
 pub struct ExportArgs {
     #[command(flatten)]
-    place: Place,
+    pub(super) place: Place,
 
     /// The folder to write them into, made if it is not there
     #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    pub(super) output: PathBuf,
 
     /// The first segment: its name, or an LSN in it
     #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_position)]
-    from: Option<Position>,
+    pub(super) from: Option<Position>,
 
     /// The last segment: its name, or an LSN in it
     #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_position, conflicts_with = "until")]
-    to: Option<Position>,
+    pub(super) to: Option<Position>,
 
     /// Only the log that ends on this timeline, from its ancestors on [default: all timelines; with --until the newest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    timeline: Option<Timeline>,
+    pub(super) timeline: Option<Timeline>,
 
     /// What recovery to this moment reads, such as 2026-11-20 10:00 (local unless with zone); needs --from or --base
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
-    until: Option<Moment>,
+    pub(super) until: Option<Moment>,
 
     /// Recovery starts from this base backup: its folder or tar file, backup_label, backup_manifest, or the name of a
     /// backup history file in the archive
     #[arg(long, value_name = "BACKUP", requires = "until", conflicts_with = "from")]
-    base: Option<PathBuf>,
+    pub(super) base: Option<PathBuf>,
 
     /// Objects that are read at the same time [default: one per core]
     #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    pub(super) threads: Option<usize>,
 
     /// How to print it; docs/archive.md has the JSON
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    pub(super) format: Format,
 }
 
 /// A segment, or a position in it.
@@ -89,42 +89,13 @@ pub enum Position {
     Lsn(Lsn),
 }
 
-/// What recovery to a moment reads, and where it goes.
-pub struct UntilRequest<'a> {
-    /// The moment.
-    pub moment: &'a Moment,
-    /// The first segment.
-    pub from: Option<Position>,
-    /// The base backup.
-    pub base: Option<&'a Path>,
-    /// The timeline.
-    pub timeline: Option<Timeline>,
-    /// The folder to write into.
-    pub output: &'a Path,
-    /// Objects that are read at the same time.
-    pub threads: usize,
-    /// How to print the outcome.
-    pub format: Format,
-}
-
 /// Runs `walden archive export`.
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     walden_archive::clean_up_on_signals();
-    let (archive, _) = args.place.open()?;
-    let threads = args.threads.unwrap_or_else(terminal::cores);
+    let (archive, section) = args.place.open()?;
+    let threads = args.threads.or(section.threads).unwrap_or_else(terminal::cores);
     if let Some(moment) = &args.until {
-        return export_until(
-            &archive,
-            &UntilRequest {
-                moment,
-                from: args.from,
-                base: args.base.as_deref(),
-                timeline: args.timeline,
-                output: &args.output,
-                threads,
-                format: args.format,
-            },
-        );
+        return export_until(&archive, args, moment, threads);
     }
     let number = |position| number_of(&archive, position);
     let selection = Selection {
@@ -144,8 +115,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
 }
 
 /// Exports what recovery to a moment reads; the status says whether the moment can be reached.
-pub fn export_until(archive: &Archive, request: &UntilRequest<'_>) -> Result<ExitCode> {
-    let start = match (request.base, request.from) {
+fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: usize) -> Result<ExitCode> {
+    let start = match (args.base.as_deref(), args.from) {
         (Some(base), _) => backup_start(archive, base)?,
         (None, Some(Position::Segment(name))) => RecoveryStart::Segment(name),
         (None, Some(Position::Lsn(start))) => {
@@ -155,8 +126,7 @@ pub fn export_until(archive: &Archive, request: &UntilRequest<'_>) -> Result<Exi
             "--until needs to know where recovery starts: --base BACKUP, or --from SEGMENT",
         ),
     };
-    let moment = request.moment;
-    let recovery = match recovery_to(archive, start, request.timeline, moment.micros()) {
+    let recovery = match recovery_to(archive, start, args.timeline, moment.micros()) {
         Ok(recovery) => recovery,
         Err(RecoveryError::Archive(error)) => return Err(error.into()),
         Err(error) => {
@@ -168,9 +138,9 @@ pub fn export_until(archive: &Archive, request: &UntilRequest<'_>) -> Result<Exi
         }
     };
     let plan = Plan::of_recovery(archive, &recovery)?;
-    let exported = write_files(archive, &plan, request.output, request.threads)?;
+    let exported = write_files(archive, &plan, &args.output, threads)?;
     let with_recovery = || {
-        let mut document = document(&plan, &exported, request.output);
+        let mut document = document(&plan, &exported, &args.output);
         document["moment"] = json!(moment.micros());
         document["recovery_target_time"] = json!(moment.for_settings());
         document["timeline"] = json!(recovery.log.timeline());
@@ -178,8 +148,8 @@ pub fn export_until(archive: &Archive, request: &UntilRequest<'_>) -> Result<Exi
         document["stops_before"] = json!(recovery.stop);
         document
     };
-    let text = || table(&plan, &exported, request.output) + &recovery_text(moment, &recovery);
-    terminal::show(request.format, with_recovery, text)?;
+    let text = || table(&plan, &exported, &args.output) + &recovery_text(moment, &recovery);
+    terminal::show(args.format, with_recovery, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

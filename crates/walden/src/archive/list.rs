@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use walden_archive::gaps::{Gap, HISTORY_HINT};
-use walden_archive::list::{self, ListOptions, Listing, TimelineListing};
+use walden_archive::list::{self, BaseBackup, ListOptions, Listing, TimelineListing};
 use walden_archive::object::Finding;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
@@ -25,7 +25,7 @@ Examples:
 Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or the \
 history of a timeline is, or an object that was looked into is damaged; 3 the archive could not be read.";
 
-/// List timelines, gaps, sizes, and the moments that can be restored to
+/// List timelines, gaps, sizes, base backups, and the moments that can be restored to
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ListArgs {
@@ -44,7 +44,7 @@ pub struct ListArgs {
 /// Runs `walden archive list`.
 pub fn run(args: &ListArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
-    let listing = list::list(&archive, ListOptions { all_summaries: args.all })?;
+    let listing = list::list(&archive, ListOptions { all_summaries: args.all, base_backups: true })?;
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
     terminal::show(args.format, || &listing, || table(&listing))?;
     let is_good = !has_gaps && listing.missing_histories.is_empty() && listing.unreadable.is_empty();
@@ -81,7 +81,12 @@ fn table(listing: &Listing) -> String {
         let _ = writeln!(text, "NOTE: {one}");
     }
     if !listing.backups.is_empty() {
-        let _ = writeln!(text, "Base backups: {}", listing.backups.join(", "));
+        text.push_str("Base backups:\n");
+    }
+    for name in &listing.backups {
+        let said = listing.base_backups.iter().find(|backup| backup.name == *name);
+        let said = said.map_or_else(String::new, |backup| format!(": {}", backup_text(backup)));
+        let _ = writeln!(text, "  {name}{said}");
     }
     for backup in &listing.backups {
         for left in listing.left_before_backup(backup) {
@@ -111,6 +116,20 @@ fn table(listing: &Listing) -> String {
         );
     }
     text
+}
+
+/// What a backup history file says, with times as the server wrote them.
+fn backup_text(backup: &BaseBackup) -> String {
+    let BaseBackup { label, start_time, stop_time, method, .. } = backup;
+    let label = label.as_ref().map(|label| format!("\"{}\"", harmless(label)));
+    let start = start_time.as_ref().map(|time| format!("started {}", harmless(time)));
+    let stop = stop_time.as_ref().map(|time| format!("stopped {}", harmless(time)));
+    let method = method.as_ref().map(|method| harmless(method).into_owned());
+    let parts: Vec<String> = [label, start, stop, method].into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => "its history file is empty, as after a crash of the server".to_owned(),
+        false => parts.join(", "),
+    }
 }
 
 /// A timeline history that is missing, as `list` and `verify` print it.
@@ -192,7 +211,7 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
 
 /// Which moments of a timeline can be restored to.
 fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<String>) {
-    let ranges = timeline.restorable.iter().filter_map(|range| Some((range, range.commit_times()?)));
+    let ranges = timeline.restorable.iter().filter_map(|range| Some((range, range.moments()?)));
     let before = lines.len();
     for (range, times) in ranges {
         let from = range.base_backup_from.as_deref().unwrap_or_else(|| first_before(timeline, listing));
@@ -251,7 +270,7 @@ fn time_text(micros: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use walden_archive::list::{Diverging, RestorableRange};
+    use walden_archive::list::{BaseBackup, Diverging, RestorableRange};
 
     use super::*;
 
@@ -289,6 +308,7 @@ mod tests {
             base_backup_from: from.map(str::to_owned),
             first_commit_time: Some(at(minutes.0)),
             last_commit_time: Some(at(minutes.1)),
+            previous_commit_time: None,
         }
     }
 
@@ -318,12 +338,16 @@ mod tests {
                 timeline(
                     2,
                     Some((1, "0/7000000")),
-                    vec![range(
-                        "000000020000000000000007",
-                        "000000020000000000000008",
-                        (40, 50),
-                        Some("000000010000000000000006"),
-                    )],
+                    vec![RestorableRange {
+                        // The last commit of timeline 1 before the switch.
+                        previous_commit_time: Some(at(29)),
+                        ..range(
+                            "000000020000000000000007",
+                            "000000020000000000000008",
+                            (40, 50),
+                            Some("000000010000000000000006"),
+                        )
+                    }],
                 ),
                 timeline(3, Some((2, "0/8000000")), Vec::new()),
                 timeline(
@@ -337,6 +361,13 @@ mod tests {
             backups: ["000000010000000000000001.00000028", "000000010000000000000006.00000028"]
                 .map(|name| format!("{name}.backup"))
                 .to_vec(),
+            base_backups: vec![BaseBackup {
+                name: "000000010000000000000006.00000028.backup".to_owned(),
+                label: Some("monday".to_owned()),
+                start_time: Some("2026-11-20 11:20:00 CET".to_owned()),
+                stop_time: Some("2026-11-20 11:25:00 CET".to_owned()),
+                method: Some("streamed".to_owned()),
+            }],
             unknown: Vec::new(),
             unreadable: Vec::new(),
         };
@@ -353,7 +384,7 @@ Timeline 1
 ├─ Timeline 2, which left timeline 1 at 0/7000000
 │  │ 4 segments in 4 objects, 000000020000000000000007 to 000000020000000000000008
 │  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│  │ restorable to any moment from 2026-11-20 10:40:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later (of timeline 1, one that ended before 0/7000000)
+│  │ restorable to any moment from 2026-11-20 10:29:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later (of timeline 1, one that ended before 0/7000000)
 │  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 │  │ recovery along this timeline: recovery_target_timeline = '2'
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
@@ -370,7 +401,9 @@ Restore points are those in segments at the ends of timelines and gaps; --all re
 MISSING: 00000003.history, the history of an archived timeline
   HINT: walden archive check --against DSN --repair fetches it from a server of the cluster, and walden archive push archives a copy; without it, recovery that starts on an earlier timeline takes the timeline for one that does not exist
 NOTE: timeline 1 goes on behind 0/7000000, where timeline 2 left it, with commits later than the first one of timeline 2: two servers have written at the same time
-Base backups: 000000010000000000000001.00000028.backup, 000000010000000000000006.00000028.backup
+Base backups:
+  000000010000000000000001.00000028.backup
+  000000010000000000000006.00000028.backup: \"monday\", started 2026-11-20 11:20:00 CET, stopped 2026-11-20 11:25:00 CET, streamed
 000000010000000000000006.00000028.backup is no base backup for timeline 4, which left its timeline before, at 0/2000000
 ";
         assert_eq!(table(&listing), expected);

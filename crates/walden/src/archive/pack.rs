@@ -141,15 +141,22 @@ fn table(packed: &Packed) -> String {
     if packed.incompressible_segments > 0 {
         let _ = writeln!(
             text,
-            "{} segments stay as they are: a pack of them would be larger (a higher --level may help)",
-            packed.incompressible_segments
+            "{} stay as they are: a pack of them would be larger (a higher --level may help)",
+            units::counted(packed.incompressible_segments, "segment")
         );
     }
     if packed.unfilled_segments > 0 {
         let _ = writeln!(
             text,
-            "{} segments stay as they are until the packs that they belong to are full (--segments makes smaller packs)",
-            packed.unfilled_segments
+            "{} stay as they are until the packs that they belong to are full (--segments makes smaller packs)",
+            units::counted(packed.unfilled_segments, "segment")
+        );
+    }
+    if packed.single_segments > 0 {
+        let _ = writeln!(
+            text,
+            "{} stay as they are: no segment beside them may be packed with them",
+            units::counted(packed.single_segments, "segment")
         );
     }
     if let (Some(objects), Some(bytes)) = (packed.objects_after, packed.bytes_after) {

@@ -1,32 +1,27 @@
-//! `walden archive get --until`: all that recovery to a moment reads.
+//! `walden archive get --until`: all that recovery to a moment reads, as `walden archive export --until` writes it.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
-
 use super::{GetArgs, TROUBLE};
-use crate::archive::export::{UntilRequest, export_until};
+use crate::archive::export::{self, ExportArgs};
 use crate::archive::moment::Moment;
 
 /// Runs `walden archive get --until`.
 pub fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {
-    let export = || -> Result<ExitCode> {
-        let (archive, section) = args.place.open()?;
-        export_until(
-            &archive,
-            &UntilRequest {
-                moment,
-                from: args.from,
-                base: args.base.as_deref(),
-                timeline: args.timeline,
-                output,
-                threads: section.threads.unwrap_or_else(crate::terminal::cores),
-                format: args.format,
-            },
-        )
+    let request = ExportArgs {
+        place: args.place.clone(),
+        output: output.to_owned(),
+        from: args.from,
+        to: None,
+        timeline: args.timeline,
+        until: Some(moment.clone()),
+        base: args.base.clone(),
+        threads: None,
+        format: args.format,
     };
-    export().unwrap_or_else(|error| {
+    // With the statuses of get: 1 says that the archive does not have it, and trouble is above 125.
+    export::run(&request).unwrap_or_else(|error| {
         crate::output::report(&error);
         ExitCode::from(TROUBLE)
     })
