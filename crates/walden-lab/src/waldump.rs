@@ -99,6 +99,11 @@ pub fn stats(pg_waldump: &Path, arguments: &[String]) -> Result<Vec<StatsRow>> {
         pg_waldump.display(),
         String::from_utf8_lossy(&output.stderr).trim()
     );
+    parse_stats(&text)
+}
+
+/// The lines of what `pg_waldump --stats=record` has printed, kinds without records left out.
+pub fn parse_stats(text: &str) -> Result<Vec<StatsRow>> {
     let lines = text.lines().skip_while(|line| !line.starts_with("----")).skip(1);
     let rows = lines.take_while(|line| !line.trim_start().starts_with("---"));
     let rows: Result<Vec<StatsRow>> = rows.filter(|line| !line.trim().is_empty()).map(stats_row).collect();
