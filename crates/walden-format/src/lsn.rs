@@ -135,8 +135,8 @@ impl SegmentSize {
         Lsn(number.saturating_mul(self.bytes()))
     }
 
-    /// Segments in one step of the middle part of a segment's name (`XLogSegmentsPerXLogId`).
-    fn per_log_id(self) -> u64 {
+    /// Segments in 4 GB: those whose names have the same [`SegmentName::log`] (`XLogSegmentsPerXLogId`).
+    pub fn segments_per_log(self) -> u64 {
         (1 << 32) / self.bytes()
     }
 }
@@ -159,8 +159,8 @@ impl SegmentName {
     pub fn new(timeline: Timeline, number: u64, size: SegmentSize) -> SegmentName {
         SegmentName {
             timeline,
-            log: (number / size.per_log_id()) as u32,
-            segment: (number % size.per_log_id()) as u32,
+            log: (number / size.segments_per_log()) as u32,
+            segment: (number % size.segments_per_log()) as u32,
         }
     }
 
@@ -176,7 +176,7 @@ impl SegmentName {
     /// The segment's number; `None` if no segment of this size has this name.
     pub fn number(self, size: SegmentSize) -> Option<u64> {
         let segment = u64::from(self.segment);
-        (segment < size.per_log_id()).then(|| u64::from(self.log) * size.per_log_id() + segment)
+        (segment < size.segments_per_log()).then(|| u64::from(self.log) * size.segments_per_log() + segment)
     }
 
     /// The LSN of the segment's start; `None` if no segment of this size has this name.

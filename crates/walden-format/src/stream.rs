@@ -19,7 +19,6 @@ use crate::geometry::Geometry;
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::page::{LONG_HEADER, PageHeader, PageHeaderError};
 use crate::record::{self, BlockRef, MAX_BLOCKS, MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader};
-use crate::rmgr::{info, rmid};
 use crate::simple::{self, SimpleRecord};
 use crate::version::Major;
 
@@ -598,7 +597,7 @@ impl Decoder {
         self.first = self.first.or(Some((lsn, header.prev)));
         self.previous = Some(lsn);
         let flow = visitor.record(&record);
-        if flow.is_break() || is_switch(&header) {
+        if flow.is_break() || header.is_switch() {
             self.after_record(header, flow, page, end, address, visitor);
         }
         Ok(end)
@@ -669,7 +668,7 @@ impl Decoder {
         address: Lsn,
         visitor: &mut impl Visitor,
     ) {
-        if is_switch(&header) {
+        if header.is_switch() {
             // After a switch record that ends exactly at the segment's end there is no padding.
             let lsn = address.plus(at as u64);
             if self.info.segment_size.offset_of(lsn) != 0 {
@@ -726,10 +725,6 @@ impl<V: Visitor> CrcWork for PageRecords<'_, V> {
     fn with(self, crc: impl RecordCrc) -> Result<(), Fault> {
         self.decoder.records_checked_by(crc, self.page, self.at, self.address, self.visitor)
     }
-}
-
-fn is_switch(header: &RecordHeader) -> bool {
-    header.rmid == rmid::XLOG && header.info & info::RMGR_MASK == info::xlog::SWITCH
 }
 
 fn check_continuation(header: &PageHeader, address: Lsn, expected: u32) -> Result<(), Fault> {

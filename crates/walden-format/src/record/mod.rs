@@ -104,6 +104,12 @@ impl RecordHeader {
         })
     }
 
+    /// Whether the record is an `XLOG_SWITCH`: what follows it, up to the end of its segment, is unused.
+    #[inline]
+    pub fn is_switch(&self) -> bool {
+        self.rmid == rmgr::rmid::XLOG && self.info & rmgr::info::RMGR_MASK == rmgr::info::xlog::SWITCH
+    }
+
     /// The header as PostgreSQL writes it: [`RecordHeader::parse`] reads the same back.
     #[inline]
     pub fn to_bytes(&self) -> [u8; RECORD_HEADER] {
