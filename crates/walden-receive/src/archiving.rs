@@ -11,11 +11,12 @@ use walden_archive::push::{PushError, PushOptions, Pushed, push_all};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_source::error_text;
 
+use crate::backoff::Backoff;
 use crate::spool::{Spool, SpoolError};
 use crate::status;
 
-/// How long nothing is archived after a failure: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long nothing is archived after a failure.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
 
 /// What became of a file, for logs.
 pub(crate) type Report<'r> = &'r (dyn Fn(&str, &Result<Pushed, PushError>, usize) + Sync);
@@ -39,7 +40,7 @@ pub(crate) struct Archiving<'s> {
 impl Archiving<'_> {
     /// Archives until it is told to stop; after that, the spool keeps what is left.
     pub fn run(&self) {
-        let mut pause = PAUSE.0;
+        let mut pause = BACKOFF.first;
         while !self.is_over.load(Ordering::SeqCst) {
             // Where it does not work, receiving makes the file itself, and says why it cannot.
             let _ = self.spool.prepare();
@@ -47,13 +48,13 @@ impl Archiving<'_> {
                 Ok(0) => {
                     self.status.lock().status.archive_problem = None;
                     self.wait(Duration::from_secs(10));
-                    pause = PAUSE.0;
+                    pause = BACKOFF.first;
                 }
-                Ok(_) => pause = PAUSE.0,
+                Ok(_) => pause = BACKOFF.first,
                 Err(problem) => {
                     self.status.lock().status.archive_problem = Some(problem);
                     self.wait(pause);
-                    pause = (2 * pause).min(PAUSE.1);
+                    pause = BACKOFF.after(pause);
                 }
             }
         }

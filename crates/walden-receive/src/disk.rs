@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A folder with files of WAL.
 pub trait Disk: Send + Sync {
@@ -49,12 +50,12 @@ pub trait DiskFile: Send + Sync {
     ///
     /// # Errors
     /// The file system's.
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Reads bytes at an offset, all that the buffer takes.
     ///
     /// # Errors
-    /// The file system's.
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// The file system's, and [`ErrorKind::UnexpectedEof`] if the file ends before.
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     /// Makes what was written durable.
     ///
     /// # Errors
@@ -74,6 +75,11 @@ const LOCK: &str = "lock";
 /// Bytes that are written at a time to fill a file.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
+/// For how long a folder's lock is tried: [`is_in_use`] of another process holds it for a moment.
+const LOCK_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is tried.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Whether a process receives into a folder, as far as the user may find that out.
 pub fn is_in_use(folder: &Path) -> bool {
     let lock = File::open(folder.join(LOCK));
@@ -88,10 +94,16 @@ impl Folder {
     pub fn open(path: &Path) -> io::Result<Folder> {
         fs::create_dir_all(path)?;
         let lock = File::options().create(true).append(true).mode(0o600).open(path.join(LOCK))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Folder { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(ErrorKind::ResourceBusy.into()),
-            Err(TryLockError::Error(error)) => Err(error),
+        let began = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Folder { path: path.to_owned(), _lock: lock }),
+                Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_WITHIN => {
+                    std::thread::sleep(LOCK_INTERVAL);
+                }
+                Err(TryLockError::WouldBlock) => return Err(ErrorKind::ResourceBusy.into()),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
         }
     }
 }
@@ -140,16 +152,42 @@ impl Disk for Folder {
 }
 
 impl DiskFile for File {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, offset)
     }
 
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(buffer, offset)
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, buffer, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
         // The size never changes after a file was filled.
         self.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_opened_although_somebody_looks_whether_it_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(Folder::open(folder.path()).unwrap());
+        // What `is_in_use` does, slowly.
+        let look = File::open(folder.path().join(LOCK)).unwrap();
+        look.try_lock_shared().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                drop(look);
+            });
+            assert!(!is_in_use(folder.path()));
+            let _open = Folder::open(folder.path()).unwrap();
+            assert!(is_in_use(folder.path()));
+            let second = Folder::open(folder.path()).err().map(|error| error.kind());
+            assert_eq!(second, Some(ErrorKind::ResourceBusy));
+        });
+        assert!(!is_in_use(folder.path()));
     }
 }

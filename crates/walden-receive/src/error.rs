@@ -22,14 +22,20 @@ pub enum ReceiveError {
     #[error("cannot use the archive")]
     Archive(#[from] ArchiveError),
     /// The server is another cluster's.
-    #[error("the server is another cluster's: expected {what} {expected}, found {found}")]
+    #[error("the server is another cluster's: expected system identifier {expected}, found {found}")]
     OtherCluster {
-        /// What was compared.
-        what: &'static str,
-        /// The archive's.
+        /// The archive's system identifier.
         expected: String,
         /// The server's.
         found: String,
+    },
+    /// The server has segments of another size than the archive.
+    #[error("the archive has segments of {}, found a server with segments of {}", mb(*expected), mb(*found))]
+    OtherSegmentSize {
+        /// Bytes of the archive's segments.
+        expected: u64,
+        /// Bytes of the server's.
+        found: u64,
     },
     /// The server's log left ours before the end of what was received.
     #[error(
@@ -59,8 +65,13 @@ pub enum ReceiveError {
     #[error("the server has said nothing for {0} s")]
     Silent(u64),
     /// The system's.
-    #[error("cannot begin")]
+    #[error("cannot start synchronising the spool")]
     System(#[from] io::Error),
+}
+
+/// A size of segments, which is a multiple of 1 MB, as people write it.
+fn mb(bytes: u64) -> String {
+    format!("{} MB", bytes >> 20)
 }
 
 impl From<Fault> for ReceiveError {
@@ -110,11 +121,14 @@ impl ReceiveError {
                 "different",
                 "nothing was overwritten. The server has another history than the one received: it was restored, or another server answers. Look at both; to go on with the server's log, move the spool away and use a new archive",
             ),
-            ReceiveError::Spool(SpoolError::Order { .. }) => Remedy::wait("order"),
+            ReceiveError::Spool(SpoolError::Order { .. }) => Remedy::retry(
+                "order",
+                "nothing was lost: the log is asked for again from the last complete record on. If that goes on, look at what is between the server and this process",
+            ),
             ReceiveError::Archive(error) => {
                 Remedy { cause: error.cause(), hint: error.hint(), is_final: false }
             }
-            ReceiveError::OtherCluster { .. } => {
+            ReceiveError::OtherCluster { .. } | ReceiveError::OtherSegmentSize { .. } => {
                 Remedy::stop("other_cluster", "give each cluster an archive and a spool of its own")
             }
             ReceiveError::OtherHistory { .. } => Remedy::stop(
@@ -193,5 +207,26 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
             ),
             _ => Remedy::wait("connection"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_size_of_segments_is_said_in_megabytes() {
+        let error = ReceiveError::OtherSegmentSize { expected: 16 << 20, found: 64 << 20 };
+        assert_eq!(
+            error.to_string(),
+            "the archive has segments of 16 MB, found a server with segments of 64 MB"
+        );
+        assert!(error.is_final() && error.cause() == "other_cluster");
+    }
+
+    #[test]
+    fn a_log_in_another_order_has_a_hint() {
+        let error = ReceiveError::from(SpoolError::Order { expected: Lsn(2), found: Lsn(1) });
+        assert!(!error.is_final() && error.hint().is_some());
     }
 }

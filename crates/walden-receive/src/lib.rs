@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod archiving;
+mod backoff;
 pub mod disk;
 mod error;
 mod event;

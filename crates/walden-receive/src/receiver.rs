@@ -11,6 +11,7 @@ use walden_source::error_text;
 use walden_source::replication::{Replication, System};
 
 use crate::archiving::Archiving;
+use crate::backoff::Backoff;
 use crate::disk::Disk;
 use crate::error::ReceiveError;
 use crate::event::{Event, Observer};
@@ -20,8 +21,8 @@ use crate::spool::{Spool, SpoolError};
 use crate::status::{self, State, Status};
 use crate::uploading::{UploadError, Uploading};
 
-/// How long it is waited after an interruption: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long it is waited after an interruption.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(10) };
 /// After so many connections in a row whose log is not the one received before, it is another history.
 const MAX_DIFFERENCES: u32 = 3;
 /// For how long the thread that receives may do nothing.
@@ -56,7 +57,8 @@ impl<'a> Receiver<'a> {
         self.status.now()
     }
 
-    /// Whether the thread that receives gets on: connects, receives, or waits to try again. No step of it takes longer than a minute.
+    /// Whether the thread that receives gets on: connects, receives, or waits, to try again or for the disk. It does not get on while a
+    /// call of the operating system does not return for three minutes, or a request to the archive.
     pub fn is_alive(&self) -> bool {
         self.status.idle() < MAX_IDLE
     }
@@ -69,7 +71,7 @@ impl<'a> Receiver<'a> {
         self.run_observed(stop, &|_| {})
     }
 
-    /// The same, with everything that happens told.
+    /// Receives and archives as [`Receiver::run`] does, and tells `observer` everything that happens.
     ///
     /// # Errors
     /// As [`Receiver::run`].
@@ -127,7 +129,7 @@ impl<'a> Receiver<'a> {
         observer: Observer<'_>,
         mut attempt: impl FnMut() -> Result<T, ReceiveError>,
     ) -> Result<Option<T>, ReceiveError> {
-        let (mut pause, mut differences, mut furthest) = (PAUSE.0, 0, Lsn::INVALID);
+        let (mut pause, mut differences, mut furthest) = (BACKOFF.first, 0, Lsn::INVALID);
         while !stop.load(Ordering::SeqCst) {
             let began = Instant::now();
             self.set(State::Connecting, None);
@@ -144,7 +146,7 @@ impl<'a> Receiver<'a> {
             // Commits may wait for what is left of the log, so a connection that got on is made again at once.
             let flushed = self.status.lock().flushed;
             if began.elapsed() > GOOD || flushed > furthest {
-                pause = PAUSE.0;
+                pause = BACKOFF.first;
             }
             furthest = furthest.max(flushed);
             self.status.lock().status.interruptions += 1;
@@ -154,7 +156,7 @@ impl<'a> Receiver<'a> {
             while Instant::now() < until && !stop.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(20).min(pause));
             }
-            pause = (2 * pause).min(PAUSE.1);
+            pause = BACKOFF.after(pause);
         }
         Ok(None)
     }
@@ -164,15 +166,13 @@ impl<'a> Receiver<'a> {
         let mut replication = Replication::connect(&self.parameters)?;
         let system = replication.identify()?;
         let size = replication.segment_size()?;
-        let other =
-            |what, expected: String, found: String| Err(ReceiveError::OtherCluster { what, expected, found });
         match self.archive.claim(system.system_id, size) {
             Ok(()) => {}
             Err(ArchiveError::OtherCluster { expected, found, .. }) => {
-                return other("system identifier", expected, found);
+                return Err(ReceiveError::OtherCluster { expected, found });
             }
             Err(ArchiveError::OtherSegmentSize { expected, found, .. }) => {
-                return other("segments of bytes", expected.to_string(), found.to_string());
+                return Err(ReceiveError::OtherSegmentSize { expected, found });
             }
             // What is received goes into the spool meanwhile; the archive checks it once it answers.
             Err(error) => self.status.lock().status.archive_problem = Some(error_text(&error)),

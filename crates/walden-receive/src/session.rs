@@ -27,7 +27,7 @@ use crate::verifier::Verifier;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How often a process that is not synchronous makes durable what has come.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// More than this is made durable while more comes.
+/// Where commits wait for it, more than so many bytes are made durable while more comes. Else [`SYNC_INTERVAL`] decides.
 const MAX_UNSYNCED: u64 = 512 << 10;
 /// How long it is waited at the end for the disk.
 const LAST_SYNC: Duration = Duration::from_secs(30);
@@ -70,9 +70,9 @@ impl Session<'_> {
             || self.spool.sync().is_err()
             || matches!(result, Err(ReceiveError::Spool(_)))
         {
-            self.spool.distrust();
+            self.spool.forget_open_files();
         }
-        self.spool.settle();
+        self.spool.end_connection();
         self.archiving.notify();
         result
     }
@@ -111,7 +111,14 @@ impl Session<'_> {
         }
     }
 
-    /// Goes on in the spool, or behind what others have archived of what follows, else behind what is archived, else where the server keeps its log for us or is now.
+    /// Where to begin. The first of these that there is:
+    ///
+    /// 1. The spool's position, or the end of the segments that others have archived from there on.
+    /// 2. The end of the newest segment in the archive.
+    /// 3. From where on the server keeps its log for the slot.
+    /// 4. The end of the server's log.
+    ///
+    /// Both positions of the server's are taken back to the start of their segment.
     fn first_position(
         &self,
         replication: &mut Replication,
@@ -166,6 +173,8 @@ impl Session<'_> {
     fn skip_archived(&self, mut position: Position) -> Result<Position, ReceiveError> {
         let mut log: Option<(SegmentName, LogListing)> = None;
         loop {
+            // There may be many, each of which is read.
+            self.status.lock().note_alive();
             let name = SegmentName::new(position.timeline, self.size.segment_of(position.start), self.size);
             if log.as_ref().is_none_or(|(first, _)| first.log != name.log) {
                 let Ok(listing) = self.archive.segments_beside(name) else { return Ok(position) };
@@ -405,6 +414,7 @@ impl Session<'_> {
             if Instant::now() > until {
                 return Ok(false);
             }
+            self.status.lock().note_alive();
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(true)
@@ -475,5 +485,72 @@ impl Link {
     fn patience(&self, options: &Options) -> Duration {
         let until_report = options.status_interval.saturating_sub(self.reported.elapsed());
         PATIENCE.min(until_report.max(Duration::from_millis(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Condvar, Mutex};
+
+    use walden_archive::store;
+
+    use super::*;
+    use crate::disk::Folder;
+
+    #[test]
+    fn waiting_for_a_slow_disk_is_no_standstill() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
+        let disk = Folder::open(&folder.path().join("spool")).unwrap();
+        let size = SegmentSize::MIN;
+        let spool = Spool::open(&disk, size).unwrap();
+        let (status, options) = (status::Shared::default(), Options::default());
+        let parameters = Parameters::parse("host=127.0.0.1").unwrap();
+        let archiving = Archiving {
+            archive: &archive,
+            spool: &spool,
+            size,
+            options: &options.push,
+            status: &status,
+            report: &|_, _, _| {},
+            archived: &|_| {},
+            is_due: Mutex::new(false),
+            due: Condvar::new(),
+            is_over: AtomicBool::new(false),
+        };
+        let session = Session {
+            archive: &archive,
+            parameters: &parameters,
+            spool: &spool,
+            size,
+            options: &options,
+            status: &status,
+            archiving: &archiving,
+            uploading: None,
+            observer: &|_| {},
+        };
+        let start = size.start_of(3);
+        let syncing = Syncing::new(&spool).unwrap();
+        syncing.restart(start);
+        spool.write(1, start, &[1; 8192]).unwrap();
+        let mut link = Link::new(start);
+        link.progress.received = start.plus(8192);
+        status.lock().set(State::Streaming);
+        std::thread::sleep(Duration::from_millis(200));
+        let idle = status.idle();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| session.finish_timeline(&syncing, &mut link));
+            // Nothing is synchronised yet.
+            let began = Instant::now();
+            let mut is_noted = false;
+            while !is_noted && began.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+                is_noted = status.idle() < idle;
+            }
+            syncing.stop();
+            scope.spawn(|| syncing.run());
+            assert!(waiting.join().unwrap().unwrap());
+            assert!(is_noted, "the thread that receives seems to stand still");
+        });
     }
 }

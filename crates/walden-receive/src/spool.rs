@@ -25,7 +25,6 @@ use walden_archive::parts;
 use walden_archive::pending::Incoming;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::Record;
-use walden_format::rmgr::{info, rmid};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::disk::{Disk, DiskFile};
@@ -225,7 +224,7 @@ impl<'d> Spool<'d> {
             let Some(records) = find_records(name, self.size, &*content)? else { return Ok((0, Vec::new())) };
             let start = self.size.offset_of(records.first);
             let mut bytes = vec![0; records.end.bytes_since(records.first) as usize];
-            content.read_at(&mut bytes, start)?;
+            content.read_exact_at(&mut bytes, start)?;
             Ok((start as usize, bytes))
         };
         let (start, received) = read().map_err(|source| self.failed("read", &partial, source))?;
@@ -247,7 +246,7 @@ impl<'d> Spool<'d> {
         let unfinished = format!("{name}{UNFINISHED}");
         let written = self.or_remove(&unfinished, || {
             let file = self.disk.create(&unfinished, content.len() as u64)?;
-            file.write_at(content, 0)?;
+            file.write_all_at(content, 0)?;
             file.sync()?;
             self.disk.rename(&unfinished, &name)?;
             self.disk.sync_names()
@@ -269,8 +268,8 @@ impl<'d> Spool<'d> {
         shared.verified = shared.verified.min(end);
     }
 
-    /// A connection has ended. What comes over the next one is compared with the records that are there.
-    pub fn settle(&self) {
+    /// Notes that a connection has ended: what comes over the next one is compared with the records that are there.
+    pub fn end_connection(&self) {
         let mut shared = self.shared();
         if !shared.complete.is_empty() {
             // Their last record has not come as a whole: from the first of them on, all is asked for again.
@@ -281,7 +280,7 @@ impl<'d> Spool<'d> {
     }
 
     /// Forgets which files are open, as after an error: what they hold may not be what reading them gives.
-    pub fn distrust(&self) {
+    pub fn forget_open_files(&self) {
         *self.shared() = Shared::default();
     }
 
@@ -302,7 +301,7 @@ impl<'d> Spool<'d> {
             let (now, later) = bytes.split_at(in_segment);
             self.compare(&open, at, now)?;
             let partial = ArchivedFile::Partial(open.name).to_string();
-            open.file.write_at(now, offset).map_err(|source| self.failed("write", &partial, source))?;
+            open.file.write_all_at(now, offset).map_err(|source| self.failed("write", &partial, source))?;
             (at, bytes) = (at.plus(in_segment as u64), later);
             open.end = at;
             let mut shared = self.shared();
@@ -326,7 +325,7 @@ impl<'d> Spool<'d> {
     /// end in the next one; gives back the end of what is durable.
     ///
     /// # Errors
-    /// As [`Spool::open`]. What was written is not to be trusted then: see [`Spool::distrust`].
+    /// As [`Spool::open`]. What was written is not to be trusted then: see [`Spool::forget_open_files`].
     pub fn sync(&self) -> Result<Lsn, SpoolError> {
         let (complete, current, verified) = {
             let shared = self.shared();
@@ -423,7 +422,7 @@ impl<'d> Spool<'d> {
             let mut offset = 0;
             while offset < self.size.bytes() {
                 let part = read_part(&*from, offset, self.size)?;
-                to.write_at(&part, offset)?;
+                to.write_all_at(&part, offset)?;
                 offset += part.len() as u64;
             }
             to.sync()?;
@@ -464,7 +463,7 @@ impl<'d> Spool<'d> {
         // A partial segment may get its name between two looks.
         for candidate in [&segment, &partial, &segment] {
             let mut bytes = vec![0; (range.end - range.start) as usize];
-            let read = self.disk.open(candidate).and_then(|file| file.read_at(&mut bytes, range.start));
+            let read = self.disk.open(candidate).and_then(|file| file.read_exact_at(&mut bytes, range.start));
             match read {
                 Ok(()) => return Ok(Some(bytes)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -482,7 +481,7 @@ impl<'d> Spool<'d> {
         }
         let partial = ArchivedFile::Partial(open.name).to_string();
         let mut before = vec![0; last.bytes_since(first) as usize];
-        let read = open.file.read_at(&mut before, self.size.offset_of(first));
+        let read = open.file.read_exact_at(&mut before, self.size.offset_of(first));
         read.map_err(|source| self.failed("read", &partial, source))?;
         let now = &bytes[first.bytes_since(at) as usize..][..before.len()];
         match before.iter().zip(now).position(|(before, now)| before != now) {
@@ -517,7 +516,7 @@ const PART: u64 = 1 << 20;
 
 fn read_part(file: &dyn DiskFile, offset: u64, size: SegmentSize) -> io::Result<Vec<u8>> {
     let mut part = vec![0; PART.min(size.bytes() - offset) as usize];
-    file.read_at(&mut part, offset)?;
+    file.read_exact_at(&mut part, offset)?;
     Ok(part)
 }
 
@@ -533,7 +532,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     impl Visitor for Last {
         fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
             self.start = record.lsn;
-            if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::SWITCH {
+            if record.header.is_switch() {
                 self.switch_end = Some(record.end);
             }
             ControlFlow::Continue(())

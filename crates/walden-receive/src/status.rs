@@ -93,15 +93,20 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// The thread that receives gets on.
+    /// The thread that receives gets on, with something new.
     pub fn set(&mut self, state: State) {
         self.status.state = state;
+        self.note_alive();
+    }
+
+    /// The thread that receives gets on, or waits and knows for what.
+    pub fn note_alive(&mut self) {
         self.got_on = Some(Instant::now());
     }
 
     /// Notes how far the server and we are.
     pub fn note(&mut self, received: Lsn, flushed: Lsn, server_end: Lsn) {
-        self.got_on = Some(Instant::now());
+        self.note_alive();
         (self.received, self.flushed, self.server_end) = (received, flushed, server_end);
         match flushed < server_end {
             true => drop(self.behind_since.get_or_insert_with(Instant::now)),

@@ -14,11 +14,14 @@ use walden_archive::{Archive, ArchiveError, same_log};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::error_text;
 
+use crate::backoff::Backoff;
 use crate::spool::{Spool, SpoolError};
 use crate::status;
 
-/// The default of [`Uploading::pause`].
-const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// The default of [`Uploading::backoff`].
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
+/// The default of [`Uploading::max_part_bytes`].
+const MAX_PART_BYTES: u64 = 16 << 20;
 
 /// Why the log is not archived as it comes.
 #[derive(Debug, thiserror::Error)]
@@ -70,8 +73,10 @@ pub(crate) struct Uploading<'s> {
     size: SegmentSize,
     status: &'s status::Shared,
     report: Report<'s>,
-    /// How long nothing is stored after a failure: at first, and at most.
-    pause: (Duration, Duration),
+    /// How long nothing is stored after a failure.
+    backoff: Backoff,
+    /// Bytes of a part at most: it is held in memory.
+    max_part_bytes: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -108,12 +113,22 @@ impl<'s> Uploading<'s> {
         report: impl Fn(&UploadError, Duration) + Sync + Send + 's,
     ) -> Uploading<'s> {
         let (report, state) = (Box::new(report), Mutex::default());
-        Uploading { archive, spool, size, status, report, pause: PAUSE, state, changed: Condvar::new() }
+        Uploading {
+            archive,
+            spool,
+            size,
+            status,
+            report,
+            backoff: BACKOFF,
+            max_part_bytes: MAX_PART_BYTES,
+            state,
+            changed: Condvar::new(),
+        }
     }
 
     /// Works until it is told to stop; the spool keeps what is left.
     pub fn run(&self) {
-        let (mut pause, mut begun, mut is_tidy) = (self.pause.0, None, false);
+        let (mut pause, mut begun, mut is_tidy) = (self.backoff.first, None, false);
         loop {
             let mut state = self.state();
             while state.wanted <= state.stored && state.archived.is_empty() && !state.is_over {
@@ -125,14 +140,14 @@ impl<'s> Uploading<'s> {
             drop(state);
             match self.step(&mut begun, &mut is_tidy) {
                 Ok(()) => {
-                    pause = self.pause.0;
+                    pause = self.backoff.first;
                     self.status.lock().upload_problem = None;
                 }
                 Err(error) => {
                     (self.report)(&error, pause);
                     self.status.lock().upload_problem = Some(error_text(&error));
                     self.sleep(pause);
-                    pause = (2 * pause).min(self.pause.1);
+                    pause = self.backoff.after(pause);
                 }
             }
         }
@@ -163,7 +178,7 @@ impl<'s> Uploading<'s> {
         }
         let segment = SegmentName::new(timeline, self.size.segment_of(stored), self.size);
         let start = self.size.start_of(self.size.segment_of(stored));
-        let until = wanted.min(start.plus(self.size.bytes()));
+        let until = wanted.min(start.plus(self.size.bytes())).min(stored.plus(self.max_part_bytes));
         let known = match begun {
             Some(known) if known.segment == segment && known.restarts == restarts => known,
             _ => {
@@ -178,7 +193,7 @@ impl<'s> Uploading<'s> {
         let from = stored.bytes_since(start);
         // Gone from the spool: it is archived as a whole, which was noted.
         let Some(bytes) = self.spool.read(segment, from..until.bytes_since(start))? else {
-            self.sleep(self.pause.0);
+            self.sleep(self.backoff.first);
             let state = self.state();
             let is_noted = state.stored > stored || state.restarts != restarts || state.is_over;
             return if is_noted { Ok(()) } else { Err(UploadError::Gone(segment)) };
@@ -373,7 +388,7 @@ mod tests {
             let spool = Spool::open(&disk, size).unwrap();
             let status = status::Shared::default();
             let mut uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
-            uploading.pause = (Duration::from_millis(1), Duration::from_millis(1));
+            uploading.backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(1) };
             let start = 3 * MB;
             uploading.restart(1, Lsn(start));
             std::thread::scope(|scope| {
@@ -407,7 +422,7 @@ mod tests {
                 uploading.stop();
             });
             // Another process goes on, with what the archive has.
-            spool.settle();
+            spool.end_connection();
             let again = Uploading::new(&sound, &spool, size, &status, |_, _| {});
             again.restart(1, Lsn(4 * MB));
             let stored = std::thread::scope(|scope| {
@@ -455,6 +470,30 @@ mod tests {
             let archived = parts::assemble(&archive, segment).unwrap().unwrap();
             assert_eq!(archived.len(), if is_same { 8192 } else { 6000 });
         }
+    }
+
+    #[test]
+    fn what_has_piled_up_is_stored_in_several_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
+        archive.found().unwrap();
+        let disk = Folder::open(&folder.path().join("spool")).unwrap();
+        let size = SegmentSize::new(MB).unwrap();
+        let spool = Spool::open(&disk, size).unwrap();
+        let status = status::Shared::default();
+        let (start, end) = (Lsn(3 * MB), Lsn(3 * MB + 250_000));
+        spool.write(1, start, &content(start.0..end.0)).unwrap();
+        spool.sync().unwrap();
+        let mut uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+        uploading.max_part_bytes = 100_000;
+        uploading.restart(1, start);
+        uploading.store_to(end);
+        let mut begun = None;
+        for bytes in [100_000, 200_000, 250_000] {
+            uploading.store_next(&mut begun).unwrap();
+            assert_eq!(uploading.store_to(end), start.plus(bytes));
+        }
+        assert!(parts::assemble(&archive, name(3)).unwrap() == Some(content(start.0..end.0)));
     }
 
     #[test]

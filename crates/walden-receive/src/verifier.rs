@@ -9,7 +9,6 @@ use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
 use walden_format::page::LONG_HEADER;
 use walden_format::record::Record;
-use walden_format::rmgr::{info, rmid};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
 /// Decodes a timeline's log in parts of any size.
@@ -21,10 +20,25 @@ pub(crate) struct Verifier {
     tail: Vec<u8>,
     tail_start: Lsn,
     verified: Lsn,
-    /// The record that goes on here does not end before.
+    /// The end of the record that has come in part, unless a crash cut it off.
     pending_until: Lsn,
+    /// The record that has come in part, if it is too long to be held.
+    long_record: Option<LongRecord>,
+    /// Bytes of the log that are held at most, beyond those of the last [`Verifier::push`].
+    max_held_bytes: usize,
     /// What follows a switch of segments, to the end of the segment, is no record.
     unused_until: Lsn,
+}
+
+/// Bytes of the log that are held at most.
+const MAX_HELD_BYTES: usize = 64 << 20;
+
+/// A record that is too long to be held: its checksum is computed as it comes.
+struct LongRecord {
+    start: Lsn,
+    end: Lsn,
+    /// It gets whole pages, of which the next one is the first in [`Verifier::tail`].
+    decoder: Decoder,
 }
 
 /// The last record.
@@ -36,9 +50,8 @@ struct Last {
 
 impl Visitor for Last {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        let header = &record.header;
         self.start = record.lsn;
-        self.is_switch = header.rmid == rmid::XLOG && header.info & info::RMGR_MASK == info::xlog::SWITCH;
+        self.is_switch = record.header.is_switch();
         ControlFlow::Continue(())
     }
 }
@@ -55,6 +68,8 @@ impl Verifier {
             tail_start: start,
             verified: start,
             pending_until: start,
+            long_record: None,
+            max_held_bytes: MAX_HELD_BYTES,
             unused_until: start,
         }
     }
@@ -71,7 +86,13 @@ impl Verifier {
         }
         self.tail.extend_from_slice(bytes);
         let end = at.plus(bytes.len() as u64);
-        if end < self.pending_until {
+        if end < self.pending_until && self.long_record.is_none() {
+            if self.tail.len() <= self.max_held_bytes {
+                return Ok(self.verified);
+            }
+            self.begin_long_record()?;
+        }
+        if self.long_record.is_some() && !self.push_long_record(end)? {
             return Ok(self.verified);
         }
         let info = match self.info {
@@ -90,10 +111,14 @@ impl Verifier {
         let mut last = Last::default();
         decoder.push(&self.tail[..whole], &mut last)?;
         if let Some(unfinished) = decoder.unfinished() {
-            self.pending_until = unfinished.lsn.plus(unfinished.total_len.into());
+            self.pending_until = info.geometry().record_end(unfinished.lsn, unfinished.total_len.into());
         }
         if last.start == Lsn::INVALID {
-            self.skip_long_record(end, page_bytes);
+            if decoder.unfinished().is_none() {
+                // All of it is the end of a record that began before.
+                let pages = self.tail.len() - self.tail.len() % page_bytes;
+                self.drain(pages);
+            }
             return Ok(self.verified);
         }
         self.verified = self.verified.max(decoder.position());
@@ -108,27 +133,69 @@ impl Verifier {
             return Ok(self.verified);
         }
         let offset = last.start.bytes_since(self.tail_start) as usize;
-        let page_start = offset - offset % page_bytes;
-        self.tail.drain(..page_start);
-        self.tail_start = self.tail_start.plus(page_start as u64);
+        self.drain(offset - offset % page_bytes);
         Ok(self.verified)
     }
-    /// Of a record that is longer than what is held, the checksum is compared when its segments are archived.
-    fn skip_long_record(&mut self, end: Lsn, page_bytes: usize) {
-        if self.tail.len() > MAX_TAIL {
-            let kept = self.tail.len() - self.tail.len() % page_bytes;
-            self.tail.drain(..kept);
-            self.tail_start = Lsn(end.0 - self.tail.len() as u64);
+
+    /// Begins to decode the record that has come in part as it comes: it is too long to be held.
+    fn begin_long_record(&mut self) -> Result<(), Fault> {
+        let Some(info) = self.info else { return Ok(()) };
+        let pages = self.tail.len() - self.tail.len() % info.page_bytes as usize;
+        let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX));
+        decoder.push(&self.tail[..pages], &mut Last::default())?;
+        // A crash may have cut it off, and another record follows.
+        if let Some(unfinished) = decoder.unfinished() {
+            let (start, bytes) = (unfinished.lsn, unfinished.total_len.into());
+            let end = info.geometry().record_end(start, bytes);
+            self.long_record = Some(LongRecord { start, end, decoder });
+            self.drain(pages);
+        } else {
             self.pending_until = self.tail_start;
         }
+        Ok(())
+    }
+
+    /// Decodes what has come of a record that is too long to be held. True once it has ended: the page that it ends in is then the
+    /// first of [`Verifier::tail`].
+    fn push_long_record(&mut self, end: Lsn) -> Result<bool, Fault> {
+        let (Some(info), Some(long)) = (self.info, &mut self.long_record) else { return Ok(true) };
+        let page_bytes = info.page_bytes as usize;
+        let decodable = info.geometry().decodable_end(end);
+        let (mut decoded, mut is_ended) = (0, false);
+        while !is_ended && decoded < self.tail.len() {
+            let rest = &self.tail[decoded..];
+            let page = match rest.get(..page_bytes) {
+                Some(page) => page,
+                // The page that it ends in need not have come as a whole.
+                None if long.end <= decodable => rest,
+                None => break,
+            };
+            long.decoder.push(page, &mut Last::default())?;
+            let unfinished = long.decoder.unfinished().map(|unfinished| unfinished.lsn);
+            is_ended = unfinished != Some(long.start);
+            if !is_ended {
+                decoded += page.len();
+            }
+        }
+        if is_ended {
+            self.verified = self.verified.max(long.decoder.position());
+            self.long_record = None;
+            self.pending_until = self.verified;
+        }
+        self.drain(decoded);
+        Ok(is_ended)
+    }
+
+    /// Forgets bytes at the start of what is held: whole pages.
+    fn drain(&mut self, bytes: usize) {
+        self.tail.drain(..bytes);
+        self.tail_start = self.tail_start.plus(bytes as u64);
     }
 }
 
-/// Bytes of a record that are held at most.
-const MAX_TAIL: usize = 64 << 20;
-
 #[cfg(test)]
 mod tests {
+    use walden_format::rmgr::{info, rmid};
     use walden_format::version::Major;
     use walden_testing::writer::LogWriter;
 
@@ -167,7 +234,11 @@ mod tests {
     }
 
     fn push_all(log: &[u8], sizes: &[usize]) -> Result<Vec<Lsn>, (Lsn, Fault)> {
-        let (mut verifier, mut at, mut verified) = (verifier(), 0, Vec::new());
+        push_all_to(verifier(), log, sizes)
+    }
+
+    fn push_all_to(mut verifier: Verifier, log: &[u8], sizes: &[usize]) -> Result<Vec<Lsn>, (Lsn, Fault)> {
+        let (mut at, mut verified) = (0, Vec::new());
         for size in sizes.iter().cycle() {
             let end = (at + size).min(log.len());
             match verifier.push(START.plus(at as u64), &log[at..end]) {
@@ -213,6 +284,32 @@ mod tests {
             assert!(before.last() < Some(&end), "{end}");
         }
         assert!(behind_header > 2, "{behind_header} records end behind a page's header");
+    }
+
+    #[test]
+    fn a_record_that_is_too_long_to_be_held_is_verified_as_well() {
+        let (log, ends) = log();
+        let few = || Verifier { max_held_bytes: 10_000, ..verifier() };
+        let (mut verifier, mut long) = (few(), 0);
+        for (part, at) in log.chunks(997).zip((0..).step_by(997)) {
+            verifier.push(START.plus(at), part).unwrap();
+            long += u32::from(verifier.long_record.is_some());
+            assert!(verifier.tail.len() < 20_000, "{} bytes are held", verifier.tail.len());
+        }
+        assert!(long > 100, "{long} parts of long records");
+        for sizes in [&[5000, 1, 300, 77_777][..], &[8192], &[997]] {
+            let verified = push_all_to(few(), &log, sizes).unwrap();
+            assert_eq!(verified, push_all(&log, sizes).unwrap(), "{sizes:?}");
+            assert_eq!(verified.last(), ends.last(), "{sizes:?}");
+        }
+        for at in (0..log.len()).step_by(15_013) {
+            let mut damaged = log.clone();
+            damaged[at] ^= 4;
+            match push_all_to(few(), &damaged, &[3000]) {
+                Err((verified, _)) => assert!(verified <= START.plus(at as u64), "flipped at {at}"),
+                Ok(_) => assert!(log[at] == 0, "flipped at {at}, not found"),
+            }
+        }
     }
 
     #[test]

@@ -155,7 +155,7 @@ struct MemoryFile {
 }
 
 impl DiskFile for MemoryFile {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.disk.call()?;
         let content = &mut state.files[self.file];
         content.seen[offset as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -163,7 +163,7 @@ impl DiskFile for MemoryFile {
         Ok(())
     }
 
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         buffer.copy_from_slice(&self.disk.call()?.files[self.file].seen[offset as usize..][..buffer.len()]);
         Ok(())
     }

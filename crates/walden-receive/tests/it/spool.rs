@@ -153,7 +153,7 @@ fn a_process_goes_on_once_a_full_disk_has_room_again() {
         assert!(matches!(connect(&spool, &log, &mut acknowledged), Err(SpoolError::Disk { .. })));
         assert!(spool.prepare().is_err());
         assert!(spool.keep_history(2, &vec![7; 2 * segment]).is_err());
-        spool.distrust();
+        spool.forget_open_files();
         let left: Vec<String> = disk.list().unwrap().into_iter().filter(is_unfinished).collect();
         assert!(left.is_empty(), "{left:?}");
     }
@@ -164,7 +164,7 @@ fn a_process_goes_on_once_a_full_disk_has_room_again() {
     // A copy takes the place of the file that was made ahead.
     disk.set_capacity(4 * segment);
     spool.prepare().unwrap();
-    spool.distrust();
+    spool.forget_open_files();
     connect(&spool, &log, &mut acknowledged).unwrap();
 }
 
