@@ -35,12 +35,23 @@ pub struct TableColumn {
     pub column: Column,
     /// Its type's name, as SQL has it; nothing if the type is not known.
     pub type_name: Option<String>,
+    /// Whether it has another type where statements are run, in which its values mean something else
+    /// ([`NamesAtEnd`](crate::NamesAtEnd)).
+    pub is_retyped: bool,
+    /// Number of attributes that its composite type has where statements are run; nothing if it has another type.
+    pub attributes: Option<usize>,
+}
+
+impl TableColumn {
+    fn new(column: Column) -> TableColumn {
+        TableColumn { column, type_name: None, is_retyped: false, attributes: None }
+    }
 }
 
 impl Table {
     pub(crate) fn new(oid: u32, database: u32, schema: String, name: String, stored: Vec<Column>) -> Table {
         let shown = stored.iter().filter(|column| is_shown(column)).cloned();
-        let columns = shown.map(|column| TableColumn { column, type_name: None }).collect();
+        let columns = shown.map(TableColumn::new).collect();
         Table { oid, database, schema, name, stored, columns }
     }
 }
@@ -70,12 +81,12 @@ pub enum Outcome {
         /// LSN of the commit record.
         lsn: Lsn,
     },
-    /// It was rolled back, or the savepoint was within which the change was made.
+    /// It was rolled back, or the savepoint was within which the change was made, or a crash or a promotion ended it.
     Aborted {
-        /// LSN of the record that says so.
+        /// LSN of the record that says so; after a crash or a promotion, of the one that ends recovery.
         lsn: Lsn,
     },
-    /// Its end is not in the range: it ended later, or was lost in a crash.
+    /// Its end is not in the range: it ended later.
     Unfinished,
 }
 

@@ -4,7 +4,7 @@
 //! full-page image is as good as the page before. Where a record has a tuple whole, it comes from there, as a page of a base
 //! backup may be ahead of the record.
 
-use walden_format::payload::heap::{Tuple, moved_from};
+use walden_format::payload::heap::{Tuple, Update, moved_from};
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
 use walden_format::rmgr::rmid;
@@ -12,7 +12,7 @@ use walden_redo::page::Tid;
 use walden_redo::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
 };
-use walden_redo::{Role, Touched};
+use walden_redo::{Observer, Role, Touched};
 
 /// What a record does to a tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,8 +61,27 @@ pub(crate) fn is_heap(record: &Record<'_>) -> bool {
     matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2)
 }
 
+/// Keeps the changes of tuples that a record makes, and whether the first page is known after it.
+pub(crate) struct Collector<'t> {
+    tuples: &'t mut Vec<TupleChange>,
+    pub is_page_known: bool,
+}
+
+impl<'t> Collector<'t> {
+    pub fn new(tuples: &'t mut Vec<TupleChange>) -> Collector<'t> {
+        Collector { tuples, is_page_known: false }
+    }
+}
+
+impl Observer for Collector<'_> {
+    fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
+        changes(record, touched, self.tuples);
+        self.is_page_known = touched.first().is_some_and(|touched| touched.page.is_some());
+    }
+}
+
 /// Reads the changes of tuples out of a heap record and the pages after it.
-pub(crate) fn changes(record: &Record<'_>, touched: &[Touched], out: &mut Vec<TupleChange>) {
+fn changes(record: &Record<'_>, touched: &[Touched], out: &mut Vec<TupleChange>) {
     if !is_heap(record) {
         return;
     }
@@ -100,10 +119,12 @@ pub(crate) fn changes(record: &Record<'_>, touched: &[Touched], out: &mut Vec<Tu
             }
         }
         Payload::Delete(delete) => {
-            let action = match () {
-                () if delete.flags.is_super() => Action::Retract,
-                () if delete.flags.is_partition_move() => Action::Move,
-                () => Action::Delete,
+            let action = if delete.flags.is_super() {
+                Action::Retract
+            } else if delete.flags.is_partition_move() {
+                Action::Move
+            } else {
+                Action::Delete
             };
             let old = pages.old_tuple(0, delete.offset, delete.xmax, action == Action::Retract);
             let old = pages.or_logged(old, delete.old, delete.flags.contains_old_tuple());
@@ -113,7 +134,7 @@ pub(crate) fn changes(record: &Record<'_>, touched: &[Touched], out: &mut Vec<Tu
             let old_block = moved_from(record);
             let old_id = old_block.map_or(0, |block| block.id);
             let page_old = pages.old_tuple(old_id, update.old_offset, update.old_xmax, false);
-            let new = pages.updated_tuple(update.new_offset, &page_old);
+            let new = pages.updated_tuple(&update, &page_old);
             let old = pages.or_logged(page_old, update.old, update.flags.contains_old_tuple());
             out.push(TupleChange {
                 old_tid: tid(old_block.unwrap_or(block), update.old_offset),
@@ -181,12 +202,9 @@ impl Pages<'_, '_> {
     }
 
     /// The new tuple of an update: from the record, with what it shares with the old one, or from the page.
-    fn updated_tuple(&self, offset: u16, old: &Bytes) -> Bytes {
-        let Ok(Payload::Update(update)) = payload::parse(self.record) else {
-            return Bytes::Unknown(UNREADABLE);
-        };
+    fn updated_tuple(&self, update: &Update<'_>, old: &Bytes) -> Bytes {
         let Some(new) = update.new else {
-            return self.on_page(0, offset, |header| header.xmin() == self.record.header.xid);
+            return self.on_page(0, update.new_offset, |header| header.xmin() == self.record.header.xid);
         };
         let (prefix, suffix) = (usize::from(new.prefix), usize::from(new.suffix));
         if prefix == 0 && suffix == 0 {

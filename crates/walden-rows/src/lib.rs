@@ -76,6 +76,14 @@ pub enum RowsError {
          that was made within the log, name the database too, as in DATABASE.SCHEMA.TABLE"
     )]
     NoTable(String),
+    /// The name is that of something that is no table.
+    #[error("{name} is {kind}: name a table, a partitioned table or a materialized view")]
+    NotATable {
+        /// The name.
+        name: String,
+        /// What has it, with its article.
+        kind: &'static str,
+    },
     /// More than one table may be meant.
     #[error("more than one table is named {0}: name it as DATABASE.SCHEMA.TABLE")]
     Ambiguous(String),
@@ -85,6 +93,9 @@ pub enum RowsError {
          base backup (--base)"
     )]
     NoColumns(String),
+    /// The table has none.
+    #[error("the table {0} has no columns, so that there is nothing to show of its rows")]
+    WithoutColumns(String),
     /// The catalogs of this version are not known.
     #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 19 are known")]
     Version(Major),
@@ -178,27 +189,34 @@ impl RowChanges {
     ) -> Result<RowChanges, RowsError> {
         let layouts = catalog::layouts(run.version).ok_or(RowsError::Version(run.version))?;
         // Tables that seem to be others at the log's start, and get the name or become partitions within it: what is known of these is
-        // looked for once more.
-        let mut also = FxHashSet::default();
-        let (start, findings, from) = loop {
+        // looked for once more. Likewise where the log moves catalogs to other files.
+        let mut known = Known::default();
+        let (mut catalog, pending, tables, findings, from) = loop {
             let start = match &options.base {
-                Some(base) => Start::from_base(base, &options.table, &also, &layouts)?,
+                Some(base) => Start::from_base(base, &options.table, &known.tables, &layouts)?,
                 None => Start::from_names(names, &options.table)?,
             };
             let (store, base) = store(&options)?;
             let from = base.as_ref().map(DataDir::redo_from);
-            let (findings, missed) =
-                survey(&run, &options, (store, from), &start, &also, &layouts, &mut done)?;
-            if missed.is_empty() {
-                break (start, findings, from);
+            let (findings, others) =
+                survey(&run, &options, (store, from), &start, &known, &layouts, &mut done)?;
+            let mut missed = options.table.tables(&start.rough(), &findings);
+            let (mut catalog, pending) = start.settle(&findings);
+            catalog.other_tablespaces =
+                findings.tablespaces.iter().copied().filter(|oid| *oid != catalog.tablespace).collect();
+            let tables = options.table.tables(&catalog, &findings);
+            missed.extend(&tables);
+            missed.retain(|oid| others.contains(oid));
+            if !known.extend(missed, &findings) {
+                break (catalog, pending, tables, findings, from);
             }
-            also.extend(missed);
         };
-        let (mut catalog, pending) = start.settle(&findings);
         catalog.types.pads_lsn = run.version >= Major::V19;
-        let tables = options.table.tables(&catalog, &findings);
         if tables.is_empty() {
-            return Err(RowsError::NoTable(options.table.to_string()));
+            return Err(match options.table.other_kind(&catalog) {
+                Some(kind) => RowsError::NotATable { name: options.table.to_string(), kind },
+                None => RowsError::NoTable(options.table.to_string()),
+            });
         }
         if options.table.is_ambiguous(&catalog) {
             return Err(RowsError::Ambiguous(options.table.to_string()));
@@ -208,9 +226,17 @@ impl RowChanges {
                 || findings.changes.iter().any(|change| change.key == Key::Attribute(*oid, 1))
         };
         if !tables.iter().any(has_columns) {
-            return Err(RowsError::NoColumns(options.table.to_string()));
+            let name = options.table.to_string();
+            // The catalogs of a base backup have all columns.
+            return Err(match options.base {
+                Some(_) => RowsError::WithoutColumns(name),
+                None => RowsError::NoColumns(name),
+            });
         }
         let mut notes = notes(&findings, options.base.is_some());
+        if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid) {
+            notes.push(format!("the log has no record of transaction {xid}"));
+        }
         notes.extend(namesake(&options.table, &tables, &catalog, &findings));
         let findings = Arc::new(findings);
         let start = from.unwrap_or(run.start());
@@ -304,9 +330,9 @@ impl RowChanges {
             each,
         };
         for oid in reader.tables.clone() {
-            if let Some(file) = reader.catalog.class(oid).and_then(|class| reader.catalog.file(class)) {
-                reader.current.insert(file, oid);
-            }
+            let files =
+                reader.catalog.class(oid).map(|class| reader.catalog.files(class)).unwrap_or_default();
+            reader.current.extend(files.into_iter().map(|file| (file, oid)));
         }
         // The survey has computed all checksums.
         let options = ScanOptions { threads: self.options.threads, from: Some(self.start), to: None };
@@ -340,7 +366,7 @@ impl RowChanges {
         let toast: FxHashSet<u32> =
             all().filter(|class| is_wanted(class.oid) && class.toast != 0).map(|class| class.toast).collect();
         let of = |is: &dyn Fn(u32) -> bool| -> FxHashSet<RelFileLocator> {
-            all().filter(|class| is(class.oid)).filter_map(|class| self.catalog.file(class)).collect()
+            all().filter(|class| is(class.oid)).flat_map(|class| self.catalog.files(class)).collect()
         };
         let toast_files = of(&|oid| toast.contains(&oid));
         let mut files = of(&is_wanted);
@@ -362,19 +388,51 @@ fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
     Ok((store, base))
 }
 
-/// Reads the log once; gives back also which tables are wanted that were taken for others.
+/// What a survey has found that the next one has to know from the log's start on.
+#[derive(Debug, Default)]
+struct Known {
+    /// Wanted tables that seem to be others at the log's start.
+    tables: FxHashSet<u32>,
+    /// Further files of catalogs.
+    catalogs: FxHashMap<RelFileLocator, u32>,
+    /// Tablespaces from and to which the log moves the database.
+    tablespaces: FxHashSet<u32>,
+}
+
+impl Known {
+    /// Adds what a survey has found; whether there was anything new.
+    fn extend(&mut self, missed: FxHashSet<u32>, findings: &Findings) -> bool {
+        let count = |known: &Known| known.tables.len() + known.catalogs.len() + known.tablespaces.len();
+        let before = count(self);
+        self.tables.extend(missed);
+        self.catalogs.extend(&findings.catalog_files);
+        self.tablespaces.extend(&findings.tablespaces);
+        count(self) > before
+    }
+}
+
+/// Reads the log once; gives back also which relations were taken for others than the wanted ones.
 fn survey(
     run: &Run,
     options: &Options,
     (store, from): (PageStore, Option<Lsn>),
     start: &Start,
-    also: &FxHashSet<u32>,
+    known: &Known,
     layouts: &FxHashMap<u32, Layout>,
     done: impl FnMut(u64),
 ) -> Result<(Findings, FxHashSet<u32>), RowsError> {
     let rough = start.rough();
     let mut wanted = options.table.tables(&rough, &Findings::default());
-    wanted.extend(also);
+    wanted.extend(&known.tables);
+    let mut tablespaces = known.tablespaces.clone();
+    tablespaces.insert(rough.tablespace);
+    let files = start.catalog_files().iter().map(|(oid, file)| (*file, *oid));
+    let initial = start.initial_files(&rough);
+    let files = files.chain(initial).chain(known.catalogs.iter().map(|(file, oid)| (*file, *oid)));
+    let in_tablespaces = |(file, oid): (RelFileLocator, u32)| {
+        let moved = tablespaces.iter().map(move |&tablespace| (RelFileLocator { tablespace, ..file }, oid));
+        moved.chain([(file, oid)])
+    };
     let is_other = |class: &&catalog::Class| {
         !wanted.contains(&class.oid)
             && !matches!(class.kind, 'c' | 't' | 'p')
@@ -385,12 +443,16 @@ fn survey(
         replay: Replay::new(store),
         layouts,
         is_wanted: &|class| options.table.is(class, ""),
-        catalogs: start.catalog_files().iter().map(|(oid, file)| (*file, *oid)).collect(),
+        catalogs: files.flat_map(in_tablespaces).collect(),
         database: rough.database,
         encoding: rough.types.encoding,
         other_files: rough.classes().filter(is_other).filter_map(|class| rough.file(class)).collect(),
         others: rough.classes().filter(is_other).map(|class| class.oid).collect(),
         interesting: start.transactions(),
+        active: FxHashSet::default(),
+        prepared: FxHashMap::default(),
+        tablespaces: tablespaces.clone(),
+        wanted_xid: options.filter.xid,
         start: from.unwrap_or(run.start()),
         to: options.filter.to,
         tuples: Vec::new(),
@@ -401,9 +463,7 @@ fn survey(
     if let Some(failure) = survey.replay.store.failure() {
         return Err(RowsError::Store(failure.to_string()));
     }
-    let mut missed = options.table.tables(&rough, &survey.findings);
-    missed.retain(|oid| survey.others.contains(oid));
-    Ok((survey.findings, missed))
+    Ok((survey.findings, survey.others))
 }
 
 fn notes(findings: &Findings, has_base: bool) -> Vec<String> {

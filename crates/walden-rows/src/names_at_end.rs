@@ -8,9 +8,10 @@ use crate::catalog::{Catalog, FIRST_MADE, Key, Row};
 use crate::change::{Outcome, Table};
 use crate::start::Pending;
 use crate::survey::Findings;
+use crate::types::oid;
 
-/// The names that tables and their columns have at the end of the log that was surveyed, which columns they no longer have, and their
-/// primary keys; of tables that were dropped, the names that they had last.
+/// The names that tables and their columns have at the end of the log that was surveyed, which columns they no longer have or have with
+/// another type, and their primary keys; of tables that were dropped, the names that they had last.
 #[derive(Clone, Debug)]
 pub struct NamesAtEnd {
     /// By their OIDs.
@@ -25,11 +26,21 @@ struct TableNames {
     schema: String,
     name: String,
     /// By the columns' numbers.
-    columns: FxHashMap<i16, String>,
+    columns: FxHashMap<i16, ColumnAtEnd>,
     /// Numbers of the columns that were dropped within the log. None is given to another column.
     dropped: FxHashSet<i16>,
     /// Numbers of the primary key's columns; none without one.
     key: Vec<i16>,
+}
+
+#[derive(Clone, Debug)]
+struct ColumnAtEnd {
+    name: String,
+    /// 0 if it is not known.
+    type_oid: u32,
+    is_identity_always: bool,
+    /// Number of attributes of its composite type.
+    attributes: Option<usize>,
 }
 
 impl NamesAtEnd {
@@ -43,9 +54,9 @@ impl NamesAtEnd {
         let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
         let has_names = |row: &&Row| match row {
             Row::Class(class) => tables.contains(&class.oid),
-            // A column that is dropped gets another name.
-            Row::Attribute { relation, column } => tables.contains(relation) && !column.is_dropped,
-            Row::Namespace { .. } => true,
+            // A column that is dropped gets another name. The others are attributes of composite types.
+            Row::Attribute { relation, column } => !tables.contains(relation) || !column.is_dropped,
+            Row::Namespace { .. } | Row::Type { .. } => true,
             _ => false,
         };
         let keys = keys_at_end(&catalog, pending, findings);
@@ -65,6 +76,7 @@ impl NamesAtEnd {
                 catalog.set(row.key(), Some(row.clone()));
             }
         }
+        catalog.refresh_composites();
         let names = |oid: &u32| {
             let dropped = dropped.get(oid).cloned().unwrap_or_default();
             let key = keys.get(oid).cloned().unwrap_or_default();
@@ -131,7 +143,18 @@ impl TableNames {
     fn of(catalog: &Catalog, oid: u32, dropped: FxHashSet<i16>, key: Vec<i16>) -> Option<TableNames> {
         let class = catalog.class(oid)?;
         let column = |number| match catalog.get(Key::Attribute(oid, number)) {
-            Some(Row::Attribute { column, .. }) => Some((number, column.name.clone())),
+            Some(Row::Attribute { column, .. }) => {
+                let attributes = catalog.types.columns(column.type_oid);
+                let at_end = ColumnAtEnd {
+                    name: column.name.clone(),
+                    type_oid: column.type_oid,
+                    is_identity_always: column.is_identity_always,
+                    attributes: attributes
+                        .map(|all| all.iter().filter(|one| !one.is_dropped).count())
+                        .filter(|count| *count > 0),
+                };
+                Some((number, at_end))
+            }
             _ => None,
         };
         let columns = (1..=i16::MAX).map_while(column).collect();
@@ -145,8 +168,11 @@ impl TableNames {
             renamed.schema.clone_from(&self.schema);
         }
         for column in &mut renamed.columns {
-            if let Some(name) = self.columns.get(&column.column.number) {
-                column.column.name.clone_from(name);
+            if let Some(at_end) = self.columns.get(&column.column.number) {
+                column.column.name.clone_from(&at_end.name);
+                column.column.is_identity_always = at_end.is_identity_always;
+                column.is_retyped = !keeps_values(column.column.type_oid, at_end.type_oid);
+                column.attributes = at_end.attributes;
             }
             column.column.is_dropped |= self.dropped.contains(&column.column.number);
         }
@@ -163,4 +189,17 @@ impl TableNames {
         }
         renamed
     }
+}
+
+/// Whether values of a column mean the same in the type that it gets: all do in a wider one of the same kind.
+fn keeps_values(before: u32, after: u32) -> bool {
+    let is_wider = match before {
+        oid::INT2 => matches!(after, oid::INT4 | oid::INT8 | oid::NUMERIC),
+        oid::INT4 => matches!(after, oid::INT8 | oid::NUMERIC),
+        oid::INT8 => after == oid::NUMERIC,
+        oid::VARCHAR => after == oid::TEXT,
+        oid::TEXT => after == oid::VARCHAR,
+        _ => false,
+    };
+    before == after || is_wider || before == 0 || after == 0
 }

@@ -11,9 +11,9 @@ use walden_format::record::{Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_format::transam::RunningTransactions;
+use walden_redo::Replay;
 use walden_redo::page::Tid;
 use walden_redo::page::toast_pointer::ToastPointer;
-use walden_redo::{Observer, Replay, Touched};
 use walden_source::datadir::DataDir;
 use walden_source::names::{Column, Missing};
 
@@ -23,7 +23,7 @@ use crate::change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, is_shown,
 };
 use crate::decode::value;
-use crate::heap::{self, Action, Bytes, TupleChange};
+use crate::heap::{Action, Bytes, Collector, TupleChange};
 use crate::start::Pending;
 use crate::stored::{Stored, decompress};
 use crate::survey::{CatalogChange, Findings};
@@ -133,16 +133,6 @@ pub(crate) struct Reader<'c, F> {
     pub each: F,
 }
 
-/// Keeps the changes of tuples that a record makes, and whether the first page is known after it.
-struct Collector<'t>(&'t mut Vec<TupleChange>, bool);
-
-impl Observer for Collector<'_> {
-    fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
-        heap::changes(record, touched, self.0);
-        self.1 = touched.first().is_some_and(|touched| touched.page.is_some());
-    }
-}
-
 impl<F: FnMut(Entry) -> ControlFlow<()>> Visitor for Reader<'_, F> {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if self.filter.to.is_some_and(|to| record.lsn >= to) || self.replay.store.failure().is_some() {
@@ -194,9 +184,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     fn table_record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         let mut tuples = std::mem::take(&mut self.tuples);
         tuples.clear();
-        let mut collector = Collector(&mut tuples, false);
+        let mut collector = Collector::new(&mut tuples);
         self.replay.apply(record, &mut collector);
-        let is_page_known = collector.1;
+        let is_page_known = collector.is_page_known;
         let mut flow = ControlFlow::Continue(());
         for tuple in tuples.drain(..) {
             if self.toast_files.contains(&tuple.file) {
@@ -370,11 +360,18 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
 
     fn toasted(&mut self, column: &Column, pointer: &ToastPointer) -> Cell {
         let class = self.catalog.class(pointer.relation);
-        let Some(file) = class.and_then(|class| self.catalog.file(class)) else {
+        let files = class.map(|class| self.catalog.files(class)).unwrap_or_default();
+        let Some((&file, others)) = files.split_first() else {
             return Cell::Unknown(NO_CHUNKS);
         };
         let store = &mut self.replay.store;
-        match self.chunks.fetch(store, self.base.as_mut(), file, pointer) {
+        let mut found = self.chunks.fetch(store, self.base.as_mut(), file, pointer);
+        for &file in others {
+            if let Ok(None) = found {
+                found = self.chunks.fetch(store, None, file, pointer);
+            }
+        }
+        match found {
             Ok(Some(bytes)) => {
                 let bytes = if pointer.is_compressed() { decompress(&bytes) } else { Some(bytes) };
                 match bytes {
@@ -471,22 +468,20 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
         let before = self.catalog.set(key, row);
         self.catalog.refresh_composites();
-        if matches!(key, Key::Class(_)) {
-            self.find_files(key);
+        if let Key::Class(oid) = key {
+            self.find_files(oid);
         }
         before
     }
 
     /// Notes in which file a table is now.
-    fn find_files(&mut self, key: Key) {
-        let Key::Class(oid) = key else { return };
+    fn find_files(&mut self, oid: u32) {
         if !self.tables.contains(&oid) {
             return;
         }
         self.current.retain(|_, of| *of != oid);
-        if let Some(file) = self.catalog.class(oid).and_then(|class| self.catalog.file(class)) {
-            self.current.insert(file, oid);
-        }
+        let files = self.catalog.class(oid).map(|class| self.catalog.files(class)).unwrap_or_default();
+        self.current.extend(files.into_iter().map(|file| (file, oid)));
     }
 
     /// Applies what a transaction did to the catalogs before the log's start, of which it makes use before its end; others see it from
@@ -551,8 +546,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         };
         let findings = self.findings;
         let is_lost = |xid: u32| {
-            findings.outcome(xid) == Outcome::Unfinished
-                && running.as_ref().is_none_or(|running| running.has_ended(xid))
+            findings.is_lost_at(xid, record.lsn)
+                || findings.outcome(xid) == Outcome::Unfinished
+                    && running.as_ref().is_none_or(|running| running.has_ended(xid))
         };
         let (lost, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.replaced).into_iter().partition(|(xid, _, _)| is_lost(*xid));

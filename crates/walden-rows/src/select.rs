@@ -51,6 +51,22 @@ impl Wanted {
         }
     }
 
+    /// What has the name at the log's start, if that is no table.
+    pub(crate) fn other_kind(&self, catalog: &Catalog) -> Option<&'static str> {
+        let as_table = |class: &Class| Class { kind: 'r', persistence: 'p', ..class.clone() };
+        let found = catalog.classes().find(|class| self.is(&as_table(class), catalog.schema_of(class)))?;
+        Some(match found.kind {
+            'v' => "a view",
+            'S' => "a sequence",
+            'i' | 'I' => "an index",
+            'f' => "a foreign table",
+            'c' => "a composite type",
+            't' => "a TOAST table",
+            _ if found.persistence == 't' => "a temporary table, whose rows are not in the log",
+            _ => return None,
+        })
+    }
+
     /// Whether tables of more than one schema are meant at the log's start.
     pub(crate) fn is_ambiguous(&self, catalog: &Catalog) -> bool {
         let named = catalog.classes().filter(|class| self.is(class, catalog.schema_of(class)));

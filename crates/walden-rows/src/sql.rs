@@ -1,6 +1,8 @@
 //! Changes as SQL: what reverts them, and what makes them again.
 //!
-//! A row is found by the table's primary key, if there is one; else by all its columns, and of several equal rows one is taken. Statements
+//! A row is found by the table's primary key, if there is one, and has to have the values that the log has in the columns that are
+//! changed, so that a statement fails where somebody has changed them since. Without a key it is found by all its columns, and of
+//! several equal rows one is taken. Statements
 //! are for the table alone (`ONLY`): tables that inherit from it have rows of their own, perhaps with the same key or at the same place.
 //! A statement is made with the table that the caller gives: the change's, by the names that it has where the statement is run
 //! ([`NamesAtEnd`](crate::NamesAtEnd)), with the columns marked as dropped that it no longer has there. Statements need the settings of
@@ -14,7 +16,8 @@ use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
 use crate::types::oid;
 use crate::value::Value;
 
-/// Settings under which the statements' literals are read as they were printed.
+/// What statements need before them in their transaction: settings under which literals are read as they were printed, unique
+/// constraints that are checked when all rows have their values, and the table by which each statement says that it met one row.
 pub const SETTINGS: &str = "\
 SET LOCAL client_encoding = 'UTF8';
 SET LOCAL standard_conforming_strings = on;
@@ -24,7 +27,12 @@ SET LOCAL timezone = 'UTC';
 SET LOCAL extra_float_digits = 1;
 SET LOCAL lc_monetary = 'C';
 SET LOCAL xmloption = content;
+SET CONSTRAINTS ALL DEFERRED;
+CREATE TEMPORARY TABLE walden_check (rows_met bigint CONSTRAINT \"the row is not as the log has it\" CHECK (rows_met = 1)) ON COMMIT DROP;
 ";
+
+const RETYPED: &str = "the type of a column was changed since";
+const OTHER_ATTRIBUTES: &str = "attributes were added to the composite type of a column since, or dropped";
 
 /// The statement that reverts a change, without a line's end; nothing if there is nothing to revert.
 ///
@@ -52,6 +60,30 @@ pub fn redo(change: &RowChange, table: &Table) -> Result<Option<String>, &'stati
     }
 }
 
+/// Statements without which an update cannot set identity columns that are `GENERATED ALWAYS`, each with what takes it back.
+pub fn identity_alterations(change: &RowChange, table: &Table) -> Vec<[String; 2]> {
+    let (Some(before), Some(after)) = (change.before.row(), change.after.row()) else { return Vec::new() };
+    let altered = |column: &TableColumn, how: &str| {
+        format!(
+            "ALTER TABLE ONLY {} ALTER COLUMN {} SET GENERATED {how};",
+            Qualified(table),
+            Name(&column.column.name)
+        )
+    };
+    columns(table, before)
+        .zip(columns(table, after))
+        .filter(|((column, old), (_, new))| column.column.is_identity_always && old != new)
+        .map(|((column, _), _)| [altered(column, "BY DEFAULT"), altered(column, "ALWAYS")])
+        .collect()
+}
+
+/// The end of a script: what takes [`identity_alterations`] back, once deferred constraints have been checked, and `COMMIT`.
+pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
+    let alterations: String = alterations.map(|line| format!("{line}\n")).collect();
+    let checked = if alterations.is_empty() { "" } else { "SET CONSTRAINTS ALL IMMEDIATE;\n" };
+    format!("{checked}{alterations}COMMIT;\n")
+}
+
 fn row(image: &Image) -> Result<&Row, &'static str> {
     match image {
         Image::Row(row) => Ok(row),
@@ -71,7 +103,7 @@ fn insert(table: &Table, row: &Row) -> Result<String, &'static str> {
     for (column, cell) in stored.clone() {
         let comma = if names.is_empty() { "" } else { ", " };
         let _ = write!(names, "{comma}{}", Name(&column.column.name));
-        let _ = write!(values, "{comma}{}", literal(cell)?);
+        let _ = write!(values, "{comma}{}", column_literal(column, cell)?);
     }
     if names.is_empty() {
         return Ok(format!("INSERT INTO {} DEFAULT VALUES;", Qualified(table)));
@@ -82,27 +114,47 @@ fn insert(table: &Table, row: &Row) -> Result<String, &'static str> {
 }
 
 fn delete(table: &Table, row: &Row) -> Result<String, &'static str> {
-    Ok(format!("DELETE FROM ONLY {} WHERE {};", Qualified(table), condition(table, row)?))
+    let condition = condition(table, row, |_| true, false)?;
+    Ok(of_one_row(&format!("DELETE FROM ONLY {} WHERE {condition}", Qualified(table))))
+}
+
+/// A statement that fails unless it meets one row.
+fn of_one_row(statement: &str) -> String {
+    format!(
+        "WITH met AS ({statement} RETURNING 1) INSERT INTO pg_temp.walden_check SELECT count(*) FROM met HAVING count(*) <> 1;"
+    )
 }
 
 fn update(table: &Table, from: &Row, to: &Row) -> Result<Option<String>, &'static str> {
     let mut assignments = String::new();
+    let mut changed = Vec::new();
+    let mut is_key_changed = false;
     for ((column, old), (_, new)) in columns(table, from).zip(columns(table, to)) {
         if old == new && !matches!(old, Cell::Unknown(_)) || column.column.is_generated {
             continue;
         }
         let comma = if assignments.is_empty() { "" } else { ", " };
-        let _ = write!(assignments, "{comma}{} = {}", Name(&column.column.name), literal(new)?);
+        let _ =
+            write!(assignments, "{comma}{} = {}", Name(&column.column.name), column_literal(column, new)?);
+        changed.push(column.column.number);
+        is_key_changed |= column.column.is_key;
     }
     if assignments.is_empty() {
         return Ok(None);
     }
-    let condition = condition(table, from)?;
-    Ok(Some(format!("UPDATE ONLY {} SET {assignments} WHERE {condition};", Qualified(table))))
+    let is_compared = |column: &TableColumn| is_key_changed || changed.contains(&column.column.number);
+    let condition = condition(table, from, is_compared, is_key_changed)?;
+    Ok(Some(of_one_row(&format!("UPDATE ONLY {} SET {assignments} WHERE {condition}", Qualified(table)))))
 }
 
-/// What is true for a row alone, or of several equal ones for one.
-fn condition(table: &Table, row: &Row) -> Result<String, &'static str> {
+/// What is true for a row alone, or of several equal ones for one. Besides the key, `is_compared` says which columns must have the
+/// row's values, as far as they can be compared. Where a constraint is deferred, several rows may have the key for a while.
+fn condition(
+    table: &Table,
+    row: &Row,
+    is_compared: impl Fn(&TableColumn) -> bool,
+    may_be_twice: bool,
+) -> Result<String, &'static str> {
     // With one of its columns, the key was dropped: other rows may have the same values in the others.
     let has_key = !table.columns.iter().any(|column| column.column.is_key && column.column.is_dropped);
     let key = columns(table, row).filter(|(column, _)| has_key && column.column.is_key);
@@ -110,9 +162,14 @@ fn condition(table: &Table, row: &Row) -> Result<String, &'static str> {
     if key.clone().next().is_some() && !key.clone().any(|(_, cell)| *cell == Cell::Null) {
         let mut parts = Vec::new();
         for (column, cell) in key {
-            parts.push(format!("{} = {}", Name(&column.column.name), literal(cell)?));
+            parts.push(format!("{} = {}", Name(&column.column.name), column_literal(column, cell)?));
         }
-        return Ok(parts.join(" AND "));
+        let is_other = |column: &TableColumn| !column.column.is_key && is_compared(column);
+        let others =
+            columns(table, row).filter(|(column, cell)| is_other(column) && is_comparable(column, cell));
+        parts.extend(others.filter_map(|(column, cell)| equality(column, cell).ok()));
+        let condition = parts.join(" AND ");
+        return Ok(if may_be_twice { one_of(table, &condition) } else { condition });
     }
     let mut parts = Vec::with_capacity(row.cells.len());
     for (column, cell) in columns(table, row) {
@@ -120,15 +177,23 @@ fn condition(table: &Table, row: &Row) -> Result<String, &'static str> {
     }
     // All rows of a table without columns are equal.
     let condition = if parts.is_empty() { "true".to_owned() } else { parts.join(" AND ") };
-    let table = Qualified(table);
-    Ok(format!("ctid IN (SELECT ctid FROM ONLY {table} WHERE {condition} LIMIT 1)"))
+    Ok(one_of(table, &condition))
+}
+
+fn one_of(table: &Table, condition: &str) -> String {
+    format!("ctid IN (SELECT ctid FROM ONLY {} WHERE {condition} LIMIT 1)", Qualified(table))
+}
+
+/// Whether a column's value says that the row is the log's. What is computed, or is known by a server's text alone, may differ.
+fn is_comparable(column: &TableColumn, cell: &Cell) -> bool {
+    !column.column.is_generated && !matches!(cell, Cell::Unknown(_) | Cell::Value(Value::Printed(_)))
 }
 
 /// What is true if a column has exactly this value: types whose operator for it is missing or takes other values for equal are
 /// compared by their text.
 fn equality(column: &TableColumn, cell: &Cell) -> Result<String, &'static str> {
     let name = Name(&column.column.name);
-    let literal = literal(cell)?;
+    let literal = column_literal(column, cell)?;
     Ok(match cell {
         Cell::Value(_) if is_compared_by_text(column.column.type_oid, cell) => {
             format!("{name}::text = {literal}")
@@ -143,7 +208,9 @@ fn is_compared_by_text(type_oid: u32, cell: &Cell) -> bool {
     match value {
         Value::Text(_) => type_oid == oid::XML,
         Value::Printed(_) => matches!(type_oid, oid::JSON | oid::XML),
-        Value::Json(_)
+        // A domain over an enum has no operators.
+        Value::Enum { .. }
+        | Value::Json(_)
         | Value::Jsonb(_)
         | Value::Numeric(_)
         | Value::Interval(_)
@@ -167,12 +234,27 @@ fn is_compared_by_text(type_oid: u32, cell: &Cell) -> bool {
     }
 }
 
+/// A cell as a literal of the column as it is where the statement is run.
+fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, &'static str> {
+    match cell {
+        Cell::Value(_) if column.is_retyped => Err(RETYPED),
+        Cell::Value(Value::Record(values))
+            if column.attributes.is_some_and(|count| count != values.len()) =>
+        {
+            Err(OTHER_ATTRIBUTES)
+        }
+        cell => literal(cell),
+    }
+}
+
 /// A cell as a literal without a type, which takes the column's.
 fn literal(cell: &Cell) -> Result<String, &'static str> {
     match cell {
         Cell::Null => Ok("NULL".to_owned()),
         Cell::Unknown(why) => Err(why),
-        Cell::Value(value) if has_unknown(value) => Err("a value's type cannot be read"),
+        Cell::Value(value) if has_unknown(value) => Err(
+            "a value cannot be read: it is of a type that is not known, or no text in the database's encoding",
+        ),
         Cell::Value(Value::Int2(_) | Value::Int4(_) | Value::Int8(_)) => Ok(plain(cell)),
         // Its printed form is read since 15 only.
         Cell::Value(Value::Char(byte @ 0x80..)) => Ok(format!("(({})::\"char\")", byte.cast_signed())),
@@ -283,18 +365,22 @@ mod tests {
         let table = r#""public"."order""#;
         assert_eq!(
             undo(&update).unwrap().unwrap(),
-            format!(r#"UPDATE ONLY {table} SET "a ""b""" = 'it''s' WHERE "id" = '-1';"#)
+            of_one_row(&format!(
+                r#"UPDATE ONLY {table} SET "a ""b""" = 'it''s' WHERE "id" = '-1' AND "a ""b""" IS NULL"#
+            ))
         );
         assert_eq!(
             redo(&update).unwrap().unwrap(),
-            format!(r#"UPDATE ONLY {table} SET "a ""b""" = NULL WHERE "id" = '-1';"#)
+            of_one_row(&format!(
+                r#"UPDATE ONLY {table} SET "a ""b""" = NULL WHERE "id" = '-1' AND "a ""b""" = 'it''s'"#
+            ))
         );
         let insert = change(Operation::Insert, false, Image::None, new);
         assert_eq!(
             undo(&insert).unwrap().unwrap(),
-            format!(
-                r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = '-1' AND "a ""b""" IS NULL LIMIT 1);"#
-            )
+            of_one_row(&format!(
+                r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = '-1' AND "a ""b""" IS NULL LIMIT 1)"#
+            ))
         );
         let delete = change(Operation::Delete, true, old, Image::None);
         assert_eq!(
@@ -318,17 +404,55 @@ mod tests {
         let update = change(Operation::Update, true, old.clone(), new);
         assert_eq!(without(&update, 2), None);
         // The key is gone.
-        let expected = format!(
-            r#"UPDATE ONLY {table} SET "a ""b""" = 'old' WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "a ""b""" = 'new' LIMIT 1);"#
-        );
+        let expected = of_one_row(&format!(
+            r#"UPDATE ONLY {table} SET "a ""b""" = 'old' WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "a ""b""" = 'new' LIMIT 1)"#
+        ));
         assert_eq!(without(&update, 1), Some(expected));
         let delete = change(Operation::Delete, true, old.clone(), Image::None);
         assert_eq!(without(&delete, 2), Some(format!(r#"INSERT INTO {table} ("id") VALUES (1);"#)));
         let mut insert = change(Operation::Insert, true, Image::None, old);
-        assert_eq!(without(&insert, 2), Some(format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1;"#)));
+        let expected = Some(of_one_row(&format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1"#)));
+        assert_eq!(without(&insert, 2), expected);
         // A value that is not known is not needed.
         insert.after = image(1, Cell::Unknown("no chunks"));
-        assert_eq!(without(&insert, 2), Some(format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1;"#)));
+        assert_eq!((without(&insert, 2), undo(&insert)), (expected.clone(), Ok(expected)));
+    }
+
+    /// A deferred constraint lets several rows have a key while the statements run.
+    #[test]
+    fn of_a_key_that_changes_one_row_is_taken() {
+        let update = change(Operation::Update, true, image(1, text("a")), image(2, text("a")));
+        let table = r#""public"."order""#;
+        let expected = of_one_row(&format!(
+            r#"UPDATE ONLY {table} SET "id" = 1 WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 2 AND "a ""b""" = 'a' LIMIT 1)"#
+        ));
+        assert_eq!(undo(&update), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn values_of_another_type_are_not_set() {
+        let mut update = change(Operation::Update, true, image(1, text("old")), image(1, text("new")));
+        let mut table = Table::clone(&update.table);
+        table.columns[1].is_retyped = true;
+        assert_eq!(super::undo(&update, &table), Err(RETYPED));
+        update.before = image(1, Cell::Null);
+        let expected = r#"UPDATE ONLY "public"."order" SET "a ""b""" = NULL WHERE "id" = 1"#;
+        assert_eq!(super::undo(&update, &table), Ok(Some(of_one_row(expected))));
+        table.columns[1].is_retyped = false;
+        table.columns[1].attributes = Some(2);
+        update.before = image(1, Cell::Value(Value::Record(vec![None])));
+        assert_eq!(super::undo(&update, &table), Err(OTHER_ATTRIBUTES));
+    }
+
+    #[test]
+    fn identity_columns_can_be_set_meanwhile() {
+        let update = change(Operation::Update, true, image(1, text("a")), image(2, text("a")));
+        let mut table = Table::clone(&update.table);
+        assert!(identity_alterations(&update, &table).is_empty());
+        table.columns[0].column.is_identity_always = true;
+        let altered = r#"ALTER TABLE ONLY "public"."order" ALTER COLUMN "id" SET GENERATED"#;
+        let expected = [format!("{altered} BY DEFAULT;"), format!("{altered} ALWAYS;")];
+        assert_eq!(identity_alterations(&update, &table), [expected]);
     }
 
     /// `NaN = NaN` and `0 = -0` are true in SQL.
@@ -341,14 +465,16 @@ mod tests {
         let table = r#""public"."order""#;
         assert_eq!(
             undo(&changed(true, -0.0, 0.0)).unwrap().unwrap(),
-            format!(r#"UPDATE ONLY {table} SET "a ""b""" = '-0' WHERE "id" = 1;"#)
+            of_one_row(&format!(
+                r#"UPDATE ONLY {table} SET "a ""b""" = '-0' WHERE "id" = 1 AND "a ""b"""::text = '0'"#
+            ))
         );
         let insert = change(Operation::Insert, false, Image::None, of(f64::NAN));
         assert_eq!(
             undo(&insert).unwrap().unwrap(),
-            format!(
-                r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 1 AND "a ""b""" = 'NaN' LIMIT 1);"#
-            )
+            of_one_row(&format!(
+                r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 1 AND "a ""b""" = 'NaN' LIMIT 1)"#
+            ))
         );
     }
 

@@ -92,6 +92,10 @@ impl Start {
                     .collect()
             }
         };
+        // A name from before a table was renamed, or that one gets within the log.
+        if databases.is_empty() && matches!(wanted, Wanted::Name(_)) {
+            databases = databases_of_names(names, database_name.as_deref());
+        }
         databases.sort_unstable();
         databases.dedup();
         let database = match databases.as_slice() {
@@ -112,6 +116,13 @@ impl Start {
             Start::Base { loaded, .. } => &loaded.files,
             Start::Names { files, .. } => files,
         }
+    }
+
+    /// Where initdb puts the catalogs: names that are newer than a rewrite have the files after it.
+    pub fn initial_files(&self, rough: &Catalog) -> Vec<(RelFileLocator, u32)> {
+        let Start::Names { files, .. } = self else { return Vec::new() };
+        let (tablespace, database) = (rough.tablespace, rough.database);
+        files.keys().map(|&oid| (RelFileLocator { tablespace, database, relation: oid }, oid)).collect()
     }
 
     /// The rows that counted when the files were copied, or the names were read.
@@ -154,6 +165,20 @@ impl Start {
             }
         }
     }
+}
+
+/// The databases of names that may have a table that no relation in them is named as: those of users, if there are any.
+fn databases_of_names(names: &Names, wanted: Option<&str>) -> Vec<u32> {
+    let is_meant = |database: u32| {
+        database != 0
+            && wanted.is_none_or(|wanted| names.database(database).is_some_and(|known| known.name == wanted))
+    };
+    let of = |is: &dyn Fn(u32) -> bool| -> Vec<u32> {
+        let relations = names.relations().filter(|relation| is(relation.oid) && is_meant(relation.database));
+        relations.map(|relation| relation.database).collect::<FxHashSet<u32>>().into_iter().collect()
+    };
+    let all = of(&|_| true);
+    if all.len() > 1 { of(&|oid| oid >= walden_source::names::FIRST_USER_OID) } else { all }
 }
 
 /// The database in which a table that the backup does not have is made later: the only one, or the only one of users.

@@ -9,12 +9,13 @@ use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
-use walden_redo::{Observer, Replay, Touched};
+use walden_format::transam::precedes;
+use walden_redo::Replay;
 
-use crate::catalog::{Class, Key, Layout, Row, read};
+use crate::catalog::{Class, Key, Layout, Row, mappings, read};
 use crate::change::Outcome;
 use crate::encoding::Encoding;
-use crate::heap::{self, Action, Bytes, TupleChange};
+use crate::heap::{self, Action, Bytes, Collector, TupleChange};
 
 /// A change of a catalog's row.
 #[derive(Debug)]
@@ -39,13 +40,28 @@ pub(crate) struct Findings {
     pub unread: Option<(u64, Lsn)>,
     /// Files that transient relations had, such as those that a rewrite fills.
     pub transient: FxHashSet<u32>,
+    /// Transactions that a crash or a promotion ended, of which there is no record, with the record from which this is known.
+    lost: FxHashMap<u32, Lsn>,
+    /// Files that catalogs get or had within the log and that were not among [`Survey::catalogs`].
+    pub catalog_files: FxHashMap<RelFileLocator, u32>,
+    /// Tablespaces from and to which the log moves the database.
+    pub tablespaces: FxHashSet<u32>,
+    /// Whether the log has a record of [`Survey::wanted_xid`].
+    pub has_wanted_xid: bool,
     /// How far the log was read.
     pub reached: Lsn,
 }
 
 impl Findings {
     pub fn outcome(&self, xid: u32) -> Outcome {
-        self.ends.get(&xid).copied().unwrap_or(Outcome::Unfinished)
+        // A prepared transaction may end after a crash.
+        let lost = || self.lost.get(&xid).map(|&lsn| Outcome::Aborted { lsn });
+        self.ends.get(&xid).copied().or_else(lost).unwrap_or(Outcome::Unfinished)
+    }
+
+    /// Whether a transaction ended without a record before `lsn`, or with the record there.
+    pub fn is_lost_at(&self, xid: u32, lsn: Lsn) -> bool {
+        !self.ends.contains_key(&xid) && self.lost.get(&xid).is_some_and(|&lost| lost <= lsn)
     }
 
     /// The toplevel transaction of one, as far as the log says it.
@@ -53,6 +69,37 @@ impl Findings {
         // The rollback of a subtransaction names those within it, and what is said of that one may come later.
         let parent = |xid: &u32| self.parents.get(xid).copied();
         std::iter::successors(Some(xid), parent).take(MAX_NESTING).last().unwrap_or(xid)
+    }
+
+    /// Notes what became of a transaction and its subtransactions; of those that are not interesting, nothing is kept.
+    fn note_end(
+        &mut self,
+        interesting: &FxHashSet<u32>,
+        xid: u32,
+        subxacts: impl IntoIterator<Item = u32>,
+        outcome: Outcome,
+    ) {
+        let is_commit = matches!(outcome, Outcome::Committed { .. });
+        let top = self.top(xid);
+        for subxact in subxacts {
+            if !interesting.contains(&subxact) {
+                self.parents.remove(&subxact);
+                continue;
+            }
+            if is_commit {
+                self.parents.insert(subxact, xid);
+            } else {
+                // A subtransaction may be what was rolled back. The toplevel one may be known.
+                self.parents.entry(subxact).or_insert(top);
+            }
+            // A transaction that was aborted as a part of another one stays so.
+            self.ends.entry(subxact).or_insert(outcome);
+        }
+        if interesting.contains(&xid) {
+            self.ends.entry(xid).or_insert(outcome);
+        } else {
+            self.parents.remove(&xid);
+        }
     }
 }
 
@@ -79,20 +126,19 @@ pub(crate) struct Survey<'c> {
     pub others: FxHashSet<u32>,
     /// Transactions that may matter.
     pub interesting: FxHashSet<u32>,
+    /// Those of them that have a record since the server's last start.
+    pub active: FxHashSet<u32>,
+    /// Prepared transactions that have not ended, and whether they have subtransactions.
+    pub prepared: FxHashMap<u32, bool>,
+    /// Tablespaces in which the database's relations are that are in no other one, before and after it is moved.
+    pub tablespaces: FxHashSet<u32>,
+    /// The transaction that is asked for.
+    pub wanted_xid: Option<u32>,
     /// Where replay starts; the segment may start before.
     pub start: Lsn,
     /// Ends before the first record from here on.
     pub to: Option<Lsn>,
     pub tuples: Vec<TupleChange>,
-}
-
-/// Keeps the changes of tuples that a record makes.
-struct Collector<'t>(&'t mut Vec<TupleChange>);
-
-impl Observer for Collector<'_> {
-    fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
-        heap::changes(record, touched, self.0);
-    }
 }
 
 impl Visitor for Survey<'_> {
@@ -107,23 +153,30 @@ impl Visitor for Survey<'_> {
         if let Some(top) = record.toplevel_xid {
             self.findings.parents.insert(xid, top);
         }
+        if self.wanted_xid.is_some_and(|wanted| wanted == xid || record.toplevel_xid == Some(wanted)) {
+            self.findings.has_wanted_xid = true;
+        }
         match record.blocks.first() {
             Some(first) => {
                 if record.blocks.iter().any(|block| self.catalogs.contains_key(&block.relation)) {
-                    self.interesting.insert(xid);
+                    self.note_change(xid);
                     self.catalog_record(record);
                 } else if heap::is_heap(record)
                     && first.relation.database == self.database
                     && !self.other_files.contains(&first.relation)
                 {
-                    self.interesting.insert(xid);
+                    self.note_change(xid);
                 }
             }
             None if record.header.rmid == rmid::XACT => self.transaction(record),
             None if record.header.rmid == rmid::SMGR => {
                 if let Ok(Payload::StorageTruncate(_)) = payload::parse(record) {
-                    self.interesting.insert(xid);
+                    self.note_change(xid);
                 }
+                self.replay.apply(record, &mut ());
+            }
+            None if matches!(record.header.rmid, rmid::XLOG | rmid::RELMAP | rmid::DBASE) => {
+                self.server_record(record);
                 self.replay.apply(record, &mut ());
             }
             None => self.replay.apply(record, &mut ()),
@@ -133,11 +186,63 @@ impl Visitor for Survey<'_> {
 }
 
 impl Survey<'_> {
+    fn note_change(&mut self, xid: u32) {
+        self.interesting.insert(xid);
+        self.active.insert(xid);
+    }
+
+    /// Starts of the server, and what moves catalogs to other files.
+    fn server_record(&mut self, record: &Record<'_>) {
+        match payload::parse(record) {
+            // A server that has recovered from a crash writes one of these, and one that is shut down has ended all transactions.
+            Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => self.end_lost(record.lsn),
+            Ok(Payload::EndOfRecovery(_)) => self.end_lost(record.lsn),
+            Ok(Payload::RelationMapUpdate(update)) if update.database == self.database => {
+                for (oid, file) in mappings(update.map).unwrap_or_default() {
+                    self.note_catalog_file(oid, update.tablespace, file);
+                }
+            }
+            // `ALTER DATABASE ... SET TABLESPACE` copies the database to itself (`movedb`).
+            Ok(Payload::DatabaseCreate(created)) if created.database == self.database => {
+                if let Some((database, tablespace)) = created.source
+                    && database == self.database
+                {
+                    self.findings.tablespaces.extend([tablespace, created.tablespace]);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_catalog_file(&mut self, oid: u32, tablespace: u32, file: u32) {
+        let file = RelFileLocator { tablespace, database: self.database, relation: file };
+        if file.relation != 0 && self.layouts.contains_key(&oid) && !self.catalogs.contains_key(&file) {
+            self.findings.catalog_files.insert(file, oid);
+        }
+    }
+
+    /// Transactions that were in progress ended without a record. Prepared ones go on.
+    fn end_lost(&mut self, lsn: Lsn) {
+        let findings = &mut self.findings;
+        let may_be_prepared = |xid: u32| {
+            let top = findings.top(xid);
+            // Which subtransactions a prepared transaction has is known from its end; they are younger.
+            let is_of_it = |prepared: u32, has_subxacts: bool| {
+                prepared == top || has_subxacts && precedes(prepared, xid)
+            };
+            self.prepared.iter().any(|(prepared, has_subxacts)| is_of_it(*prepared, *has_subxacts))
+        };
+        let is_lost = |xid: &u32| *xid != 0 && !findings.ends.contains_key(xid) && !may_be_prepared(*xid);
+        let lost: Vec<u32> = self.active.drain().filter(is_lost).collect();
+        for xid in lost {
+            findings.lost.entry(xid).or_insert(lsn);
+        }
+    }
+
     fn transaction(&mut self, record: &Record<'_>) {
         if let Some((is_commit, time)) = plain_end(record) {
-            if self.interesting.contains(&record.header.xid) {
-                self.end(record.header.xid, outcome(record, is_commit, time));
-            }
+            let outcome = outcome(record, is_commit, time);
+            self.findings.note_end(&self.interesting, record.header.xid, std::iter::empty(), outcome);
             return;
         }
         self.replay.apply(record, &mut ());
@@ -148,6 +253,9 @@ impl Survey<'_> {
                 let parents = assignment.subxacts.into_iter().map(|xid| (xid, assignment.top_xid));
                 self.findings.parents.extend(parents);
             }
+            Ok(Payload::Prepare(prepare)) => {
+                self.prepared.insert(prepare.xid, prepare.subxacts > 0);
+            }
             _ => {}
         }
     }
@@ -155,30 +263,13 @@ impl Survey<'_> {
     fn full_end(&mut self, record: &Record<'_>, end: &TransactionEnd<'_>, is_commit: bool) {
         let top = end.twophase_xid.unwrap_or(record.header.xid);
         let outcome = outcome(record, is_commit, end.time);
-        for xid in end.subxacts {
-            if self.interesting.contains(&xid) {
-                if is_commit {
-                    self.findings.parents.insert(xid, top);
-                } else {
-                    // A subtransaction may be what was rolled back. The toplevel one may be known.
-                    self.findings.parents.entry(xid).or_insert(top);
-                }
-                self.end(xid, outcome);
-            }
-        }
-        if self.interesting.contains(&top) {
-            self.end(top, outcome);
-        }
-    }
-
-    /// A transaction that was aborted as a part of another one stays so.
-    fn end(&mut self, xid: u32, outcome: Outcome) {
-        self.findings.ends.entry(xid).or_insert(outcome);
+        self.prepared.remove(&top);
+        self.findings.note_end(&self.interesting, top, end.subxacts, outcome);
     }
 
     fn catalog_record(&mut self, record: &Record<'_>) {
         self.tuples.clear();
-        self.replay.apply(record, &mut Collector(&mut self.tuples));
+        self.replay.apply(record, &mut Collector::new(&mut self.tuples));
         for tuple in std::mem::take(&mut self.tuples) {
             let Some(&catalog) = self.catalogs.get(&tuple.file) else { continue };
             self.catalog_change(record, catalog, &tuple);
@@ -208,8 +299,19 @@ impl Survey<'_> {
         {
             self.findings.transient.insert(class.file);
         }
-        let gets_name = matches!(&new, Some(Row::Class(class)) if (self.is_wanted)(class));
-        if !gets_name && matches!(key, Key::Class(oid) | Key::Attribute(oid, _) if self.others.contains(&oid))
+        for row in [&old, &new] {
+            if let Some(Row::Class(class)) = row
+                && self.layouts.contains_key(&class.oid)
+            {
+                for tablespace in self.tablespaces.clone() {
+                    self.note_catalog_file(class.oid, tablespace, class.file);
+                }
+            }
+        }
+        // It gets the name, or had it.
+        let has_name = |row: &Option<Row>| matches!(row, Some(Row::Class(class)) if (self.is_wanted)(class));
+        let is_named = has_name(&old) || has_name(&new);
+        if !is_named && matches!(key, Key::Class(oid) | Key::Attribute(oid, _) if self.others.contains(&oid))
         {
             return;
         }
@@ -236,5 +338,33 @@ mod tests {
         let findings = Findings { parents, ..Findings::default() };
         assert_eq!([12, 11, 10, 9].map(|xid| findings.top(xid)), [10, 10, 10, 9]);
         assert!([20, 21].contains(&findings.top(20)));
+    }
+
+    #[test]
+    fn what_a_crash_ended_is_aborted() {
+        let (lost, committed) = (FxHashMap::from_iter([(10, Lsn(100)), (11, Lsn(100))]), Lsn(200));
+        let end = Outcome::Committed { time: Timestamp(0), lsn: committed };
+        let findings = Findings { lost, ends: FxHashMap::from_iter([(11, end)]), ..Findings::default() };
+        let outcomes = [10, 11, 12].map(|xid| findings.outcome(xid));
+        assert_eq!(outcomes, [Outcome::Aborted { lsn: Lsn(100) }, end, Outcome::Unfinished]);
+        let is_lost = [Lsn(99), Lsn(100)].map(|lsn| findings.is_lost_at(10, lsn));
+        assert_eq!((is_lost, findings.is_lost_at(11, committed)), ([false, true], false));
+    }
+
+    #[test]
+    fn of_transactions_that_do_not_matter_nothing_is_kept() {
+        let mut findings =
+            Findings { parents: FxHashMap::from_iter([(11, 10), (13, 10)]), ..Findings::default() };
+        let interesting = FxHashSet::from_iter([12, 14]);
+        let aborted = Outcome::Aborted { lsn: Lsn(100) };
+        findings.note_end(&interesting, 11, [12], aborted);
+        // The toplevel transaction of 11 is that of 12, although 11 is forgotten.
+        assert_eq!((findings.top(12), findings.outcome(12)), (10, aborted));
+        let committed = Outcome::Committed { time: Timestamp(0), lsn: Lsn(200) };
+        findings.note_end(&interesting, 10, [13, 14], committed);
+        assert_eq!(findings.parents, FxHashMap::from_iter([(12, 10), (14, 10)]));
+        assert_eq!((findings.outcome(12), findings.outcome(14)), (aborted, committed));
+        findings.note_end(&interesting, 20, [], committed);
+        assert_eq!(findings.ends.len(), 2);
     }
 }

@@ -98,8 +98,13 @@ impl Chunks {
         let chunks = self.values.entry(key).or_default();
         // A rewritten table has the values again, under the same numbers.
         if number == 0 {
-            self.held_bytes -= held_bytes(chunks);
+            let forgotten = held_bytes(chunks);
             chunks.clear();
+            if forgotten > 0 {
+                self.held_bytes -= forgotten;
+                // The chunks that follow are younger.
+                self.held.retain(|held| *held != key);
+            }
         }
         let is_held = |(_, place): &(u32, Place)| place.held_bytes() > 0;
         if place.held_bytes() > 0 && !chunks.iter().rev().any(is_held) {
@@ -189,5 +194,32 @@ impl Chunks {
             self.values.entry(key).or_insert(chunks);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: RelFileLocator = RelFileLocator { tablespace: 1663, database: 5, relation: 16_384 };
+
+    #[test]
+    fn a_value_that_is_written_again_is_as_young_as_its_last_chunks() {
+        let mut chunks = Chunks::default();
+        let add = |chunks: &mut Chunks, value, number, bytes| {
+            chunks.add((FILE, value), number, Place::Held(vec![0; bytes].into()));
+        };
+        add(&mut chunks, 1, 0, 1000);
+        add(&mut chunks, 2, 0, 1000);
+        // A rewritten table has the first value again.
+        add(&mut chunks, 1, 0, 2000);
+        add(&mut chunks, 1, 1, 500);
+        assert_eq!(chunks.held, [(FILE, 2), (FILE, 1)]);
+        assert_eq!(chunks.held_bytes, 3500);
+        // Another one needs the room of the oldest.
+        add(&mut chunks, 3, 0, MAX_HELD_BYTES - 3000);
+        assert!(!chunks.values.contains_key(&(FILE, 2)), "the oldest value is still held");
+        assert_eq!(chunks.values[&(FILE, 1)].len(), 2);
+        assert_eq!(chunks.held_bytes, MAX_HELD_BYTES - 500);
     }
 }

@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 #[cfg(feature = "data")]
 use walden_arrow::export::{FileFormat, TableWriter};
 #[cfg(feature = "data")]
-use walden_arrow::row_changes::{BATCH_ROWS, RowTable};
+use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
 #[cfg(feature = "data")]
 use walden_codec::container::Meta;
 use walden_explain::{Bound, Timeline};
@@ -249,7 +249,7 @@ fn write_file(
     let mut result = Ok(());
     let summary = table.read(
         table.changes().filter(),
-        BATCH_ROWS,
+        ROW_CHANGE_BATCH_ROWS,
         |bytes| progress.advance(bytes),
         |batch| {
             result = writer.write(&batch);

@@ -227,19 +227,24 @@ fn map_path(folder: &Path, database: u32, tablespace: u32) -> io::Result<PathBuf
 
 /// The files of the mapped catalogs (`RelMapFile`): magic, number of mappings, pairs of OID and file.
 fn mapped_files(path: &Path) -> io::Result<Vec<(u32, u32)>> {
-    const MAGIC: u32 = 0x0059_2717;
     let wrong =
         |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()));
     let bytes = fs::read(path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    mappings(&bytes).ok_or_else(|| wrong("expected the map of a database's catalogs (0x592717)"))
+}
+
+/// The pairs of OID and file of a map.
+pub(crate) fn mappings(bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
+    const MAGIC: u32 = 0x0059_2717;
     let (words, _) = bytes.as_chunks::<4>();
     let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
     match words.split_first_chunk() {
         Some((&[MAGIC, count], pairs)) => {
             let (pairs, _) = pairs.as_chunks::<2>();
-            Ok(pairs.iter().take(count as usize).map(|&[oid, file]| (oid, file)).collect())
+            Some(pairs.iter().take(count as usize).map(|&[oid, file]| (oid, file)).collect())
         }
-        _ => Err(wrong("expected the map of a database's catalogs (0x592717)")),
+        _ => None,
     }
 }
 

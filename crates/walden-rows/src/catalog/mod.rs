@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::record::RelFileLocator;
 use walden_source::names::{Column, DEFAULT_TABLESPACE, Type};
 
-pub(crate) use self::base::{By, DatabaseRow, Loaded, Version, database_rows, databases, load};
+pub(crate) use self::base::{By, DatabaseRow, Loaded, Version, database_rows, databases, load, mappings};
 pub(crate) use self::layout::{Layout, layouts};
 pub(crate) use self::names::{FIRST_MADE, catalog_files, from_names};
 pub(crate) use self::row::{Class, Key, Row, read};
@@ -31,6 +31,8 @@ pub(crate) struct Catalog {
     pub database: u32,
     /// Where the database's relations are that are in no other tablespace.
     pub tablespace: u32,
+    /// Other tablespaces where they are before or after the database is moved.
+    pub other_tablespaces: Vec<u32>,
     rows: FxHashMap<Key, Row>,
     pub types: Types,
     /// Composite types whose columns may have changed, by their relations.
@@ -123,6 +125,18 @@ impl Catalog {
             database: self.database,
             relation: class.file,
         })
+    }
+
+    /// All files that a relation is in while its file has this number: those of a database that is moved have another tablespace then.
+    pub fn files(&self, class: &Class) -> Vec<RelFileLocator> {
+        let Some(file) = self.file(class) else { return Vec::new() };
+        let mut files = vec![file];
+        if file.tablespace == self.tablespace || self.other_tablespaces.contains(&file.tablespace) {
+            let others = self.other_tablespaces.iter().chain([&self.tablespace]);
+            let others = others.filter(|&&tablespace| tablespace != file.tablespace);
+            files.extend(others.map(|&tablespace| RelFileLocator { tablespace, ..file }));
+        }
+        files
     }
 
     /// Adds those that descend from relations: partitions, and theirs.

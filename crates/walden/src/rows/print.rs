@@ -1,5 +1,6 @@
 //! Changes in the formats of `--format`.
 
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(super) struct Printer {
     relation: Option<Relation>,
     /// The last time of a commit, and its text.
     time: Option<(Timestamp, String)>,
+    /// In SQL, what updates of identity columns needed, and what takes it back.
+    alterations: BTreeSet<[String; 2]>,
 }
 
 /// What rows of a table have in common in CSV.
@@ -65,7 +68,8 @@ impl Printer {
             }
             _ => {}
         }
-        Ok(Printer { format, names, text, json: Vec::new(), relation: None, time: None })
+        let alterations = BTreeSet::new();
+        Ok(Printer { format, names, text, json: Vec::new(), relation: None, time: None, alterations })
     }
 
     pub fn entry(&mut self, entry: &Entry) -> AnyResult<()> {
@@ -86,7 +90,7 @@ impl Printer {
 
     pub fn finish(mut self) -> AnyResult<()> {
         if self.format == RowsFormat::Sql {
-            self.text.push_str("COMMIT;\n");
+            self.text.push_str(&sql::ending(self.alterations.iter().map(|[_, back]| back.as_str())));
         }
         self.flush()
     }
@@ -181,13 +185,24 @@ impl Printer {
                     change.lsn
                 );
             }
-            Entry::Change(change) => match sql::redo(change, &self.names.rename(&change.table)) {
-                Ok(Some(statement)) => out.push_str(&format!("{statement}\n")),
-                Ok(None) => {}
-                Err(why) => {
-                    let _ = writeln!(out, "-- not known: {}", said(change, why));
+            Entry::Change(change) => {
+                let table = self.names.rename(&change.table);
+                match sql::redo(change, &table) {
+                    Ok(Some(statement)) => {
+                        for alteration in sql::identity_alterations(change, &table) {
+                            if !self.alterations.contains(&alteration) {
+                                let _ = writeln!(out, "{}", alteration[0]);
+                                self.alterations.insert(alteration);
+                            }
+                        }
+                        out.push_str(&format!("{statement}\n"));
+                    }
+                    Ok(None) => {}
+                    Err(why) => {
+                        let _ = writeln!(out, "-- not known: {}", said(change, why));
+                    }
                 }
-            },
+            }
             Entry::Event(event) => {
                 let (kind, table) = (event.kind.name(), sql::in_comment(&event.table.name));
                 let _ = writeln!(out, "-- {kind} of {table} at {}", event.lsn);

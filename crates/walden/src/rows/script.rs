@@ -3,6 +3,7 @@
 //! They come in the log's order and are printed in the opposite one, so they lie in a temporary file meanwhile: each with its length
 //! behind it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::FileExt;
@@ -27,30 +28,45 @@ pub(super) struct Script {
     truncations: u64,
     /// Beginnings and ends of times in which the table was unlogged.
     unlogged: u64,
+    /// What updates of identity columns need, and what takes it back.
+    alterations: BTreeSet<[String; 2]>,
 }
 
 impl Script {
     pub fn new(names: NamesAtEnd) -> Result<Script> {
         let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
         let file = BufWriter::new(file);
-        Ok(Script { names, file, bytes: 0, statements: 0, missing: 0, truncations: 0, unlogged: 0 })
+        Ok(Script {
+            names,
+            file,
+            bytes: 0,
+            statements: 0,
+            missing: 0,
+            truncations: 0,
+            unlogged: 0,
+            alterations: BTreeSet::new(),
+        })
     }
 
     pub fn take(&mut self, entry: &Entry) -> Result<()> {
         match entry {
             // Whoever takes back what was not committed, or not yet, changes rows that nobody changed.
             Entry::Change(change) if change.outcome == Outcome::Unfinished => Ok(()),
-            Entry::Change(change) => match sql::undo(change, &self.names.rename(&change.table)) {
-                Ok(Some(statement)) => {
-                    self.statements += 1;
-                    self.put(&statement)
+            Entry::Change(change) => {
+                let table = self.names.rename(&change.table);
+                match sql::undo(change, &table) {
+                    Ok(Some(statement)) => {
+                        self.statements += 1;
+                        self.alterations.extend(sql::identity_alterations(change, &table));
+                        self.put(&statement)
+                    }
+                    Ok(None) => Ok(()),
+                    Err(why) => {
+                        self.missing += 1;
+                        self.put(&format!("-- NOT REVERTED: {}", said(change, why)))
+                    }
                 }
-                Ok(None) => Ok(()),
-                Err(why) => {
-                    self.missing += 1;
-                    self.put(&format!("-- NOT REVERTED: {}", said(change, why)))
-                }
-            },
+            }
             Entry::Event(event) if event.outcome == Outcome::Unfinished => Ok(()),
             Entry::Event(event) => {
                 let (count, what) = match event.kind {
@@ -94,6 +110,7 @@ impl Script {
     /// Prints the script.
     pub fn finish(self, relation: &str, summary: &Summary) -> Result<()> {
         terminal::print_data(self.header(relation, summary).as_bytes())?;
+        let alterations = self.alterations;
         let file = self.file.into_inner().context("cannot write to the temporary file (TMPDIR)")?;
         let mut end = self.bytes;
         while end > 0 {
@@ -106,7 +123,7 @@ impl Script {
             line.push(b'\n');
             terminal::print_data(&line)?;
         }
-        terminal::print_data(b"COMMIT;\n")
+        terminal::print_data(sql::ending(alterations.iter().map(|[_, back]| back.as_str())).as_bytes())
     }
 
     fn header(&self, relation: &str, summary: &Summary) -> String {
@@ -131,15 +148,19 @@ impl Script {
         let aborted = match counts.aborted {
             0 => String::new(),
             many => {
-                format!("-- {many} changes were rolled back by their own transactions and are left out.\n")
+                format!(
+                    "-- {many} changes were rolled back by their own transactions, or ended by a crash, and are left out.\n"
+                )
             }
         };
+        let alterations: String = self.alterations.iter().map(|[first, _]| format!("{first}\n")).collect();
         format!(
             "-- Reverts the changes of {relation} from {} to {}: {} statements for {} changes.\n\
              {complete}{unfinished}{aborted}\
+             -- It changes nothing if a row is not as the log left it, or a trigger changes one.\n\
              -- Triggers fire and foreign keys are checked, unless you uncomment this as a superuser:\n\
              -- SET session_replication_role = replica;\n\
-             BEGIN;\n{}",
+             BEGIN;\n{}{alterations}",
             summary.from,
             summary.reached,
             self.statements,

@@ -26,6 +26,9 @@ walden_testing::tests! {
     a_backup_within_a_transaction_that_changes_tables_is_enough,
     what_a_crash_ended_is_taken_back,
     statements_reach_what_they_are_for_alone,
+    statements_meet_one_row_or_fail,
+    catalogs_and_databases_that_move_are_followed,
+    names_that_change_hands_are_followed,
     text_is_converted_as_the_server_does,
     rows_of_a_database_in_another_encoding,
 }
@@ -689,7 +692,9 @@ fn what_is_not_known_is_said() -> Outcome {
     assert_eq!(script.code, 1, "{}", script.stderr);
     assert!(script.stdout.contains("-- NOT COMPLETE: 2 changes"), "{}", script.stdout);
     assert!(
-        script.stdout.contains("DELETE FROM ONLY \"public\".\"t\" WHERE \"id\" = 4;"),
+        script
+            .stdout
+            .contains("DELETE FROM ONLY \"public\".\"t\" WHERE \"id\" = 4 AND \"v\" = 'new' RETURNING"),
         "{}",
         script.stdout
     );
@@ -888,7 +893,7 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
     let wal = stop_and_collect_wal(&cluster, &first);
     let (wal, names, base) = (wal.to_str().unwrap(), names.to_str().unwrap(), base.to_str().unwrap());
     for from in [["--base", base], ["--names", names]] {
-        let arguments = ["rows", wal, "--relation", "public.kept", "--format", "json"];
+        let arguments = ["rows", wal, "--relation", "public.kept", "--format", "json", "--aborted"];
         let found = walden(&[&arguments[..], &from[..]].concat());
         let lines = lines(&found);
         let changes: Vec<(&str, &str)> = lines
@@ -897,8 +902,8 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
             .collect();
         let expected = [
             ("update", "committed"),
-            ("truncate", "unfinished"),
-            ("insert", "unfinished"),
+            ("truncate", "aborted"),
+            ("insert", "aborted"),
             ("update", "committed"),
             ("truncate", "committed"),
         ];
@@ -910,7 +915,8 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
         let arguments = ["rows", wal, "--relation", "public.kept", "--undo"];
         let script = walden(&[&arguments[..], &from[..]].concat()).stdout;
         assert!(script.contains("NOT COMPLETE: 0 changes and 1 truncations"), "{from:?}: {script}");
-        assert!(script.contains("2 changes are of transactions whose end is not in the range"), "{script}");
+        assert!(script.contains("2 changes were rolled back"), "{script}");
+        assert!(!script.contains("whose end is not in the range"), "{script}");
     }
     Ok(())
 }
@@ -1114,6 +1120,224 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         }
     }
     assert_eq!(rows("public.par", &["--from", "0/20", "--to", "0/10"]).code, 2);
+    Ok(())
+}
+
+/// Keys that are deferred, rows that others changed, identity columns, columns that get other types.
+fn statements_meet_one_row_or_fail() -> Outcome {
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
+    let mut client = connect(&cluster);
+    run(
+        &mut client,
+        "CREATE TABLE shifted (id int PRIMARY KEY DEFERRABLE, v text);
+        INSERT INTO shifted VALUES (1, 'a'), (2, 'b'), (3, 'a');
+        CREATE TABLE seats (id int PRIMARY KEY, pos int UNIQUE DEFERRABLE);
+        INSERT INTO seats VALUES (1, 1), (2, 2);
+        CREATE TABLE later (id int PRIMARY KEY, v text, w text);
+        INSERT INTO later VALUES (1, 'a', 'x'), (2, 'b', 'y');
+        CREATE TABLE numbered (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text);
+        INSERT INTO numbered (v) VALUES ('a'), ('b');
+        CREATE TABLE referring (id int REFERENCES numbered DEFERRABLE);
+        CREATE TABLE zoned (id int PRIMARY KEY, at timestamp, n int);
+        INSERT INTO zoned VALUES (1, '2026-01-01 12:00:00', 1);
+        CREATE TYPE shrinking AS (a int, b text);
+        CREATE TABLE shrunk (id int PRIMARY KEY, c shrinking);
+        INSERT INTO shrunk VALUES (1, '(1,a)');
+        CREATE VIEW a_view AS SELECT 1 AS one;
+        CREATE SEQUENCE a_sequence;
+        CREATE TABLE nothing ()",
+    );
+    run(&mut client, "CHECKPOINT");
+    drop(client);
+    let base = copy_base(&cluster);
+    let mut client = connect(&cluster);
+    let tables = ["shifted", "seats", "numbered", "later"];
+    let before = tables.map(|table| contents(&mut client, table));
+    for statement in [
+        "UPDATE shifted SET id = id + 1",
+        "UPDATE seats SET pos = 3 - pos",
+        "UPDATE later SET v = 'wrong'",
+        "UPDATE numbered SET id = DEFAULT WHERE id = 1",
+        "INSERT INTO referring VALUES (2)",
+        "UPDATE zoned SET n = 2",
+        "UPDATE zoned SET at = '2026-02-02'",
+        "ALTER TABLE zoned ALTER at TYPE timestamptz USING at AT TIME ZONE 'Europe/Berlin', ALTER n TYPE bigint",
+        "UPDATE shrunk SET c = '(2,b)'",
+        "ALTER TYPE shrinking DROP ATTRIBUTE b",
+    ] {
+        run(&mut client, statement);
+    }
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    let (wal, base) = (cluster.data_dir().join("pg_wal"), base.to_str().unwrap());
+    let rows = |table: &str, more: &[&str]| {
+        walden(&[&["rows", wal.to_str().unwrap(), "--base", base, "--relation", table], more].concat())
+    };
+    for (table, before) in tables.iter().zip(&before) {
+        let after = contents(&mut client, table);
+        let (undo, redo) = (rows(table, &["--undo"]), rows(table, &["--format", "sql"]));
+        assert!(undo.code == 0 && undo.stdout.contains("-- Complete"), "{table}: {undo:?}");
+        let is_replica = "SET session_replication_role = replica;";
+        let as_replica = undo.stdout.replace(&format!("-- {is_replica}"), is_replica);
+        assert_ne!(as_replica, undo.stdout);
+        for undo in [&undo.stdout, &as_replica] {
+            run(&mut client, undo);
+            assert_eq!(&contents(&mut client, table), before, "{table}: {undo}");
+            run(&mut client, "RESET session_replication_role");
+            run(&mut client, &redo.stdout);
+            assert_eq!(contents(&mut client, table), after, "{table}: {}", redo.stdout);
+        }
+    }
+    let query =
+        "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'numbered'::regclass AND attname = 'id'";
+    assert_eq!(client.query_one(query, &[]).unwrap().get::<_, &str>(0), "a");
+    // What others have changed since is not overwritten, and nothing else is changed either.
+    let changes = lines(&rows("later", &["--format", "json"]));
+    let xid = changes[0]["xid"].to_string();
+    run(&mut client, "UPDATE later SET w = 'beside it' WHERE id = 1");
+    let script = rows("later", &["--xid", &xid, "--undo"]).stdout;
+    run(&mut client, &script);
+    assert_eq!(contents(&mut client, "later"), ["(1,a,\"beside it\")", "(2,b,y)"]);
+    run(&mut client, "UPDATE later SET v = 'wrong'; UPDATE later SET v = 'corrected' WHERE id = 2");
+    let error = client.batch_execute(&script).expect_err("the row was changed");
+    let message = error.as_db_error().unwrap().message();
+    assert!(message.contains("the row is not as the log has it"), "{message}");
+    run(&mut client, "ROLLBACK");
+    assert_eq!(contents(&mut client, "later"), ["(1,wrong,\"beside it\")", "(2,corrected,y)"]);
+    // A value that means something else in another type is not set.
+    let script = rows("zoned", &["--undo"]);
+    assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 1 changes"), "{script:?}");
+    assert!(script.stdout.contains("the type of a column was changed since"), "{script:?}");
+    assert!(script.stdout.contains("SET \"n\" = 1 WHERE \"id\" = 1 AND \"n\" = 2"), "{script:?}");
+    let script = rows("shrunk", &["--undo"]);
+    assert!(script.code == 1 && script.stdout.contains("-- NOT REVERTED"), "{script:?}");
+    for (name, what) in [
+        ("a_view", "a_view is a view"),
+        ("public.a_sequence", "public.a_sequence is a sequence"),
+        ("later_pkey", "later_pkey is an index"),
+        ("nothing", "the table nothing has no columns"),
+    ] {
+        let found = rows(name, &[]);
+        assert!(found.code == 3 && found.stderr.contains(what), "{name}: {found:?}");
+    }
+    let found = rows("later", &["--xid", "4000000000"]);
+    let note = "note: the log has no record of transaction 4000000000";
+    assert!(found.code == 0 && found.stderr.contains(note), "{found:?}");
+    Ok(())
+}
+
+/// `VACUUM FULL` puts catalogs into other files, and `ALTER DATABASE` all relations of a database into another tablespace.
+fn catalogs_and_databases_that_move_are_followed() -> Outcome {
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, "CREATE DATABASE moving");
+    let mut moving = cluster.client("moving").unwrap();
+    run(
+        &mut moving,
+        "CREATE TABLE moved (id int PRIMARY KEY, v text, big text);
+        INSERT INTO moved VALUES (1, 'a'), (2, 'x')",
+    );
+    run(&mut client, "CHECKPOINT");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    drop((client, moving));
+    let base = copy_base(&cluster);
+    let mut client = connect(&cluster);
+    let row = client.query_one("SELECT pg_walfile_name(redo_lsn) FROM pg_control_checkpoint()", &[]).unwrap();
+    let first: String = row.get(0);
+    let mut moving = cluster.client("moving").unwrap();
+    for statement in [
+        "UPDATE moved SET v = 'b' WHERE id = 1",
+        "VACUUM FULL pg_class",
+        "VACUUM FULL pg_attribute",
+        "VACUUM FULL pg_index",
+        "ALTER TABLE moved ADD COLUMN more int DEFAULT 7",
+        "UPDATE moved SET v = 'c' WHERE id = 1",
+        "CREATE TABLE made (id int); INSERT INTO made VALUES (1)",
+        "VACUUM FULL",
+        "ALTER TABLE moved DROP COLUMN big",
+        "UPDATE moved SET v = 'd' WHERE id = 1",
+    ] {
+        run(&mut moving, statement);
+    }
+    drop(moving);
+    run(&mut client, "SET allow_in_place_tablespaces = on");
+    run(&mut client, "CREATE TABLESPACE elsewhere LOCATION ''");
+    run(&mut client, "ALTER DATABASE moving SET TABLESPACE elsewhere");
+    let mut moving = cluster.client("moving").unwrap();
+    run(&mut moving, "UPDATE moved SET v = 'e' WHERE id = 1");
+    run(&mut moving, "ALTER TABLE moved RENAME v TO w");
+    run(&mut moving, "DELETE FROM moved WHERE id = 2");
+    drop((client, moving));
+    let names = save_names(&cluster, "moving");
+    let wal = stop_and_collect_wal(&cluster, &first);
+    let (wal, names, base) = (wal.to_str().unwrap(), names.to_str().unwrap(), base.to_str().unwrap());
+    for from in [["--base", base], ["--names", names]] {
+        let rows = |table: &str| {
+            let arguments = ["rows", wal, "--relation", table, "--format", "json"];
+            walden(&[&arguments[..], &from[..]].concat())
+        };
+        let found = rows("moved");
+        assert_eq!(found.code, 0, "{from:?}: {}", found.stderr);
+        let changes: Vec<(String, String, String)> = lines(&found)
+            .iter()
+            .map(|line| {
+                let operation = line["operation"].as_str().unwrap().to_owned();
+                (operation, line["before"].to_string(), line["after"].to_string())
+            })
+            .filter(|(operation, _, _)| operation != "rewrite")
+            .collect();
+        let update = |before: &str, after: &str| ("update".to_owned(), before.to_owned(), after.to_owned());
+        let expected = [
+            update(r#"{"id":1,"v":"a","big":null}"#, r#"{"id":1,"v":"b","big":null}"#),
+            update(r#"{"id":1,"v":"b","big":null,"more":7}"#, r#"{"id":1,"v":"c","big":null,"more":7}"#),
+            update(r#"{"id":1,"v":"c","more":7}"#, r#"{"id":1,"v":"d","more":7}"#),
+            update(r#"{"id":1,"v":"d","more":7}"#, r#"{"id":1,"v":"e","more":7}"#),
+            ("delete".to_owned(), r#"{"id":2,"w":"x","more":7}"#.to_owned(), "null".to_owned()),
+        ];
+        assert_eq!(changes, expected, "{from:?}: {}", found.stderr);
+        assert_eq!(lines(&rows("moving.public.made"))[0]["after"]["id"], 1, "{from:?}");
+    }
+    Ok(())
+}
+
+/// A table is renamed, and another one gets its name; the names were read afterwards.
+fn names_that_change_hands_are_followed() -> Outcome {
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
+    let mut client = connect(&cluster);
+    for statement in [
+        "CREATE TABLE stock (id int PRIMARY KEY, v text)",
+        "INSERT INTO stock VALUES (1, 'a')",
+        "ALTER TABLE stock RENAME TO stock_old",
+        "CREATE TABLE stock (id int PRIMARY KEY, w text)",
+        "UPDATE stock_old SET v = 'b'",
+        "INSERT INTO stock VALUES (9, 'new')",
+        "CREATE TABLE once (id int)",
+        "INSERT INTO once VALUES (1)",
+        "ALTER TABLE once RENAME TO now",
+        "INSERT INTO now VALUES (2)",
+    ] {
+        run(&mut client, statement);
+    }
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    drop(client);
+    let names = save_names(&cluster, "postgres");
+    let wal = cluster.data_dir().join("pg_wal");
+    let changes = |table: &str| {
+        let arguments = ["--names", names.to_str().unwrap(), "--relation", table, "--format", "json"];
+        let found = walden(&[&["rows", wal.to_str().unwrap()][..], &arguments[..]].concat());
+        assert_eq!(found.code, 0, "{table}: {}", found.stderr);
+        let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
+        let change =
+            |line: &Value| ["operation", "state", "relation"].map(|field| text(line, field)).join(" ");
+        lines(&found).iter().map(change).collect::<Vec<_>>()
+    };
+    let expected = [
+        "insert committed public.stock",
+        "update committed public.stock_old",
+        "insert committed public.stock",
+    ];
+    assert_eq!(changes("public.stock"), expected);
+    assert_eq!(changes("public.once"), ["insert committed public.once", "insert committed public.now"]);
+    assert_eq!(changes("public.now"), changes("public.once"));
     Ok(())
 }
 
