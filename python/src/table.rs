@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, to_stream_pycapsule};
-use walden_arrow::row_changes::{BATCH_ROWS as CHANGED_ROWS, RowTable};
+use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
 use walden_arrow::{BATCH_ROWS, Batches, Table as Name, is_divisible};
 use walden_format::lsn::Lsn;
 use walden_rows::{Filter, Operation, Options, RowChanges, Wanted};
@@ -89,7 +89,7 @@ pub fn row_changes(
         })
     };
     let operations = operations.iter().map(operation).collect::<PyResult<Vec<_>>>()?;
-    let batch_rows = rows_of_a_batch(batch_rows, CHANGED_ROWS)?;
+    let batch_rows = rows_of_a_batch(batch_rows, ROW_CHANGE_BATCH_ROWS)?;
     let range = log.options(py)?;
     let options = Options {
         table: Wanted::Name(relation),

@@ -17,8 +17,8 @@ use crate::row_changes::RowTable;
 use crate::schema::Table;
 use crate::segments::Part;
 
-/// Batches that wait for their reader.
-const AHEAD: usize = 2;
+/// Batches that wait for their reader at most.
+pub const BATCHES_AHEAD: usize = 2;
 
 /// The batches of a table, read by a thread that is never more than a few of them ahead.
 ///
@@ -68,7 +68,7 @@ impl Batches {
         schema: SchemaRef,
         work: impl FnOnce(&SyncSender<Result<RecordBatch, ReadError>>) -> Result<(), ReadError> + Send + 'static,
     ) -> Batches {
-        let (sender, receiver) = sync_channel(AHEAD);
+        let (sender, receiver) = sync_channel(BATCHES_AHEAD);
         let spawned = std::thread::Builder::new().name(format!("walden {table}")).spawn({
             let sender = sender.clone();
             move || {

@@ -10,7 +10,7 @@ use walden_format::simple::{self, SimpleRecord};
 
 use crate::columns::{Files, Kinds, Numbers, bools, labels, numbers, times};
 use crate::records::nonzero;
-use crate::rows::{Place, Rows, Wanted, fork_column};
+use crate::rows::{ColumnSelection, Place, Rows, fork_column};
 
 /// Rows of `blocks`.
 pub(crate) struct BlockRows {
@@ -57,7 +57,7 @@ impl BlockRows {
 }
 
 impl Rows for BlockRows {
-    fn new(wanted: &Wanted, rows: usize) -> BlockRows {
+    fn new(wanted: &ColumnSelection, rows: usize) -> BlockRows {
         let wants = |names: &[&str]| wanted.any(names);
         BlockRows {
             len: 0,

@@ -19,8 +19,8 @@ mod times;
 mod transactions;
 mod visitor;
 
-pub use batches::Batches;
-pub use options::{BATCH_ROWS, ReadError, ReadOptions};
+pub use batches::{BATCHES_AHEAD, Batches};
+pub use options::{BATCH_ROWS, ReadError, ReadOptions, lsn_text};
 pub use read::{is_divisible, read, read_part};
 pub use schema::{Column, ColumnType, Table};
 pub use segments::Part;

@@ -13,7 +13,7 @@ use walden_source::names::Names;
 use walden_source::scan::Damage;
 
 use crate::columns::NO_TIME;
-use crate::rows::Wanted;
+use crate::rows::ColumnSelection;
 use crate::schema::{ColumnType, Table};
 use crate::segments::Bounds;
 
@@ -98,11 +98,11 @@ impl ReadOptions {
         }
     }
 
-    pub(crate) fn wanted(&self, table: Table) -> Wanted {
-        Wanted { table, columns: self.columns_of(table) }
+    pub(crate) fn wanted(&self, table: Table) -> ColumnSelection {
+        ColumnSelection { table, columns: self.columns_of(table) }
     }
 
-    pub(crate) fn bounds(&self, wanted: &Wanted) -> Bounds {
+    pub(crate) fn bounds(&self, wanted: &ColumnSelection) -> Bounds {
         let known_time = if wanted.any(&["time"]) { None } else { Some(NO_TIME) };
         Bounds { from: self.from, to: self.to, threads: self.threads, in_turn: false, known_time }
     }
@@ -129,8 +129,8 @@ impl ReadOptions {
     }
 }
 
-/// The text form of positions.
-pub(crate) fn lsn_text(array: &ArrayRef) -> ArrayRef {
+/// The text form of positions: strings from an array of `UInt64`; an empty array from any other.
+pub fn lsn_text(array: &ArrayRef) -> ArrayRef {
     let numbers = array.as_any().downcast_ref::<UInt64Array>();
     let texts = numbers.into_iter().flatten().map(|lsn| lsn.map(|lsn| Lsn(lsn).to_string()));
     Arc::new(StringArray::from_iter(texts))

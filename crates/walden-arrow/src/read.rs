@@ -15,7 +15,7 @@ use crate::columns::NO_TIME;
 use crate::framing::{FramingRows, SegmentRows, SumRows};
 use crate::options::{Emit, ReadError, ReadOptions};
 use crate::records::RecordRows;
-use crate::rows::{Place, Rows, Wanted};
+use crate::rows::{ColumnSelection, Place, Rows};
 use crate::schema::Table;
 use crate::segments::{Bounds, Part, read_segments};
 use crate::visitor::Observer;
@@ -41,7 +41,7 @@ pub fn read(
     match table {
         Table::Transactions => return transactions::read(runs, options, &mut emit),
         Table::Checkpoints | Table::Relations => {
-            if let ControlFlow::Continue(()) = emit(summary::read(runs, table, options)?) {}
+            let _ = emit(summary::read(runs, table, options)?);
             return Ok(());
         }
         Table::Records | Table::Blocks | Table::Framing | Table::Segments => {}
@@ -83,7 +83,7 @@ type Deliver<'a, R> = Mutex<&'a mut (dyn FnMut(R) -> ControlFlow<()> + Send)>;
 
 /// Rows of a segment, delivered whenever a batch is full, or kept until the segment's turn.
 struct Filling<'a, R> {
-    wanted: &'a Wanted,
+    wanted: &'a ColumnSelection,
     batch_rows: usize,
     kinds: &'static KindTable,
     rows: R,
@@ -151,7 +151,7 @@ fn read_rows<R: Rows>(
 struct RowReader<'a, 'e> {
     table: Table,
     options: &'a ReadOptions,
-    wanted: &'a Wanted,
+    wanted: &'a ColumnSelection,
     bounds: Bounds,
     emit: &'a mut Emit<'e>,
 }
@@ -218,7 +218,7 @@ impl RowReader<'_, '_> {
 
 fn filling<'a, R: Rows>(
     part: &Part<'_>,
-    wanted: &'a Wanted,
+    wanted: &'a ColumnSelection,
     options: &ReadOptions,
     deliver: Option<&'a Deliver<'a, R>>,
 ) -> Filling<'a, R> {

@@ -7,7 +7,7 @@ use walden_format::rmgr::{Kind, KindTable};
 use walden_format::simple::SimpleRecord;
 
 use crate::columns::{Files, Kinds, Numbers, null_if, numbers, times};
-use crate::rows::{Place, Rows, Wanted, fork_column};
+use crate::rows::{ColumnSelection, Place, Rows, fork_column};
 
 /// Rows of `records`.
 pub(crate) struct RecordRows {
@@ -45,7 +45,7 @@ const FILE_COLUMNS: [&str; 9] = [
 ];
 
 impl Rows for RecordRows {
-    fn new(wanted: &Wanted, rows: usize) -> RecordRows {
+    fn new(wanted: &ColumnSelection, rows: usize) -> RecordRows {
         let wants = |names: &[&str]| wanted.any(names);
         RecordRows {
             len: 0,

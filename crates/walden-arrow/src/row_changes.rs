@@ -28,8 +28,8 @@ use walden_rows::{
 
 use crate::options::{ReadError, lsn_text};
 
-/// Rows of a batch, unless the caller says otherwise.
-pub const BATCH_ROWS: usize = 8192;
+/// Rows of a batch of changed rows, unless the caller says otherwise.
+pub const ROW_CHANGE_BATCH_ROWS: usize = 8192;
 /// Bytes of values after which a batch is full: rows may have large values.
 const BATCH_BYTES: usize = 16 << 20;
 /// Arrow counts from 1970-01-01.

@@ -15,13 +15,13 @@ use crate::schema::Table;
 
 /// The columns of a table that are wanted.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ColumnSelection {
     pub table: Table,
     /// Indexes of columns in the order of the batch.
     pub columns: Vec<usize>,
 }
 
-impl Wanted {
+impl ColumnSelection {
     pub fn any(&self, names: &[&str]) -> bool {
         self.columns.iter().any(|index| names.contains(&self.table.columns()[*index].name))
     }
@@ -30,7 +30,7 @@ impl Wanted {
 /// Rows of a table that records are made of.
 pub(crate) trait Rows: Send + Sized {
     /// Without rows; room for `rows`.
-    fn new(wanted: &Wanted, rows: usize) -> Self;
+    fn new(wanted: &ColumnSelection, rows: usize) -> Self;
 
     /// Number of rows.
     fn len(&self) -> usize;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use walden_explain::tally::{Bucket, Buckets};
 use walden_format::lsn::Lsn;
-use walden_format::rmgr::KindTable;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, SegmentOutcome, scan};
 
@@ -118,25 +117,23 @@ pub(crate) fn read_segments<O: Observer>(
         return None;
     }
     let size = run.segment_size.bytes();
-    let kinds = KindTable::of(run.version);
     let part_start = run.segments[segments.start].start;
     let is_last_part = segments.end == run.segments.len();
     let part_end = if is_last_part { None } else { Some(run.segments[segments.end].start) };
-    // A bound before the part says nothing of it.
-    let from = bounds.from.filter(|from| *from > part_start || (segments.start == 0 && *from >= part_start));
+    // A bound before the run says nothing of it.
+    let from = bounds.from.filter(|from| *from > run.start());
     let scan_from = from.unwrap_or(part_start).max(part_start);
     let scan_to = [bounds.to, part_end].into_iter().flatten().min();
-    let begins_within = bounds.from.is_some_and(|from| from > run.start() && from > part_start);
-    let mut start = match (segments.start, begins_within) {
-        (_, true) => Start::AtRecord,
-        (0, false) => Start::AtSegment,
-        (_, false) => Start::Begun,
+    let mut start = match from {
+        Some(from) if from >= part_start => Start::AtRecord,
+        Some(from) => Start::InEarlierPart { from },
+        None if segments.start == 0 => Start::AtSegment,
+        None => Start::Begun,
     };
     let known_time = AtomicI64::new(bounds.known_time.unwrap_or_else(|| time_before(run, segments.start)));
     let make_visitor = |index: usize| {
         let now = if bounds.in_turn { known_time.load(Ordering::Relaxed) } else { NO_TIME };
-        let end = run.segments[index].start.plus(size);
-        SegmentVisitor::new(kinds, end, from, now, make())
+        SegmentVisitor::new(run, index, from, now, make())
     };
     let options = ScanOptions { threads: bounds.threads, from: Some(scan_from), to: scan_to };
     let mut damage = None;
@@ -174,22 +171,29 @@ pub(crate) fn read_segments<O: Observer>(
 enum Start {
     /// The log begins with the segment: all of them.
     AtSegment,
-    /// The range begins at a record: none of them.
+    /// The range begins at a record, or in padding: only the header of a page right before it, if that is in the range too.
     AtRecord,
+    /// The range begins in an earlier part: it has begun, unless the last record there began before `from`.
+    InEarlierPart { from: Lsn },
     /// The range has begun: what continues counted before, headers of pages did not.
     Begun,
 }
 
 impl Start {
     fn add_lead(&mut self, sums: &SegmentSums, framing: &mut Buckets) {
-        match self {
+        match *self {
             Start::AtSegment => {
                 framing.add(Bucket::PageHeader, sums.lead_headers);
                 framing.add(Bucket::BegunBefore, sums.lead_continuation);
             }
             // It has not begun before the first record.
             Start::AtRecord if sums.first.is_none() => return,
-            Start::AtRecord => {}
+            Start::InEarlierPart { from } if sums.previous.is_none_or(|previous| previous >= from) => {
+                framing.add(Bucket::PageHeader, sums.lead_headers);
+            }
+            Start::AtRecord | Start::InEarlierPart { .. } => {
+                framing.add(Bucket::PageHeader, sums.first_header);
+            }
             Start::Begun => framing.add(Bucket::PageHeader, sums.lead_headers),
         }
         *self = Start::Begun;
@@ -199,8 +203,7 @@ impl Start {
 /// The time of the last transaction end before a segment, in its run.
 fn time_before(run: &Run, segment: usize) -> i64 {
     for index in (0..segment).rev() {
-        let time =
-            times_of(run, index, |kinds, end| SegmentVisitor::new(kinds, end, None, NO_TIME, LastEnd)).1;
+        let time = times_of(run, index, || SegmentVisitor::new(run, index, None, NO_TIME, LastEnd)).1;
         if time != NO_TIME {
             return time;
         }
@@ -210,16 +213,11 @@ fn time_before(run: &Run, segment: usize) -> i64 {
 
 /// The time of the first transaction end in a segment; `None` without one.
 pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
-    let time =
-        times_of(run, segment, |kinds, end| SegmentVisitor::new(kinds, end, None, NO_TIME, FirstEnd)).0;
+    let time = times_of(run, segment, || SegmentVisitor::new(run, segment, None, NO_TIME, FirstEnd)).0;
     (time != NO_TIME).then_some(time)
 }
 
-fn times_of<O: Observer>(
-    run: &Run,
-    index: usize,
-    make: impl Fn(&'static KindTable, Lsn) -> SegmentVisitor<O> + Sync,
-) -> (i64, i64) {
+fn times_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> (i64, i64) {
     let start = run.segments[index].start;
     let end = start.plus(run.segment_size.bytes());
     let options = ScanOptions { threads: 1, from: Some(start), to: Some(end) };
@@ -227,7 +225,7 @@ fn times_of<O: Observer>(
     scan(
         run,
         options,
-        |_| make(KindTable::of(run.version), end),
+        |_| make(),
         |outcome| {
             times = outcome.visitor.sums.times;
             ControlFlow::Continue(())

@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 
 use walden_explain::tally::{Bucket, Buckets};
+use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact;
@@ -14,6 +15,7 @@ use walden_format::record::Record;
 use walden_format::rmgr::{Kind, KindTable, rmid};
 use walden_format::simple::SimpleRecord;
 use walden_format::stream::Visitor;
+use walden_source::inventory::Run;
 
 use crate::columns::NO_TIME;
 
@@ -41,10 +43,14 @@ impl Observer for () {
 /// Sums over the records that start in a segment, and the bytes around them.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentSums {
-    /// Start of the first record that counts.
+    /// Start of the first record that counts, or of the padding that a range begins with.
     pub first: Option<Lsn>,
-    /// Bytes of page headers before it.
+    /// Start of the record before the first one that counts, by its `xl_prev`.
+    pub previous: Option<Lsn>,
+    /// Bytes of page headers before `first`.
     pub lead_headers: u64,
+    /// Width of the page header right before `first` that belongs to a range which begins here.
+    pub first_header: u64,
     /// Bytes of a record that began in an earlier segment.
     pub lead_continuation: u64,
     pub framing: Buckets,
@@ -61,7 +67,9 @@ impl Default for SegmentSums {
     fn default() -> SegmentSums {
         SegmentSums {
             first: None,
+            previous: None,
             lead_headers: 0,
+            first_header: 0,
             lead_continuation: 0,
             framing: Buckets::default(),
             records: 0,
@@ -77,24 +85,50 @@ impl Default for SegmentSums {
 /// The visitor of one segment.
 pub(crate) struct SegmentVisitor<O> {
     kinds: &'static KindTable,
+    geometry: Geometry,
     segment_end: Lsn,
     from: Option<Lsn>,
+    /// Start and width of the last page header before the first record that counts.
+    lead_header: Option<(Lsn, u64)>,
     now: i64,
     pub sums: SegmentSums,
     pub observer: O,
 }
 
 impl<O: Observer> SegmentVisitor<O> {
-    /// For the segment up to `segment_end`; only records from `from` on count. `now` is the time of the last transaction end
-    /// before the segment, if it is known.
-    pub fn new(
-        kinds: &'static KindTable,
-        segment_end: Lsn,
-        from: Option<Lsn>,
-        now: i64,
-        observer: O,
-    ) -> SegmentVisitor<O> {
-        SegmentVisitor { kinds, segment_end, from, now, sums: SegmentSums::default(), observer }
+    /// For a segment of a run; only records from `from` on count. `now` is the time of the last transaction end before the
+    /// segment, if it is known.
+    pub fn new(run: &Run, segment: usize, from: Option<Lsn>, now: i64, observer: O) -> SegmentVisitor<O> {
+        SegmentVisitor {
+            kinds: KindTable::of(run.version),
+            geometry: run.geometry(),
+            segment_end: run.segments[segment].start.plus(run.segment_size.bytes()),
+            from,
+            lead_header: None,
+            now,
+            sums: SegmentSums::default(),
+            observer,
+        }
+    }
+
+    /// Counts from `first` on.
+    #[cold]
+    fn begin_range(&mut self, first: Lsn) {
+        self.sums.first_header = self.header_before(first);
+        self.sums.first = Some(first);
+    }
+
+    /// Width of the page header right before the first position of a range, if that is in the range too; 0 else.
+    ///
+    /// As in `walden-explain`: no earlier record goes on behind such a header, so that a range which ends at it does not have it.
+    fn header_before(&self, first: Lsn) -> u64 {
+        let Some((start, width)) = self.lead_header else { return 0 };
+        if self.is_from(start) && start.plus(width) == first { width } else { 0 }
+    }
+
+    /// Whether a position is not before that which a range begins at.
+    fn is_from(&self, lsn: Lsn) -> bool {
+        self.from.is_some_and(|from| from <= lsn)
     }
 
     fn ended(&mut self, committed: bool, time: Timestamp) {
@@ -121,7 +155,8 @@ impl<O: Observer> Visitor for SegmentVisitor<O> {
             if self.from.is_some_and(|from| record.lsn < from) {
                 return ControlFlow::Continue(());
             }
-            self.sums.first = Some(record.lsn);
+            self.begin_range(record.lsn);
+            self.sums.previous = Some(record.header.prev);
         }
         self.sums.records += 1;
         self.sums.record_bytes += u64::from(record.header.total_len) + u64::from(record.alignment);
@@ -152,12 +187,16 @@ impl<O: Observer> Visitor for SegmentVisitor<O> {
     }
 
     fn page_header(&mut self, lsn: Lsn, width: usize) {
+        let is_lead = self.sums.first.is_none();
+        if is_lead {
+            self.lead_header = Some((lsn, width as u64));
+        }
         if lsn >= self.segment_end {
             return;
         }
-        match self.sums.first {
-            None => self.sums.lead_headers += width as u64,
-            Some(_) => self.sums.framing.add(Bucket::PageHeader, width as u64),
+        match is_lead {
+            true => self.sums.lead_headers += width as u64,
+            false => self.sums.framing.add(Bucket::PageHeader, width as u64),
         }
     }
 
@@ -171,10 +210,17 @@ impl<O: Observer> Visitor for SegmentVisitor<O> {
         }
     }
 
-    fn padding(&mut self, _lsn: Lsn, bytes: u64) {
-        if self.sums.first.is_some() {
-            self.sums.framing.add(Bucket::SwitchPadding, bytes);
+    fn padding(&mut self, lsn: Lsn, bytes: u64) {
+        if self.sums.first.is_none() {
+            // A range that ends within the padding has the whole page that it ends in: the next one begins with a page. Since version
+            // 11, PostgreSQL writes these pages without headers (`CopyXLogRecordToWAL` in `xlog.c`).
+            let is_page = self.geometry.offset_in_page(lsn) == 0 && self.is_from(lsn);
+            if !is_page && self.header_before(lsn) == 0 {
+                return;
+            }
+            self.begin_range(lsn);
         }
+        self.sums.framing.add(Bucket::SwitchPadding, bytes);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rows add up to what `walden explain` says, however the log is divided.
 
-use std::ops::ControlFlow;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use arrow::array::{Array as _, AsArray, RecordBatch};
 use arrow::compute::{cast, concat_batches, sum};
 use arrow::datatypes::{DataType, UInt32Type, UInt64Type};
 use walden_arrow::{Batches, Part, ReadError, ReadOptions, Table, is_divisible, read, read_part};
+use walden_explain::tally::Bucket;
 use walden_explain::{Bound, Explanation, Request, explain};
 use walden_format::lsn::Lsn;
 use walden_format::transam::FIRST_NORMAL_XID;
@@ -91,17 +93,18 @@ fn framing_has_the_buckets_of_explain() {
         let runs = &inventory.runs[..1];
         let explanation = explained(runs, None, None);
         let framing = table(runs, Table::Framing, &options(&runs[0]));
-        for bucket in walden_explain::tally::Bucket::all().filter(|bucket| bucket.is_framing()) {
-            let labels = cast(framing.column_by_name("bucket").unwrap(), &DataType::Utf8).unwrap();
-            let labels = labels.as_string::<i32>();
-            let bytes = framing.column_by_name("bytes").unwrap().as_primitive::<UInt64Type>();
-            let found: u64 = (0..labels.len())
-                .filter(|row| labels.value(*row) == bucket.name())
-                .map(|row| bytes.value(row))
-                .sum();
+        for bucket in Bucket::all().filter(|bucket| bucket.is_framing()) {
+            let found = framing_bytes(&framing, bucket);
             assert_eq!(found, explanation.buckets.get(bucket), "{}: {}", path.display(), bucket.name());
         }
     }
+}
+
+fn framing_bytes(framing: &RecordBatch, bucket: Bucket) -> u64 {
+    let labels = cast(framing.column_by_name("bucket").unwrap(), &DataType::Utf8).unwrap();
+    let labels = labels.as_string::<i32>();
+    let bytes = framing.column_by_name("bytes").unwrap().as_primitive::<UInt64Type>();
+    (0..labels.len()).filter(|row| labels.value(*row) == bucket.name()).map(|row| bytes.value(row)).sum()
 }
 
 #[test]
@@ -157,6 +160,102 @@ fn ranges_are_those_of_explain() {
             assert_eq!(records.num_rows() as u64, explanation.records);
         }
     }
+}
+
+/// Numbers of a range by the tables, which are those of `walden explain`: records, their bytes, bytes of each kind of framing.
+fn sums_of(run: &Run, from: Option<Lsn>, to: Option<Lsn>) -> Vec<u64> {
+    let runs = std::slice::from_ref(run);
+    let options = ReadOptions { from, to, ..options(run) };
+    let framing = table(runs, Table::Framing, &options);
+    let segments = table(runs, Table::Segments, &options);
+    let buckets = || Bucket::all().filter(|bucket| bucket.is_framing());
+    let mut sums = vec![total(&segments, "records"), total(&segments, "record_bytes")];
+    sums.extend(buckets().map(|bucket| framing_bytes(&framing, bucket)));
+    let explanation = explained(runs, from, to);
+    let mut expected = vec![explanation.records, explanation.record_bytes()];
+    expected.extend(buckets().map(|bucket| explanation.buckets.get(bucket)));
+    assert_eq!(sums, expected, "{from:?} {to:?}");
+    assert_eq!(total(&segments, "bytes"), explanation.file_bytes, "{from:?} {to:?}");
+    let mut of_parts = 0;
+    for part in Part::divide(&[Part::all(run)], run.segments.len()) {
+        let result = read_part(&part, Table::Framing, &options, |batch| {
+            of_parts += total(&batch, "bytes");
+            ControlFlow::Continue(())
+        });
+        if result.is_err() {
+            break;
+        }
+    }
+    assert_eq!(of_parts, total(&framing, "bytes"), "{from:?} {to:?}");
+    sums
+}
+
+/// Positions that divide a run in two ranges: at and in records, in headers of pages, around starts of segments, and, with
+/// `in_padding`, in what follows a switch instead of these.
+fn dividing_positions(run: &Run, in_padding: bool) -> BTreeSet<u64> {
+    let records = table(std::slice::from_ref(run), Table::Records, &options(run));
+    let starts = records.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>().values();
+    let kinds = cast(records.column_by_name("record_type").unwrap(), &DataType::Utf8).unwrap();
+    let kinds = kinds.as_string::<i32>();
+    let ends = records.column_by_name("end_lsn").unwrap().as_primitive::<UInt64Type>();
+    let page_bytes = run.geometry().page_bytes();
+    let last = starts[starts.len() - 1];
+    let mut positions = BTreeSet::new();
+    // A page behind whose header a record begins.
+    let pages: Vec<u64> =
+        starts.iter().filter(|start| *start % page_bytes == 24).map(|start| start - 24).collect();
+    for page in pages.iter().step_by(pages.len() / 2 + 1) {
+        positions.extend([0, 8, 24, 32].map(|bytes| *page + bytes));
+    }
+    for start in starts.iter().step_by(starts.len() / 3 + 1) {
+        positions.extend([*start, start + 8]);
+    }
+    for segment in &run.segments[1..] {
+        let start = segment.start.0;
+        positions.extend([start - 8, start, start + 8, start + 40, start + 48]);
+    }
+    positions.retain(|position| *position <= last);
+    let mut padding: Vec<Range<u64>> = Vec::new();
+    for row in (0..starts.len()).filter(|row| kinds.value(*row) == "SWITCH") {
+        let (start, end) = (starts[row], ends.value(row));
+        let segment_end = end.next_multiple_of(run.segment_size.bytes());
+        let page = end.next_multiple_of(page_bytes) + page_bytes;
+        positions.extend([start + 8, end, end + 8, page, page + 8, page + 24, page + 40]);
+        positions.extend([segment_end - page_bytes, segment_end - 8]);
+        padding.push(start + 1..segment_end);
+    }
+    positions.retain(|position| padding.iter().any(|range| range.contains(position)) == in_padding);
+    positions
+}
+
+fn assert_that_ranges_add_up(in_padding: bool) {
+    let mut count = 0;
+    for (path, inventory) in golden() {
+        if !["15.18-zstd", "16.14", "18.6"].iter().any(|name| path.ends_with(name)) {
+            continue;
+        }
+        for run in &inventory.runs {
+            let whole = sums_of(run, None, None);
+            for position in dividing_positions(run, in_padding) {
+                let at = Some(Lsn(position));
+                let (left, right) = (sums_of(run, None, at), sums_of(run, at, None));
+                let both: Vec<u64> = left.iter().zip(&right).map(|(left, right)| left + right).collect();
+                assert_eq!(both, whole, "{} {at:?}", path.display());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 15, "{count} positions");
+}
+
+#[test]
+fn ranges_that_meet_add_up() {
+    assert_that_ranges_add_up(false);
+}
+
+#[test]
+fn ranges_that_meet_in_padding_add_up() {
+    assert_that_ranges_add_up(true);
 }
 
 #[test]

@@ -10,13 +10,14 @@ mod sums;
 use std::ops::ControlFlow;
 
 use rustc_hash::FxHashMap;
+use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact::{self, TransactionEnd};
 
 use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Image, RECORD_HEADER, Record};
-use walden_format::rmgr::{KindTable, info, rmid};
+use walden_format::rmgr::{KindTable, rmid};
 use walden_format::simple::{self, SimpleRecord};
 use walden_format::stream::Visitor;
 use walden_format::transam::RunningTransactions;
@@ -39,6 +40,7 @@ pub(crate) struct CollectSpec<'a> {
     pub views: &'a [ViewSpec],
     pub slices: &'a Slices,
     pub from: Option<Lsn>,
+    pub geometry: Geometry,
     pub data_page_bytes: u32,
 }
 
@@ -46,10 +48,14 @@ pub(crate) struct CollectSpec<'a> {
 pub(crate) struct SegmentTally<'a> {
     spec: CollectSpec<'a>,
     segment_end: Lsn,
-    /// Start of the first counted record.
+    /// Start of the first counted record, or of the padding that a range begins with.
     pub first: Option<Lsn>,
     /// Page headers before the first counted record.
     pub lead_headers: u64,
+    /// The last of them: its start and its width.
+    lead_header: Option<(Lsn, u64)>,
+    /// Width of the page header right before `first` that belongs to a range which begins in this segment.
+    pub first_header: u64,
     /// Bytes of a record that began in an earlier segment.
     pub lead_continuation: u64,
     cell_index: FxHashMap<Cell, u32>,
@@ -98,6 +104,8 @@ impl<'a> SegmentTally<'a> {
             segment_end: Lsn::INVALID,
             first: None,
             lead_headers: 0,
+            lead_header: None,
+            first_header: 0,
             lead_continuation: 0,
             cell_index: FxHashMap::default(),
             recent: Box::new([(Cell::FRAMING, 0); RECENT]),
@@ -129,6 +137,8 @@ impl<'a> SegmentTally<'a> {
         self.segment_end = segment_end;
         self.first = None;
         self.lead_headers = 0;
+        self.lead_header = None;
+        self.first_header = 0;
         self.lead_continuation = 0;
         self.cell_index.clear();
         self.recent.fill((Cell::FRAMING, 0));
@@ -152,6 +162,23 @@ impl<'a> SegmentTally<'a> {
         self.clear(position, Lsn(u64::MAX));
         self.first = Some(position);
         self.usual_alone = self.spec.views.is_empty();
+    }
+
+    /// Counts from `first` on.
+    #[cold]
+    fn begin_range(&mut self, first: Lsn) {
+        self.first_header = self.header_before(first);
+        self.first = Some(first);
+        self.usual_alone = self.spec.views.is_empty();
+    }
+
+    /// Width of the page header right before the first position of a range, if that is in the range too; 0 else.
+    ///
+    /// No earlier record goes on behind such a header, so that a range which ends at it does not have it.
+    fn header_before(&self, first: Lsn) -> u64 {
+        let Some((start, width)) = self.lead_header else { return 0 };
+        let is_in_range = self.spec.from.is_some_and(|from| from <= start);
+        if is_in_range && start.plus(width) == first { width } else { 0 }
     }
 
     #[inline]
@@ -304,7 +331,7 @@ impl<'a> SegmentTally<'a> {
     #[inline(never)]
     fn rare_event(&mut self, record: &Record<'_>) {
         let xid = record.header.xid;
-        if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::SWITCH {
+        if record.header.is_switch() {
             self.events.push((record.lsn, Event::Switch));
             return;
         }
@@ -384,8 +411,7 @@ impl Visitor for SegmentTally<'_> {
             if self.spec.from.is_some_and(|from| record.lsn < from) {
                 return ControlFlow::Continue(());
             }
-            self.first = Some(record.lsn);
-            self.usual_alone = self.spec.views.is_empty();
+            self.begin_range(record.lsn);
         }
         if record.lsn >= self.next_slice {
             self.next_slice(record.lsn);
@@ -476,6 +502,7 @@ impl Visitor for SegmentTally<'_> {
 
     fn page_header(&mut self, lsn: Lsn, width: usize) {
         if self.first.is_none() {
+            self.lead_header = Some((lsn, width as u64));
             if lsn < self.segment_end {
                 self.lead_headers += width as u64;
             }
@@ -494,9 +521,20 @@ impl Visitor for SegmentTally<'_> {
         }
     }
 
-    fn padding(&mut self, _lsn: Lsn, bytes: u64) {
-        if self.first.is_some() {
-            self.framing(Bucket::SwitchPadding, bytes);
+    fn padding(&mut self, lsn: Lsn, bytes: u64) {
+        if self.first.is_none() {
+            // A range that ends within the padding has the whole page that it ends in: the next one begins with a page. Since version
+            // 11, PostgreSQL writes these pages without headers (`CopyXLogRecordToWAL` in `xlog.c`).
+            let is_page =
+                self.spec.geometry.offset_in_page(lsn) == 0 && self.spec.from.is_some_and(|from| from <= lsn);
+            if !is_page && self.header_before(lsn) == 0 {
+                return;
+            }
+            self.begin_range(lsn);
+            if lsn >= self.next_slice {
+                self.next_slice(lsn);
+            }
         }
+        self.framing(Bucket::SwitchPadding, bytes);
     }
 }

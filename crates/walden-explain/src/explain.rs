@@ -53,6 +53,7 @@ pub fn explain(
         views: &views,
         slices: &cuts.slices,
         from,
+        geometry: first.geometry(),
         data_page_bytes: PAGE_BYTES as u32,
     };
     let mut merge = Merge::new(&views, &cuts.slices, request.top, request.writers.as_deref());

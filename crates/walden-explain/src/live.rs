@@ -70,6 +70,7 @@ impl Live {
             views: &[],
             slices: &NO_SLICES,
             from: None,
+            geometry: info.geometry(),
             data_page_bytes,
         };
         let cluster = Cluster { version, system_id, segment_size };

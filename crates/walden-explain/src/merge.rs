@@ -147,7 +147,8 @@ impl<'a> Merge<'a> {
             tally.add_framing(true, Bucket::BegunBefore, tally.lead_continuation);
             self.start_range(run, index, start);
         } else if is_first && let Some(first) = tally.first {
-            self.start_range(run, index, first);
+            tally.add_framing(true, Bucket::PageHeader, tally.first_header);
+            self.start_range(run, index, Lsn(first.0 - tally.first_header));
         } else if !is_first {
             tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);
         }

@@ -66,7 +66,26 @@ fn pairs(
         return dropped.into_iter().zip(created).collect();
     }
     let (head, indexes) = dropped.split_at(of_table);
-    head.iter().chain(indexes.iter().rev()).copied().zip(created).collect()
+    let (kept, rebuilt) = indexes.split_at(indexes.len() - rebuilt_indexes(rewrite, of_table, indexes.len()));
+    // Those of several that are made again may come in another order.
+    let rebuilt = if rebuilt.len() == 1 { rebuilt } else { &[] };
+    head.iter().chain(kept.iter().rev()).chain(rebuilt).copied().zip(created).collect()
+}
+
+/// How many of the `indexes` that a rewrite of a table replaces are dropped and made again, as `ALTER TABLE ... TYPE` does with those
+/// on the changed column (`ATPostAlterTypeCleanup`): they are dropped before all else, so that the commit record has them last, and
+/// get the highest OIDs, so that their files are created last.
+///
+/// Each is made before the new table, with a file that the rewrite replaces at once: that one is created first, and dropped after all
+/// other indexes. Where files that were created and dropped are others than these, the order of no index is certain.
+fn rebuilt_indexes(rewrite: &Rewrite, of_table: usize, indexes: usize) -> usize {
+    let is_temporary =
+        |file: &&RelFileLocator| rewrite.created.contains(file) && rewrite.dropped.contains(file);
+    let temporary = rewrite.created.iter().filter(is_temporary).count();
+    let first = rewrite.created.iter().take_while(is_temporary).count();
+    let behind_table = rewrite.dropped.iter().skip(of_table).take_while(is_temporary).count();
+    let is_certain = temporary == first && temporary == behind_table && temporary <= indexes;
+    if is_certain { temporary } else { indexes }
 }
 
 fn is_index(relation: &Relation) -> bool {
@@ -174,6 +193,44 @@ mod tests {
             numbers(pairs(&concurrently, &after(16428, 16431, 16432, 16433, 16434, 16435), |_| true)),
             [(16415, 16428), (16418, 16431), (16419, 16432), (16420, 16433), (16422, 16434), (16424, 16435)]
         );
+    }
+
+    /// Files as PostgreSQL 15 gave them, of a table with a primary key and the indexes `ta`, `tn`, `tb` and `tm`.
+    #[test]
+    fn indexes_on_a_column_that_gets_another_type_are_made_last() {
+        use RelationKind::{Index, Table, Toast};
+        let after = |files: [(u32, &'static str); 5], [heap, toast, toast_index]: [u32; 3]| {
+            let table = [
+                (heap, "t", Table),
+                (toast, "pg_toast_16384", Toast),
+                (toast_index, "pg_toast_16384_index", Index),
+            ];
+            names(&table.into_iter().chain(files.map(|(file, name)| (file, name, Index))).collect::<Vec<_>>())
+        };
+        let indexes = [(16401, "t_pkey"), (16402, "ta"), (16403, "tn"), (16404, "tm"), (16405, "tb")];
+        // The column of `tb`, whose new index has the file 16395 at first.
+        let one = rewrite(
+            &[16395, 16396, 16399, 16400, 16401, 16402, 16403, 16404, 16405],
+            &[16384, 16387, 16388, 16395, 16394, 16392, 16391, 16389, 16393],
+        );
+        let mut expected = vec![(16384, 16396), (16387, 16399), (16388, 16400)];
+        expected.extend([(16389, 16401), (16391, 16402), (16392, 16403), (16393, 16405), (16394, 16404)]);
+        let found = numbers(pairs(&one, &after(indexes, [16396, 16399, 16400]), |_| false));
+        assert_eq!(found, expected);
+        // The column of `tn` and `tm`: of these two it is not certain which is which.
+        let two = rewrite(
+            &[16406, 16407, 16408, 16411, 16412, 16413, 16414, 16415, 16416, 16417],
+            &[16396, 16399, 16400, 16407, 16406, 16405, 16402, 16401, 16404, 16403],
+        );
+        let indexes = [(16413, "t_pkey"), (16414, "ta"), (16415, "tb"), (16416, "tn"), (16417, "tm")];
+        let mut expected = vec![(16396, 16408), (16399, 16411), (16400, 16412)];
+        expected.extend([(16401, 16413), (16402, 16414), (16405, 16415)]);
+        let found = numbers(pairs(&two, &after(indexes, [16408, 16411, 16412]), |_| false));
+        assert_eq!(found, expected);
+        // Another table was made and dropped meanwhile: the table alone is certain.
+        let other = rewrite(&[16396, 16397, 16401, 16402], &[16384, 16392, 16389, 16397]);
+        let found = numbers(pairs(&other, &names(&[(16396, "t", Table)]), |_| false));
+        assert_eq!(found, [(16384, 16396)]);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringArray, UInt64Array};
+use datafusion::arrow::array::{ArrayRef, AsArray, UInt64Array};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, UInt64Type};
+use datafusion::arrow::datatypes::DataType;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use walden_format::lsn::Lsn;
@@ -43,8 +43,7 @@ fn parse(array: &ArrayRef) -> Result<ArrayRef> {
 }
 
 fn text(array: &ArrayRef) -> Result<ArrayRef> {
-    let numbers = array.as_primitive::<UInt64Type>();
-    let texts: StringArray = numbers.iter().map(|lsn| lsn.map(|lsn| Lsn(lsn).to_string())).collect();
+    let texts = walden_arrow::lsn_text(array);
     debug_assert_eq!(texts.len(), array.len());
-    Ok(Arc::new(texts))
+    Ok(texts)
 }

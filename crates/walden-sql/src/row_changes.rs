@@ -15,13 +15,13 @@ use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPu
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
-use walden_arrow::row_changes::{BATCH_ROWS, RowTable};
-use walden_arrow::{ReadError, ReadOptions};
+use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
+use walden_arrow::{BATCHES_AHEAD, ReadError, ReadOptions};
 use walden_rows::{Filter, Operation, Options, RowChanges, RowsError, Wanted};
 use walden_source::inventory::Inventory;
 
 use crate::pruning;
-use crate::table::{AHEAD, external};
+use crate::table::external;
 
 /// What the tables of changes are read from.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl TableProvider for RowChangesTable {
         let schema = table.schema();
         let stream: Arc<dyn PartitionStream> = Arc::new(RowStream {
             filter: narrowed(table.changes().filter(), filters),
-            batch_rows: limit.map_or(BATCH_ROWS, |limit| limit.clamp(1, BATCH_ROWS)),
+            batch_rows: limit.map_or(ROW_CHANGE_BATCH_ROWS, |limit| limit.clamp(1, ROW_CHANGE_BATCH_ROWS)),
             schema: Arc::clone(&schema),
             source: Arc::clone(&self.source),
             table,
@@ -208,7 +208,7 @@ impl PartitionStream for RowStream {
     }
 
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), AHEAD);
+        let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), BATCHES_AHEAD);
         let sender = builder.tx();
         let (table, filter, source) = (self.table.clone(), self.filter.clone(), Arc::clone(&self.source));
         let batch_rows = self.batch_rows;

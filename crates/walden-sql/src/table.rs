@@ -12,7 +12,9 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
-use walden_arrow::{Part, ReadError, ReadOptions, Table, is_divisible, read, read_part, segments_between};
+use walden_arrow::{
+    BATCHES_AHEAD, Part, ReadError, ReadOptions, Table, is_divisible, read, read_part, segments_between,
+};
 use walden_source::inventory::Inventory;
 
 use crate::pruning::{self, speaks_of};
@@ -124,16 +126,13 @@ struct PartStream {
     part: (usize, Range<usize>),
 }
 
-/// Batches that wait for their reader.
-pub(crate) const AHEAD: usize = 2;
-
 impl PartitionStream for PartStream {
     fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), AHEAD);
+        let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), BATCHES_AHEAD);
         let sender = builder.tx();
         let (inventory, table, options) = (self.inventory.clone(), self.table, self.options.clone());
         let (run, segments) = self.part.clone();

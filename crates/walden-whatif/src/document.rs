@@ -228,10 +228,17 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
     let (from, to) = forecast.span;
     let switches = forecast.survey.switches.iter().filter(|lsn| (from..to).contains(*lsn)).count();
     if switches > 0 && traced.archive_timeout == 0 {
-        note(format!(
-            "{switches} segments were switched before they were full: on request (pg_switch_wal), it is assumed, which stays; if \
-             archive_timeout did it, --traced archive_timeout=... says so"
-        ));
+        let is_given = |row: &Traced| row.name == "archive_timeout" && row.from == Origin::Given;
+        note(match forecast.learned.traced.iter().any(is_given) {
+            true => format!(
+                "{switches} segments were switched before they were full: on request (pg_switch_wal), as archive_timeout is given as \
+                 off; these switches stay"
+            ),
+            false => format!(
+                "{switches} segments were switched before they were full: on request (pg_switch_wal), it is assumed, which stays; if \
+                 archive_timeout did it, --traced archive_timeout=... says so"
+            ),
+        });
     }
     for (settings, prediction) in &forecast.predictions {
         for caveat in settings_caveats(forecast, settings, prediction) {

@@ -150,8 +150,10 @@ fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
     );
     match traced.iter_mut().find(|traced| traced.name == row.name) {
         Some(known) => {
-            // A server's settings of today need not be those of the time when it wrote the log.
-            if known.from == Origin::Learned && known.value != given.value {
+            // A server's settings of today need not be those of the time when it wrote the log. A job may switch segments by the
+            // clock, too.
+            let is_evident = known.from == Origin::Learned && row.name != "archive_timeout";
+            if is_evident && known.value != given.value {
                 given.why = format!("the trace shows {}: {}", known.value, known.why);
                 given.contradicted = true;
             }
@@ -354,7 +356,7 @@ fn is_contradicted(usual: i64, by_volume: usize, distances: &[i64]) -> bool {
 /// The fewest switches by the clock from which `archive_timeout` is learned.
 const MIN_SWITCHES: usize = 3;
 
-/// Infers `archive_timeout` from segments that were switched one after the other. The switches of an administrator are few, and
+/// Infers `archive_timeout` from segments that were switched after equal times. An administrator's switches are not so even, and
 /// those of base backups are not among [`Survey::switches`].
 fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
     let size = survey.segment_size;
@@ -363,28 +365,23 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
         survey.switches.windows(2).filter(|pair| size.segment_of(pair[1]) == size.segment_of(pair[0]) + 1);
     let seconds: Vec<f64> = neighbours
         .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) as f64 / 1e6))
-        .filter(|seconds| *seconds > 0.0)
         .collect();
     let since_start = seconds_since_start(survey);
-    if seconds.len() < MIN_SWITCHES
-        && let Some(mean) = mean_of_equal(&since_start)
-    {
-        settings.archive_timeout = round_to_usual_archive_timeout(mean);
-        let why = format!("{} segments were switched {mean:.1} s after their start", since_start.len());
-        return Traced::new("archive_timeout", show_seconds(settings.archive_timeout), Origin::Learned, why);
-    }
-    if seconds.len() < MIN_SWITCHES {
-        let value = settings.show("archive_timeout").unwrap_or_default();
-        let why =
-            "fewer than three segments were switched in a row, or after equal times, before they were full"
-                .into();
-        return Traced::new("archive_timeout", value, Origin::Assumed, why);
-    }
-    // The time of a switch is known as that of the last transaction before it, so that single intervals are too short and too long in
-    // turn.
-    let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+    let (mean, why) = match (mean_of_equal(&seconds), mean_of_equal(&since_start)) {
+        (Some(mean), _) => {
+            (mean, format!("{} segments in a row were switched, {mean:.1} s apart", seconds.len()))
+        }
+        (None, Some(mean)) => {
+            (mean, format!("{} segments were switched {mean:.1} s after their start", since_start.len()))
+        }
+        (None, None) => {
+            let value = settings.show("archive_timeout").unwrap_or_default();
+            let why =
+                "fewer than three segments were switched before they were full, or not after equal times";
+            return Traced::new("archive_timeout", value, Origin::Assumed, why.into());
+        }
+    };
     settings.archive_timeout = round_to_usual_archive_timeout(mean);
-    let why = format!("{} segments in a row were switched, {mean:.1} s apart", seconds.len());
     Traced::new("archive_timeout", show_seconds(settings.archive_timeout), Origin::Learned, why)
 }
 
@@ -402,7 +399,8 @@ fn seconds_since_start(survey: &Survey) -> Vec<f64> {
 /// The mean of times that differ as little as the clock's, if there are enough of them.
 fn mean_of_equal(seconds: &[f64]) -> Option<f64> {
     let [least, most] = [f64::min, f64::max].map(|of| seconds.iter().copied().reduce(of).unwrap_or(0.0));
-    let is_equal = least >= 1.0 && most <= 1.1 * least + 1.0;
+    // With a second for the checkpointer, which looks at the clock's whole seconds (`CheckArchiveTimeout`).
+    let is_equal = least >= 0.5 && most <= 1.1 * least + 1.0;
     (seconds.len() >= MIN_SWITCHES && is_equal).then(|| seconds.iter().sum::<f64>() / seconds.len() as f64)
 }
 
@@ -586,6 +584,21 @@ mod tests {
         assert_eq!(reported(&[("wal_level", "replica"), ("effective_wal_level", "logical")]), of("logical"));
     }
 
+    #[test]
+    fn switches_do_not_contradict_a_given_archive_timeout() {
+        let mut settings = Settings::default_of(Major::V15);
+        let learned =
+            |name, value: &str| vec![Traced::new(name, value.into(), Origin::Learned, "seen".into())];
+        for (name, value, is_contradicted) in
+            [("archive_timeout", "0", false), ("wal_compression", "off", true)]
+        {
+            let mut traced = learned(name, "another");
+            settings.set(name, value).unwrap();
+            take_given(name, &settings, &mut traced);
+            assert_eq!((traced[0].from, traced[0].contradicted), (Origin::Given, is_contradicted), "{name}");
+        }
+    }
+
     /// Segments of 1 MB, and a checkpoint after each 21 of them: as if the WAL writer writes at last what nobody waits for.
     #[test]
     fn checkpoints_of_small_segments_begin_more_than_a_segment_late() {
@@ -637,6 +650,7 @@ mod tests {
         assert_eq!(mean_of_equal(&[20.0, 20.4, 19.6]), Some(20.0));
         assert_eq!(mean_of_equal(&[20.0, 20.0]), None, "too few");
         assert_eq!(mean_of_equal(&[20.0, 5.0, 61.0]), None, "an administrator's");
+        assert_eq!(mean_of_equal(&[20.0, 106.0, 108.0, 175.0]), None, "with those of base backups");
         assert_eq!(mean_of_equal(&[0.0, 0.0, 0.0]), None, "in a script");
         assert_eq!(mean_of_equal(&[]), None);
     }

@@ -53,7 +53,7 @@ pub struct Survey {
     pub evidence: Evidence,
     /// Evidence of settings before and behind the window.
     pub outside: Evidence,
-    /// Segment switches of the whole run, ascending, but for those that end a base backup.
+    /// Segment switches of the whole run, ascending, but for those that begin or end a base backup.
     pub switches: Vec<Lsn>,
     /// Where nothing else shows `full_page_writes`: pages whose first change in the run has no image, up to
     /// [`MAX_BARE_PAGES`]. Under `full_page_writes` these were changed before the run began, since the same checkpoint.
@@ -135,6 +135,11 @@ impl Survey {
                 ControlFlow::Continue(())
             },
         );
+        // A backup begins with a switch, before its checkpoint (`do_pg_backup_start`).
+        let size = survey.segment_size;
+        let begun: FxHashSet<u64> =
+            so_far.backup_starts.iter().map(|start| size.segment_of(*start)).collect();
+        survey.switches.retain(|switch| !begun.contains(&(size.segment_of(*switch) + 1)));
         survey.checkpoints = so_far.checkpoints.into_all();
         let images = survey.evidence.checkpoint_images + survey.outside.checkpoint_images;
         if images == 0 && survey.evidence.full_page_writes.is_empty() {
@@ -144,7 +149,7 @@ impl Survey {
     }
 
     fn append(&mut self, segment: Segment, so_far: &mut SoFar) {
-        let SoFar { last_end, last_switch, checkpoints, time_step } = so_far;
+        let SoFar { last_end, last_switch, checkpoints, backup_starts, time_step } = so_far;
         if segment.starts_with_shutdown {
             self.shutdown_switches.extend(*last_switch);
         }
@@ -152,7 +157,8 @@ impl Survey {
         if let Some((first, last)) = segment.span {
             self.span = Some((self.span.map_or(first, |span| span.0), last));
         }
-        self.switches.extend(segment.switch.filter(|_| !segment.has_backup_end));
+        self.switches.extend(segment.switch.filter(|_| segment.ended_backups.is_empty()));
+        backup_starts.extend(segment.ended_backups);
         for (from, micros) in segment.times {
             if self.times.last().is_none_or(|last| micros >= last.1.saturating_add(*time_step)) {
                 self.times.push((from.or(*last_end).unwrap_or(Lsn(0)), micros));
@@ -277,6 +283,8 @@ struct SoFar {
     last_end: Option<Lsn>,
     last_switch: Option<Lsn>,
     checkpoints: CheckpointRecords,
+    /// Redo pointers of the checkpoints that base backups began with.
+    backup_starts: Vec<Lsn>,
     /// The present resolution of [`Survey::times`].
     time_step: i64,
 }
@@ -287,6 +295,7 @@ impl Default for SoFar {
             last_end: None,
             last_switch: None,
             checkpoints: CheckpointRecords::default(),
+            backup_starts: Vec::new(),
             time_step: TIME_STEP,
         }
     }
@@ -330,7 +339,8 @@ struct Segment {
     switch: Option<Lsn>,
     /// Whether the first record is the checkpoint of a shutdown.
     starts_with_shutdown: bool,
-    has_backup_end: bool,
+    /// Of each base backup that ends in it, the redo pointer that it began with.
+    ended_backups: Vec<Lsn>,
     evidence: Evidence,
     outside: Evidence,
 }
@@ -349,7 +359,7 @@ impl Segment {
             first_commit: None,
             switch: None,
             starts_with_shutdown: false,
-            has_backup_end: false,
+            ended_backups: Vec::new(),
             evidence: Evidence::default(),
             outside: Evidence::default(),
         }
@@ -425,9 +435,9 @@ impl Segment {
             (_, Ok(Payload::FullPageWritesChange(change))) => {
                 self.evidence.full_page_writes.push((record.lsn, change.enabled));
             }
-            (_, Ok(Payload::BackupEnd(_))) => {
+            (_, Ok(Payload::BackupEnd(backup))) => {
                 self.evidence_at(record.lsn).backups += 1;
-                self.has_backup_end = true;
+                self.ended_backups.push(backup.start);
             }
             (SWITCH, _) => self.switch = Some(record.lsn),
             (FPI_FOR_HINT, _) => self.evidence_at(record.lsn).hint_records += 1,

@@ -12,7 +12,7 @@ use crate::evidence::DecodingEvidence;
 use crate::explanation::Explanation;
 use crate::findings::{bytes_text, percent_text};
 use crate::labels::Part;
-use crate::tally::ImageCause;
+use crate::tally::{Bucket, ImageCause};
 
 /// Findings about amounts of single relations.
 const MAX_RELATIONS: usize = 10;
@@ -22,26 +22,36 @@ const MIN_SHARE: f64 = 0.01;
 const MIN_CAUSE: f64 = 0.05;
 
 /// The rules. Those that are one cause come first.
-const CAUSES: [&str; 4] = ["new-relation", "gone-relation", "compression", "setting"];
+const CAUSES: [&str; 5] = ["new-relation", "gone-relation", "padding", "compression", "setting"];
 
 pub(super) fn find(
     compare: &Comparison<'_>,
     a: Side<'_>,
     b: Side<'_>,
     total: &Change,
+    buckets: &[Change],
     relations: &[Change],
     images: &[ImageChange],
 ) -> Vec<DiffFinding> {
     let finder = Finder { compare, a, b, total, per: compare.per, files: Files::of([a, b]) };
+    let larger = finder.larger();
+    let is_large = |change: i64| change.unsigned_abs() as f64 >= MIN_SHARE * larger;
+    // These have nothing in common, and with all others they add up to the change.
     let mut findings = Vec::new();
     let explained = finder.relations_that_come_or_go(relations, &mut findings);
-    let explained_images = finder.compression(&mut findings) | finder.settings(images, &mut findings);
-    finder.checkpoint_images(explained_images, relations, &mut findings);
-    finder.work(&mut findings);
+    let (padding, framing): (Vec<&Change>, Vec<&Change>) = framing_of(buckets);
+    finder.padding(&padding, &mut findings);
+    finder.framing(&framing, &mut findings);
+    finder.work(&padding, relations, &explained, &mut findings);
     finder.amounts(relations, &explained, &mut findings);
-    let larger = finder.larger();
-    findings
-        .retain(|one| one.change_bytes.unsigned_abs() as f64 >= MIN_SHARE * larger || one.rule == "setting");
+    findings.retain(|one| is_large(one.change_bytes));
+    finder.others(is_large, &mut findings);
+    // These are about parts of them.
+    let mut causes = Vec::new();
+    let explained_images = finder.compression(&mut causes) | finder.settings(images, &mut causes);
+    finder.checkpoint_images(explained_images, relations, &mut causes);
+    causes.retain(|one| is_large(one.change_bytes) || one.rule == "setting");
+    findings.extend(causes);
     let is_cause = |one: &DiffFinding| {
         CAUSES.contains(&one.rule) && one.change_bytes.unsigned_abs() as f64 >= MIN_CAUSE * larger
     };
@@ -288,34 +298,105 @@ impl Finder<'_> {
         ));
     }
 
-    /// More or fewer transactions, each with the WAL of before.
-    fn work(&self, findings: &mut Vec<DiffFinding>) {
-        let Some(at_same) = self.total.change_at_same_transactions.filter(|_| self.per == Per::Second) else {
+    /// Padding after segment switches, which does not depend on the number of transactions.
+    fn padding(&self, padding: &[&Change], findings: &mut Vec<DiffFinding>) {
+        let change = sum(padding.iter().map(|one| one.change_bytes));
+        if change != 0 {
+            let switches = |side: Side<'_>| side.explanation.switches;
+            let text = format!(
+                "padding after segment switches {} (switches: {}, before {})",
+                self.shares(padding),
+                switches(self.b),
+                switches(self.a)
+            );
+            findings.push(self.finding("padding", text, "segment switches".to_owned(), change));
+        }
+    }
+
+    /// All other bytes outside of whole records.
+    fn framing(&self, framing: &[&Change], findings: &mut Vec<DiffFinding>) {
+        let change = sum(framing.iter().map(|one| self.own_change(one)));
+        if change != 0 {
+            let text = format!("page headers and pieces of records: their share {}", self.shares(framing));
+            findings.push(self.finding("framing", text, "page headers".to_owned(), change));
+        }
+    }
+
+    /// What part of the WAL something is and was.
+    fn shares(&self, changes: &[&Change]) -> String {
+        let share = |bytes: u64, all: u64| percent_text(bytes as f64 / all.max(1) as f64);
+        let a: u64 = changes.iter().map(|one| one.a_bytes).sum();
+        let b: u64 = changes.iter().map(|one| one.b_bytes).sum();
+        let (of_a, of_b) = (self.compare.a.bytes, self.compare.b.bytes);
+        format!("is {} of the WAL and was {}", share(b, of_b), share(a, of_a))
+    }
+
+    /// More or fewer transactions, each with the WAL of before, as far as that has no finding of its own.
+    fn work(
+        &self,
+        padding: &[&Change],
+        relations: &[Change],
+        explained: &[String],
+        findings: &mut Vec<DiffFinding>,
+    ) {
+        if self.per != Per::Second || self.total.change_at_same_transactions.is_none() {
             return;
+        }
+        let by_number = |change: &Change| {
+            change
+                .change_at_same_transactions
+                .map_or(0, |at_same| change.change_bytes.saturating_sub(at_same))
         };
-        let change = self.total.change_bytes.saturating_sub(at_same);
+        let come_or_go = || relations.iter().filter(|change| explained.contains(&change.label));
+        let apart = || padding.iter().copied().chain(come_or_go());
+        let change = by_number(self.total).saturating_sub(sum(apart().map(by_number)));
         let rate =
             |numbers: &super::Numbers| numbers.transactions as f64 * 1e6 / numbers.micros.max(1) as f64;
         let (from, to) = (rate(self.compare.a), rate(self.compare.b));
+        let bytes = self.compare.a.bytes.saturating_sub(apart().map(|change| change.a_bytes).sum());
+        let has_gone = come_or_go().any(|change| change.a_bytes > 0);
+        let without = match (padding.iter().any(|change| change.a_bytes > 0), has_gone) {
+            (true, true) => ", without padding and relations that are gone",
+            (true, false) => ", without padding",
+            (false, true) => ", without relations that are gone",
+            (false, false) => "",
+        };
         let text = format!(
-            "{to:.1} transactions are committed per second and were {from:.1}, at the same WAL for each"
+            "{to:.1} transactions are committed per second and were {from:.1}, at the {} that each wrote before{without}",
+            bytes_text(bytes / self.compare.a.transactions.max(1))
         );
         findings.push(self.finding("work", text, "the number of transactions".to_owned(), change));
     }
 
-    /// Relations that write another amount: per transaction, or per second where there are none; or what is compared.
-    fn amounts(&self, relations: &[Change], explained: &[String], findings: &mut Vec<DiffFinding>) {
-        // Only where rates are compared is a change of the number of transactions a finding of its own.
-        let of = |change: &Change| match (self.per, change.change_at_same_transactions) {
+    /// What is left of the change, where it is notable or others explain more than all of it.
+    fn others(&self, is_large: impl Fn(i64) -> bool, findings: &mut Vec<DiffFinding>) {
+        /// What is shown as more than 100 %.
+        const MORE_THAN_ALL: f64 = 1.0005;
+        let change = self.total.change_bytes.saturating_sub(sum(findings.iter().map(|one| one.change_bytes)));
+        let exceeds =
+            findings.iter().any(|one| one.share_of_change.is_some_and(|share| share > MORE_THAN_ALL));
+        if !findings.is_empty() && change != 0 && (is_large(change) || exceeds) {
+            let text = "all else, such as relations that change less and records of none".to_owned();
+            findings.push(self.finding("others", text, "all else".to_owned(), change));
+        }
+    }
+
+    /// What of a change is its own: at the same number of transactions, where that is a finding.
+    fn own_change(&self, change: &Change) -> i64 {
+        match (self.per, change.change_at_same_transactions) {
             (Per::Second, Some(at_same)) => at_same,
             _ => change.change_bytes,
-        };
+        }
+    }
+
+    /// Relations that write another amount: per transaction, or per second where there are none; or what is compared.
+    fn amounts(&self, relations: &[Change], explained: &[String], findings: &mut Vec<DiffFinding>) {
         let mut left: Vec<&Change> = relations
             .iter()
             .filter(|change| change.relation.is_some() && !explained.contains(&change.label))
             .filter(|change| change.beyond_noise != Some(false))
             .collect();
-        left.sort_by_key(|change| std::cmp::Reverse(of(change).unsigned_abs()));
+        left.sort_by_key(|change| std::cmp::Reverse(self.own_change(change).unsigned_abs()));
         for change in left.into_iter().take(MAX_RELATIONS) {
             let name = &change.label;
             let per_transaction = change.per_transaction.map(|rates| (rates, "per transaction"));
@@ -340,7 +421,7 @@ impl Finder<'_> {
                 (a, b) if a != b => format!(" ({b} images, before {a})"),
                 _ => String::new(),
             };
-            findings.push(self.finding("amount", text + &images, name.clone(), of(change)));
+            findings.push(self.finding("amount", text + &images, name.clone(), self.own_change(change)));
         }
     }
 }
@@ -360,6 +441,19 @@ fn is_logical(evidence: &DecodingEvidence) -> Option<bool> {
         DecodingEvidence { stored: ENOUGH.., .. } => Some(false),
         _ => None,
     }
+}
+
+/// Padding after segment switches, and all other bytes outside of whole records.
+fn framing_of(buckets: &[Change]) -> (Vec<&Change>, Vec<&Change>) {
+    let framing = |change: &Change| {
+        Bucket::all().find(|bucket| bucket.is_framing() && bucket.description() == change.label)
+    };
+    let changes = buckets.iter().filter(|change| framing(change).is_some());
+    changes.partition(|change| framing(change) == Some(Bucket::SwitchPadding))
+}
+
+fn sum(changes: impl Iterator<Item = i64>) -> i64 {
+    changes.fold(0, i64::saturating_add)
 }
 
 fn is_fork(part: Option<Part>) -> bool {

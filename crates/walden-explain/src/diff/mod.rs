@@ -82,7 +82,7 @@ pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
         })
         .collect();
     let notes = notes_of(&compare, a, b, &total);
-    let findings = findings::find(&compare, a, b, &total, &relations, &images);
+    let findings = findings::find(&compare, a, b, &total, &buckets, &relations, &images);
     Diff {
         format: "walden diff",
         format_version: FORMAT_VERSION,

@@ -58,6 +58,15 @@ pub(super) struct Relation {
     pub is_replaced: bool,
 }
 
+/// An index with all of its files: `REINDEX` and rewrites give it another one.
+pub(super) struct Index<'a> {
+    /// The file that it had last.
+    pub last: &'a Relation,
+    pub files: Vec<&'a Relation>,
+    /// Evidence of all of its files.
+    pub evidence: Evidence,
+}
+
 /// A transaction that wrote a relation whole into a new file, and kept its rows.
 #[derive(Clone, Copy)]
 pub(super) struct Rewriting {
@@ -374,9 +383,27 @@ impl Table {
         self.relations.iter().filter(|one| !one.is_index && !one.is_toast())
     }
 
-    /// Its indexes, those of its TOAST table left out.
-    pub fn indexes(&self) -> impl Iterator<Item = &Relation> {
+    /// The files of its indexes, those of its TOAST table left out.
+    pub fn index_files(&self) -> impl Iterator<Item = &Relation> {
         self.relations.iter().filter(|one| one.is_index && one.part != Part::ToastIndex)
+    }
+
+    /// The same by index.
+    pub fn indexes(&self) -> Vec<Index<'_>> {
+        let mut indexes: BTreeMap<&str, Index<'_>> = BTreeMap::new();
+        for file in self.index_files() {
+            let index = indexes.entry(&file.name).or_insert_with(|| Index {
+                last: file,
+                files: Vec::new(),
+                evidence: Evidence::default(),
+            });
+            if index.last.dropped_at.is_some() {
+                index.last = file;
+            }
+            index.files.push(file);
+            index.evidence.merge(&file.evidence);
+        }
+        indexes.into_values().collect()
     }
 
     /// Evidence of all of its own files.
@@ -384,6 +411,19 @@ impl Table {
         let mut sum = Evidence::default();
         self.heaps().for_each(|heap| sum.merge(&heap.evidence));
         sum
+    }
+}
+
+impl Index<'_> {
+    /// Whether it was there before the log begins.
+    pub fn is_old(&self) -> bool {
+        self.files.iter().any(|file| !file.was_created)
+    }
+
+    /// Whether it has records of its own: most access methods build an index as images of its pages alone.
+    pub fn has_entries(&self, facts: &Facts<'_>) -> bool {
+        let is_its = |manager: u8, info: u8| is_index_manager(manager) && !is_index_vacuum(manager, info);
+        facts.cells(self.files.iter().copied(), is_its).next().is_some()
     }
 }
 

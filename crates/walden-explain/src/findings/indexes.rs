@@ -6,7 +6,7 @@ use walden_format::rmgr::info::{btree, gin};
 use walden_format::rmgr::rmid;
 
 use super::Candidate;
-use super::facts::{Facts, Relation, SqlName, Table};
+use super::facts::{Facts, Index, Relation, SqlName, Table};
 use super::ledger::Claim;
 use crate::evidence::Evidence;
 use crate::group::Owner;
@@ -28,24 +28,16 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     let mut partitioned: BTreeMap<String, Partitioned> = BTreeMap::new();
     for table in facts.user_tables() {
-        for index in table.indexes().filter(|index| index.part == Part::Index) {
+        for Index { last: index, files, .. } in table.indexes() {
             let owner = Owner::Relation(index.file, Fork::MAIN);
-            if facts.labels.index_scans(owner) != Some(0)
+            if index.part != Part::Index
+                || facts.labels.index_scans(owner) != Some(0)
                 || facts.labels.is_required_index(owner) != Some(false)
             {
                 continue;
             }
-            let (mut plain_of_build, mut images_of_build) = logged_build(facts, index);
             let mut claim = Claim::default();
-            for cell in &index.cells {
-                let tally = facts.tally(*cell);
-                let plain = tally.bytes() - tally.buckets.images();
-                let images = tally.buckets.images() - tally.buckets.get(Bucket::ImageForced);
-                claim.add_plain(*cell, plain.saturating_sub(plain_of_build));
-                claim.add_images(*cell, images.saturating_sub(images_of_build));
-                plain_of_build = plain_of_build.saturating_sub(plain);
-                images_of_build = images_of_build.saturating_sub(images);
-            }
+            files.iter().for_each(|file| claim_without_build(facts, file, &mut claim));
             if let Some((label, is_used)) = facts.labels.partitioned_index(owner) {
                 if !is_used {
                     let parts = partitioned.entry(label.text.clone()).or_insert_with(|| Partitioned {
@@ -96,6 +88,20 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
+/// Claims what was written to a file of an index after its build.
+fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
+    let (mut plain_of_build, mut images_of_build) = logged_build(facts, file);
+    for cell in &file.cells {
+        let tally = facts.tally(*cell);
+        let plain = tally.bytes() - tally.buckets.images();
+        let images = tally.buckets.images() - tally.buckets.get(Bucket::ImageForced);
+        claim.add_plain(*cell, plain.saturating_sub(plain_of_build));
+        claim.add_images(*cell, images.saturating_sub(images_of_build));
+        plain_of_build = plain_of_build.saturating_sub(plain);
+        images_of_build = images_of_build.saturating_sub(images);
+    }
+}
+
 /// The statement that drops an index, and what is said behind it. The server refuses to drop a part of a partitioned index
 /// ("cannot drop index ... because index ... requires it"), and to drop a partitioned one concurrently.
 pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) -> String {
@@ -135,7 +141,10 @@ fn logged_build(facts: &Facts<'_>, index: &Relation) -> (u64, u64) {
 /// half full. Ascending keys all go to the last page.
 pub(super) fn random_keys(facts: &Facts<'_>) -> Vec<Candidate> {
     let indexes = facts.user_tables().flat_map(Table::indexes);
-    indexes.filter(|index| has_random_keys(&index.evidence)).map(|index| random_index(facts, index)).collect()
+    indexes
+        .filter(|index| has_random_keys(&index.evidence))
+        .map(|index| random_index(facts, &index))
+        .collect()
 }
 
 fn has_random_keys(evidence: &Evidence) -> bool {
@@ -146,23 +155,24 @@ fn has_random_keys(evidence: &Evidence) -> bool {
     evidence.leaf_inserts >= MIN_INSERTS && is_random && is_by_inserts
 }
 
-fn random_index(facts: &Facts<'_>, index: &Relation) -> Candidate {
+fn random_index(facts: &Facts<'_>, Index { last: index, files, evidence }: &Index<'_>) -> Candidate {
     let mut claim = Claim::default();
+    let files = || files.iter().copied();
     let inserts = |manager: u8, info: u8| manager == rmid::BTREE && is_leaf_insert_or_split(info);
-    for cell in facts.cells([index], inserts) {
+    for cell in facts.cells(files(), inserts) {
         claim.add_images(cell, facts.tally(cell).buckets.get(Bucket::ImageCheckpoint));
     }
     let images = claim.bytes();
     let splits =
         |manager: u8, info: u8| manager == rmid::BTREE && matches!(info, btree::SPLIT_L | btree::SPLIT_R);
     // Half of a page moves where the last page of an ascending index moves next to nothing.
-    facts.extend(&mut claim, facts.cells([index], splits), 0.8, 0.0);
-    let pages = 100.0 * index.evidence.leaf_changes as f64 / index.evidence.leaf_inserts as f64;
+    facts.extend(&mut claim, facts.cells(files(), splits), 0.8, 0.0);
+    let pages = 100.0 * evidence.leaf_changes as f64 / evidence.leaf_inserts as f64;
     let text = format!(
         "new keys of index {} are spread over its pages: {pages:.0} % of {} went to another leaf page than the key before. Images of \
          these pages after checkpoints take {} of the WAL, and splits {}",
         index.name,
-        index.evidence.leaf_inserts,
+        evidence.leaf_inserts,
         facts.percent(images),
         facts.percent(claim.bytes() - images)
     );
@@ -195,10 +205,11 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_entry = |manager: u8, info: u8| {
         manager == rmid::GIN && matches!(info, gin::INSERT | gin::SPLIT | gin::CREATE_PTREE)
     };
-    let found = |table: &Table, index: &Relation| {
-        let claim = facts.claim(facts.cells([index], is_pending), 1.0, 0.0);
-        let count = facts.records(facts.cells([index], is_pending));
-        let entries = facts.claim(facts.cells([index], is_entry), 1.0, 0.0).bytes();
+    let found = |table: &Table, Index { last: index, files, .. }: Index<'_>| {
+        let files = || files.iter().copied();
+        let claim = facts.claim(facts.cells(files(), is_pending), 1.0, 0.0);
+        let count = facts.records(facts.cells(files(), is_pending));
+        let entries = facts.claim(facts.cells(files(), is_entry), 1.0, 0.0).bytes();
         (count > 0).then(|| Candidate {
             text: format!(
                 "the pending list of the GIN index {} of {} takes {} of the WAL in {count} records, and moving its entries into \
@@ -220,6 +231,6 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
     };
     facts
         .user_tables()
-        .flat_map(|table| table.indexes().filter_map(move |index| found(table, index)))
+        .flat_map(|table| table.indexes().into_iter().filter_map(move |index| found(table, index)))
         .collect()
 }

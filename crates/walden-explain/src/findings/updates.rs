@@ -7,7 +7,7 @@ use walden_format::rmgr::info::{btree, heap};
 use walden_format::rmgr::rmid;
 
 use super::facts::{
-    Facts, Relation, Table, is_delete, is_heap_vacuum, is_index_manager, is_index_vacuum, is_insert, is_lock,
+    Facts, Index, Table, is_delete, is_heap_vacuum, is_index_manager, is_index_vacuum, is_insert, is_lock,
     is_update,
 };
 use super::indexes::drop_statement;
@@ -79,7 +79,7 @@ impl<'a> Updates<'a> {
         }
         let moved = evidence.moved_updates.min(other);
         // `MULTI_INSERT` inserts many rows; the leaf inserts of the busiest index count them.
-        let entries = table.indexes().map(|index| index.evidence.leaf_inserts).max().unwrap_or(0);
+        let entries = table.indexes().iter().map(|index| index.evidence.leaf_inserts).max().unwrap_or(0);
         let inserts = facts.records(facts.cells(table.heaps(), is_insert)).max(entries.saturating_sub(other));
         let of_index_tuples = other as f64 / (other + inserts).max(1) as f64;
         Some(Updates { table, evidence, all, hot, moved, indexed: other - moved, of_index_tuples })
@@ -111,7 +111,7 @@ impl<'a> Updates<'a> {
         let is_written = |manager: u8, info: u8| manager == rmid::BTREE && !is_index_vacuum(manager, info);
         let others = |manager: u8, _: u8| manager != rmid::BTREE && is_index_manager(manager);
         let updates = self.indexed + self.moved;
-        for index in self.table.indexes() {
+        for index in self.table.index_files() {
             let is_whole = !index.was_created && index.dropped_at.is_none();
             let splits = facts.records(facts.cells([index], is_split));
             let of_updates = share_of_updates(&index.evidence, splits, updates, is_whole);
@@ -127,7 +127,7 @@ impl<'a> Updates<'a> {
     /// Claims a share of what vacuum and pruning wrote for them.
     fn claim_vacuum(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64) {
         facts.extend(claim, facts.cells(self.table.heaps(), is_heap_vacuum), share, share);
-        facts.extend(claim, facts.cells(self.table.indexes(), is_index_vacuum), share, share);
+        facts.extend(claim, facts.cells(self.table.index_files(), is_index_vacuum), share, share);
     }
 }
 
@@ -265,7 +265,7 @@ fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidat
         updates.claim_heap(facts, &mut claim, share, share);
         updates.claim_indexes(facts, &mut claim, share);
         updates.claim_vacuum(facts, &mut claim, share);
-        indexes += updates.table.indexes().count();
+        indexes += updates.table.indexes().len();
     }
     let rows: u64 = parts.iter().map(Updates::bulk_rows).sum();
     Candidate {
@@ -299,17 +299,23 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
         if updates.indexed < MIN_UPDATES || updates.indexed * 3 < updates.all {
             continue;
         }
-        let Some((index, is_sure)) = changed_index(facts, updates.table) else { continue };
+        let indexes = updates.table.indexes();
+        let Some((index, is_sure)) = changed_index(facts, &updates, &indexes) else { continue };
         let share = updates.indexed as f64 / (updates.indexed + updates.moved) as f64;
         let mut claim = Claim::default();
         updates.claim_indexes(facts, &mut claim, share);
         updates.claim_vacuum(facts, &mut claim, updates.indexed as f64 / updates.all as f64);
-        let (name, count) = (&updates.table.name, updates.table.indexes().count());
+        // One without entries was built later, or has none of these rows.
+        let into = match indexes.iter().filter(|index| index.has_entries(facts)).count() {
+            0 | 1 => "its index".to_owned(),
+            count => format!("all of its {count} indexes"),
+        };
+        let (name, index) = (&updates.table.name, index.last);
         let which = if is_sure { "" } else { "probably " };
         found.push(Candidate {
             text: format!(
                 "{} of {} updates of {name} are not HOT although their page had space: they changed a column of an index, {which}of \
-                 {}, and so inserted into all of its {count} indexes, which takes {} of the WAL",
+                 {}, and so inserted into {into}, which takes {} of the WAL",
                 updates.indexed,
                 updates.all,
                 index.name,
@@ -336,9 +342,13 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 /// The index whose keys updates change, and whether its records show that.
-fn changed_index<'a>(facts: &Facts<'_>, table: &'a Table) -> Option<(&'a Relation, bool)> {
-    let shown = table
-        .indexes()
+fn changed_index<'a, 'b>(
+    facts: &Facts<'_>,
+    updates: &Updates<'_>,
+    indexes: &'b [Index<'a>],
+) -> Option<(&'b Index<'a>, bool)> {
+    let shown = indexes
+        .iter()
         .filter(|index| {
             let Evidence { changed_keys, same_keys, .. } = index.evidence;
             changed_keys >= MIN_COMPARED && changed_keys * 2 > changed_keys + same_keys
@@ -347,17 +357,19 @@ fn changed_index<'a>(facts: &Facts<'_>, table: &'a Table) -> Option<(&'a Relatio
     if let Some(index) = shown {
         return Some((index, true));
     }
-    let is_candidate = |index: &&Relation| {
-        let owner = Owner::Relation(index.file, Fork::MAIN);
-        let Evidence { changed_keys, same_keys, .. } = index.evidence;
-        facts.labels.is_required_index(owner) != Some(true) && same_keys <= changed_keys
+    let is_candidate = |index: &&Index<'a>| {
+        let owner = Owner::Relation(index.last.file, Fork::MAIN);
+        let Evidence { changed_keys, same_keys, leaf_inserts, .. } = index.evidence;
+        // Updates before an index was built are not for its sake.
+        let could_be = index.is_old() || leaf_inserts * 2 >= updates.indexed;
+        could_be && facts.labels.is_required_index(owner) != Some(true) && same_keys <= changed_keys
     };
     // A column that changes with each update mostly ascends, such as a time.
-    let order = |index: &&Relation| {
+    let order = |index: &&Index<'a>| {
         let Evidence { leaf_changes, leaf_inserts, .. } = index.evidence;
-        (leaf_changes * 1000 / leaf_inserts.max(1), index.name.clone())
+        (leaf_changes * 1000 / leaf_inserts.max(1), index.last.name.clone())
     };
-    table.indexes().filter(is_candidate).min_by_key(order).map(|index| (index, false))
+    indexes.iter().filter(is_candidate).min_by_key(order).map(|index| (index, false))
 }
 
 pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {

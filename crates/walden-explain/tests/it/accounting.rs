@@ -7,6 +7,7 @@ use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::{Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Inventory;
+use walden_testing::writer::PAGE;
 
 use crate::material::{
     GOLDEN, Log, SEGMENT, explain_folder, explain_golden, golden, range, record_starts, request, unpack,
@@ -100,6 +101,51 @@ fn adjacent_ranges_add_up() {
             assert_eq!(Some(both.ranges[0].start), a);
         }
     }
+}
+
+/// The same where they meet outside of records: at or in the header of a page or segment, and in the padding after a switch.
+#[test]
+fn ranges_that_meet_between_records_add_up() {
+    let mut log = Log::new();
+    (0..100).for_each(|_| {
+        log.heap_insert(9, 16384, 600);
+    });
+    let switch = log.writer.position();
+    log.writer.switch();
+    let segment = log.writer.position();
+    (0..100).for_each(|_| {
+        log.heap_insert(9, 16384, 600);
+    });
+    // A record that ends with its page.
+    let mut room = PAGE - log.writer.bytes.len() % PAGE;
+    if room < 1000 {
+        log.heap_insert(9, 16384, 2000);
+        room = PAGE - log.writer.bytes.len() % PAGE;
+    }
+    log.heap_insert(9, 16384, room - (24 + 20 + 2 + 3));
+    let page = log.writer.position();
+    assert_eq!(page.0 % PAGE as u64, 0);
+    (0..10).for_each(|_| {
+        log.heap_insert(9, 16384, 600);
+    });
+    let of = |from: Option<Lsn>, to: Option<Lsn>| {
+        let explanation = log.explain(&Request { views: all_views(), ..range(from, to) });
+        check(&explanation);
+        explanation
+    };
+    let whole = of(None, None);
+    assert!(whole.damage.is_none() && whole.file_bytes == 2 * SEGMENT as u64, "{:?}", whole.ranges);
+    let of_switch = [0, 8, 24, 32, 8192, 9000].map(|bytes| switch.plus(bytes));
+    let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
+    let of_page = [0, 8, 24, 32].map(|bytes| page.plus(bytes));
+    for at in of_switch.into_iter().chain(of_segment).chain(of_page) {
+        let (left, right) = (of(None, Some(at)), of(Some(at), None));
+        assert_eq!(left.ranges[0].end, right.ranges[0].start, "{at}");
+        assert_eq!(left.file_bytes + right.file_bytes, whole.file_bytes, "{at}");
+        assert_eq!(left.records + right.records, whole.records, "{at}");
+    }
+    let from_segment = of(Some(segment), None);
+    assert_eq!((from_segment.ranges[0].start, from_segment.file_bytes), (segment, SEGMENT as u64));
 }
 
 #[test]

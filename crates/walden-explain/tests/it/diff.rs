@@ -1,11 +1,11 @@
 //! The same relation has the same label in both ranges of a comparison.
 
-use walden_explain::diff::{self, Diff, Per, Side, Status};
+use walden_explain::diff::{self, Diff, DiffFinding, Per, Side, Status};
 use walden_explain::document::Context;
 use walden_explain::{Bound, Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
-use walden_format::rmgr::info::{heap, xlog};
+use walden_format::rmgr::info::{heap, logicalmsg, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
@@ -142,6 +142,64 @@ fn amounts_are_in_the_unit_of_the_comparison() {
     );
     assert_eq!(amount(Per::Total), "orders writes 30 kB and wrote 15 kB: +15 kB");
     assert_eq!(amount(Per::Second), "orders writes 304 bytes per transaction and wrote 152 bytes: +15 kB/s");
+}
+
+/// A range of so many transactions with rows of so many bytes, then messages of no relation, and segment switches.
+fn range_with(transactions: u32, bytes: usize, messages: usize, switches: usize) -> Explanation {
+    let mut log = Log::new();
+    for xid in 1000..1000 + transactions {
+        log.heap_insert(xid, ORDERS, bytes);
+        log.end(xid, true, xid.into(), &[]);
+    }
+    for _ in 0..messages {
+        log.record((rmid::LOGICALMSG, logicalmsg::MESSAGE), 0, 0, &[], &[7; 250]);
+    }
+    for _ in 0..switches {
+        log.writer.switch();
+        log.heap_insert(3000, ORDERS, bytes);
+    }
+    log.explain(&request(diff::views().to_vec()))
+}
+
+#[test]
+fn padding_has_a_line_and_no_part_exceeds_the_change_alone() {
+    const PARTS: [&str; 7] =
+        ["new-relation", "gone-relation", "padding", "framing", "work", "amount", "others"];
+    let padded = (range_with(1000, 100, 0, 3), range_with(100, 250, 0, 0));
+    let fewer = (range_with(1000, 100, 0, 0), range_with(100, 250, 100, 0));
+    for per in [Per::Second, Per::Transaction, Per::Total] {
+        for (a, b) in [&padded, &fewer] {
+            let found = compare_per(per, a, b);
+            let parts: Vec<_> = found.findings.iter().filter(|one| PARTS.contains(&one.rule)).collect();
+            let share = |one: &&&DiffFinding| one.share_of_change.unwrap();
+            let left: f64 = 1.0 - parts.iter().map(|one| share(&one)).sum::<f64>();
+            let larger = found.total.a_scaled_bytes.max(found.total.b_bytes) as f64;
+            let is_small = left.abs() * found.total.change_bytes.unsigned_abs() as f64 <= 0.01 * larger;
+            assert!(is_small || left.abs() < 1e-6, "{per:?}: {left}: {parts:?}");
+            let exceeds = parts.iter().any(|one| share(&one) > 1.001);
+            assert!(!exceeds || parts.iter().any(|one| share(&one) < 0.0), "{per:?}: {parts:?}");
+        }
+        let found = compare_per(per, &padded.0, &padded.1);
+        let bucket = found.buckets.iter().find(|one| one.label.starts_with("padding")).unwrap();
+        let padding = found.findings.iter().find(|one| one.rule == "padding").unwrap();
+        assert_eq!(padding.change_bytes, bucket.change_bytes, "{per:?}");
+        assert!(padding.text.contains("is 0.0 % of the WAL and was 9"), "{padding:?}");
+        assert!(padding.text.contains("(switches: 0, before 3): -"), "{padding:?}");
+    }
+    let found = compare_per(Per::Second, &fewer.0, &fewer.1).findings;
+    let work = found.iter().find(|one| one.rule == "work").unwrap();
+    assert!(work.share_of_change.is_some_and(|share| share > 1.0), "{found:?}");
+    assert!(
+        work.text.starts_with("100.0 transactions are committed per second and were 1000.0, at the "),
+        "{work:?}"
+    );
+    let others = found.iter().find(|one| one.rule == "others").unwrap();
+    let messages = 100 * (24 + 2 + 250_i64 + 7) / 8 * 8;
+    assert!(others.change_bytes >= messages / 2, "{found:?}");
+    // What each wrote before, without padding.
+    let found = compare_per(Per::Second, &padded.0, &padded.1).findings;
+    let work = found.iter().find(|one| one.rule == "work").unwrap();
+    assert!(work.text.contains(" bytes that each wrote before, without padding: -"), "{work:?}");
 }
 
 #[test]

@@ -236,12 +236,17 @@ fn leaf_pages_show_whether_keys_ascend() {
 }
 
 /// An entry of an index for a heap tuple.
-fn index_entry(log: &mut Log, xid: u32, leaf: u32, (block, offset): (u32, u8)) {
+fn entry_with_key(log: &mut Log, xid: u32, index: u32, leaf: u32, (block, offset): (u32, u8), key: u32) {
     // t_tid, whose block has its upper half first; t_info; a key.
     let mut tuple = vec![(block >> 16) as u8, 0, block as u8, (block >> 8) as u8, offset, 0, 16, 0];
-    tuple.extend((leaf * 1000 + u32::from(offset)).to_le_bytes());
+    tuple.extend(key.to_le_bytes());
     tuple.extend([0; 4]);
-    log.record((rmid::BTREE, btree::INSERT_LEAF), xid, 16390, &[(leaf, &tuple)], &[1, 0]);
+    log.record((rmid::BTREE, btree::INSERT_LEAF), xid, index, &[(leaf, &tuple)], &[1, 0]);
+}
+
+/// The same with a key of the leaf page, and now and then a split.
+fn index_entry(log: &mut Log, xid: u32, leaf: u32, tid: (u32, u8)) {
+    entry_with_key(log, xid, 16390, leaf, tid, leaf * 1000 + u32::from(tid.1));
     if xid.is_multiple_of(20) {
         log.record(
             (rmid::BTREE, btree::SPLIT_R),
@@ -449,6 +454,63 @@ fn a_part_of_a_partitioned_index_is_dropped_with_the_whole() {
             !unknown.contains("DROP INDEX") || unknown.contains("if no constraint and few queries");
         assert!(is_careful, "{unknown}");
     }
+}
+
+/// `REINDEX` gives an index a new file, which says nothing of what changes: with the old one it is one index.
+#[test]
+fn an_index_that_was_built_anew_is_one_with_what_its_old_file_shows() {
+    let mut log = Log::new();
+    for xid in 1000..1600 {
+        // Of two indexes, the first has the same key for both versions of the row. The second has some rows only.
+        for new in [2, 3] {
+            update(&mut log, xid, (xid, new - 1), (xid, new), 40);
+            entry_with_key(&mut log, xid, 16390, xid % 50, (xid, new), xid);
+        }
+        entry_with_key(&mut log, xid, 16391, xid % 50, (xid, 3), xid);
+    }
+    log.create(2000, 16400);
+    (0..5).for_each(|_| {
+        log.page_image(2000, 16400, Fork::MAIN, 2000);
+    });
+    log.commit_and_drop(2000, &[16390]);
+    for xid in 2100..2500 {
+        update(&mut log, xid, (xid, 1), (xid, 2), 40);
+        entry_with_key(&mut log, xid, 16400, 7, (xid, 2), xid);
+    }
+    // Another one is built, and has no entry of these updates.
+    log.create(2600, 16405);
+    log.page_image(2600, 16405, Fork::MAIN, 2000);
+    let explanation = log.explain(&request(Vec::new()));
+    let found = |rule: &str, scans, are_others_required| {
+        let mut names = Names::default();
+        names.add(orders(RelationKind::Table), Some(file(16384)));
+        for (oid, name, number) in [
+            (20_001, "orders_customer", 16400),
+            (20_002, "orders_state", 16391),
+            (20_003, "orders_added", 16405),
+        ] {
+            let index = Relation {
+                oid,
+                name: name.into(),
+                table: Some(20_000),
+                scans: Some(scans),
+                is_required: Some(are_others_required && oid != 20_001),
+                ..orders(RelationKind::Index)
+            };
+            names.add(index, Some(file(number)));
+        }
+        rewrites::learn(&explanation, &mut names);
+        let findings = document_with(&explanation, &names).findings;
+        let of_rule: Vec<Finding> = findings.into_iter().filter(|one| one.rule == rule).collect();
+        assert_eq!(of_rule.len(), 1, "{rule}: {of_rule:?}");
+        of_rule.into_iter().next().unwrap()
+    };
+    let changed = found("indexed-column-updates", 9, false);
+    assert_eq!(changed.points_at, "orders_state");
+    assert!(changed.text.contains("all of its 2 indexes,"), "{changed:?}");
+    let unused = found("unused-index", 0, true);
+    // Entries of both files, and the records of the images that built the second one.
+    assert_eq!((unused.points_at.as_str(), unused.bytes), ("orders_customer", 1600 * 64 + 5 * 56));
 }
 
 /// `VACUUM` writes images of the free space map with the same record.

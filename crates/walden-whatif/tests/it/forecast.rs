@@ -384,6 +384,61 @@ fn a_given_setting_that_the_trace_contradicts_is_marked() {
     assert!(contradicted && why.contains("the trace shows lz4"), "{why}");
 }
 
+#[test]
+fn archive_timeout_is_learned_from_switches_after_equal_times() {
+    let learned = |waits: [i64; 5], given: Option<&str>| {
+        let mut table = Table::new(10);
+        let mut now = 10;
+        table.commit(now);
+        for wait in waits {
+            now += wait;
+            table.commit(now);
+            table.writer.switch();
+        }
+        // The time of a switch is that of the next transaction end.
+        table.commit(now + waits[4]);
+        let folder = tempfile::tempdir().unwrap();
+        table.write_to(folder.path());
+        let inventory = Inventory::of(&[folder.path()]).unwrap();
+        let traced = given.map(|value| ("archive_timeout".to_string(), value.to_string()));
+        let question = Question {
+            traced: traced.into_iter().collect(),
+            threads: 2,
+            memory_bytes: 64 << 20,
+            ..Question::default()
+        };
+        let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();
+        let row = forecast.learned.traced.iter().find(|row| row.name == "archive_timeout").unwrap();
+        (forecast.learned.settings.archive_timeout, row.from, row.contradicted)
+    };
+    assert_eq!(learned([60, 60, 61, 60, 59], None), (60, Origin::Learned, false));
+    assert_eq!(learned([90, 20, 106, 108, 175], None), (0, Origin::Assumed, false));
+    assert_eq!(learned([60, 60, 61, 60, 59], Some("0")), (0, Origin::Given, false));
+}
+
+/// A base backup switches the segment before its checkpoint and behind its end.
+#[test]
+fn switches_of_a_base_backup_are_not_counted() {
+    let mut table = Table::new(10);
+    table.commit(10);
+    table.writer.switch();
+    let start = table.writer.position().plus(40);
+    table.commit(20);
+    let mut rest = vec![255, 8];
+    rest.extend(start.0.to_le_bytes());
+    table.writer.record(rmid::XLOG, xlog::BACKUP_END, 0, &rest);
+    table.writer.switch();
+    table.commit(30);
+    table.writer.switch();
+    let requested = table.writer.records.last().unwrap().0;
+    table.commit(40);
+    let folder = tempfile::tempdir().unwrap();
+    table.write_to(folder.path());
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let survey = Survey::read(&inventory.runs[0], None, None, 1, |_| ());
+    assert_eq!((survey.evidence.backups, survey.switches), (1, vec![requested]));
+}
+
 /// Settings are learned from all of the log, whatever the window is.
 #[test]
 fn the_window_does_not_hide_what_the_log_shows() {
