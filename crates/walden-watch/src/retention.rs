@@ -14,7 +14,7 @@ use postgres::Client;
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
-use crate::server::{ServerState, Slot, rows};
+use crate::server::{QueryError, ServerState, Slot, rows};
 
 /// Segments whose times show how fast the log grows, at most this old.
 const RATE_SPAN: Duration = Duration::from_secs(600);
@@ -79,7 +79,7 @@ impl Listing {
     ///
     /// # Errors
     /// What the server reports.
-    pub fn by_sql(client: &mut Client) -> Result<Listing, String> {
+    pub fn by_sql(client: &mut Client) -> Result<Listing, QueryError> {
         let mut listing = Listing::default();
         let marks = "SELECT 'archive_status/' || name, size, extract(epoch FROM modification)::bigint FROM pg_ls_archive_statusdir()";
         let files = "SELECT name, size, extract(epoch FROM modification)::bigint FROM pg_ls_waldir()";
@@ -388,8 +388,8 @@ fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> 
     let mut slots: Vec<&Slot> = situation.server.slots.iter().collect();
     slots.sort_by_key(|slot| slot.restart_lsn.map_or(u64::MAX, |lsn| lsn.0));
     // `max_slot_wal_keep_size` limits what slots keep, in whole segments.
-    let most = settings.bytes("max_slot_wal_keep_size").map(|bytes| bytes / size.bytes());
-    let limit = most.map_or(0, |segments| current.saturating_sub(segments));
+    let max = settings.bytes("max_slot_wal_keep_size").map(|bytes| bytes / size.bytes());
+    let limit = max.map_or(0, |segments| current.saturating_sub(segments));
     for slot in slots {
         let from = slot.restart_lsn.map_or(u64::MAX, |lsn| size.segment_of(lsn).max(limit));
         claims.push(Claim {
@@ -427,6 +427,9 @@ fn other_name(name: &str) -> &'static str {
         _ if name.ends_with(".history") => "timeline histories",
         _ if name.ends_with(".backup") => "backup histories",
         _ if name.ends_with(".partial") => "partial segments",
+        // XLogFileInitInternal and RestoreArchivedFile make these, and give them their names when they are whole.
+        _ if name.starts_with("xlogtemp.") => "segments that are being created",
+        "RECOVERYXLOG" | "RECOVERYHISTORY" => "files that are being restored",
         _ => "files that are not PostgreSQL's",
     }
 }
@@ -539,6 +542,15 @@ mod tests {
 
     fn segments_of(retention: &Retention, kind: HolderKind) -> u64 {
         retention.holders.iter().filter(|holder| holder.kind == kind).map(|holder| holder.files).sum()
+    }
+
+    #[test]
+    fn files_that_postgresql_is_making_are_its_own() {
+        assert_eq!(other_name("xlogtemp.4711"), "segments that are being created");
+        assert_eq!(other_name("RECOVERYXLOG"), "files that are being restored");
+        assert_eq!(other_name("RECOVERYHISTORY"), "files that are being restored");
+        assert_eq!(other_name("00000002.history"), "timeline histories");
+        assert_eq!(other_name("notes.txt"), "files that are not PostgreSQL's");
     }
 
     #[test]

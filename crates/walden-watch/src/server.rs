@@ -101,20 +101,8 @@ pub fn from_files(folders: &Folders) -> ServerState {
     let now = SystemTime::now();
     for file in slots_in(data) {
         let written = file.written.and_then(|written| now.duration_since(written).ok());
-        let mut slot = Slot {
-            name: file.name,
-            is_logical: false,
-            database: None,
-            database_oid: None,
-            plugin: None,
-            active: None,
-            client: None,
-            idle_seconds: written.map(|age| age.as_secs()),
-            restart_lsn: None,
-            confirmed_flush_lsn: None,
-            is_lost: false,
-            problem: None,
-        };
+        let mut slot =
+            Slot { name: file.name, idle_seconds: written.map(|age| age.as_secs()), ..Slot::default() };
         match file.state {
             Ok(found) => {
                 slot.is_logical = found.database != 0;
@@ -132,11 +120,24 @@ pub fn from_files(folders: &Folders) -> ServerState {
     state
 }
 
+/// Why a server does not answer a query.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", error_text(.0))]
+pub struct QueryError(#[from] postgres::Error);
+
+impl QueryError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        let is_refused = self.0.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+        is_refused.then_some("the user needs pg_monitor: GRANT pg_monitor TO ...")
+    }
+}
+
 /// Asks a server for its state. What it does not let us see is left out.
 ///
 /// # Errors
 /// The connection is lost.
-pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, String> {
+pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, QueryError> {
     let mut state = ServerState { settings: settings.clone(), ..ServerState::default() };
     let checkpoint =
         "SELECT redo_lsn, extract(epoch FROM checkpoint_time)::bigint FROM pg_control_checkpoint()";
@@ -166,7 +167,7 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, S
 ///
 /// # Errors
 /// The connection is lost.
-pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, String> {
+pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
     let query = |idle: &str, lost: &str| {
         format!(
             "SELECT s.slot_name, s.slot_type, s.database, s.plugin, s.active, \
@@ -210,17 +211,8 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, String> {
 }
 
 /// Plain queries, and text back: that works through every connection pooler.
-pub(crate) fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, String> {
-    let failed = |error: postgres::Error| {
-        let hint = match error.code() {
-            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-                "\nhint: the user needs pg_monitor: GRANT pg_monitor TO ..."
-            }
-            _ => "",
-        };
-        error_text(&error) + hint
-    };
-    let messages = client.simple_query(query).map_err(failed)?;
+pub(crate) fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, QueryError> {
+    let messages = client.simple_query(query)?;
     let row = |message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,

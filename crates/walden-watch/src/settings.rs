@@ -17,6 +17,8 @@ struct Known {
     name: &'static str,
     unit: Unit,
     default: &'static str,
+    /// The default before a major version.
+    earlier: Option<(u32, &'static str)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,23 +30,23 @@ enum Unit {
 
 #[rustfmt::skip]
 const KNOWN: [Known; 13] = [
-    Known { name: "archive_command",              unit: Unit::None,      default: "" },
-    Known { name: "archive_library",              unit: Unit::None,      default: "" },
-    Known { name: "archive_mode",                 unit: Unit::None,      default: "off" },
-    Known { name: "archive_timeout",              unit: Unit::Seconds,   default: "0 s" },
-    Known { name: "checkpoint_completion_target", unit: Unit::None,      default: "0.9" },
-    Known { name: "checkpoint_timeout",           unit: Unit::Seconds,   default: "300 s" },
-    Known { name: "full_page_writes",             unit: Unit::None,      default: "on" },
-    Known { name: "max_slot_wal_keep_size",       unit: Unit::Megabytes, default: "-1 MB" },
-    Known { name: "max_wal_size",                 unit: Unit::Megabytes, default: "1024 MB" },
-    Known { name: "min_wal_size",                 unit: Unit::Megabytes, default: "80 MB" },
-    Known { name: "summarize_wal",                unit: Unit::None,      default: "off" },
-    Known { name: "wal_keep_size",                unit: Unit::Megabytes, default: "0 MB" },
-    Known { name: "wal_level",                    unit: Unit::None,      default: "replica" },
+    Known { name: "archive_command",              unit: Unit::None,      default: "", earlier: None },
+    Known { name: "archive_library",              unit: Unit::None,      default: "", earlier: None },
+    Known { name: "archive_mode",                 unit: Unit::None,      default: "off", earlier: None },
+    Known { name: "archive_timeout",              unit: Unit::Seconds,   default: "0 s", earlier: None },
+    Known { name: "checkpoint_completion_target", unit: Unit::None,      default: "0.9", earlier: Some((14, "0.5")) },
+    Known { name: "checkpoint_timeout",           unit: Unit::Seconds,   default: "300 s", earlier: None },
+    Known { name: "full_page_writes",             unit: Unit::None,      default: "on", earlier: None },
+    Known { name: "max_slot_wal_keep_size",       unit: Unit::Megabytes, default: "-1 MB", earlier: None },
+    Known { name: "max_wal_size",                 unit: Unit::Megabytes, default: "1024 MB", earlier: None },
+    Known { name: "min_wal_size",                 unit: Unit::Megabytes, default: "80 MB", earlier: None },
+    Known { name: "summarize_wal",                unit: Unit::None,      default: "off", earlier: None },
+    Known { name: "wal_keep_size",                unit: Unit::Megabytes, default: "0 MB", earlier: None },
+    Known { name: "wal_level",                    unit: Unit::None,      default: "replica", earlier: Some((10, "minimal")) },
 ];
 
 impl Settings {
-    /// Reads the settings of a data directory. A file that cannot be read has none.
+    /// Reads the settings of a data directory, where the defaults are those of its version. A file that cannot be read has none.
     pub fn of_data_directory(data: &Path) -> Settings {
         let mut found = BTreeMap::new();
         let options = command_line(&fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default());
@@ -52,8 +54,11 @@ impl Settings {
         read_file(&main, MAX_DEPTH, &mut found);
         read_file(&data.join("postgresql.auto.conf"), MAX_DEPTH, &mut found);
         found.extend(options);
+        let version = version_of(data);
         let mut settings = BTreeMap::new();
-        for Known { name, unit, default } in KNOWN {
+        for Known { name, unit, default, earlier } in KNOWN {
+            let earlier = earlier.filter(|(before, _)| version.is_some_and(|version| version < *before));
+            let default = earlier.map_or(default, |(_, default)| default);
             let value = found.get(name).and_then(|value| normalised(value, unit));
             settings.insert(name.to_owned(), value.unwrap_or_else(|| default.to_owned()));
         }
@@ -70,6 +75,12 @@ impl Settings {
         let known = KNOWN.iter().find(|known| known.name == name);
         let value = known.and_then(|known| normalised(value, known.unit));
         value.map(|value| self.0.insert(name.to_owned(), value)).is_some()
+    }
+
+    /// Sets one as `pg_settings` has it: a number and, apart from it, its unit, which may have a number too (`64` of `16MB`).
+    pub fn set_of_server(&mut self, name: &str, value: &str, unit: &str) {
+        let value = if unit.is_empty() { value.to_owned() } else { format!("{value} {unit}") };
+        self.0.insert(name.to_owned(), value);
     }
 
     /// All of them.
@@ -97,6 +108,12 @@ impl Settings {
         };
         number.checked_mul(factor)?.checked_mul(scale)
     }
+}
+
+/// The major version of a data directory; 9 for all versions of 9.
+fn version_of(data: &Path) -> Option<u32> {
+    let text = fs::read_to_string(data.join("PG_VERSION")).ok()?;
+    text.trim().split('.').next()?.parse().ok()
 }
 
 /// Options `-c NAME=VALUE` and `--NAME=VALUE` of the server's command line.
@@ -257,5 +274,36 @@ mod tests {
         assert_eq!(settings.bytes("wal_keep_size"), Some(1 << 30));
         assert_eq!(settings.get("archive_mode"), Some("on"));
         assert_eq!(settings.bytes("max_slot_wal_keep_size"), None);
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_version() {
+        let of = |version: Option<&str>| {
+            let folder = tempfile::tempdir().unwrap();
+            if let Some(version) = version {
+                fs::write(folder.path().join("PG_VERSION"), format!("{version}\n")).unwrap();
+            }
+            let settings = Settings::of_data_directory(folder.path());
+            let get = |name| settings.get(name).unwrap().to_owned();
+            (get("checkpoint_completion_target"), get("wal_level"))
+        };
+        let pair = |target: &str, level: &str| (target.to_owned(), level.to_owned());
+        assert_eq!(of(Some("9.6")), pair("0.5", "minimal"));
+        assert_eq!(of(Some("10")), pair("0.5", "replica"));
+        assert_eq!(of(Some("13")), pair("0.5", "replica"));
+        assert_eq!(of(Some("14")), pair("0.9", "replica"));
+        assert_eq!(of(None), pair("0.9", "replica"));
+    }
+
+    #[test]
+    fn units_of_a_server_may_have_numbers() {
+        let mut settings = Settings::default();
+        // As 9.5 and 9.6 have them, whose unit is a segment, and later versions.
+        settings.set_of_server("max_wal_size", "64", "16MB");
+        settings.set_of_server("min_wal_size", "80", "MB");
+        settings.set_of_server("archive_mode", "on", "");
+        assert_eq!(settings.bytes("max_wal_size"), Some(1 << 30));
+        assert_eq!(settings.bytes("min_wal_size"), Some(80 << 20));
+        assert_eq!(settings.get("archive_mode"), Some("on"));
     }
 }

@@ -70,7 +70,7 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     };
     if let Some(client) = &mut client {
         let settings = read_settings(client).unwrap_or_else(|| situation.server.settings.clone());
-        let asked = server::by_sql(client, &settings).map_err(anyhow::Error::msg)?;
+        let asked = server::by_sql(client, &settings)?;
         situation.server = ServerState {
             settings,
             checkpoint: situation.server.checkpoint.or(asked.checkpoint),
@@ -83,7 +83,7 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     let listing = match (&folders, &mut client) {
         (Some(folders), _) => Listing::of_folder(&folders.wal)
             .with_context(|| format!("cannot read {}", folders.wal.display()))?,
-        (None, Some(client)) => Listing::by_sql(client).map_err(anyhow::Error::msg)?,
+        (None, Some(client)) => Listing::by_sql(client)?,
         (None, None) => Listing::default(),
     };
     let mut retention = Retention::new(&listing, &situation);
@@ -152,7 +152,7 @@ fn read_settings(client: &mut Client) -> Option<Settings> {
         if let SimpleQueryMessage::Row(row) = message {
             let (name, value) = (row.get(0)?, row.get(1)?);
             // The archiver's command is only shown to those who may see it.
-            settings.set(name, &format!("{value}{}", row.get(2).unwrap_or_default()));
+            settings.set_of_server(name, value, row.get(2).unwrap_or_default());
         }
     }
     Some(settings)
