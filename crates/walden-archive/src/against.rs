@@ -12,12 +12,14 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
+use crate::check::{self, Checked};
 use crate::gaps::Gap;
 use crate::history::History;
-use crate::intake::{Intake, IntakeError};
+use crate::intake::{self, Intake};
 use crate::list::{self, ListOptions, Listing};
 use crate::name::ArchivedFile;
-use crate::push::PushOptions;
+use crate::object::Content;
+use crate::push::{PushOptions, Pusher};
 
 /// A server that is asked for its WAL.
 pub trait Server {
@@ -104,6 +106,10 @@ pub struct Compared {
     pub compared: u64,
     /// Files that wait for the server's `archive_command`.
     pub waiting: u64,
+    /// Files that are archived under their names, and that the server offers still.
+    pub offered: u64,
+    /// The first file that the server offers, if the archive refuses its content: the server does not get past it.
+    pub refused: Option<RefusedFile>,
     /// Files that the server has, does not archive any more, and the archive lacks.
     pub missing: Vec<Missing>,
     /// Gaps of the archive that are left, but for those of nothing but files that wait.
@@ -114,8 +120,17 @@ impl Compared {
     /// Nothing is missing, or nothing any more.
     pub fn is_good(&self) -> bool {
         let is_filled = |one: &Missing| one.outcome == Outcome::Filled;
-        self.missing.iter().all(is_filled) && !self.gaps.iter().any(Gap::is_new)
+        self.missing.iter().all(is_filled) && self.refused.is_none() && !self.gaps.iter().any(Gap::is_new)
     }
+}
+
+/// A file that the archive refuses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RefusedFile {
+    /// Its name.
+    pub file: String,
+    /// Why.
+    pub problem: String,
 }
 
 /// A file that the archive lacks.
@@ -171,13 +186,20 @@ pub fn compare(
         is_standby: facts.is_standby,
         compared: 0,
         waiting: 0,
+        offered: 0,
+        refused: None,
         missing: Vec::new(),
         gaps: Vec::new(),
     };
     let (mut missing, mut waits) = (Vec::new(), BTreeSet::new());
+    let mut first_ready: Option<ServerFile> = None;
     for one in files.into_iter().filter(|one| complete.holds(one)) {
         compared.compared += 1;
+        if one.mark == Mark::Ready && is_first(&one, first_ready.as_ref()) {
+            first_ready = Some(one.clone());
+        }
         match (archive.find(one.file)?, one.mark) {
+            (Some(_), Mark::Ready) => compared.offered += 1,
             (Some(_), _) => {}
             (None, Mark::Ready) => {
                 compared.waiting += 1;
@@ -186,6 +208,11 @@ pub fn compare(
             (None, Mark::None) if is_before_archive(one.file, listing.as_ref()) => {}
             (None, _) => missing.push(one),
         }
+    }
+    if let Some(first) = first_ready {
+        let pusher = Pusher::new(archive.clone(), PushOptions::default(), histories.clone());
+        let problem = why_refused(&pusher, server, &first)?;
+        compared.refused = problem.map(|problem| RefusedFile { file: first.file.to_string(), problem });
     }
     compared.missing = match repair {
         Some(options) => {
@@ -202,24 +229,58 @@ pub fn compare(
     Ok(compared)
 }
 
+/// Whether PostgreSQL asks for a file before another one.
+fn is_first(one: &ServerFile, other: Option<&ServerFile>) -> bool {
+    other.is_none_or(|other| one.file.archiving_order() < other.file.archiving_order())
+}
+
+/// Why the archive refuses a file that a server offers, if so; nothing is stored. One file is read over the connection, and all others
+/// wait for it.
+fn why_refused(
+    pusher: &Pusher,
+    server: &mut dyn Server,
+    one: &ServerFile,
+) -> Result<Option<String>, AgainstError> {
+    let mut content = Vec::new();
+    // Archived and removed meanwhile, or nothing that this user may read.
+    if server.open(one.file).take(one.bytes).read_to_end(&mut content).is_err() {
+        return Ok(None);
+    }
+    let offered = Checked::of_hash(content.len() as u64, *blake3::hash(&content).as_bytes());
+    let conflict = match pusher.find_present(one.file, &offered) {
+        Ok(Some(_)) => return Ok(None),
+        Ok(None) => None,
+        Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
+            Some(conflict)
+        }
+        Err(error) if error.is_damage() => return Ok(Some(error_text(&error))),
+        Err(error) => return Err(error.into()),
+    };
+    let checked = check::check_held(one.file, &content, pusher.rules());
+    Ok(match (checked, conflict) {
+        (Ok(_), None) => None,
+        (Err(refusal), None) => Some(error_text(&refusal)),
+        (Err(_), Some(conflict)) => Some(error_text(&conflict)),
+        // The same log, and other bytes behind it.
+        (Ok(checked), Some(conflict)) => {
+            let same = pusher.find_same_log(one.file, &checked, &mut Content::Held(&content));
+            let is_same = same.is_ok_and(|same| same.is_some());
+            (!is_same).then(|| error_text(&conflict))
+        }
+    })
+}
+
 /// The histories of the archive and of the server: one of the two may lack some.
 fn histories(
     archive: &Archive,
     server: &mut dyn Server,
     files: &[ServerFile],
 ) -> Result<Vec<History>, AgainstError> {
-    let (mut histories, _) = archive.undamaged_histories()?;
-    for one in files {
-        let ArchivedFile::History(timeline) = one.file else { continue };
-        let mut text = Vec::new();
-        let read = server.open(one.file).take(crate::check::MAX_TEXT_BYTES).read_to_end(&mut text);
-        if read.is_ok()
-            && let Ok(history) = History::parse(timeline, &text)
-        {
-            histories.entry(timeline).or_insert(history);
-        }
-    }
-    Ok(histories.into_values().collect())
+    let own = files.iter().filter_map(|one| match one.file {
+        ArchivedFile::History(timeline) => Some((timeline, intake::read_text(&mut *server.open(one.file)))),
+        _ => None,
+    });
+    Ok(intake::histories(archive, own)?)
 }
 
 /// Which of a server's files are complete.
@@ -270,11 +331,10 @@ fn fill(
 ) -> Result<Vec<Missing>, AgainstError> {
     let mut filled = Vec::new();
     for one in missing {
-        let taken = intake.take(one.file, &mut *server.open(one.file), None);
-        filled.push(match taken.map_err(IntakeError::into_final) {
+        let taken = intake.ingest(one.file, &mut *server.open(one.file), None);
+        filled.push(match intake::split_final(taken)? {
             Ok(_) => Missing::new(one, Outcome::Filled, None),
-            Err(Ok(error)) => return Err(error.into()),
-            Err(Err(error)) => Missing::new(one, Outcome::Refused, Some(error_text(&error))),
+            Err(refused) => Missing::new(one, Outcome::Refused, Some(error_text(&refused))),
         });
     }
     Ok(filled)

@@ -1,6 +1,7 @@
 //! An archive: a store with the log of one cluster in it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
@@ -9,12 +10,12 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use crate::documents;
 use crate::encryption::{Encrypted, Encryption, KeyOptions};
 use crate::history::History;
-use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, folder_of};
+use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
 use crate::object::{self, ObjectError};
 use crate::store::{Cause, Created, Listed, Store, StoreError};
 
 /// What stands for the hash of a file that is archived encrypted, where no private key opens it.
-pub(crate) const UNKNOWN_HASH: &str = "unknown without a private key";
+const UNKNOWN_HASH: &str = "unknown without a private key";
 
 /// The version of the archive's layout.
 pub const LAYOUT_VERSION: u32 = 1;
@@ -47,10 +48,10 @@ impl Identity {
 /// Why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The store's.
+    /// An operation on the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The object's.
+    /// An object cannot be decoded or encoded.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// There is no archive at the place.
@@ -112,19 +113,20 @@ pub enum ArchiveError {
     },
     /// The name has another content already.
     #[error(
-        "{name} is archived already with other content in {location}: BLAKE3 {archived} there, {offered} in the file offered now"
+        "{name} is archived already with other content in {location}: BLAKE3 {} there, {offered} in the file offered now",
+        archived.as_deref().unwrap_or(UNKNOWN_HASH)
     )]
     Conflict {
         /// The archived file's name.
         name: String,
         /// Where the archive is.
         location: String,
-        /// The hash of what is archived.
-        archived: String,
+        /// The hash of what is archived; nothing if it is encrypted, and no private key opens it.
+        archived: Option<String>,
         /// The hash of what was offered.
         offered: String,
     },
-    /// The same where the damage of what is archived was accepted.
+    /// The name has another content already, whose damage was accepted when it was archived.
     #[error("{name} was archived although it is damaged")]
     DamageAccepted {
         /// The archived file's name.
@@ -138,11 +140,11 @@ pub enum ArchiveError {
 impl ArchiveError {
     /// The cause in a word, for logs and metrics.
     pub fn cause(&self) -> &'static str {
+        if let Some(error) = self.store_error() {
+            return error.cause.word();
+        }
         match self {
-            ArchiveError::Store(error) | ArchiveError::Object(ObjectError::Store(error)) => {
-                error.cause.word()
-            }
-            ArchiveError::Object(_) => "damaged_object",
+            ArchiveError::Store(_) | ArchiveError::Object(_) => "damaged_object",
             ArchiveError::Missing(_) => "no_archive",
             ArchiveError::Empty(_) => "nothing_archived",
             ArchiveError::Identity { .. } => "damaged_identity",
@@ -154,37 +156,40 @@ impl ArchiveError {
         }
     }
 
+    /// The store's error, if the store is what failed, also while an object was decoded.
+    pub fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            ArchiveError::Store(error) => Some(error),
+            ArchiveError::Object(error) => error.store_error(),
+            _ => None,
+        }
+    }
+
     /// Whether an object was asked for that is not there: what it held may be in another one by now.
     pub fn is_not_found(&self) -> bool {
-        match self {
-            ArchiveError::Store(error) => error.cause == Cause::NotFound,
-            ArchiveError::Object(error) => error.is_not_found(),
-            _ => false,
-        }
+        self.store_error().is_some_and(|error| error.cause == Cause::NotFound)
     }
 
     /// Whether an object is not as it was stored, and the store did give it.
     pub fn is_damage(&self) -> bool {
-        match self {
-            ArchiveError::Store(error) => error.cause == Cause::Damaged,
-            ArchiveError::Object(error) => {
-                error.store_error().is_none_or(|error| error.cause == Cause::Damaged)
-            }
-            ArchiveError::DamagedBefore { .. } => true,
-            _ => false,
+        match (self.store_error(), self) {
+            (Some(error), _) => error.cause == Cause::Damaged,
+            (None, ArchiveError::Object(_) | ArchiveError::DamagedBefore { .. }) => true,
+            (None, _) => false,
         }
     }
 
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
+        if let Some(error) = self.store_error() {
+            return error.cause.hint();
+        }
         match self {
-            ArchiveError::Store(error) => error.cause.hint(),
-            ArchiveError::Object(error) => match error.store_error() {
-                Some(error) => error.cause.hint(),
-                None => Some("walden archive verify says what else is damaged"),
-            },
+            ArchiveError::Store(_) | ArchiveError::Object(_) => {
+                Some("walden archive verify says what else is damaged")
+            }
             ArchiveError::Missing(_) => Some(
-                "mount the file system if it is not mounted, or check the path or URL; a new archive is made by walden archive init, once, and never by what archives",
+                "mount the file system if it is not mounted, or check the path or URL; a new archive is made by walden archive init, once, or by walden archive import, and never by what archives a server's WAL",
             ),
             ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
@@ -201,7 +206,7 @@ impl ArchiveError {
             ArchiveError::DamageAccepted { .. } => Some(
                 "nothing was overwritten. What is archived was taken by --accept-damaged: if the file that is offered is a good copy of it, move the archived object out of the archive, and the file is archived when it is offered again",
             ),
-            ArchiveError::Conflict { archived, .. } if archived == UNKNOWN_HASH => Some(
+            ArchiveError::Conflict { archived: None, .. } => Some(
                 "nothing was overwritten. If it ends with a switch, or its timeline was left in it, servers may have other bytes behind that, which is no harm; without a private key nobody can tell, unless what is archived has zeros there: with identity in walden.toml, push compares the WAL alone. Else two servers write the same timeline: find out which one is the primary and stop the other from archiving",
             ),
             ArchiveError::Conflict { .. } => Some(
@@ -260,8 +265,8 @@ impl Archive {
 
     /// Makes an archive of a place that has none: from then on a cluster can claim it.
     ///
-    /// Only people do this. What archives on its own cannot tell a new archive from one whose file system is not mounted, and would
-    /// acknowledge segments that disappear under the mount point.
+    /// Only commands that people give do this: `init` and `import`. What archives on its own cannot tell a new archive from one whose file
+    /// system is not mounted, and would acknowledge segments that disappear under the mount point.
     ///
     /// # Errors
     /// The store's.
@@ -340,7 +345,7 @@ impl Archive {
                 if is_empty {
                     return Err(ArchiveError::Empty(location()));
                 }
-                // It is stored before anything else, since then perhaps, or it is lost.
+                // archive.json is stored before any segment: another process may have stored both after our first read; else it is lost.
                 read()?.ok_or_else(|| problem("expected it beside segments, found none".to_owned()))?
             }
         };
@@ -385,7 +390,7 @@ impl Archive {
         }
     }
 
-    /// The same of a place that was an archive's before, without requests where nothing can have changed. What was stored in a folder
+    /// Makes sure that a place that had an archive still has it, without requests where nothing can have changed. What was stored in a folder
     /// is only in the archive if the archive is there afterwards: its file system may have been unmounted meanwhile.
     ///
     /// # Errors
@@ -416,7 +421,7 @@ impl Archive {
     /// The store's.
     pub fn segments_beside(&self, name: SegmentName) -> Result<LogListing, ArchiveError> {
         let mut listing = LogListing::default();
-        self.store.list(&folder_of(name), &mut |listed| listing.add(listed))?;
+        self.store.list(&log_prefix(name), &mut |listed| listing.add(listed))?;
         Ok(listing)
     }
 
@@ -425,19 +430,22 @@ impl Archive {
     /// # Errors
     /// The store's.
     pub fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
-        match (self.find_once(file)?, file) {
+        match (self.find_in_one_listing(file)?, file) {
             // A pack is there before its segments' own objects are removed. A listing that was begun before that may have neither, as
             // the second one cannot.
-            (None, ArchivedFile::Segment(_)) => self.find_once(file),
+            (None, ArchivedFile::Segment(_)) => self.find_in_one_listing(file),
             (found, _) => Ok(found),
         }
     }
 
-    /// The same by one look, which may miss a segment that is packed meanwhile.
+    /// Finds a file's object in one listing, which may miss a segment that is packed meanwhile.
     ///
     /// # Errors
     /// The store's.
-    pub(crate) fn find_once(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
+    pub(crate) fn find_in_one_listing(
+        &self,
+        file: ArchivedFile,
+    ) -> Result<Option<(Object, u64)>, ArchiveError> {
         match self.store.size(&file.key()) {
             Ok(bytes) => return Ok(Some((Object::File(file), bytes))),
             Err(error) if error.cause == Cause::NotFound => {}
@@ -448,7 +456,7 @@ impl Archive {
     }
 
     /// The own object of a segment and the pack that has it, where both are there: a run of `pack` that was interrupted leaves both.
-    pub(crate) fn find_both(&self, file: ArchivedFile) -> Option<[(Object, u64); 2]> {
+    pub(crate) fn find_duplicate(&self, file: ArchivedFile) -> Option<[(Object, u64); 2]> {
         let ArchivedFile::Segment(name) = file else { return None };
         let listing = self.segments_beside(name).ok()?;
         let own = Object::File(file);
@@ -495,6 +503,38 @@ impl Archive {
             }
         }
         Ok((histories, damaged))
+    }
+}
+
+/// What is archived, as far as it was looked for: each 4 GB of a timeline are listed once.
+#[derive(Default)]
+pub(crate) struct LogListings {
+    /// By prefix.
+    listings: BTreeMap<String, LogListing>,
+}
+
+impl LogListings {
+    /// The object that has a segment, and the object's bytes.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn find(
+        &mut self,
+        archive: &Archive,
+        name: SegmentName,
+    ) -> Result<Option<(Object, u64)>, ArchiveError> {
+        let listing = match self.listings.entry(log_prefix(name)) {
+            Entry::Occupied(listing) => listing.into_mut(),
+            Entry::Vacant(free) => free.insert(archive.segments_beside(name)?),
+        };
+        Ok(listing.find(ArchivedFile::Segment(name)))
+    }
+
+    /// Adds a segment's own object, which was stored since.
+    pub fn add(&mut self, name: SegmentName, bytes: u64) {
+        if let Some(listing) = self.listings.get_mut(&log_prefix(name)) {
+            listing.add(Listed { key: ArchivedFile::Segment(name).key(), bytes });
+        }
     }
 }
 

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
-use crate::backup_files::{LABEL, Label, MANIFEST, MAX_MANIFEST_BYTES, Manifest};
+use crate::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
 use crate::get::with_object;
 use crate::name::{ArchivedFile, BACKUP, Object};
 
@@ -27,12 +27,16 @@ pub struct Backup {
     pub file: Option<ArchivedFile>,
     /// The label that the user gave it.
     pub label: Option<String>,
+    /// Of an incremental backup, where the backup starts that it needs: [`Lsn::INVALID`] if its label does not say so.
+    pub incremental_from: Option<Lsn>,
     /// The WAL that makes it consistent, in the log's order; the end of the last range is not always known. Never empty.
     pub ranges: Vec<WalRange>,
     /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
     pub time: Option<i64>,
     /// It was found where backups are kept, and not only in the archive.
     pub is_on_disk: bool,
+    /// Bytes of the object of the archived backup history file.
+    pub stored_bytes: u64,
 }
 
 impl Backup {
@@ -40,6 +44,11 @@ impl Backup {
     pub fn start(&self) -> (Timeline, Lsn) {
         self.ranges.first().map_or((0, Lsn::INVALID), |range| (range.timeline, range.start))
     }
+}
+
+/// What a label says of the backup that an incremental one needs.
+fn incremental_from(label: &Label) -> Option<Lsn> {
+    label.is_incremental.then(|| label.incremental_from.unwrap_or(Lsn::INVALID))
 }
 
 /// Why a backup on disk cannot be used.
@@ -60,18 +69,18 @@ pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, Arc
     let mut files = Vec::new();
     archive.store().list(BACKUP, &mut |listed| {
         if let Some(Object::File(file @ ArchivedFile::Backup(..))) = Object::of_key(&listed.key) {
-            files.push(file);
+            files.push((file, listed.bytes));
         }
     })?;
     let mut backups = Vec::new();
-    for file in files {
+    for (file, stored_bytes) in files {
         let text = with_object(archive, file, |object, bytes| {
             let mut text = Vec::new();
             crate::get::decode(archive, file, object, bytes, &mut text).map(|()| text)
         })?;
         // Removed since it was listed.
         let Some(text) = text else { continue };
-        backups.extend(of_history(file, &text, size));
+        backups.extend(of_history(file, &text, size).map(|backup| Backup { stored_bytes, ..backup }));
     }
     backups.sort_by_key(Backup::start);
     Ok(backups)
@@ -87,10 +96,12 @@ fn of_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Back
     Some(Backup {
         name: file.to_string(),
         file: Some(file),
+        incremental_from: incremental_from(&label),
         label: label.label,
         ranges,
         time: label.stop_time.or(label.start_time),
         is_on_disk: false,
+        stored_bytes: 0,
     })
 }
 
@@ -135,28 +146,30 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
 /// A file that cannot be read, is damaged, or is of another cluster.
 pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
     let failed = |problem: String| BackupError { path: path.to_owned(), problem };
-    let content = read(path, MAX_MANIFEST_BYTES)?;
-    let manifest = Manifest::parse(&content).map_err(failed)?;
+    let file = fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let manifest = Manifest::read(file).map_err(failed)?;
     if let Some(found) = manifest.system_identifier.map(|number| number.to_string())
         && found != system_identifier
     {
         return Err(failed(format!("expected system identifier {system_identifier}, found {found}")));
     }
     let beside = path.with_file_name(LABEL);
-    let label = beside.is_file().then(|| read(&beside, crate::check::MAX_TEXT_BYTES)).transpose()?;
+    let label = beside.is_file().then(|| read_label(&beside)).transpose()?;
     let label = Label::parse(&label.unwrap_or_default());
     Ok(Backup {
         name: path.display().to_string(),
         file: None,
+        incremental_from: incremental_from(&label),
         label: label.label,
         ranges: manifest.ranges,
         time: modified(path).max(label.start_time),
         is_on_disk: true,
+        stored_bytes: 0,
     })
 }
 
 fn of_label(path: &Path) -> Result<Backup, BackupError> {
-    let label = Label::parse(&read(path, crate::check::MAX_TEXT_BYTES)?);
+    let label = Label::parse(&read_label(path)?);
     let (Some(start), Some(timeline)) = (label.start, label.timeline) else {
         let problem = "expected START WAL LOCATION with its timeline in it, found none".to_owned();
         return Err(BackupError { path: path.to_owned(), problem });
@@ -164,22 +177,19 @@ fn of_label(path: &Path) -> Result<Backup, BackupError> {
     Ok(Backup {
         name: path.display().to_string(),
         file: None,
+        incremental_from: incremental_from(&label),
         label: label.label,
         ranges: vec![WalRange { timeline, start, end: None }],
         time: modified(path).max(label.start_time),
         is_on_disk: true,
+        stored_bytes: 0,
     })
 }
 
-fn read(path: &Path, most: u64) -> Result<Vec<u8>, BackupError> {
-    let failed = |problem: String| BackupError { path: path.to_owned(), problem };
-    let mut content = Vec::new();
-    let file = fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-    file.take(most + 1).read_to_end(&mut content).map_err(|error| failed(error.to_string()))?;
-    if content.len() as u64 > most {
-        return Err(failed(format!("expected at most {most} bytes, found more")));
-    }
-    Ok(content)
+fn read_label(path: &Path) -> Result<Vec<u8>, BackupError> {
+    let failed = |error: io::Error| BackupError { path: path.to_owned(), problem: error.to_string() };
+    let mut file = fs::File::open(path).map_err(failed)?;
+    read_bounded(&mut file, crate::check::MAX_TEXT_BYTES).map_err(failed)
 }
 
 /// When a file was written: a copy may be younger than the backup, and never older.
@@ -195,7 +205,9 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
         match merged.get_mut(&backup.start()) {
             Some(known) => {
                 known.file = known.file.or(backup.file);
+                known.stored_bytes = known.stored_bytes.max(backup.stored_bytes);
                 known.label = known.label.take().or(backup.label.take());
+                known.incremental_from = known.incremental_from.or(backup.incremental_from);
                 // The history file says when the backup was finished.
                 known.time = if backup.file.is_some() { backup.time.or(known.time) } else { known.time };
                 if known.ranges.last().is_some_and(|range| range.end.is_none()) {

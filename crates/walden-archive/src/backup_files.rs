@@ -1,6 +1,8 @@
 //! The files that PostgreSQL writes beside a base backup: `backup_label` and the backup history file, which has the same lines and two
 //! more (`build_backup_content` in `xlogbackup.c`), and `backup_manifest` (`backup_manifest.c`).
 
+use std::io::{self, BufReader, Read};
+
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
 use serde::Deserialize;
@@ -8,13 +10,24 @@ use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 
-use crate::object::hexadecimal;
+use crate::object::to_hex;
 
 /// The names of these files in a backup's folder.
 pub(crate) const LABEL: &str = "backup_label";
 pub(crate) const MANIFEST: &str = "backup_manifest";
-/// More than any manifest has.
-pub(crate) const MAX_MANIFEST_BYTES: u64 = 4 << 30;
+/// The longest line of a manifest, in bytes: one describes a file.
+const MAX_MANIFEST_LINE: usize = 1 << 20;
+
+/// Reads a text of at most so many bytes.
+pub(crate) fn read_bounded(content: &mut dyn Read, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    content.take(max_bytes + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > max_bytes {
+        let problem = format!("expected at most {max_bytes} bytes, found more");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(text)
+}
 
 /// What a backup label or a backup history file says; nothing where it is empty.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -28,7 +41,7 @@ pub(crate) struct Label {
     /// When it began and ended, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
     pub start_time: Option<i64>,
     pub stop_time: Option<i64>,
-    /// The same as the server wrote them: local times with the abbreviation of the zone.
+    /// Both times as the server wrote them: local times with the abbreviation of the zone.
     pub start_time_text: Option<String>,
     pub stop_time_text: Option<String>,
     /// `streamed`, or `pg_start_backup` of an exclusive backup, which PostgreSQL 15 removed.
@@ -37,6 +50,8 @@ pub(crate) struct Label {
     pub label: Option<String>,
     /// It has only what changed since another backup.
     pub is_incremental: bool,
+    /// Where that other backup starts.
+    pub incremental_from: Option<Lsn>,
 }
 
 impl Label {
@@ -62,7 +77,11 @@ impl Label {
                 }
                 "BACKUP METHOD" => label.method = Some(value.to_owned()),
                 "LABEL" => label.label = Some(value.to_owned()),
-                "INCREMENTAL FROM LSN" | "INCREMENTAL FROM TLI" => label.is_incremental = true,
+                "INCREMENTAL FROM LSN" => {
+                    label.is_incremental = true;
+                    label.incremental_from = position();
+                }
+                "INCREMENTAL FROM TLI" => label.is_incremental = true,
                 _ => {}
             }
         }
@@ -136,19 +155,18 @@ struct JsonRange {
 }
 
 impl Manifest {
-    /// Reads a manifest, whose own checksum is compared.
+    /// Reads a manifest, whose own checksum is compared. It has a line for each file of the backup, and is never held as a whole.
     ///
     /// # Errors
     /// What was expected and what was found.
-    pub fn parse(content: &[u8]) -> Result<Manifest, String> {
-        let manifest: Json = serde_json::from_slice(content)
+    pub fn read(content: impl Read) -> Result<Manifest, String> {
+        let mut content = Summed { content, sum: Sha256::new(), last_line: Vec::new() };
+        let manifest: Json = serde_json::from_reader(BufReader::with_capacity(64 << 10, &mut content))
             .map_err(|error| format!("expected the manifest of a base backup: {error}"))?;
         if !(1..=2).contains(&manifest.version) {
             return Err(format!("expected version 1 or 2 of the manifest, found {}", manifest.version));
         }
-        // The checksum is that of everything before its line.
-        let before = content.trim_ascii_end().iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        let checksum = hexadecimal(&Sha256::digest(&content[..before]));
+        let checksum = to_hex(&content.sum.finalize());
         if checksum != manifest.checksum {
             return Err(format!("expected SHA-256 {}, found {checksum}", manifest.checksum));
         }
@@ -165,9 +183,69 @@ impl Manifest {
     }
 }
 
+/// The SHA-256 of what is read, up to the start of its last line: a manifest's checksum is that of everything before its own line.
+struct Summed<R> {
+    content: R,
+    sum: Sha256,
+    /// What was read and is not added yet: the last line that has more than white space, and what follows it.
+    last_line: Vec<u8>,
+}
+
+impl<R: Read> Read for Summed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        self.last_line.extend_from_slice(&buffer[..read]);
+        if let Some(at) = self.last_line.trim_ascii_end().iter().rposition(|&byte| byte == b'\n') {
+            self.sum.update(&self.last_line[..=at]);
+            self.last_line.drain(..=at);
+        }
+        if self.last_line.len() > MAX_MANIFEST_LINE {
+            let problem = format!("expected lines of at most {MAX_MANIFEST_LINE} bytes, found a longer one");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        Ok(read)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A manifest of so many files, as PostgreSQL writes it.
+    fn manifest(files: u32) -> String {
+        let file = |number| format!("{{ \"Path\": \"base/1/{number}\", \"Size\": 8192 }}");
+        let files: Vec<String> = (0..files).map(file).collect();
+        let text = format!(
+            "{{ \"PostgreSQL-Backup-Manifest-Version\": 2,\n\"System-Identifier\": 7,\n\"Files\": [\n{}\n],\n\"WAL-Ranges\": [\n\
+             {{ \"Timeline\": 1, \"Start-LSN\": \"0/2000028\", \"End-LSN\": \"0/2000120\" }}\n],\n",
+            files.join(",\n")
+        );
+        let checksum = to_hex(&Sha256::digest(&text));
+        format!("{text}\"Manifest-Checksum\": \"{checksum}\"}}\n")
+    }
+
+    #[test]
+    fn a_manifest_is_read_a_line_at_a_time() {
+        // With some larger than what is read at a time.
+        for files in [1, 100, 10_000] {
+            let text = manifest(files);
+            let found = Manifest::read(text.as_bytes()).unwrap();
+            assert_eq!((found.system_identifier, found.ranges.len()), (Some(7), 1));
+            let other = text.replacen("8192", "8193", 1);
+            let error = Manifest::read(other.as_bytes()).unwrap_err();
+            assert!(error.starts_with("expected SHA-256 "), "{error}");
+        }
+        let endless = Read::chain(&b"{ \"Path\": \""[..], io::repeat(b'x'));
+        let error = Manifest::read(endless).unwrap_err();
+        assert!(error.contains("expected lines of at most 1048576 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_not_cut_short() {
+        assert_eq!(read_bounded(&mut &b"four"[..], 4).unwrap(), b"four");
+        let error = read_bounded(&mut &b"fives"[..], 4).unwrap_err();
+        assert_eq!(error.to_string(), "expected at most 4 bytes, found more");
+    }
 
     #[test]
     fn times_of_labels_are_kept_as_they_are_written() {

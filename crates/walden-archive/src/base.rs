@@ -12,9 +12,9 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_source::datadir::{DataDir, DataDirError};
 use walden_source::open::{Compression, SegmentReader, open_path};
 
-use crate::backup_files::{LABEL, Label, MANIFEST, MAX_MANIFEST_BYTES, Manifest};
+use crate::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
 
-/// More than any label has.
+/// The largest accepted label, in bytes.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
 /// How archives of the tar format end, and how they are compressed: as `pg_basebackup` does, and as users do later.
 const TAR_ENDINGS: &[(&str, Compression)] = &[
@@ -146,15 +146,12 @@ fn of_file(path: &Path) -> Result<BackupStart, BaseError> {
     let mut content = first.chain(file);
     let not_one = |expected, found| BaseError::NotOne { path: path.to_owned(), expected, found };
     if is_json {
-        let mut json = Vec::new();
-        content.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).map_err(io)?;
         let manifest =
-            Manifest::parse(&json).map_err(|problem| not_one("an undamaged backup manifest", problem))?;
+            Manifest::read(content).map_err(|problem| not_one("an undamaged backup manifest", problem))?;
         return BackupStart::of_manifest(&manifest)
             .ok_or_else(|| not_one("a range of WAL in the manifest", "none".to_owned()));
     }
-    let mut text = Vec::new();
-    (&mut content).take(MAX_LABEL_BYTES).read_to_end(&mut text).map_err(io)?;
+    let text = read_bounded(&mut content, MAX_LABEL_BYTES).map_err(io)?;
     let text = String::from_utf8_lossy(&text);
     let found = || text.lines().next().unwrap_or_default().chars().take(60).flat_map(char::escape_default);
     BackupStart::of_label(&text).map_err(|expected| not_one(expected, found().collect()))
@@ -205,13 +202,12 @@ fn of_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseErro
     let not_one = |expected, found| BaseError::NotOne { path: path.to_owned(), expected, found };
     let mut archive = open_tar(path, compression)?;
     for entry in archive.entries().map_err(io)? {
-        let entry = entry.map_err(io)?;
+        let mut entry = entry.map_err(io)?;
         let name = entry.path().map_err(io)?.into_owned();
         if name.strip_prefix(".").unwrap_or(&name) != Path::new(LABEL) {
             continue;
         }
-        let mut text = Vec::new();
-        entry.take(MAX_LABEL_BYTES).read_to_end(&mut text).map_err(io)?;
+        let text = read_bounded(&mut entry, MAX_LABEL_BYTES).map_err(io)?;
         let text = String::from_utf8_lossy(&text);
         return BackupStart::of_label(&text)
             .map_err(|expected| not_one(expected, "another backup_label".to_owned()));
@@ -296,6 +292,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_too_large_is_not_called_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LABEL);
+        fs::write(&path, vec![b'x'; MAX_LABEL_BYTES as usize + 1]).unwrap();
+        let error = BackupStart::read(&path).unwrap_err();
+        let text = walden_source::error_text(&error);
+        assert!(text.contains("expected at most 1048576 bytes, found more"), "{text}");
+    }
+
+    #[test]
     fn files_tell_themselves_apart() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = folder.path().join("any_name");
@@ -303,7 +309,7 @@ mod tests {
 "WAL-Ranges": [{"Timeline": 1, "Start-LSN": "0/2000028", "End-LSN": "0/3000000"},
 {"Timeline": 2, "Start-LSN": "0/3000000", "End-LSN": "0/3000100"}],
 "#;
-        let checksum = crate::object::hexadecimal(&Sha256::digest(text));
+        let checksum = crate::object::to_hex(&Sha256::digest(text));
         fs::write(&manifest, format!("{text}\"Manifest-Checksum\": \"{checksum}\"}}\n")).unwrap();
         let start = BackupStart::read(&manifest).unwrap();
         assert_eq!(

@@ -19,9 +19,10 @@ use crate::name::ArchivedFile;
 
 /// Bytes that are read at a time, hashed, and decoded while they are in a processor's cache: whole pages of any size.
 const CHUNK: usize = 256 << 10;
-/// More than any history or backup label has.
+/// Largest accepted history or backup label, in bytes.
 pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// The smallest segment: where in its segment a position is, is known at least modulo this.
+/// Bytes of the smallest segments. Every segment size is a multiple: a position's offset in its segment, modulo this, does not depend on
+/// the size.
 const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// What is known of a file that may be archived.
@@ -39,6 +40,26 @@ pub struct Checked {
     pub warnings: Vec<String>,
     /// A segment whose records all have the right checksums up to its end.
     pub is_sound: bool,
+    /// It is damaged, and [`Rules::accept_damaged`] let it pass.
+    pub is_damage_accepted: bool,
+    /// Its records are sound, and it was compressed as bytes since decoding them did not give the file back.
+    pub is_as_bytes: bool,
+}
+
+impl Checked {
+    /// A file of which no more is known than its bytes and their BLAKE3.
+    pub(crate) fn of_hash(bytes: u64, hash: [u8; 32]) -> Checked {
+        Checked {
+            bytes,
+            hash,
+            cluster: None,
+            contents: None,
+            warnings: Vec::new(),
+            is_sound: false,
+            is_damage_accepted: false,
+            is_as_bytes: false,
+        }
+    }
 }
 
 /// Which cluster wrote a segment.
@@ -52,13 +73,8 @@ pub struct Cluster {
     pub segment_size: SegmentSize,
 }
 
-/// What the warning of a file begins with whose damage was accepted.
-const ACCEPTED: &str = "archived although it is";
-
-/// Whether warnings, such as those that are stored with a file, say that its damage was accepted.
-pub(crate) fn is_accepted_damage(warnings: &[String]) -> bool {
-    warnings.iter().any(|warning| warning.starts_with(ACCEPTED))
-}
+/// What the warning of a file begins with whose damage was accepted. In summaries of the first versions, nothing else says so.
+pub(crate) const ACCEPTED: &str = "archived although it is";
 
 /// How strictly a file is checked.
 #[derive(Clone, Copy, Default, Debug)]
@@ -159,7 +175,7 @@ pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Re
     }
 }
 
-/// The same of a file that is in memory.
+/// Checks a file that is in memory.
 ///
 /// # Errors
 /// As [`check`].
@@ -209,7 +225,7 @@ impl Chunks for Reading<'_> {
 
 fn plain(content: &[u8], warnings: Vec<String>) -> Checked {
     let hash = *blake3::hash(content).as_bytes();
-    Checked { bytes: content.len() as u64, hash, cluster: None, contents: None, warnings, is_sound: false }
+    Checked { warnings, ..Checked::of_hash(content.len() as u64, hash) }
 }
 
 fn read_text(content: &mut dyn Read) -> Result<Vec<u8>, Refusal> {
@@ -266,7 +282,7 @@ fn check_segment(
     let mut decoder = Decoder::new(info, start, start.plus(size));
     let mut survey = Survey::new(name, &info);
     let mut hasher = blake3::Hasher::new();
-    let (mut bytes, mut fault, mut unused) = (0, None, Unused::new(info, start));
+    let (mut bytes, mut fault, mut pages_behind) = (0, None, PagesBehindFault::new(info, start));
     while !here.is_empty() {
         hasher.update(here);
         if fault.is_none() {
@@ -276,10 +292,10 @@ fn check_segment(
             }
         }
         if let Some(older) = &mut older {
-            older.look(here, bytes);
+            older.observe(here, bytes);
         }
         if let Some(found) = &fault {
-            unused.look(here, bytes, found, decoder.page_timeline());
+            pages_behind.observe(here, bytes, found, decoder.page_timeline());
         }
         bytes += here.len() as u64;
         here = content.next()?;
@@ -297,17 +313,19 @@ fn check_segment(
     }
     let mut warnings = Vec::new();
     let (end, is_sound) = (decoder.position(), fault.is_none());
+    let mut is_damage_accepted = false;
     if let Some(fault) = fault {
         let offset = fault.at.bytes_since(start);
         let ends_here = is_partial || ends_in(rules.histories, name.timeline, start, start.plus(size), end);
-        if ends_here && !unused.log_goes_on {
+        if ends_here && !pages_behind.log_goes_on {
             if !is_partial {
                 warnings.push(format!("the timeline ends in this segment, at {end}; what follows is unused"));
             }
         } else if rules.accept_damaged {
             let refusal = Refusal::Damaged { offset, fault };
+            is_damage_accepted = true;
             warnings.push(format!("{ACCEPTED} {refusal}"));
-        } else if is_unwritten(&fault) && !unused.log_goes_on {
+        } else if is_unwritten(&fault) && !pages_behind.log_goes_on {
             return Err(Refusal::Incomplete { end, offset: end.bytes_since(start) });
         } else {
             return Err(Refusal::Damaged { offset, fault });
@@ -317,7 +335,16 @@ fn check_segment(
         Cluster { system_id: info.system_id, version: info.version, segment_size: info.segment_size };
     let unfinished = decoder.unfinished().map(|unfinished| unfinished.lsn);
     let (contents, hash) = (survey.finish(end, unfinished), *hasher.finalize().as_bytes());
-    Ok(Checked { bytes, hash, cluster: Some(cluster), contents: Some(contents), warnings, is_sound })
+    Ok(Checked {
+        bytes,
+        hash,
+        cluster: Some(cluster),
+        contents: Some(contents),
+        warnings,
+        is_sound,
+        is_damage_accepted,
+        is_as_bytes: false,
+    })
 }
 
 /// Whether there is what a segment has that is not full: zeros, or an older page of a file that was recycled.
@@ -381,7 +408,7 @@ impl OlderPages {
     }
 
     /// `chunk` starts `offset` bytes into the segment.
-    fn look(&mut self, chunk: &[u8], offset: u64) {
+    fn observe(&mut self, chunk: &[u8], offset: u64) {
         for (number, page) in chunk.chunks(self.page_bytes).enumerate() {
             let address = self.start.plus(offset + (number * self.page_bytes) as u64);
             match walden_format::page::PageHeader::parse(page) {
@@ -405,21 +432,21 @@ impl OlderPages {
 }
 
 /// Looks behind a fault for pages that belong there, which would mean that the log goes on and the fault is damage.
-struct Unused {
+struct PagesBehindFault {
     info: StreamInfo,
     start: Lsn,
     log_goes_on: bool,
 }
 
-impl Unused {
-    fn new(info: StreamInfo, start: Lsn) -> Unused {
-        Unused { info, start, log_goes_on: false }
+impl PagesBehindFault {
+    fn new(info: StreamInfo, start: Lsn) -> PagesBehindFault {
+        PagesBehindFault { info, start, log_goes_on: false }
     }
 
     /// `chunk` starts `offset` bytes into the segment; `timeline` is that of the last valid page before the fault.
     ///
     /// A page of an earlier timeline is left from before a promotion, in a file that was recycled.
-    fn look(&mut self, chunk: &[u8], offset: u64, fault: &Fault, timeline: Timeline) {
+    fn observe(&mut self, chunk: &[u8], offset: u64, fault: &Fault, timeline: Timeline) {
         let page_bytes = self.info.page_bytes as usize;
         for (number, page) in chunk.chunks(page_bytes).enumerate() {
             let address = self.start.plus(offset + (number * page_bytes) as u64);

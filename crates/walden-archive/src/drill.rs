@@ -9,6 +9,7 @@ mod copy;
 mod extent;
 mod server;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ pub use checks::{Amcheck, CheckedData, QueryResult};
 
 use crate::archive::Archive;
 use crate::base::BackupStart;
+use crate::list::{self, ListOptions, Listing};
 use crate::log::Log;
 use crate::recovery::{self, RecoveryError, RecoveryStart};
 
@@ -120,9 +122,18 @@ pub enum Step {
 #[error("{0}")]
 pub struct RecoveryFailed(String);
 
-/// Whether an error says that recovery failed, and not that it could not be tried.
+/// The restore point to which recovery was to go is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("restore point {name} is not in the archive; {known}")]
+pub struct UnknownRestorePoint {
+    name: String,
+    /// Which there are, for people.
+    known: String,
+}
+
+/// Whether an error says that recovery failed, or could only fail, and not that it could not be tried.
 pub fn is_recovery_failure(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<RecoveryFailed>().is_some()
+    error.is::<RecoveryFailed>() || error.is::<UnknownRestorePoint>()
 }
 
 /// Tries a restore out.
@@ -147,6 +158,9 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
             options.base.display(),
             identity.system_identifier
         );
+    }
+    if let Target::RestorePoint(name) = &options.target {
+        expect_restore_point(archive, name)?;
     }
     let log = log_from(archive, &start, options.timeline)?;
     if !options.settings.iter().any(|(name, _)| name.eq_ignore_ascii_case("recovery_target_timeline")) {
@@ -210,6 +224,36 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         wal_bytes_per_second: wal_bytes as f64 / recovery_seconds.max(0.001),
         checked,
     })
+}
+
+/// Restore points that are named where the one that was asked for is not there: the newest of them.
+const MAX_NAMED: usize = 10;
+
+/// Finds a restore point in the archive: the server would say that it is not there after the backup was copied and all was replayed.
+fn expect_restore_point(archive: &Archive, name: &str) -> Result<()> {
+    let mut listing = list::list(archive, ListOptions::default())?;
+    let has = |listing: &Listing| points(listing).any(|point| point == name);
+    if !has(&listing) && !listing.has_all_restore_points {
+        listing = list::list(archive, ListOptions { all_summaries: true, ..ListOptions::default() })?;
+    }
+    // What is received and not archived, and what cannot be read, may have it.
+    let is_all = listing.has_all_restore_points
+        && listing.unreadable.is_empty()
+        && listing.timelines.iter().all(|timeline| timeline.live_end.is_none());
+    if has(&listing) || !is_all {
+        return Ok(());
+    }
+    let known: BTreeSet<&str> = points(&listing).rev().take(MAX_NAMED).collect();
+    let known = match known.is_empty() {
+        true => "it has none".to_owned(),
+        false => format!("known: {}", known.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Err(UnknownRestorePoint { name: name.to_owned(), known }.into())
+}
+
+/// The names of all restore points, in the order of their timelines.
+fn points(listing: &Listing) -> impl DoubleEndedIterator<Item = &str> {
+    listing.timelines.iter().flat_map(|timeline| &timeline.restore_points).map(|point| point.name.as_str())
 }
 
 /// A history that is missing keeps recovery from its end, whether it is tried or not.

@@ -24,6 +24,7 @@ use crate::object;
 use crate::parts;
 use crate::pending;
 use crate::snapshot::Snapshot;
+use crate::store::Store;
 
 /// Which files are exported.
 #[derive(Clone, Copy, Debug)]
@@ -272,7 +273,7 @@ fn export_object(
     folder: &Path,
     done: &mut dyn FnMut(ArchivedFile, Option<u64>),
 ) -> Result<(), ExportError> {
-    let mut members: Option<PackMembers<'_>> = None;
+    let mut members: Option<PackMembers<&dyn Store>> = None;
     for &(file, object, bytes) in files {
         let failed = |source| GetError::Archive { name: file.to_string(), source };
         let target = folder.join(file.to_string());
@@ -326,7 +327,7 @@ fn export_begun(
 fn decode<'a>(
     archive: &'a Archive,
     (file, object, bytes): (ArchivedFile, Object, u64),
-    members: &mut Option<PackMembers<'a>>,
+    members: &mut Option<PackMembers<&'a dyn Store>>,
     out: &mut dyn Write,
 ) -> Result<(), ArchiveError> {
     let (Object::Pack(pack), ArchivedFile::Segment(segment)) = (object, file) else {
@@ -354,7 +355,7 @@ fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Res
     let Ok(summary) = object::read_summary(archive.store(), &object.key(), bytes) else { return Ok(false) };
     let mut hasher = blake3::Hasher::new();
     io::copy(&mut file, &mut hasher).map_err(write)?;
-    match object::hexadecimal(hasher.finalize().as_bytes()) == summary.blake3 {
+    match object::to_hex(hasher.finalize().as_bytes()) == summary.blake3 {
         true => Ok(file.sync_all().map_err(write).map(|()| true)?),
         // It is compared when the archived content is there.
         false => Ok(false),

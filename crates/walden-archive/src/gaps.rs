@@ -16,7 +16,7 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
-use crate::name::{ArchivedFile, HISTORY, Object, WAL, folder_of_timeline};
+use crate::name::{ArchivedFile, HISTORY, Object, WAL, timeline_prefix};
 use crate::snapshot::Snapshot;
 
 /// The prefix of acknowledgements.
@@ -232,7 +232,7 @@ pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, Arc
     listed_without_history(archive, &wal.objects, &histories)
 }
 
-/// The same for WAL that was listed before, and for the histories that were read after that.
+/// The timelines whose history is missing, by WAL that was listed before, and by the histories that were read after that.
 ///
 /// # Errors
 /// The store's.
@@ -264,7 +264,7 @@ pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
 pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<bool, ArchiveError> {
     let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
         let mut has_object = false;
-        archive.store().list(&folder_of_timeline(timeline), &mut |listed| {
+        archive.store().list(&timeline_prefix(timeline), &mut |listed| {
             has_object |= Object::of_key(&listed.key).is_some();
         })?;
         Ok(has_object)
@@ -273,12 +273,10 @@ pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<boo
     if !has_wal(timeline)? {
         return Ok(false);
     }
-    for earlier in (1..timeline).rev() {
-        if has_wal(earlier)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    // Most often it is the one before that has it. Whichever else has, one listing shows, and not one for each timeline.
+    let is_earlier = |object: &Object| object.timeline() < timeline;
+    Ok((timeline > 1 && has_wal(timeline - 1)?)
+        || Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects.keys().any(is_earlier))
 }
 
 #[cfg(test)]

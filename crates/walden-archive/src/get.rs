@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use walden_codec::container::{Entry, FileForm, Head, Reader};
@@ -188,7 +189,7 @@ pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), G
     get_after(archive, file, target, || {})
 }
 
-/// The same; `found` is called once the file's object is found, and before it is read.
+/// Writes a file as [`get`] does; `found` is called once the file's object is found, and before it is read.
 ///
 /// # Errors
 /// As [`get`].
@@ -203,11 +204,11 @@ pub fn get_after(
     let not_there = || GetError::NotThere { name: name(), location: archive.store().location().to_owned() };
     let mut found = Some(found);
     let mut has_parts = false;
-    let find = || match (archive.find_once(file)?, file) {
+    let find = || match (archive.find_in_one_listing(file)?, file) {
         // The parts of a segment go once it is archived: if neither is there at first, the second look finds what was archived between.
         (None, ArchivedFile::Segment(segment)) => {
             has_parts = !parts::list(archive, segment)?.is_empty();
-            archive.find_once(file)
+            archive.find_in_one_listing(file)
         }
         (found, _) => Ok(found),
     };
@@ -266,7 +267,7 @@ pub fn get_after(
 /// The pack that has a segment whose own object is there too, and cannot be decoded. Each of the two is enough: the pack was compared with
 /// the segment before it was stored, and has its hash. What can still be read of the own object must not say that it had other content.
 fn pack_beside(archive: &Archive, file: ArchivedFile) -> Option<(Object, u64)> {
-    let [own, pack] = archive.find_both(file)?;
+    let [own, pack] = archive.find_duplicate(file)?;
     let summary = |(object, bytes)| object::read_summary_of(archive.store(), file, object, bytes).ok();
     let packed = summary(pack)?;
     summary(own).is_none_or(|own| own.blake3 == packed.blake3).then_some(pack)
@@ -343,10 +344,10 @@ pub fn decode(
     }
 }
 
-/// Segments of a pack, one after the other: each is decoded once, however many follow.
-pub struct PackMembers<'a> {
+/// Segments of a pack, one after the other: each is decoded once, however many follow. `S` is a reference to the store, counted or not.
+pub struct PackMembers<S> {
     key: String,
-    reader: Reader<ObjectReader<&'a dyn Store>>,
+    reader: Reader<ObjectReader<S>>,
     index: Vec<Entry>,
     /// The head of the next member, if it was read already.
     head: Option<Head>,
@@ -356,16 +357,30 @@ pub struct PackMembers<'a> {
     max_bytes: u64,
 }
 
-impl<'a> PackMembers<'a> {
+impl<'a> PackMembers<&'a dyn Store> {
     /// Opens a pack of so many bytes, at its first segment.
     ///
     /// # Errors
     /// A pack that is damaged or has other segments than its key says.
-    pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<PackMembers<'a>, ArchiveError> {
+    pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<Self, ArchiveError> {
+        PackMembers::open_in(archive.store(), pack, bytes, archive.known_segment_bytes())
+    }
+}
+
+impl<S: Deref<Target: Store>> PackMembers<S> {
+    /// Opens a pack of so many bytes in a store, at its first segment; each of its segments has so many bytes, if that is known.
+    ///
+    /// # Errors
+    /// As [`PackMembers::open`].
+    pub(crate) fn open_in(
+        store: S,
+        pack: PackName,
+        bytes: u64,
+        segment_bytes: Option<u64>,
+    ) -> Result<PackMembers<S>, ArchiveError> {
         let key = pack.key();
         let failed = |source| ObjectError::of_container(&key, source);
-        let input = ObjectReader::new(archive.store(), key.clone(), bytes);
-        let segment_bytes = archive.known_segment_bytes();
+        let input = ObjectReader::new(store, key.clone(), bytes);
         let limits = object::read_limits(FileForm::Pack, segment_bytes);
         let mut reader = Reader::open(input, limits).map_err(failed)?;
         let index = reader.index().map_err(failed)?;

@@ -15,9 +15,8 @@ use serde::Serialize;
 use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
-use crate::check::MAX_TEXT_BYTES;
 use crate::history::History;
-use crate::intake::{Intake, IntakeError};
+use crate::intake::{self, Intake, IntakeError};
 use crate::name::ArchivedFile;
 use crate::push::{PushOptions, Pushed};
 
@@ -117,8 +116,8 @@ pub fn import(
                 && let Some(&file) = files.get(next.fetch_add(1, Ordering::Relaxed))
             {
                 let content = open(file).map_err(IntakeError::Read);
-                let result =
-                    content.and_then(|mut content| intake.take(file.file, &mut *content, file.sha1.as_ref()));
+                let result = content
+                    .and_then(|mut content| intake.ingest(file.file, &mut *content, file.sha1.as_ref()));
                 is_lost.fetch_or(result.as_ref().is_err_and(IntakeError::is_final), Ordering::Relaxed);
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                 done.push((file, result));
@@ -154,7 +153,7 @@ pub fn import(
 
 impl Imported {
     fn add(&mut self, file: &SourceFile, result: Result<Pushed, IntakeError>) -> Result<(), ArchiveError> {
-        match result {
+        match intake::split_final(result)? {
             Ok(pushed) => {
                 match pushed.stored {
                     None => self.present += 1,
@@ -167,18 +166,12 @@ impl Imported {
                 let warning = |warning| Warning { file: file.file.to_string(), warning };
                 self.warnings.extend(pushed.warnings.into_iter().map(warning));
             }
-            Err(error) => {
-                let error = match error.into_final() {
-                    Ok(error) => return Err(error),
-                    Err(error) => error,
-                };
-                self.refused.push(Refused {
-                    file: file.file.to_string(),
-                    path: file.path.clone(),
-                    problem: error_text(&error),
-                    hint: error.hint(),
-                });
-            }
+            Err(refused) => self.refused.push(Refused {
+                file: file.file.to_string(),
+                path: file.path.clone(),
+                problem: error_text(&refused),
+                hint: refused.hint(),
+            }),
         }
         Ok(())
     }
@@ -186,17 +179,11 @@ impl Imported {
 
 /// The histories of the source and of the archive, which say where timelines ended.
 fn histories(archive: &Archive, source: &Source, open: &Open<'_>) -> Result<Vec<History>, ArchiveError> {
-    let (mut histories, _) = archive.undamaged_histories()?;
-    for file in &source.files {
-        let ArchivedFile::History(timeline) = file.file else { continue };
-        let mut text = Vec::new();
-        let read = open(file).and_then(|content| content.take(MAX_TEXT_BYTES).read_to_end(&mut text));
-        // One that cannot be read is refused at its turn.
-        if read.is_ok()
-            && let Ok(history) = History::parse(timeline, &text)
-        {
-            histories.entry(timeline).or_insert(history);
+    let own = source.files.iter().filter_map(|file| match file.file {
+        ArchivedFile::History(timeline) => {
+            Some((timeline, open(file).and_then(|mut content| intake::read_text(&mut *content))))
         }
-    }
-    Ok(histories.into_values().collect())
+        _ => None,
+    });
+    intake::histories(archive, own)
 }

@@ -6,13 +6,14 @@ use std::sync::{Mutex, PoisonError};
 
 use sha1::{Digest, Sha1};
 use tempfile::SpooledTempFile;
+use walden_format::lsn::Timeline;
 use walden_format::stream::StreamInfo;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::check::{self, Checked, MAX_TEXT_BYTES, Refusal};
 use crate::history::History;
 use crate::name::ArchivedFile;
-use crate::object::{Content, ObjectError, hexadecimal};
+use crate::object::{Content, to_hex};
 use crate::push::{FIRST_BYTES, PushOptions, Pushed, Pusher};
 use crate::store::MAX_OBJECT_BYTES;
 
@@ -52,14 +53,7 @@ pub(crate) enum IntakeError {
 }
 
 impl IntakeError {
-    /// The error of an archive that can take no other file either.
-    pub fn into_final(self) -> Result<ArchiveError, IntakeError> {
-        match self {
-            IntakeError::Archive(error) if is_final(&error) => Ok(error),
-            other => Err(other),
-        }
-    }
-
+    /// Whether the archive can take no other file either.
     pub fn is_final(&self) -> bool {
         matches!(self, IntakeError::Archive(error) if is_final(error))
     }
@@ -86,14 +80,42 @@ impl IntakeError {
 }
 
 fn is_final(error: &ArchiveError) -> bool {
-    matches!(
-        error,
-        ArchiveError::Store(_)
-            | ArchiveError::Object(ObjectError::Store(_))
-            | ArchiveError::Missing(_)
-            | ArchiveError::Empty(_)
-            | ArchiveError::Identity { .. }
-    )
+    use ArchiveError::{Empty, Identity, Missing};
+    error.store_error().is_some() || matches!(error, Missing(_) | Empty(_) | Identity { .. })
+}
+
+/// The histories of the archive, and those of a source that the archive lacks, each with what was read of it. One that cannot be read is
+/// left out: it is refused at its turn.
+pub(crate) fn histories(
+    archive: &Archive,
+    own: impl Iterator<Item = (Timeline, io::Result<Vec<u8>>)>,
+) -> Result<Vec<History>, ArchiveError> {
+    let (mut histories, _) = archive.undamaged_histories()?;
+    for (timeline, text) in own {
+        if let Ok(text) = text
+            && let Ok(history) = History::parse(timeline, &text)
+        {
+            histories.entry(timeline).or_insert(history);
+        }
+    }
+    Ok(histories.into_values().collect())
+}
+
+/// Reads a history, and no more of it than a history has.
+pub(crate) fn read_text(content: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    content.take(MAX_TEXT_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// What became of one file, or the error of an archive that can take no other file either.
+pub(crate) fn split_final(
+    result: Result<Pushed, IntakeError>,
+) -> Result<Result<Pushed, IntakeError>, ArchiveError> {
+    match result {
+        Err(IntakeError::Archive(error)) if is_final(&error) => Err(error),
+        other => Ok(other),
+    }
 }
 
 impl Intake {
@@ -125,7 +147,7 @@ impl Intake {
     ///
     /// # Errors
     /// Why it is not archived.
-    pub fn take(
+    pub fn ingest(
         &self,
         file: ArchivedFile,
         content: &mut dyn Read,
@@ -135,7 +157,7 @@ impl Intake {
             ArchivedFile::Segment(_) | ArchivedFile::Partial(_) => self.limit,
             ArchivedFile::History(_) | ArchivedFile::Backup(..) => MAX_TEXT_BYTES,
         };
-        let mut copy = Copy::default();
+        let mut copy = BufferedFile::default();
         let bytes = io::copy(&mut content.take(limit + 1), &mut copy).map_err(IntakeError::Read)?;
         if let ArchivedFile::Segment(_) | ArchivedFile::Partial(_) = file
             && let Ok(info) = StreamInfo::of_segment(&copy.first)
@@ -150,11 +172,9 @@ impl Intake {
         if let Some(expected) = sha1
             && *expected != *found
         {
-            return Err(IntakeError::Digest { expected: hexadecimal(expected), found: hexadecimal(&found) });
+            return Err(IntakeError::Digest { expected: to_hex(expected), found: to_hex(&found) });
         }
-        let unchecked =
-            Checked { bytes, hash, cluster: None, contents: None, warnings: Vec::new(), is_sound: false };
-        let present = self.pusher.find_present(file, &unchecked);
+        let present = self.pusher.find_present(file, &Checked::of_hash(bytes, hash));
         if let Ok(Some(found)) = present {
             return Ok(found);
         }
@@ -201,16 +221,16 @@ impl Intake {
 }
 
 /// A file's content, which can be read again, its first bytes, and its hashes.
-struct Copy {
+struct BufferedFile {
     content: SpooledTempFile,
     first: Vec<u8>,
     blake3: blake3::Hasher,
     sha1: Sha1,
 }
 
-impl Default for Copy {
-    fn default() -> Copy {
-        Copy {
+impl Default for BufferedFile {
+    fn default() -> BufferedFile {
+        BufferedFile {
             content: SpooledTempFile::new(IN_MEMORY),
             first: Vec::new(),
             blake3: blake3::Hasher::new(),
@@ -219,7 +239,7 @@ impl Default for Copy {
     }
 }
 
-impl Write for Copy {
+impl Write for BufferedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.content.write(bytes)?;
         let missing = FIRST_BYTES - self.first.len();
@@ -231,5 +251,36 @@ impl Write for Copy {
 
     fn flush(&mut self) -> io::Result<()> {
         self.content.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_codec::container::Error as ContainerError;
+
+    use super::*;
+    use crate::object::ObjectError;
+    use crate::store::{Cause, StoreError};
+
+    /// The store's error on its way through a decoder.
+    fn in_a_container(cause: Cause) -> ArchiveError {
+        let (key, location) = ("wal/1.wpk".to_owned(), "s3://bucket".to_owned());
+        let error = StoreError { operation: "read", key: key.clone(), location, cause, source: None };
+        ObjectError::Container { key, source: ContainerError::Io(io::Error::other(error)) }.into()
+    }
+
+    #[test]
+    fn an_outage_while_an_object_is_decoded_is_the_store_s() {
+        let outage = in_a_container(Cause::Unavailable);
+        assert_eq!((outage.cause(), outage.is_damage()), ("unavailable", false));
+        assert_eq!(outage.hint(), Cause::Unavailable.hint());
+        assert!(IntakeError::Archive(outage).is_final());
+        assert!(split_final(Err(in_a_container(Cause::Unavailable).into())).is_err());
+        let gone = in_a_container(Cause::NotFound);
+        assert_eq!((gone.cause(), gone.is_not_found()), ("not_found", true));
+        let (key, expected, found) = ("wal/1.wpk".to_owned(), "a".to_owned(), "b".to_owned());
+        let damaged: ArchiveError = ObjectError::Mismatch { key, expected, found }.into();
+        assert_eq!((damaged.cause(), damaged.is_damage()), ("damaged_object", true));
+        assert!(!IntakeError::Archive(damaged).is_final());
     }
 }

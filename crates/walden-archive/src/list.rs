@@ -17,7 +17,6 @@ use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object::Finding;
 use crate::parts::{self, Extent};
 use crate::snapshot::Snapshot;
-use crate::store::Listed;
 
 pub use crate::gaps::Gap;
 
@@ -62,7 +61,7 @@ impl Listing {
     /// The timelines that left a base backup's own one before it started: it is none of theirs. The backup is named by its backup
     /// history file.
     pub fn left_before_backup(&self, backup: &str) -> Vec<&TimelineListing> {
-        let size = SegmentSize::new(self.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+        let Some(size) = SegmentSize::new(self.segment_bytes) else { return Vec::new() };
         let Some(ArchivedFile::Backup(segment, offset)) = ArchivedFile::parse(backup) else {
             return Vec::new();
         };
@@ -79,7 +78,7 @@ impl Listing {
     /// What can be reached along the newest timeline that has segments, from its ancestors on: ranges without a gap between their
     /// segments, in the log's order.
     pub fn restorable(&self) -> Vec<RestorableRange> {
-        let size = SegmentSize::new(self.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+        let Some(size) = SegmentSize::new(self.segment_bytes) else { return Vec::new() };
         let number = |name: &str| SegmentName::parse(name)?.number(size);
         // From the newest one backwards.
         let mut ranges: Vec<RestorableRange> = Vec::new();
@@ -145,12 +144,15 @@ pub struct BaseBackup {
     pub stop_time: Option<String>,
     /// `streamed`, or `pg_start_backup` of an exclusive backup before PostgreSQL 15.
     pub method: Option<String>,
+    /// Whether it is of no use without an earlier one (`pg_basebackup --incremental`, since PostgreSQL 17).
+    pub is_incremental: bool,
 }
 
 impl BaseBackup {
     fn of_history(name: String, text: &[u8]) -> BaseBackup {
-        let Label { label, start_time_text, stop_time_text, method, .. } = Label::parse(text);
-        BaseBackup { name, label, start_time: start_time_text, stop_time: stop_time_text, method }
+        let Label { label, start_time_text, stop_time_text, method, is_incremental, .. } = Label::parse(text);
+        let (start_time, stop_time) = (start_time_text, stop_time_text);
+        BaseBackup { name, label, start_time, stop_time, method, is_incremental }
     }
 }
 
@@ -269,10 +271,10 @@ pub struct ListOptions {
 /// # Errors
 /// The store's.
 pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
-    Ok(list_objects(archive, Some(options))?.0)
+    Ok(list_objects(archive, Depth::Contents(options))?.0)
 }
 
-/// The same of an archive that was set up; nothing if nothing was archived there yet.
+/// Lists an archive that was set up; nothing if nothing was archived there yet.
 ///
 /// # Errors
 /// [`ArchiveError::Missing`] in a place that has no archive, where nothing is known of what is archived, and as [`list`].
@@ -283,148 +285,241 @@ pub fn list_if_any(archive: &Archive, options: ListOptions) -> Result<Option<Lis
     }
 }
 
-/// Lists an archive, with all objects by what they are. Without `options` no object is read but histories, and those only if they can
-/// be: the listing has no times.
+/// What is read beside the listing of keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Depth {
+    /// No object but histories, and those only if they can be read: the listing has no times.
+    Keys,
+    /// What the options ask for.
+    Contents(ListOptions),
+}
+
+/// Lists an archive, with all objects by what they are.
+///
+/// # Errors
+/// The store's.
 pub(crate) fn list_objects(
     archive: &Archive,
-    options: Option<ListOptions>,
+    depth: Depth,
 ) -> Result<(Listing, Vec<(Object, u64)>), ArchiveError> {
-    let mut all = Vec::new();
-    let identity = archive.identity()?.clone();
+    let (identity, size) = (archive.identity()?.clone(), archive.segment_size()?);
     let encrypted = archive.encrypted().is_encrypted()?;
     let locked = gaps::is_locked(archive)?;
+    let options = match depth {
+        Depth::Contents(options) if !locked => Some(options),
+        Depth::Contents(_) | Depth::Keys => None,
+    };
+    let found = classify_objects(archive)?;
     let mut listing = Listing {
         location: archive.store().location().to_owned(),
         system_identifier: identity.system_identifier,
         segment_bytes: identity.segment_bytes,
         encrypted,
         locked,
-        has_all_restore_points: options.is_some() && !locked,
+        has_all_restore_points: options.is_some(),
         timelines: Vec::new(),
         missing_histories: Vec::new(),
         diverging: Vec::new(),
-        backups: Vec::new(),
+        backups: found.backups,
         base_backups: Vec::new(),
-        unknown: Vec::new(),
+        unknown: found.unknown,
         unreadable: Vec::new(),
     };
-    let mut timelines: BTreeMap<Timeline, BTreeMap<Object, u64>> = BTreeMap::new();
-    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
-    listing.unknown.extend(wal.unknown);
-    for (object, bytes) in wal.objects {
-        all.push((object, bytes));
-        timelines.entry(object.timeline()).or_default().insert(object, bytes);
-    }
-    let with_wal: BTreeSet<Timeline> = timelines.keys().copied().collect();
-    let mut with_history: BTreeSet<Timeline> = BTreeSet::new();
-    for prefix in [BACKUP, HISTORY] {
-        archive.store().list(prefix, &mut |listed| match add_to(&mut all, &listed) {
-            Some(Object::File(file @ ArchivedFile::Backup(..))) => listing.backups.push(file.to_string()),
-            Some(object) => {
-                timelines.entry(object.timeline()).or_default();
-                with_history.extend(gaps::timeline_of_history(Some(object)));
-            }
-            None => listing.unknown.push(listed.key),
-        })?;
-    }
-    listing.backups.sort();
-    if options.is_some_and(|options| options.base_backups) && !locked {
+    if options.is_some_and(|options| options.base_backups) {
         listing.base_backups = read_backups(archive, &listing.backups, &mut listing.unreadable)?;
     }
     let live = parts::extents(archive)?;
+    let mut objects = found.timelines;
     for extent in &live {
-        timelines.entry(extent.segment.timeline).or_default();
+        objects.entry(extent.segment.timeline).or_default();
     }
     let (acknowledged, unknown) = gaps::acknowledged(archive, locked)?;
     listing.unknown.extend(unknown);
-    let histories = match options {
+    let histories = match depth {
         _ if locked => BTreeMap::new(),
-        Some(_) => {
+        Depth::Contents(_) => {
             let (histories, damaged) = archive.undamaged_histories()?;
             let finding = |(object, error)| Finding { object, problem: error_text(&error) };
             listing.unreadable.extend(damaged.into_iter().map(finding));
             histories
         }
-        None => archive.undamaged_histories().map(|(histories, _)| histories).unwrap_or_default(),
+        Depth::Keys => archive.undamaged_histories().map(|(histories, _)| histories).unwrap_or_default(),
     };
     // Those that were archived since they were listed are there, too.
-    with_history.extend(histories.keys());
-    let missing = gaps::without_history(&with_wal, &with_history, &histories);
+    let with_history: BTreeSet<Timeline> =
+        found.with_history.into_iter().chain(histories.keys().copied()).collect();
+    let missing = gaps::without_history(&found.with_wal, &with_history, &histories);
     listing.missing_histories =
         missing.into_iter().map(|timeline| ArchivedFile::History(timeline).to_string()).collect();
-    let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
-    let first_numbers: BTreeMap<Timeline, u64> = timelines
+    let first_numbers = objects
         .iter()
         .filter_map(|(&timeline, objects)| {
             Some((timeline, objects.keys().filter_map(|object| first_number(*object, size)).min()?))
         })
         .collect();
-    for (&timeline, objects) in &timelines {
-        let expected = Expected::of(timeline, &histories, &first_numbers, size);
-        let mut found = segments(timeline, objects, size, &acknowledged, expected);
-        let mut previous_commit_time = None;
-        if let Some(parent) = histories.get(&timeline).and_then(|history| history.parent()) {
-            found.parent = Some(parent.timeline);
-            found.begins_at = Some(parent.end.to_string());
-            let before = size.segment_of(parent.end).saturating_sub(1);
-            let before = SegmentName::new(parent.timeline, before, size).to_string();
-            let ranges = listing.timelines.iter().filter(|other| other.timeline == parent.timeline);
-            // The last one that begins before the switch; none if the archive begins behind it.
-            let range =
-                ranges.flat_map(|parent| &parent.restorable).rfind(|range| range.first_segment <= before);
-            if let Some(range) = range.filter(|range| range.last_segment > before && options.is_some())
-                && let Some(objects) = timelines.get(&parent.timeline).filter(|_| !locked)
-            {
-                let segments = (range.first_segment.as_str(), before.as_str());
-                found.parent_last_commit_time = last_commit_in(archive, objects, segments, size)?;
+    let timelines =
+        Timelines { archive, size, options, objects, histories, first_numbers, live, acknowledged };
+    for (&timeline, objects) in &timelines.objects {
+        timelines.add_timeline(timeline, objects, &mut listing)?;
+    }
+    Ok((listing, found.all))
+}
+
+/// The objects of an archive by what they are.
+#[derive(Default)]
+struct Classified {
+    /// All of them, in their order.
+    all: Vec<(Object, u64)>,
+    /// Those that hold WAL, by timeline. A timeline that has nothing but a history has none.
+    timelines: BTreeMap<Timeline, BTreeMap<Object, u64>>,
+    with_wal: BTreeSet<Timeline>,
+    with_history: BTreeSet<Timeline>,
+    /// Backup history files, by name.
+    backups: Vec<String>,
+    /// Keys that are none of an archive's.
+    unknown: Vec<String>,
+}
+
+fn classify_objects(archive: &Archive) -> Result<Classified, ArchiveError> {
+    let mut found = Classified::default();
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    found.unknown.extend(wal.unknown);
+    for (object, bytes) in wal.objects {
+        found.all.push((object, bytes));
+        found.timelines.entry(object.timeline()).or_default().insert(object, bytes);
+    }
+    found.with_wal = found.timelines.keys().copied().collect();
+    for prefix in [BACKUP, HISTORY] {
+        archive.store().list(prefix, &mut |listed| {
+            let Some(object) = Object::of_key(&listed.key) else {
+                found.unknown.push(listed.key);
+                return;
+            };
+            found.all.push((object, listed.bytes));
+            match object {
+                Object::File(file @ ArchivedFile::Backup(..)) => found.backups.push(file.to_string()),
+                _ => {
+                    found.timelines.entry(object.timeline()).or_default();
+                    found.with_history.extend(gaps::timeline_of_history(Some(object)));
+                }
             }
-            if let Some(first) = found.restorable.first_mut() {
-                // In the segment of the switch, a backup of either timeline can start.
-                let begin = SegmentName::new(timeline, size.segment_of(parent.end), size).to_string();
-                let is_whole = first.first_segment <= begin && first.base_backup_from.is_none();
-                first.base_backup_from = match range {
-                    Some(range) if range.last_segment >= before && is_whole => {
-                        let last = match range.last_segment > before {
-                            true => found.parent_last_commit_time,
-                            false => range.last_commit_time,
-                        };
-                        // Where nothing was committed between two switches, the commit before the first one counts.
-                        previous_commit_time = last.or(range.previous_commit_time);
-                        range.base_backup_from.clone()
-                    }
-                    None if is_whole => None,
-                    _ => Some(first.first_segment.clone()),
-                };
-            }
-        }
+        })?;
+    }
+    found.all.sort_unstable();
+    found.backups.sort();
+    Ok(found)
+}
+
+/// What the timelines of a listing are made from.
+struct Timelines<'a> {
+    archive: &'a Archive,
+    size: SegmentSize,
+    /// Nothing if no object is read.
+    options: Option<ListOptions>,
+    /// The objects that hold WAL.
+    objects: BTreeMap<Timeline, BTreeMap<Object, u64>>,
+    histories: BTreeMap<Timeline, History>,
+    /// The number of each timeline's first segment.
+    first_numbers: BTreeMap<Timeline, u64>,
+    /// What is archived of segments that are being written.
+    live: Vec<Extent>,
+    acknowledged: Vec<Acknowledgement>,
+}
+
+impl Timelines<'_> {
+    /// Adds a timeline to the listing, which has the earlier ones.
+    fn add_timeline(
+        &self,
+        timeline: Timeline,
+        objects: &BTreeMap<Object, u64>,
+        listing: &mut Listing,
+    ) -> Result<(), ArchiveError> {
+        let expected = Expected::of(timeline, &self.histories, &self.first_numbers, self.size);
+        let mut found = segments(timeline, objects, self.size, &self.acknowledged, expected);
+        let previous_commit_time = self.link_to_parent(&mut found, &listing.timelines)?;
         // Parts of a segment that is archived were to be removed.
         let is_live = |extent: &&Extent| {
             extent.segment.timeline == timeline
                 && found.last_segment.as_ref() < Some(&extent.segment.to_string())
         };
-        let live: Vec<Extent> = live.iter().filter(is_live).copied().collect();
-        let live_end = live_end(archive, &live, size, &mut listing.unreadable)?;
+        let live: Vec<Extent> = self.live.iter().filter(is_live).copied().collect();
+        let live_end = live_end(self.archive, &live, self.size, &mut listing.unreadable)?;
         found.live_end = live_end.map(|end| end.to_string());
-        if let Some(options) = options.filter(|_| !locked) {
+        if let Some(options) = self.options {
             listing.has_all_restore_points &=
-                times(archive, objects, options, &mut found, &mut listing.unreadable)?;
+                times(self.archive, objects, options, &mut found, &mut listing.unreadable)?;
             if let Some(first) = found.restorable.first_mut() {
                 first.previous_commit_time = previous_commit_time;
             }
-            // After recovery to a moment, the timeline that was left goes on as well, but only up to then.
-            if let Some(parent) = histories.get(&timeline).and_then(History::parent)
-                && let Some(last) = last_commit_behind(&listing, parent.timeline, parent.end, size)
-                && let Some(first) = first_commit_behind(archive, objects, parent.end, size)?
-                && first < last
-            {
-                let (left_by, left_at) = (timeline, parent.end.to_string());
-                listing.diverging.push(Diverging { timeline: parent.timeline, left_by, left_at });
-            }
+            let diverging = self.find_divergence(timeline, objects, listing)?;
+            listing.diverging.extend(diverging);
         }
         listing.timelines.push(found);
+        Ok(())
     }
-    all.sort_unstable();
-    Ok((listing, all))
+
+    /// Says where a timeline left its parent, which is among the earlier ones, and from where on a base backup may have started. The last
+    /// commit or abort of the parent before the timeline's first one, if the parent leads to it without a gap.
+    fn link_to_parent(
+        &self,
+        found: &mut TimelineListing,
+        earlier: &[TimelineListing],
+    ) -> Result<Option<i64>, ArchiveError> {
+        let Some(parent) = self.histories.get(&found.timeline).and_then(History::parent) else {
+            return Ok(None);
+        };
+        found.parent = Some(parent.timeline);
+        found.begins_at = Some(parent.end.to_string());
+        let switch = self.size.segment_of(parent.end);
+        let before = SegmentName::new(parent.timeline, switch.saturating_sub(1), self.size).to_string();
+        let ranges = earlier.iter().filter(|other| other.timeline == parent.timeline);
+        // The last one that begins before the switch; none if the archive begins behind it.
+        let range = ranges.flat_map(|parent| &parent.restorable).rfind(|range| range.first_segment <= before);
+        if let Some(range) = range.filter(|range| range.last_segment > before && self.options.is_some())
+            && let Some(objects) = self.objects.get(&parent.timeline)
+        {
+            let segments = (range.first_segment.as_str(), before.as_str());
+            found.parent_last_commit_time = last_commit_in(self.archive, objects, segments, self.size)?;
+        }
+        let Some(first) = found.restorable.first_mut() else { return Ok(None) };
+        // In the segment of the switch, a backup of either timeline can start.
+        let begin = SegmentName::new(found.timeline, switch, self.size).to_string();
+        let is_whole = first.first_segment <= begin && first.base_backup_from.is_none();
+        let mut previous_commit_time = None;
+        first.base_backup_from = match range {
+            Some(range) if range.last_segment >= before && is_whole => {
+                let last = match range.last_segment > before {
+                    true => found.parent_last_commit_time,
+                    false => range.last_commit_time,
+                };
+                // Where nothing was committed between two switches, the commit before the first one counts.
+                previous_commit_time = last.or(range.previous_commit_time);
+                range.base_backup_from.clone()
+            }
+            None if is_whole => None,
+            _ => Some(first.first_segment.clone()),
+        };
+        Ok(previous_commit_time)
+    }
+
+    /// Whether a timeline's parent, which the listing has, was written to at the same time. After recovery to a moment, the timeline that
+    /// was left goes on as well, but only up to then.
+    fn find_divergence(
+        &self,
+        timeline: Timeline,
+        objects: &BTreeMap<Object, u64>,
+        listing: &Listing,
+    ) -> Result<Option<Diverging>, ArchiveError> {
+        if let Some(parent) = self.histories.get(&timeline).and_then(History::parent)
+            && let Some(last) = last_commit_behind(listing, parent.timeline, parent.end, self.size)
+            && let Some(first) = first_commit_behind(self.archive, objects, parent.end, self.size)?
+            && first < last
+        {
+            let (left_by, left_at) = (timeline, parent.end.to_string());
+            return Ok(Some(Diverging { timeline: parent.timeline, left_by, left_at }));
+        }
+        Ok(None)
+    }
 }
 
 /// Backup history files that are read at the same time.
@@ -500,13 +595,6 @@ pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveE
     };
     let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
     Ok(wal.objects.into_keys().filter_map(|object| object.segments()).map(|(_, last)| last).max())
-}
-
-/// What an object is; one that is an archive's is added to all of them.
-fn add_to(all: &mut Vec<(Object, u64)>, listed: &Listed) -> Option<Object> {
-    let object = Object::of_key(&listed.key)?;
-    all.push((object, listed.bytes));
-    Some(object)
 }
 
 /// Which segments a timeline has for certain, although they may not be archived.

@@ -7,11 +7,11 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::timelines::{Stretch, timeline_of};
 
 use crate::archive::{Archive, ArchiveError};
-use crate::contents::Contents;
+use crate::contents::{Checkpoint, Contents};
 use crate::gaps::{self, Acknowledgement, Gap};
 use crate::get;
 use crate::history::History;
-use crate::name::{ArchivedFile, Object, WAL, folder_of, folder_of_timeline};
+use crate::name::{ArchivedFile, Object, WAL, log_prefix, timeline_prefix};
 use crate::snapshot::Snapshot;
 
 /// A segment of a log, and the object that has it.
@@ -240,7 +240,29 @@ impl Log {
 pub struct Ends<'a> {
     archive: &'a Archive,
     segments: &'a [LogSegment],
-    known: BTreeMap<Object, Vec<Contents>>,
+    known: BTreeMap<Object, Vec<Times>>,
+}
+
+/// What is kept of a segment's summary: less than of the segment itself.
+struct Times {
+    /// The segment's number by its first record, if it has one.
+    number: Option<u64>,
+    /// The first and the last end of a transaction.
+    ends: Option<(i64, i64)>,
+    /// Where checkpoints are, and when they were made.
+    checkpoints: Vec<(Lsn, i64)>,
+}
+
+impl Times {
+    fn of(contents: &Contents) -> Times {
+        let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+        let checkpoint = |found: &Checkpoint| Some((found.lsn.parse::<Lsn>().ok()?, found.time));
+        Times {
+            number: first.and_then(|lsn| lsn.0.checked_div(contents.segment_bytes)),
+            ends: contents.first_end_of_transaction.zip(contents.last_end_of_transaction),
+            checkpoints: contents.checkpoints.iter().filter_map(checkpoint).collect(),
+        }
+    }
 }
 
 impl<'a> Ends<'a> {
@@ -257,15 +279,13 @@ impl<'a> Ends<'a> {
         let Some(segment) = self.segments.get(index) else { return Ok(None) };
         if !self.known.contains_key(&segment.object) {
             let contents = get::read_contents(self.archive, segment.object, segment.bytes)?;
-            self.known.insert(segment.object, contents);
+            self.known.insert(segment.object, contents.iter().map(Times::of).collect());
         }
-        let starts_in = |contents: &&Contents| is_of(contents, segment);
-        let contents = self.known.get(&segment.object).and_then(|all| match all.as_slice() {
+        let times = self.known.get(&segment.object).and_then(|all| match all.as_slice() {
             [one] => Some(one),
-            several => several.iter().find(starts_in),
+            several => several.iter().find(|times| times.number == Some(segment.number)),
         });
-        let ends = contents.map(|it| (it.first_end_of_transaction, it.last_end_of_transaction));
-        Ok(ends.and_then(|(first, last)| first.zip(last)))
+        Ok(times.and_then(|times| times.ends))
     }
 
     /// When the first checkpoint at or after a position began, in one of the segments up to `index`.
@@ -277,8 +297,8 @@ impl<'a> Ends<'a> {
             self.of(at)?;
             let Some(object) = self.segments.get(at).map(|segment| segment.object) else { break };
             let checkpoints = self.known.get(&object).into_iter().flatten().flat_map(|it| &it.checkpoints);
-            let is_behind = |lsn: &str| lsn.parse::<Lsn>().is_ok_and(|lsn| lsn >= position);
-            if let Some(found) = checkpoints.filter(|it| is_behind(&it.lsn)).map(|it| it.time).min() {
+            let is_behind = |(lsn, time): &(Lsn, i64)| (*lsn >= position).then_some(*time);
+            if let Some(found) = checkpoints.filter_map(is_behind).min() {
                 return Ok(Some(found));
             }
         }
@@ -340,12 +360,6 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Whether a segment's records are what `contents` says.
-fn is_of(contents: &Contents, segment: &LogSegment) -> bool {
-    let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
-    first.is_some_and(|lsn| lsn.0.checked_div(contents.segment_bytes) == Some(segment.number))
-}
-
 /// The timelines from which one descends, and itself.
 pub fn stretches(timeline: Timeline, history: Option<&History>) -> Vec<Stretch> {
     let ancestors = history.into_iter().flat_map(|history| &history.ancestors);
@@ -368,7 +382,7 @@ fn newest_timeline(
     histories: &BTreeMap<Timeline, History>,
 ) -> Result<Timeline, ArchiveError> {
     for &timeline in histories.keys().rev() {
-        let listed = Snapshot::take(archive.store(), &[folder_of_timeline(timeline)])?;
+        let listed = Snapshot::take(archive.store(), &[timeline_prefix(timeline)])?;
         if !listed.objects.is_empty() {
             return Ok(timeline);
         }
@@ -391,9 +405,9 @@ fn list_segments(
     let (first, last) = [range.start(), range.end()].map(|number| number / segments_per_log(size)).into();
     let folders: Vec<String> = match last - first < MAX_LISTED_FOLDERS {
         true => (first..=last)
-            .map(|log| folder_of(SegmentName::new(timeline, log * segments_per_log(size), size)))
+            .map(|log| log_prefix(SegmentName::new(timeline, log * segments_per_log(size), size)))
             .collect(),
-        false => vec![folder_of_timeline(timeline)],
+        false => vec![timeline_prefix(timeline)],
     };
     let mut add = |name: SegmentName, is_partial, object, bytes| {
         let Some(number) = name.number(size).filter(|number| range.contains(number)) else { return };

@@ -43,14 +43,25 @@ impl ArchivedFile {
     pub fn parse(name: &str) -> Option<ArchivedFile> {
         let file = match name.split_once('.') {
             None => ArchivedFile::Segment(SegmentName::parse(name)?),
-            Some((digits, "history")) => ArchivedFile::History(hexadecimal(digits)?),
+            Some((digits, "history")) => ArchivedFile::History(parse_hex(digits)?),
             Some((segment, "partial")) => ArchivedFile::Partial(SegmentName::parse(segment)?),
             Some((segment, more)) => {
-                let offset = hexadecimal(more.strip_suffix(".backup")?)?;
+                let offset = parse_hex(more.strip_suffix(".backup")?)?;
                 ArchivedFile::Backup(SegmentName::parse(segment)?, offset)
             }
         };
         (file.to_string() == name).then_some(file)
+    }
+
+    /// A key that sorts files as PostgreSQL asks for them to be archived: histories first, then by name (`ready_file_comparator` in
+    /// `pgarch.c`).
+    pub fn archiving_order(self) -> (bool, String) {
+        ArchivedFile::archiving_order_of(&self.to_string())
+    }
+
+    /// The same by the file's name.
+    pub fn archiving_order_of(name: &str) -> (bool, String) {
+        (!name.ends_with(".history"), name.to_owned())
     }
 
     /// The timeline in the name.
@@ -70,7 +81,7 @@ impl ArchivedFile {
             ArchivedFile::History(_) => format!("{HISTORY}{self}{ENDING}"),
             ArchivedFile::Backup(..) => format!("{BACKUP}{timeline:08X}/{self}{ENDING}"),
             ArchivedFile::Segment(name) | ArchivedFile::Partial(name) => {
-                format!("{}{self}{ENDING}", folder_of(name))
+                format!("{}{self}{ENDING}", log_prefix(name))
             }
         }
     }
@@ -103,7 +114,7 @@ pub struct PackName {
 impl PackName {
     /// The key of its object.
     pub fn key(self) -> String {
-        format!("{}{}-{}{PACK_ENDING}", folder_of(self.first), self.first, self.last)
+        format!("{}{}-{}{PACK_ENDING}", log_prefix(self.first), self.first, self.last)
     }
 
     /// Whether a segment is in the pack.
@@ -208,16 +219,16 @@ const ENDING: &str = ".wlz";
 const PACK_ENDING: &str = ".wpk";
 
 /// The prefix of the segments of a timeline.
-pub fn folder_of_timeline(timeline: Timeline) -> String {
+pub fn timeline_prefix(timeline: Timeline) -> String {
     format!("{WAL}{timeline:08X}/")
 }
 
 /// The prefix of the segments of a timeline and log: 4 GB of log.
-pub fn folder_of(name: SegmentName) -> String {
+pub fn log_prefix(name: SegmentName) -> String {
     format!("{WAL}{:08X}/{:08X}/", name.timeline, name.log)
 }
 
-fn hexadecimal(digits: &str) -> Option<u32> {
+fn parse_hex(digits: &str) -> Option<u32> {
     let plain = digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
 }
@@ -244,6 +255,16 @@ mod tests {
         assert_eq!(Object::of_key(&pack.key()), Some(Object::Pack(pack)));
         assert_eq!(pack.segments(), 24);
         assert!(pack.contains(segment(0x1F)) && !pack.contains(segment(0x20)));
+    }
+
+    #[test]
+    fn histories_are_archived_before_all_else() {
+        let names =
+            ["0000000B.history", "000000010000000000000007", "000000010000000000000007.00000028.backup"];
+        let mut files: Vec<ArchivedFile> =
+            names.iter().rev().filter_map(|name| ArchivedFile::parse(name)).collect();
+        files.sort_by_cached_key(|file| file.archiving_order());
+        assert_eq!(files.iter().map(ArchivedFile::to_string).collect::<Vec<_>>(), names);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use walden_codec::container::{
 };
 use walden_source::machine;
 
-use crate::check::{Checked, MAX_TEXT_BYTES};
+use crate::check::{ACCEPTED, Checked, MAX_TEXT_BYTES};
 use crate::contents::Contents;
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::store::{Cause, Store, StoreError};
@@ -28,7 +28,7 @@ const SUMMARY_MAGIC: &[u8; 4] = b"wsum";
 const SUMMARY_END: u64 = 8;
 /// Bytes at an object's end that most summaries fit in.
 const SUMMARY_READ: u64 = 8 << 10;
-/// More than any summary has.
+/// Largest accepted summary, in bytes of JSON.
 const MAX_SUMMARY: u64 = 1 << 20;
 
 /// What decoding may use: enough for PostgreSQL's largest segments, of 1 GB, at the highest level.
@@ -71,19 +71,38 @@ pub struct Summary {
     /// What was to be said of it although it was archived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// The file is damaged, and was archived all the same: see [`Summary::has_accepted_damage`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_damage_accepted: bool,
+    /// The file was compressed as bytes because its records did not come back: see [`Summary::has_records_as_bytes`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_as_bytes: bool,
     /// Of a segment: what its records say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<Contents>,
 }
 
 impl Summary {
+    /// Whether the file is damaged, and was archived all the same. In summaries of the first versions, only a warning says so.
+    pub fn has_accepted_damage(&self) -> bool {
+        self.is_damage_accepted || self.warnings.iter().any(|warning| warning.starts_with(ACCEPTED))
+    }
+
+    /// Whether the file was compressed as bytes because its records did not come back. In summaries of the first versions, only a warning
+    /// says so.
+    pub fn has_records_as_bytes(&self) -> bool {
+        self.is_as_bytes || self.warnings.iter().any(|warning| warning.starts_with(AS_BYTES))
+    }
+
     /// What was found of a file.
     pub fn new(file: ArchivedFile, checked: &Checked) -> Summary {
         Summary {
             name: file.to_string(),
             bytes: checked.bytes,
-            blake3: hexadecimal(&checked.hash),
+            blake3: to_hex(&checked.hash),
             warnings: checked.warnings.clone(),
+            is_damage_accepted: checked.is_damage_accepted,
+            is_as_bytes: checked.is_as_bytes,
             contents: checked.contents.clone(),
         }
     }
@@ -96,10 +115,10 @@ pub(crate) const EMPTY: &str = "an empty object of 0 bytes, as a crash of its fi
 /// Why a file was not made an object, or an object not a file again.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// The store's.
+    /// An operation on the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The compressed form's.
+    /// The compressed form cannot be decoded or encoded.
     #[error("cannot use {key}")]
     Container {
         /// The object.
@@ -138,13 +157,7 @@ impl ObjectError {
 
     /// Whether the object is not there.
     pub fn is_not_found(&self) -> bool {
-        match self {
-            ObjectError::Store(error) => error.cause == Cause::NotFound,
-            ObjectError::Container { source: ContainerError::Io(error), .. } => {
-                error.kind() == io::ErrorKind::NotFound
-            }
-            _ => false,
-        }
+        self.store_error().is_some_and(|error| error.cause == Cause::NotFound)
     }
 
     /// The store's error, if the store is what kept the object from being used.
@@ -175,11 +188,6 @@ pub enum Content<'a> {
 /// What is said of a segment that is compressed as bytes although its records are sound.
 const AS_BYTES: &str = "its records are compressed as bytes, which takes more space, as decoding them did not give the segment back; please report this:";
 
-/// Whether a file was compressed as bytes because its records did not come back.
-pub fn is_as_bytes(summary: &Summary) -> bool {
-    summary.warnings.iter().any(|warning| warning.starts_with(AS_BYTES))
-}
-
 /// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived. If its records do not come back, it
 /// is compressed as bytes, and `checked` has a warning: archiving must not stall for that.
 ///
@@ -197,6 +205,7 @@ pub fn encode(
         Err(error @ ObjectError::Container { source: Damage(_) | Needs(_), .. }) => error,
         other => return other,
     };
+    checked.is_as_bytes = true;
     checked.warnings.push(format!("{AS_BYTES} {}", walden_source::error_text(&failure)));
     encode_by(file, checked, content, level, true)
 }
@@ -232,7 +241,7 @@ fn encode_by(
     match content {
         Content::Held(bytes) => compare(file, &object, bytes, &checked.hash)?,
         Content::Read(_) => decode(file, &object, &mut io::sink())
-            .and_then(|hash| expect_hash(&key, &hash, &hexadecimal(&checked.hash)))?,
+            .and_then(|hash| expect_hash(&key, &hash, &to_hex(&checked.hash)))?,
     }
     Ok(object)
 }
@@ -254,7 +263,7 @@ pub fn decode(file: ArchivedFile, object: &[u8], out: &mut dyn Write) -> Result<
     decode_within(file, None, object, out)
 }
 
-/// The same in an archive whose segments have so many bytes, if that is known; no file has more.
+/// Decodes the file that an object holds, in an archive whose segments have so many bytes, if that is known; no file has more.
 pub(crate) fn decode_within(
     file: ArchivedFile,
     segment_bytes: Option<u64>,
@@ -269,7 +278,7 @@ pub(crate) fn decode_within(
     Ok(member.end.hash)
 }
 
-/// The same, of any name.
+/// Decodes the file that an object holds, of any name.
 pub(crate) fn decode_named(
     key: &str,
     name: &str,
@@ -457,7 +466,7 @@ pub(crate) fn summaries_of_pack(
     for ((name, entry), frame) in pack.names().zip(&index).zip(frames) {
         let summary = summary_at_end(&key, &frame)?;
         let is_own = entry.head.meta.name == name.to_string().as_bytes() && summary.name == name.to_string();
-        if !is_own || summary.blake3 != hexadecimal(&entry.end.hash) {
+        if !is_own || summary.blake3 != to_hex(&entry.end.hash) {
             let found = String::from_utf8_lossy(&entry.head.meta.name);
             return mismatch(
                 format!("{name} and its summary"),
@@ -563,7 +572,7 @@ fn json_bytes(tail: &[u8]) -> Option<u64> {
 
 /// Compares a file's BLAKE3 with what it must be, in hexadecimal digits.
 pub(crate) fn expect_hash(key: &str, found: &[u8; 32], expected: &str) -> Result<(), ObjectError> {
-    let found = hexadecimal(found);
+    let found = to_hex(found);
     if found == expected {
         return Ok(());
     }
@@ -571,7 +580,7 @@ pub(crate) fn expect_hash(key: &str, found: &[u8; 32], expected: &str) -> Result
 }
 
 /// Bytes as hexadecimal digits.
-pub fn hexadecimal(bytes: &[u8]) -> String {
+pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -679,6 +688,19 @@ impl<S: Deref<Target: Store>> Seek for ObjectReader<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn summaries_of_the_first_versions_say_by_a_warning_that_damage_was_accepted() {
+        let summary = |more: &str| -> Summary {
+            let json = format!(r#"{{"name": "000000010000000000000007", "bytes": 1, "blake3": "00"{more}}}"#);
+            serde_json::from_str(&json).unwrap()
+        };
+        let old = summary(r#", "warnings": ["archived although it is damaged at 0/7000028"]"#);
+        assert!(old.has_accepted_damage() && !old.has_records_as_bytes());
+        assert!(summary(r#", "is_damage_accepted": true"#).has_accepted_damage());
+        assert!(!summary("").has_accepted_damage());
+        assert!(!serde_json::to_string(&summary("")).unwrap().contains("is_"));
+    }
 
     #[test]
     fn what_is_written_at_any_level_may_be_read_and_far_more_may_not_be_stated() {

@@ -83,7 +83,7 @@ pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveE
     writer.add(meta, false, &mut Cursor::new(bytes)).map_err(failed)?;
     let object = writer.finish().map_err(failed)?;
     let hash = *blake3::hash(bytes).as_bytes();
-    let offered = object::hexadecimal(&hash);
+    let offered = object::to_hex(&hash);
     object::expect_hash(&key, &decode(part, &object)?.1, &offered)?;
     let (store, name) = (archive.store(), part.name());
     let file = || FileHash { name: &name, hash: &hash };
@@ -94,10 +94,10 @@ pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveE
     archive.expect_still_there()?;
     let archived = match store.holds(&key, file())? {
         Some(true) => return Ok(()),
-        Some(false) => "unknown without a private key".to_owned(),
-        None => object::hexadecimal(&decode(part, &store.read(&key)?)?.1),
+        Some(false) => None,
+        None => Some(object::to_hex(&decode(part, &store.read(&key)?)?.1)),
     };
-    if archived == offered {
+    if archived.as_ref() == Some(&offered) {
         return Ok(());
     }
     Err(ArchiveError::Conflict { name, location: store.location().to_owned(), archived, offered })

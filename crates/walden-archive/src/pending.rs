@@ -74,7 +74,7 @@ pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
     register(|| {
         let mut name = hidden_name(target);
         name.push(ENDING);
-        let path = folder_of(target).join(name);
+        let path = parent_folder(target).join(name);
         for _ in 0..ATTEMPTS {
             if let Some(file) = claim(&path, mode)? {
                 return Ok(NamedTempFile::from_parts(file, TempPath::try_from_path(path)?));
@@ -204,7 +204,7 @@ fn create_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempF
         .prefix(&prefix)
         .suffix(ending)
         .permissions(permissions)
-        .tempfile_in(folder_of(target))?;
+        .tempfile_in(parent_folder(target))?;
     // So that nobody takes it for a leftover. Where there are no locks, its age has to do.
     let _ = file.as_file().try_lock();
     Ok(file)
@@ -217,7 +217,7 @@ fn hidden_name(target: &Path) -> OsString {
 }
 
 /// The folder that a path's file is in; `.` where the path has none.
-pub fn folder_of(target: &Path) -> &Path {
+pub fn parent_folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -1,6 +1,5 @@
 //! Into the archive: what `archive_command` asks for, and what PostgreSQL is going to ask for next.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::ops::ControlFlow;
@@ -13,25 +12,31 @@ use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
 use walden_source::{regular_file, workers};
 
-use crate::archive::{Archive, ArchiveError, LogListing, UNKNOWN_HASH};
+use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::check::{self, Checked, Refusal, Rules};
 use crate::get;
 use crate::hash::hash_file;
 use crate::history::History;
-use crate::name::{ArchivedFile, Object, folder_of};
-use crate::object::{self, Content, ObjectError, Summary, hexadecimal};
+use crate::name::{ArchivedFile, Object};
+use crate::object::{self, Content, ObjectError, Summary, to_hex};
 use crate::same_log::{self, Version};
-use crate::store::{Cause, Created, FileHash, Listed};
+use crate::store::{Cause, Created, FileHash};
 
 /// The level for a long queue: records are checked, and not decoded to be compressed.
 pub const FAST: u8 = 0;
+
+/// A file that was complete for longer than this before it is archived shows that archiving is behind.
+const BEHIND: Duration = Duration::from_secs(10);
+/// What part of [`PushOptions::fast_queue`] still is a long queue then.
+const BEHIND_PART: usize = 8;
 
 /// How files are archived.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
     /// The level of compression, 0 to 9.
     pub level: u8,
-    /// As long as more files than this wait to be archived, they are compressed at [`FAST`].
+    /// As long as more files than this wait to be archived, they are compressed at [`FAST`]. Those that were complete 10 seconds before
+    /// are so as long as more than an eighth of this wait: the end of a long queue would take as long as all before it.
     pub fast_queue: usize,
     /// Archive damaged records, with a warning.
     pub accept_damaged: bool,
@@ -113,6 +118,11 @@ impl PushError {
             },
             PushError::Archive { source, .. } => source.cause(),
         }
+    }
+
+    /// Whether a [`PushError::cause`] is that the file's content was refused, or that another content is archived.
+    pub fn is_cause_of_content(cause: &str) -> bool {
+        ["conflict", "damaged", "history", "incomplete", "mismatch"].contains(&cause)
     }
 
     /// The file's name.
@@ -225,7 +235,7 @@ pub(crate) struct Pusher {
     options: PushOptions,
     histories: Vec<History>,
     /// What was listed, and what was archived since.
-    folders: Mutex<BTreeMap<String, LogListing>>,
+    listings: Mutex<LogListings>,
     /// Held while the archive becomes the cluster's.
     claiming: Mutex<()>,
 }
@@ -233,8 +243,8 @@ pub(crate) struct Pusher {
 impl Pusher {
     /// `histories` say where timelines ended.
     pub fn new(archive: Archive, options: PushOptions, histories: Vec<History>) -> Pusher {
-        let (folders, claiming) = (Mutex::default(), Mutex::default());
-        Pusher { archive, options, histories, folders, claiming }
+        let (listings, claiming) = (Mutex::default(), Mutex::default());
+        Pusher { archive, options, histories, listings, claiming }
     }
 
     /// How strictly files are checked.
@@ -298,14 +308,24 @@ impl Pusher {
             };
             expected.map_err(|source| PushError::Archive { name: file.to_string(), source })?;
         }
+        let level = self.level_for(&content, waiting);
         let is_held = read_whole(&mut content, buffer).map_err(|error| refused(error.into()))?;
         let mut content = match is_held {
             true => Content::Held(&buffer[..]),
             false => Content::Read(&mut content),
         };
-        let level = if waiting > self.options.fast_queue { FAST } else { self.options.level };
         let (pushed, hash) = self.check_and_store(file, &mut content, level)?;
         Ok((Pushed { took: began.elapsed(), ..pushed }, hash))
+    }
+
+    /// The level for a file, one of so many that wait.
+    fn level_for(&self, content: &File, waiting: usize) -> u8 {
+        let PushOptions { level, fast_queue, .. } = self.options;
+        // PostgreSQL writes a segment to its end before it is ready to be archived.
+        let age = || content.metadata().and_then(|file| file.modified()).ok()?.elapsed().ok();
+        let is_late = || age().is_some_and(|age| age > BEHIND);
+        let is_behind = waiting > fast_queue || waiting > fast_queue / BEHIND_PART && is_late();
+        if is_behind { FAST } else { level }
     }
 
     fn check_and_store(
@@ -510,22 +530,14 @@ impl Pusher {
     /// The object that has a segment of this name already. For other files, the attempt to create them shows it.
     fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
         let ArchivedFile::Segment(name) = file else { return Ok(None) };
-        let key = folder_of(name);
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = match folders.get(&key) {
-            Some(folder) => folder,
-            None => folders.entry(key).or_insert(self.archive.segments_beside(name)?),
-        };
-        Ok(folder.find(file))
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        listings.find(&self.archive, name)
     }
 
     /// Adds what was archived to what was listed before.
     fn note(&self, file: ArchivedFile, bytes: u64) {
         let ArchivedFile::Segment(name) = file else { return };
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(folder) = folders.get_mut(&folder_of(name)) {
-            folder.add(Listed { key: file.key(), bytes });
-        }
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner).add(name, bytes);
     }
 
     /// Compares what is archived with what is offered.
@@ -540,10 +552,10 @@ impl Pusher {
             return Ok(());
         }
         let (name, location) = (file.to_string(), self.archive.store().location().to_owned());
-        let (archived, warnings) = (archived.hash, archived.warnings);
-        let offered = hexadecimal(hash);
+        let (archived, is_damage_accepted) = (archived.hash, archived.is_damage_accepted);
+        let offered = to_hex(hash);
         let conflict = ArchiveError::Conflict { name: name.clone(), location, archived, offered };
-        Err(match check::is_accepted_damage(&warnings) {
+        Err(match is_damage_accepted {
             true => ArchiveError::DamageAccepted { name, conflict: Box::new(conflict) },
             false => conflict,
         })
@@ -563,13 +575,16 @@ impl Pusher {
             let held = store.holds(&object.key(), FileHash { name: &name, hash })?;
             let archived = match self.sound_summary(file, object, bytes, held.is_some())? {
                 Some(summary) => {
-                    let is_same = summary.blake3 == hexadecimal(hash);
-                    Archived { is_same, hash: summary.blake3, warnings: summary.warnings }
+                    let is_same = summary.blake3 == to_hex(hash);
+                    let is_damage_accepted = summary.has_accepted_damage();
+                    let (hash, warnings) = (Some(summary.blake3), summary.warnings);
+                    Archived { is_same, hash, warnings, is_damage_accepted }
                 }
                 None => Archived {
                     is_same: held == Some(true),
-                    hash: UNKNOWN_HASH.to_owned(),
+                    hash: None,
                     warnings: Vec::new(),
+                    is_damage_accepted: false,
                 },
             };
             store.make_durable(&object.key())?;
@@ -629,12 +644,7 @@ impl Pusher {
 
 /// Whether an object cannot be read for want of a private key that opens it.
 fn is_locked(error: &ArchiveError) -> bool {
-    let error = match error {
-        ArchiveError::Store(error) => Some(error),
-        ArchiveError::Object(error) => error.store_error(),
-        _ => None,
-    };
-    error.is_some_and(|error| {
+    error.store_error().is_some_and(|error| {
         matches!(error.cause, Cause::Locked | Cause::WrongIdentity | Cause::OtherRecipient)
     })
 }
@@ -681,9 +691,10 @@ fn read_whole(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<bool> {
 struct Archived {
     /// It has the content that is offered.
     is_same: bool,
-    /// BLAKE3 of its content, for people.
-    hash: String,
+    /// BLAKE3 of its content, in hexadecimal digits; nothing where only a private key would tell.
+    hash: Option<String>,
     warnings: Vec<String>,
+    is_damage_accepted: bool,
 }
 
 /// The files that PostgreSQL has ready, in the order in which it asks for them: histories first, then by name.
@@ -699,7 +710,7 @@ pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
         let file = name.to_str().and_then(|name| name.strip_suffix(".ready")).and_then(ArchivedFile::parse);
         ready.extend(file);
     }
-    ready.sort_by_cached_key(|file| (!matches!(file, ArchivedFile::History(_)), file.to_string()));
+    ready.sort_by_cached_key(|file| file.archiving_order());
     Ok(ready)
 }
 

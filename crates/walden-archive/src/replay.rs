@@ -254,8 +254,8 @@ impl Replayed {
                 found.lsn,
                 found.field,
                 found.offset,
-                crate::object::hexadecimal(&found.expected),
-                crate::object::hexadecimal(&found.found)
+                crate::object::to_hex(&found.expected),
+                crate::object::to_hex(&found.found)
             )
         };
         let misfit =

@@ -12,7 +12,7 @@ use walden_format::record::Record;
 use walden_format::rmgr::{info, rmid};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
-use crate::check::{self, Checked};
+use crate::check::Checked;
 use crate::history::History;
 use crate::name::ArchivedFile;
 
@@ -23,8 +23,9 @@ pub(crate) struct Version<'a> {
     pub checked: &'a Checked,
 }
 
-/// Up to where two contents of a segment are the same WAL, if what the offered one has behind that is none. The archived one may have more
-/// records there, as of a server that went on with a timeline that others had left; the offered one may not, unless nobody needs them.
+/// Where the WAL of the offered content of a segment ends, if the archived content has the same WAL up to there. Behind that, the archived
+/// one may have more records, as of a server that went on with a timeline that others had left. What the offered one has there is not
+/// needed: it lies behind a switch, or behind where its timeline was left.
 ///
 /// Nothing if the WAL differs, or if one of them was accepted although it is damaged.
 pub(crate) fn same_until(
@@ -34,7 +35,7 @@ pub(crate) fn same_until(
     histories: &[History],
 ) -> Option<Lsn> {
     let (name, is_partial) = segment_of(file)?;
-    if check::is_accepted_damage(&archived.checked.warnings) {
+    if archived.checked.is_damage_accepted {
         return None;
     }
     // Else the archived one ends earlier, and has less of the log.
@@ -70,7 +71,7 @@ pub(crate) fn with_zeros_behind(
 /// Where an offered content has no WAL any more that anybody needs; nothing if all of it counts, or if its damage was accepted.
 fn used_end(file: ArchivedFile, offered: Version<'_>, histories: &[History]) -> Option<Lsn> {
     let (name, is_partial) = segment_of(file)?;
-    if check::is_accepted_damage(&offered.checked.warnings) {
+    if offered.checked.is_damage_accepted {
         return None;
     }
     let size = offered.checked.cluster?.segment_size;

@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use walden_codec::container::{Entry, Reader};
+use walden_codec::container::{Entry, FileForm, Reader};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::stream::StreamInfo;
 use walden_source::error_text;
@@ -23,10 +23,10 @@ use walden_source::workers::map_in_order;
 
 use self::ahead::ReadAhead;
 use crate::archive::{Archive, ArchiveError};
-use crate::get;
+use crate::get::{self, PackMembers};
 use crate::log::{Log, LogSegment};
 use crate::name::{Object, PackName};
-use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS};
+use crate::object::{self, ObjectError, ObjectReader};
 use crate::store::Store;
 
 /// A bound of what is read.
@@ -168,9 +168,10 @@ fn pack_members(
             packs.push((pack, segment.bytes));
         }
     }
+    let limits = object::read_limits(FileForm::Pack, archive.known_segment_bytes());
     let index = |&(pack, bytes): &(PackName, u64)| {
         let input = ObjectReader::new(archive.store(), pack.key(), bytes);
-        Reader::open(input, *READ_LIMITS).and_then(|mut reader| reader.index()).unwrap_or_default()
+        Reader::open(input, limits).and_then(|mut reader| reader.index()).unwrap_or_default()
     };
     let indexes = map_in_order(&packs, threads, index);
     packs.into_iter().map(|(pack, _)| pack).zip(indexes).collect()
@@ -205,7 +206,7 @@ impl SegmentStore for ArchiveSegments {
 /// Decodes segments for one thread.
 struct Contents {
     inner: Arc<Inner>,
-    pack: Option<OpenPack>,
+    pack: Option<PackMembers<Arc<dyn Store>>>,
 }
 
 impl SegmentContents for Contents {
@@ -255,22 +256,25 @@ impl Contents {
         index: usize,
     ) -> Result<Vec<u8>, ArchiveError> {
         let inner = Arc::clone(&self.inner);
+        let segment_bytes = inner.archive.known_segment_bytes();
         let mut content = Vec::new();
         match object {
             Object::File(file) if object == segment.object => {
-                object::decode(file, &inner.ahead.read(index)?, &mut content)?;
+                object::decode_within(file, segment_bytes, &inner.ahead.read(index)?, &mut content)?;
             }
             Object::File(file) => {
-                object::decode(file, &inner.archive.store().read(&object.key())?, &mut content)?;
+                let stored = inner.archive.store().read(&object.key())?;
+                object::decode_within(file, segment_bytes, &stored, &mut content)?;
             }
             Object::Pack(pack) => {
                 // A pack whose decoding failed is opened again, as its reader is in no defined position.
-                let mut open = match self.pack.take().filter(|open| open.pack == pack) {
-                    Some(open) => open,
-                    None => OpenPack::open(inner.ahead.store(), pack, bytes)?,
+                let mut members = match self.pack.take().filter(|members| members.pack() == pack) {
+                    Some(members) => members,
+                    None => PackMembers::open_in(inner.archive.shared_store(), pack, bytes, segment_bytes)?,
                 };
-                open.decode(segment.name, &mut content)?;
-                self.pack = Some(open);
+                members.go_to(segment.name)?;
+                members.decode_next(&mut content)?;
+                self.pack = Some(members);
             }
         }
         Ok(content)
@@ -290,48 +294,6 @@ impl Inner {
             });
         }
         Arc::clone(slots.entry(index).or_default())
-    }
-}
-
-/// A pack that is read from one member to the next.
-struct OpenPack {
-    pack: PackName,
-    reader: Reader<ObjectReader<Arc<dyn Store>>>,
-    entries: Vec<Entry>,
-    /// The member that can be decoded next without a keyframe.
-    next: Option<usize>,
-}
-
-impl OpenPack {
-    fn open(store: Arc<dyn Store>, pack: PackName, bytes: u64) -> Result<OpenPack, ObjectError> {
-        let failed = |source| ObjectError::of_container(&pack.key(), source);
-        let input = ObjectReader::new(store, pack.key(), bytes);
-        let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
-        let entries = reader.index().map_err(failed)?;
-        Ok(OpenPack { pack, reader, entries, next: None })
-    }
-
-    /// Decodes a member, with those before it since the last keyframe if the reader is not right before it.
-    fn decode(&mut self, name: SegmentName, content: &mut Vec<u8>) -> Result<(), ObjectError> {
-        let key = self.pack.key();
-        let text = name.to_string();
-        let at = self.entries.iter().position(|entry| entry.head.meta.name == text.as_bytes());
-        let at = at.ok_or_else(|| ObjectError::Mismatch {
-            key: key.clone(),
-            expected: format!("{name} in the pack"),
-            found: "none".to_owned(),
-        })?;
-        let failed = |source| ObjectError::Container { key: key.clone(), source };
-        let keyframe = self.entries[..=at].iter().rposition(|entry| entry.head.keyframe).unwrap_or(0);
-        let first = self.next.take().filter(|next| (keyframe..=at).contains(next)).unwrap_or(keyframe);
-        for entry in &self.entries[first..at] {
-            let head = self.reader.seek(entry).map_err(failed)?;
-            self.reader.decode(&head, &mut io::sink()).map_err(failed)?;
-        }
-        let head = self.reader.seek(&self.entries[at]).map_err(failed)?;
-        self.reader.decode(&head, content).map_err(failed)?;
-        self.next = Some(at + 1);
-        Ok(())
     }
 }
 

@@ -86,8 +86,8 @@ pub fn open(
         source::open(archive, options).map_err(failed)
     };
     let logs = archives.iter().map(open_archive).collect::<Result<Vec<Source>, SourcesError>>()?;
-    if let [first, .., other] = logs.as_slice()
-        && first.system_id != other.system_id
+    if let [first, others @ ..] = logs.as_slice()
+        && let Some(other) = others.iter().find(|other| other.system_id != first.system_id)
     {
         return Err(SourcesError::TwoClusters(first.system_id, other.system_id));
     }

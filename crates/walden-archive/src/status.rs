@@ -1,17 +1,17 @@
 //! How an archive is doing: what it holds, what waits to be archived, and what is wrong.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::SegmentName;
 
-use crate::archive::{Archive, ArchiveError, LogListing};
+use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::gaps::{self, Gap};
 use crate::list::{self, Diverging, ListOptions, Listing, RestorableRange};
-use crate::name::{ArchivedFile, folder_of};
+use crate::name::ArchivedFile;
 use crate::object::Finding;
-use crate::verified::{self, VerifiedAt};
+use crate::verified::{self, LastRun, VerifiedAt};
 
 /// What an archive holds, in numbers.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -51,6 +51,8 @@ pub struct Holdings {
     pub unreadable: Vec<Finding>,
     /// The last run of `verify`.
     pub verified: Option<VerifiedAt>,
+    /// What `verify` has found is encrypted, as by the first versions, and no private key was named.
+    pub is_verification_locked: bool,
 }
 
 impl Holdings {
@@ -73,13 +75,10 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
     if gaps.iter().any(Gap::is_new) {
         waits.extend(waiting().iter().map(SegmentName::to_string));
         let second = list::list(archive, ListOptions::default())?;
-        let size = SegmentSize::new(second.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
-        gaps = gaps::in_both(&gaps, &second.gaps(), size);
+        gaps = gaps::in_both(&gaps, &second.gaps(), archive.segment_size()?);
         listing = Some(second);
     }
-    let is_locked = listing.as_ref().is_some_and(|listing| listing.locked);
-    // What verify has found is encrypted as well.
-    let verified = if is_locked { None } else { verified::last(archive)? };
+    let last_run = verified::last(archive)?;
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
     let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
     let missing = |gap: &Gap| gap.segments.saturating_sub(gap.count(&waits));
@@ -105,12 +104,13 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         diverging: listing.as_ref().map(|it| it.diverging.clone()).unwrap_or_default(),
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
         unreadable: listing.map(|listing| listing.unreadable).unwrap_or_default(),
-        verified,
+        is_verification_locked: last_run == LastRun::Locked,
+        verified: last_run.found(),
     })
 }
 
-/// Leaves of ranges those that lie before segments that wait to be archived: what is archived ahead of these is not reached before they
-/// are there, and then without a gap.
+/// Drops the ranges behind segments that wait to be archived. Recovery does not get to them before these are archived, and then there is no
+/// gap before them.
 fn before_what_waits(mut ranges: Vec<RestorableRange>, lasting: &[&Gap]) -> Vec<RestorableRange> {
     // Names along one log sort as their positions do.
     let lasts = |pair: &[RestorableRange]| {
@@ -135,11 +135,6 @@ pub struct QueuedFile {
 }
 
 impl QueuedFile {
-    /// The order in which PostgreSQL asks for files (`ready_file_comparator` in `pgarch.c`): histories first, then by name.
-    fn order(&self) -> (bool, String) {
-        (!matches!(self.file, ArchivedFile::History(_)), self.file.to_string())
-    }
-
     fn seconds_waited(&self, now: SystemTime) -> f64 {
         now.duration_since(self.since).unwrap_or_default().as_secs_f64()
     }
@@ -174,7 +169,7 @@ impl Lag {
 
     fn of_ready(queue: &[QueuedFile], now: SystemTime) -> Lag {
         let waited = queue.iter().map(|queued| queued.seconds_waited(now));
-        let next = queue.iter().min_by_key(|queued| queued.order());
+        let next = queue.iter().min_by_key(|queued| queued.file.archiving_order());
         Lag {
             ready_files: queue.len() as u64,
             ready_seconds: waited.fold(0.0, f64::max),
@@ -198,16 +193,10 @@ impl Lag {
 /// The store's.
 pub fn lag(archive: &Archive, queue: &[QueuedFile], now: SystemTime) -> Result<Lag, ArchiveError> {
     let mut lag = Lag::of_ready(queue, now);
-    let mut folders: BTreeMap<String, LogListing> = BTreeMap::new();
+    let mut listings = LogListings::default();
     for queued in queue {
         let is_archived = match queued.file {
-            ArchivedFile::Segment(name) => {
-                let key = folder_of(name);
-                if !folders.contains_key(&key) {
-                    folders.insert(key.clone(), archive.segments_beside(name)?);
-                }
-                folders.get(&key).is_some_and(|folder| folder.find(queued.file).is_some())
-            }
+            ArchivedFile::Segment(name) => listings.find(archive, name)?.is_some(),
             _ => archive.find(queued.file)?.is_some(),
         };
         if !is_archived {

@@ -13,7 +13,8 @@ pub struct PlaceOptions {
     pub store: Vec<(String, String)>,
     /// The object store has no conditional requests.
     pub without_conditional_requests: bool,
-    /// How long an object store may take to answer, repetitions included; else a request is repeated for a minute.
+    /// How long an object store may take to answer, repetitions included, for each page of a listing too; else a request is repeated
+    /// for a minute.
     pub answer_within: Option<Duration>,
     /// What is known of an encrypted archive's keys.
     pub keys: KeyOptions,

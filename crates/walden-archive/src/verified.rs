@@ -5,6 +5,8 @@
 //! verified/20261125001530123456.json    the time, as the first versions named them: before all numbers
 //! ```
 //!
+//! They are plain in an encrypted archive too: who watches it has no private key. The first versions encrypted them (`.json.age`).
+//!
 //! Runs are in the order of their numbers and not of their times: one with a clock that was ahead must not hide what later ones find.
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,8 +14,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::encryption::SUFFIX;
 use crate::gaps::Gap;
-use crate::store::Created;
+use crate::store::{Cause, Created};
 use crate::verify::Verified;
 
 /// The prefix of these objects.
@@ -67,17 +70,51 @@ pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(
     Ok(())
 }
 
+/// What is known of the last run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LastRun {
+    /// There was none.
+    None,
+    /// What it has found.
+    Found(VerifiedAt),
+    /// What it has found is encrypted, and no private key was named: [`UNREADABLE`].
+    Locked,
+}
+
+impl LastRun {
+    /// What it has found, if that is known.
+    pub fn found(self) -> Option<VerifiedAt> {
+        match self {
+            LastRun::Found(found) => Some(found),
+            LastRun::None | LastRun::Locked => None,
+        }
+    }
+}
+
+/// What is said of [`LastRun::Locked`].
+pub const UNREADABLE: &str = "verification results cannot be read without a private key";
+
 /// What the last run has found.
 ///
 /// # Errors
 /// The store's.
-pub fn last(archive: &Archive) -> Result<Option<VerifiedAt>, ArchiveError> {
+pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
     for key in keys(archive)?.iter().rev() {
-        if let Ok(found) = serde_json::from_slice(&archive.store().read(key)?) {
-            return Ok(Some(found));
+        let content = match key.strip_suffix(SUFFIX) {
+            Some(key) => archive.encrypted().read_sealed(key),
+            None => archive.store().read(key),
+        };
+        let content = match content {
+            Err(error) if matches!(error.cause, Cause::Locked | Cause::WrongIdentity) => {
+                return Ok(LastRun::Locked);
+            }
+            content => content?,
+        };
+        if let Ok(found) = serde_json::from_slice(&content) {
+            return Ok(LastRun::Found(found));
         }
     }
-    Ok(None)
+    Ok(LastRun::None)
 }
 
 /// What a number's key begins with: behind all digits, so that keys sort as their runs.
@@ -91,6 +128,7 @@ fn key(number: u64) -> String {
 
 /// The number in a key, if it has one.
 fn number_of(key: &str) -> Option<u64> {
+    let key = key.strip_suffix(SUFFIX).unwrap_or(key);
     let digits = key.strip_prefix(VERIFIED)?.strip_prefix(RUN)?.strip_suffix(".json")?;
     (digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| digits.parse().ok())?
@@ -101,11 +139,12 @@ fn next_number(keys: &[String]) -> u64 {
     keys.iter().rev().find_map(|key| number_of(key)).map_or(1, |last| last + 1)
 }
 
-/// The keys of all runs, in their order.
+/// The keys of all runs as they are stored, in their order.
 fn keys(archive: &Archive) -> Result<Vec<String>, ArchiveError> {
     let mut keys = Vec::new();
     archive.store().list(VERIFIED, &mut |listed| {
-        let digits = listed.key.strip_prefix(VERIFIED).and_then(|name| name.strip_suffix(".json"));
+        let name = listed.key.strip_suffix(SUFFIX).unwrap_or(&listed.key);
+        let digits = name.strip_prefix(VERIFIED).and_then(|name| name.strip_suffix(".json"));
         let is_time = digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
         if is_time || number_of(&listed.key).is_some() {
             keys.push(listed.key);
@@ -132,5 +171,6 @@ mod tests {
         assert!(keys.is_sorted());
         assert_eq!((next_number(&keys[..2]), next_number(&keys)), (1, 11));
         assert_eq!(number_of("verified/run-17.json"), None);
+        assert_eq!(number_of("verified/run-0000000017.json.age"), Some(17));
     }
 }

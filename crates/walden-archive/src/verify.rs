@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 use serde_json::Value;
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
@@ -17,7 +17,7 @@ use crate::contents::Contents;
 use crate::gaps;
 use crate::get::PackMembers;
 use crate::history::History;
-use crate::list::{self, Gap};
+use crate::list::{self, Depth, Gap};
 use crate::name::{ArchivedFile, Object};
 use crate::object::{self, Finding, Summary};
 use crate::parts;
@@ -89,27 +89,27 @@ pub fn verify(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Verified, ArchiveError> {
     archive.unlock()?;
-    let (mut listing, mut objects) = list::list_objects(archive, None)?;
+    let (mut listing, mut objects) = list::list_objects(archive, Depth::Keys)?;
     let size = archive.segment_size()?;
     // One that cannot be read is among the objects that are looked at.
     let (histories, _) = archive.undamaged_histories().unwrap_or_default();
     let histories: Vec<History> = histories.into_values().collect();
     let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
-    let mut looked: BTreeMap<Object, Looked> = BTreeMap::new();
+    let mut inspected: BTreeMap<Object, Inspection> = BTreeMap::new();
     for round in 1.. {
-        look_at_new(archive, &objects, options, &histories, progress, &mut looked);
-        if round == MAX_ROUNDS || !looked.values().any(|it| it.is_gone) {
+        inspect_new(archive, &objects, options, &histories, progress, &mut inspected);
+        if round == MAX_ROUNDS || !inspected.values().any(|it| it.is_gone) {
             break;
         }
         // Packed or pruned since it was listed.
-        (listing, objects) = list::list_objects(archive, None)?;
+        (listing, objects) = list::list_objects(archive, Depth::Keys)?;
         let listed: BTreeSet<Object> = objects.iter().map(|(object, _)| *object).collect();
-        looked.retain(|object, it| !it.is_gone && listed.contains(object));
+        inspected.retain(|object, it| !it.is_gone && listed.contains(object));
     }
     let mut gaps = listing.gaps();
     if gaps.iter().any(Gap::is_new) {
         // Some may have been on their way.
-        gaps = gaps::in_both(&gaps, &list::list_objects(archive, None)?.0.gaps(), size);
+        gaps = gaps::in_both(&gaps, &list::list_objects(archive, Depth::Keys)?.0.gaps(), size);
     }
     let mut found = Verified {
         gaps,
@@ -118,10 +118,10 @@ pub fn verify(
         ..Verified::default()
     };
     let mut links = Links::new(size, &histories);
-    for (object, looked) in looked {
+    for (object, inspected) in inspected {
         found.objects += 1;
-        found.stored_bytes += looked.stored_bytes;
-        found.add(object, looked, &mut links);
+        found.stored_bytes += inspected.stored_bytes;
+        found.add(object, inspected, &mut links);
     }
     for segment in parts::segments(archive)? {
         let failed = |error| Finding { object: parts::folder_of(segment), problem: error_text(&error) };
@@ -135,32 +135,32 @@ pub fn verify(
 const MAX_ROUNDS: usize = 16;
 
 /// Looks at the objects that were not looked at yet.
-fn look_at_new(
+fn inspect_new(
     archive: &Archive,
     objects: &[(Object, u64)],
     options: VerifyOptions,
     histories: &[History],
     progress: &(dyn Fn(u64, u64) + Sync),
-    looked: &mut BTreeMap<Object, Looked>,
+    inspected: &mut BTreeMap<Object, Inspection>,
 ) {
     let new: Vec<(Object, u64)> =
-        objects.iter().copied().filter(|(object, _)| !looked.contains_key(object)).collect();
-    let all = (looked.len() + new.len()) as u64;
+        objects.iter().copied().filter(|(object, _)| !inspected.contains_key(object)).collect();
+    let all = (inspected.len() + new.len()) as u64;
     workers::run_in_order(
         0..new.len(),
         options.threads,
         || (),
         |(), index| {
             let (object, bytes) = new[index];
-            let looked = match options.fast {
-                true => look_fast(archive, object, bytes),
-                false => look(archive, object, bytes, histories),
+            let inspected = match options.fast {
+                true => inspect_fast(archive, object, bytes),
+                false => inspect(archive, object, bytes, histories),
             };
-            (object, Looked { stored_bytes: bytes, ..looked })
+            (object, Inspection { stored_bytes: bytes, ..inspected })
         },
         |(object, one)| {
-            looked.insert(object, one);
-            progress(looked.len() as u64, all);
+            inspected.insert(object, one);
+            progress(inspected.len() as u64, all);
             ControlFlow::Continue(())
         },
     );
@@ -181,117 +181,152 @@ impl Verified {
         self.replay = Some(replayed.summary());
     }
 
-    fn add(&mut self, object: Object, looked: Looked, links: &mut Links) {
+    fn add(&mut self, object: Object, inspected: Inspection, links: &mut Links) {
         let key = object.key();
-        for (file, checked) in looked.files {
-            self.raw_bytes += checked.bytes;
+        for CheckedFile { file, bytes, warnings, records } in inspected.files {
+            self.raw_bytes += bytes;
             match file {
                 ArchivedFile::Segment(_) => self.segments += 1,
                 _ => self.other_files += 1,
             }
             let warning = |problem| Finding { object: key.clone(), problem };
-            self.warnings.extend(checked.warnings.into_iter().map(warning));
-            if let (ArchivedFile::Segment(name), Some(contents)) = (file, checked.contents) {
-                self.records += contents.records;
-                let problem = links.follow(name, &contents);
+            self.warnings.extend(warnings.into_iter().map(warning));
+            if let (ArchivedFile::Segment(name), Some(records)) = (file, records) {
+                self.records += records.count;
+                let problem = links.follow(name, records);
                 self.damaged.extend(problem.map(|problem| Finding { object: key.clone(), problem }));
             }
         }
-        if let Some(problem) = looked.problem {
+        if let Some(problem) = inspected.problem {
             links.last = None;
             self.damaged.push(Finding { object: key, problem });
         }
     }
 }
 
+/// What is kept of a file that was checked until all are: little more than the listing has of it, as an archive may have millions.
+struct CheckedFile {
+    file: ArchivedFile,
+    bytes: u64,
+    warnings: Vec<String>,
+    /// Of a segment.
+    records: Option<Records>,
+}
+
+impl CheckedFile {
+    fn new(file: ArchivedFile, checked: Checked) -> CheckedFile {
+        let records = checked.contents.as_ref().map(Records::of);
+        CheckedFile { file, bytes: checked.bytes, warnings: checked.warnings, records }
+    }
+}
+
+/// Of a segment's records, what shows whether segments follow each other.
+#[derive(Clone, Copy)]
+struct Records {
+    count: u64,
+    /// Where the first one says that the one before it starts.
+    first_previous: Option<Lsn>,
+    /// Where the last complete one starts, and one that goes on in the next segment.
+    last: [Option<Lsn>; 2],
+}
+
+impl Records {
+    fn of(contents: &Contents) -> Records {
+        let lsn = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
+        Records {
+            count: contents.records,
+            first_previous: lsn(&contents.first_record_previous),
+            last: [&contents.last_record, &contents.unfinished_record].map(lsn),
+        }
+    }
+}
+
 /// What was seen of an object.
 #[derive(Default)]
-struct Looked {
-    files: Vec<(ArchivedFile, Checked)>,
+struct Inspection {
+    files: Vec<CheckedFile>,
     problem: Option<String>,
     /// It is not there any more: that is its problem.
     is_gone: bool,
     stored_bytes: u64,
 }
 
-impl Looked {
-    fn failed(error: &ArchiveError) -> Looked {
-        Looked { problem: Some(error_text(error)), is_gone: error.is_not_found(), ..Looked::default() }
+impl Inspection {
+    fn failed(error: &ArchiveError) -> Inspection {
+        Inspection {
+            problem: Some(error_text(error)),
+            is_gone: error.is_not_found(),
+            ..Inspection::default()
+        }
     }
 }
 
-fn look_fast(archive: &Archive, object: Object, bytes: u64) -> Looked {
+fn inspect_fast(archive: &Archive, object: Object, bytes: u64) -> Inspection {
     match object::check_stored(archive.store(), object, bytes) {
         Ok(files) => {
-            let file = |(file, bytes, hash)| {
-                (
-                    file,
-                    Checked {
-                        bytes,
-                        hash,
-                        cluster: None,
-                        contents: None,
-                        warnings: Vec::new(),
-                        is_sound: false,
-                    },
-                )
-            };
-            Looked { files: files.into_iter().map(file).collect(), ..Looked::default() }
+            let file = |(file, bytes, hash)| CheckedFile::new(file, Checked::of_hash(bytes, hash));
+            Inspection { files: files.into_iter().map(file).collect(), ..Inspection::default() }
         }
-        Err(error) => Looked::failed(&error.into()),
+        Err(error) => Inspection::failed(&error.into()),
     }
 }
 
-fn look(archive: &Archive, object: Object, bytes: u64, histories: &[History]) -> Looked {
+fn inspect(archive: &Archive, object: Object, bytes: u64, histories: &[History]) -> Inspection {
     let result = match object {
-        Object::File(file) => look_at_file(archive, file, histories),
-        Object::Pack(_) => look_at_pack(archive, object, bytes, histories),
+        Object::File(file) => inspect_file(archive, file, histories),
+        Object::Pack(_) => inspect_pack(archive, object, bytes, histories),
     };
-    result.unwrap_or_else(|error| Looked::failed(&error))
+    result.unwrap_or_else(|error| Inspection::failed(&error))
 }
 
-fn look_at_file(
+fn inspect_file(
     archive: &Archive,
     file: ArchivedFile,
     histories: &[History],
-) -> Result<Looked, ArchiveError> {
+) -> Result<Inspection, ArchiveError> {
     let object = archive.store().read(&file.key())?;
     let mut content = Vec::new();
     object::decode_within(file, archive.known_segment_bytes(), &object, &mut content)?;
-    let mut looked = Looked::default();
-    looked.check(archive, file, &content, histories);
-    looked.compare(&object::summary_at_end(&file.key(), &object)?);
-    Ok(looked)
+    let mut inspected = Inspection::default();
+    let summary = object::summary_at_end(&file.key(), &object)?;
+    inspected.check(archive, file, &content, histories, Some(&summary));
+    Ok(inspected)
 }
 
-fn look_at_pack(
+fn inspect_pack(
     archive: &Archive,
     object: Object,
     bytes: u64,
     histories: &[History],
-) -> Result<Looked, ArchiveError> {
-    let Object::Pack(pack) = object else { return Ok(Looked::default()) };
+) -> Result<Inspection, ArchiveError> {
+    let Object::Pack(pack) = object else { return Ok(Inspection::default()) };
     let mut members = PackMembers::open(archive, pack, bytes)?;
     let mut summaries = object::read_pack_summaries(archive.store(), pack, bytes)?.into_iter();
-    let mut looked = Looked::default();
+    let mut inspected = Inspection::default();
     while let Some(segment) = members.next_segment() {
         let mut content = Vec::new();
         if let Err(error) = members.decode_next(&mut content) {
-            looked.is_gone = error.is_not_found();
-            looked.problem = Some(format!("{segment}: {}", error_text(&error)));
+            inspected.is_gone = error.is_not_found();
+            inspected.problem = Some(format!("{segment}: {}", error_text(&error)));
             break;
         }
-        looked.check(archive, ArchivedFile::Segment(segment), &content, histories);
-        if let Some(summary) = summaries.next() {
-            looked.compare(&summary);
-        }
+        let (file, summary) = (ArchivedFile::Segment(segment), summaries.next());
+        inspected.check(archive, file, &content, histories, summary.as_ref());
     }
-    Ok(looked)
+    Ok(inspected)
 }
 
-impl Looked {
-    /// Checks a decoded file as strictly as before it was archived; damage that was accepted then is a warning now.
-    fn check(&mut self, archive: &Archive, file: ArchivedFile, content: &[u8], histories: &[History]) {
+impl Inspection {
+    /// Checks a decoded file as strictly as before it was archived, and compares it with what is stored of it; damage that was accepted
+    /// then is a warning now.
+    fn check(
+        &mut self,
+        archive: &Archive,
+        file: ArchivedFile,
+        content: &[u8],
+        histories: &[History],
+        stored: Option<&Summary>,
+    ) {
         let rules = Rules { accept_damaged: true, histories };
         match check::check_held(file, content, rules) {
             Ok(checked) => {
@@ -303,7 +338,10 @@ impl Looked {
                     let problem = format!("{file}: expected system identifier {expected}, found {found}");
                     self.problem.get_or_insert(problem);
                 }
-                self.files.push((file, checked));
+                if let Some(stored) = stored {
+                    self.compare(file, &checked, stored);
+                }
+                self.files.push(CheckedFile::new(file, checked));
             }
             Err(refusal) => {
                 self.problem.get_or_insert(format!("{file}: {}", error_text(&refusal)));
@@ -311,14 +349,15 @@ impl Looked {
         }
     }
 
-    /// Compares what was found of the file that was checked last with what is stored of it: lists and searches by time rely on that.
-    /// Warnings may differ: damage that was accepted is one of another kind now.
-    fn compare(&mut self, stored: &Summary) {
-        let Some((file, checked)) = self.files.last().filter(|(file, _)| file.to_string() == stored.name)
-        else {
-            return;
+    /// Compares what was found of a file with what is stored of it: lists and searches by time rely on that. Warnings may differ: damage
+    /// that was accepted is one of another kind now.
+    fn compare(&mut self, file: ArchivedFile, checked: &Checked, stored: &Summary) {
+        let found = Summary {
+            warnings: stored.warnings.clone(),
+            is_damage_accepted: stored.is_damage_accepted,
+            is_as_bytes: stored.is_as_bytes,
+            ..Summary::new(file, checked)
         };
-        let found = Summary { warnings: stored.warnings.clone(), ..Summary::new(*file, checked) };
         if *stored != found {
             let [found, stored] = [&found, stored].map(|it| serde_json::to_value(it).unwrap_or_default());
             let difference = difference("", &found, &stored);
@@ -349,11 +388,11 @@ fn difference(path: &str, found: &Value, stored: &Value) -> String {
 struct Links {
     size: SegmentSize,
     /// The segment before, and which records the next one's first record may point back at.
-    last: Option<(SegmentName, Vec<String>)>,
+    last: Option<(SegmentName, Vec<Lsn>)>,
     /// The segment in which each timeline begins, and the one before it, which is its parent's.
     switches: BTreeMap<SegmentName, SegmentName>,
     /// The same as `last` of the segments before switches.
-    before_switches: BTreeMap<SegmentName, Vec<String>>,
+    before_switches: BTreeMap<SegmentName, Vec<Lsn>>,
 }
 
 impl Links {
@@ -369,7 +408,7 @@ impl Links {
     }
 
     /// What is wrong between the segment before and this one.
-    fn follow(&mut self, name: SegmentName, contents: &Contents) -> Option<String> {
+    fn follow(&mut self, name: SegmentName, found: Records) -> Option<String> {
         let last = self.last.take();
         let number = name.number(self.size);
         let follows = |before: SegmentName| {
@@ -380,8 +419,7 @@ impl Links {
         let of_last = last.filter(|(before, _)| follows(*before)).map(|(_, records)| records);
         let expected = of_last.or_else(of_parent).unwrap_or_default();
         // After a crash, a record that was cut off is overwritten by one that points back at the one before it.
-        let own = [&contents.last_record, &contents.unfinished_record];
-        let mut records: Vec<String> = own.into_iter().flatten().cloned().collect();
+        let mut records: Vec<Lsn> = found.last.into_iter().flatten().collect();
         if records.is_empty() {
             // One record fills the segment: what comes next points back at where it started.
             records.clone_from(&expected);
@@ -390,10 +428,10 @@ impl Links {
             self.before_switches.insert(name, records.clone());
         }
         self.last = Some((name, records));
-        let found = contents.first_record_previous.clone()?;
+        let found = found.first_previous?;
         let is_right = expected.is_empty() || expected.contains(&found);
         (!is_right).then(|| {
-            let expected = expected.join(" or ");
+            let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
             format!("{name}: expected the first record to point back at {expected}, found {found}")
         })
     }

@@ -21,6 +21,7 @@ use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
 use super::{DrillOptions, RecoveryFailed, Target};
+use crate::prefetch::{FOLDER_PREFIX, LOCK};
 
 /// How long stopping may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(180);
@@ -262,10 +263,10 @@ impl Server {
     fn end_prefetch(&self, folder: &Path) {
         let Ok(entries) = fs::read_dir(folder) else { return };
         let is_spool = |path: &PathBuf| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("walden-prefetch-"))
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(FOLDER_PREFIX))
         };
         for spool in entries.flatten().map(|entry| entry.path()).filter(is_spool) {
-            let lock = File::open(spool.join("lock"));
+            let lock = File::open(spool.join(LOCK));
             let deadline = Instant::now() + Duration::from_secs(10);
             loop {
                 // It may be writing a file into it.

@@ -23,7 +23,7 @@ use crate::store::{Cause, Created, Store, StoreError};
 
 /// The stanza's type.
 const STANZA: &str = "walden-keys";
-/// More than any file of identities has.
+/// Largest accepted file of identities, in bytes.
 const MAX_IDENTITY_FILE: u64 = 1 << 20;
 
 /// What a generation of keys states in plain.

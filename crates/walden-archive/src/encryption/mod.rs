@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use store::Encrypted;
 
 use crate::store::{Cause, Store, StoreError};
+use crate::verified::VERIFIED;
 
 /// What an encrypted object's key ends with.
 pub const SUFFIX: &str = ".age";
@@ -35,8 +36,9 @@ pub const MAX_FILES: u64 = 512;
 /// The prefix of the generations of the archive's keys.
 pub const KEYS: &str = "keys/";
 
-/// Objects that are plain in an encrypted archive as well: whoever finds it has to learn how to read it.
-const PLAIN: [&str; 4] = ["archive.json", "README.txt", "docs/", KEYS];
+/// Objects that are plain in an encrypted archive as well: whoever finds it has to learn how to read it, and monitoring without a
+/// private key has to learn what `verify` has found, which are numbers that a listing shows too.
+const PLAIN: [&str; 5] = ["archive.json", "README.txt", "docs/", KEYS, VERIFIED];
 
 /// Whether an object is stored as it is even if the archive is encrypted.
 pub fn is_plain(key: &str) -> bool {

@@ -38,7 +38,7 @@ const AUTHENTICATION: u64 = 16;
 const STORED_CHUNK: u64 = CHUNK + AUTHENTICATION;
 /// Bytes at an object's beginning that most headers fit in.
 pub const HEADER_READ: u64 = 4 << 10;
-/// More than any header has. Those that are written now have [`MAX_FILES`] tags at most; packs had those of all segments of a log, of
+/// Largest accepted header, in bytes. Those that are written now have [`MAX_FILES`] tags at most; packs had those of all segments of a log, of
 /// 1 MB 4096, which take 178 kB in base64.
 pub const MAX_HEADER: u64 = 256 << 10;
 

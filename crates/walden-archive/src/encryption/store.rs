@@ -112,6 +112,17 @@ impl Encrypted {
         self.with_engine(|engine| engine.unlock(self.inner())).map(drop)
     }
 
+    /// Reads the encrypted form of an object that is stored in plain today.
+    ///
+    /// # Errors
+    /// [`Cause::Locked`] without a private key, and the store's.
+    pub fn read_sealed(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        match self.with_engine(|engine| engine.read(self.inner(), key))? {
+            Some(content) => Ok(content),
+            None => self.inner.read(&sealed(key)),
+        }
+    }
+
     /// Does something with the keys of an encrypted archive, and nothing in a plain one.
     fn with_engine<T>(
         &self,
@@ -308,5 +319,40 @@ impl Store for Encrypted {
 
     fn warning(&self) -> Option<&str> {
         self.inner.warning()
+    }
+}
+
+#[cfg(all(test, feature = "encryption"))]
+mod tests {
+    use super::*;
+    use crate::store::Folder;
+
+    /// As the first versions stored what `verify` has found.
+    #[test]
+    fn what_was_encrypted_under_a_key_that_is_plain_now_is_read_with_a_private_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let (repo, identity) = (folder.path().join("archive"), folder.path().join("user.key"));
+        let pair = keys::generate();
+        std::fs::write(&identity, pair.identity_file).unwrap();
+        let open = |identity: Option<&std::path::PathBuf>| {
+            let options = KeyOptions { recipient: None, identity: identity.cloned() };
+            Encrypted::new(Box::new(Folder::new(repo.clone())), options)
+        };
+        let user = User::parse(&pair.recipient).unwrap();
+        open(None).initialise_keys(&[user]).unwrap();
+        let key = "verified/run-0000000001.json";
+        let store = open(Some(&identity));
+        store.with_engine(|engine| engine.create(store.inner(), key, b"{}", &[])).unwrap().unwrap();
+        assert_eq!(store.read_sealed(key).unwrap(), b"{}");
+        assert_eq!(open(None).read_sealed(key).unwrap_err().cause, Cause::Locked);
+        let plain = "verified/run-0000000002.json";
+        store.create(plain, b"{}").unwrap();
+        assert_eq!(open(None).read(plain).unwrap(), b"{}");
+        let mut listed = Vec::new();
+        store.list("verified/", &mut |object| listed.push(object.key)).unwrap();
+        listed.sort();
+        assert_eq!(listed, [format!("{key}.age"), plain.to_owned()]);
+        store.remove(&listed[0]).unwrap();
+        assert!(store.read_sealed(key).is_err());
     }
 }

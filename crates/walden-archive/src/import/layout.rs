@@ -182,10 +182,7 @@ pub fn find(
         _ => search.walk(&root, DEPTH)?,
     }
     let Search { mut files, mut ignored } = search;
-    let order = |file: &SourceFile| {
-        (!matches!(file.file, ArchivedFile::History(_)), file.file.to_string(), file.path.clone())
-    };
-    files.sort_by_cached_key(order);
+    files.sort_by_cached_key(|file| (file.file.archiving_order(), file.path.clone()));
     ignored.sort();
     Ok(Source { path: root, layout, cluster, files, ignored })
 }

@@ -10,7 +10,7 @@ use super::{PackOptions, Stored};
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, PackName};
 use crate::object::{
-    self, ObjectError, ObjectReader, READ_LIMITS, SUMMARY_FRAME, Summary, frame_content, hexadecimal,
+    self, ObjectError, ObjectReader, READ_LIMITS, SUMMARY_FRAME, Summary, frame_content, to_hex,
 };
 use crate::store::{Created, FileHash, MAX_OBJECT_BYTES};
 
@@ -54,8 +54,8 @@ struct Original {
 /// Segments from a keyframe on are decoded one after the other: few, so that two threads can restore a log side by side, and one
 /// segment alone is not far away.
 const KEYFRAME_SEGMENTS: u64 = 8;
-/// Which part of its segments' own objects a pack may be larger than they are: fewer objects are worth something too, where the log
-/// holds little but random values.
+/// A pack may exceed the sum of its segments' own objects by 1/16: fewer objects are worth something too, where the log holds little but
+/// random values.
 const MAX_GROWTH: u64 = 16;
 /// A pack that can be read back as a whole, also if the store adds something to it.
 const MAX_STORED_BYTES: u64 = MAX_OBJECT_BYTES / 16 * 15;
@@ -115,17 +115,17 @@ impl Builder<'_> {
         for name in run.names() {
             let file = ArchivedFile::Segment(name);
             let key = file.key();
-            let content = store.read(&key)?;
             // What is in it may be larger than before if its records are not understood.
             if end + segment_bytes > self.options.max_bytes && originals.len() > 1 {
                 break;
             }
+            let content = store.read(&key)?;
             let mut segment = Vec::new();
             let hash = object::decode(file, &content, &mut segment)?;
             let summary = object::summary_at_end(&key, &content)?;
             object::expect_hash(&key, &hash, &summary.blake3)?;
             let meta = Meta { name: name.to_string().into_bytes(), ..Meta::default() };
-            let added = writer.add(meta, object::is_as_bytes(&summary), &mut Cursor::new(segment));
+            let added = writer.add(meta, summary.has_records_as_bytes(), &mut Cursor::new(segment));
             let added = added.map_err(|source| ObjectError::Container { key, source })?;
             (end, last) = (added.file_end, name);
             originals.push(Original { name, bytes: content.len() as u64, hash });
@@ -222,7 +222,7 @@ impl Built {
         let key = self.pack.key();
         let hashes = decode_members(self.pack, input)?;
         for (original, hash) in self.originals.iter().zip(hashes) {
-            object::expect_hash(&key, &hash, &hexadecimal(&original.hash))?;
+            object::expect_hash(&key, &hash, &to_hex(&original.hash))?;
         }
         Ok(())
     }

@@ -153,7 +153,7 @@ pub fn pack(
     options: &PackOptions,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Packed, ArchiveError> {
-    let size = SegmentSize::new(archive.identity()?.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    let size = archive.segment_size()?;
     if !options.is_dry_run {
         archive.store().remove_leftovers()?;
     }

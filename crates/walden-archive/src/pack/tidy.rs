@@ -8,7 +8,7 @@ use super::build::decode_members;
 use super::{Packed, Stored};
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, Object, PackName};
-use crate::object::{self, Finding, ObjectError, ObjectReader, hexadecimal};
+use crate::object::{self, Finding, ObjectError, ObjectReader, to_hex};
 use crate::store::Cause;
 
 /// Removes objects whose segments are all in one pack, which is decoded and compared first. What is not the same is left as it is
@@ -85,10 +85,10 @@ fn is_same(
     let Some((start, _)) = object.segments() else { return Ok(()) };
     let from = (start.segment - first.segment) as usize;
     for (summary, hash) in summaries.iter().zip(hashes.get(from..).unwrap_or_default()) {
-        if summary.blake3 != hexadecimal(hash) {
+        if summary.blake3 != to_hex(hash) {
             return Err(ObjectError::Mismatch {
                 key,
-                expected: format!("{} as it is in a pack, with BLAKE3 {}", summary.name, hexadecimal(hash)),
+                expected: format!("{} as it is in a pack, with BLAKE3 {}", summary.name, to_hex(hash)),
                 found: summary.blake3.clone(),
             });
         }

@@ -5,9 +5,9 @@
 //! Objects never change, so what lies in the spool is right however long it lies there, unless the power fails; of an archive in another
 //! place nothing is handed over, as each has a spool of its own, nor of another cluster.
 
+mod next_segments;
 mod schedule;
 mod spool;
-mod way;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,15 +15,17 @@ use std::fs::File;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::SegmentName;
 
+use self::next_segments::{Ahead, NextSegments};
 use self::schedule::{Job, Schedule, Wanted};
 pub use self::spool::Spool;
-use self::way::{Ahead, Way};
+pub(crate) use self::spool::{FOLDER_PREFIX, LOCK};
 use crate::archive::{Archive, ArchiveError};
 use crate::get::{self, GetError, PackMembers};
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::pending::Incoming;
+use crate::store::Store;
 
 /// How far and how long segments are fetched ahead.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +34,7 @@ pub struct PrefetchOptions {
     pub segments: usize,
     /// Segments that are fetched at the same time.
     pub threads: usize,
-    /// The process ends after so long without a request.
+    /// The process ends after so long without a request for another segment than the last one.
     pub idle: Duration,
 }
 
@@ -44,8 +46,9 @@ impl Default for PrefetchOptions {
 
 /// Until it is looked once more what is asked for.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Until it is looked once more what the archive has, if nothing else was asked for: each time twice as long as before. At the archive's
-/// end a look is a request, and a standby that waits there for the next segment does so all day.
+/// Until the archive is listed once more, if nothing else was asked for: each time twice as long as before, as each listing is a request.
+/// A standby that waits at the archive's end asks for the same segment again and again, which is nothing new: the process ends after
+/// [`PrefetchOptions::idle`].
 const FIRST_LOOK: Duration = Duration::from_millis(500);
 /// From so many listings, one after the other, an object may have vanished: what it held is in another one, which is looked for.
 const MAX_VANISHED: u32 = 8;
@@ -62,7 +65,7 @@ pub fn prefetch(
 ) -> Result<(), GetError> {
     let failed = |source| GetError::Archive { name: "segments ahead".to_owned(), source };
     let identity = archive.identity().map_err(failed)?;
-    let Some(size) = SegmentSize::new(identity.segment_bytes) else { return Ok(()) };
+    let size = archive.segment_size().map_err(failed)?;
     let should_sync = spool.prepare(identity).map_err(|source| cannot_write(spool, source))?;
     let fetcher = Fetcher {
         archive,
@@ -72,12 +75,12 @@ pub fn prefetch(
         schedule: Schedule::new(options.threads),
         outcome: Mutex::new(Outcome::default()),
     };
-    let way = Way::new(archive, size).map_err(failed)?;
+    let next_segments = NextSegments::new(archive, size).map_err(failed)?;
     let result = std::thread::scope(|scope| {
         for _ in 0..options.threads.max(1) {
             scope.spawn(|| fetcher.work());
         }
-        let result = fetcher.follow(way, options);
+        let result = fetcher.follow(next_segments, options);
         fetcher.schedule.stop();
         result
     });
@@ -114,7 +117,7 @@ struct Outcome {
 
 impl<'a> Fetcher<'a> {
     /// Keeps the schedule at what comes after the position.
-    fn follow(&self, mut way: Way<'a>, options: &PrefetchOptions) -> Result<(), GetError> {
+    fn follow(&self, mut next_segments: NextSegments<'a>, options: &PrefetchOptions) -> Result<(), GetError> {
         let failed = |source| GetError::Archive { name: "segments ahead".to_owned(), source };
         let mut packs = BTreeMap::new();
         let (mut last, mut looked, mut pause) = ((None, Instant::now()), None, FIRST_LOOK);
@@ -128,14 +131,14 @@ impl<'a> Fetcher<'a> {
             }
             let Some(position) = position.filter(|_| last.1.elapsed() < options.idle) else { return Ok(()) };
             if self.take_outcome()? {
-                way.forget_listing();
+                next_segments.forget_listing();
                 packs.clear();
                 looked = None;
             }
             let is_due = looked.is_some_and(|looked: Instant| looked.elapsed() > pause);
             if is_due || looked.is_none() {
                 let count = options.segments.min(self.spool.room(self.segment_bytes));
-                self.look_ahead(&mut way, &mut packs, position, count).map_err(failed)?;
+                self.look_ahead(&mut next_segments, &mut packs, position, count).map_err(failed)?;
                 looked = Some(Instant::now());
                 pause *= 1 + u32::from(is_due);
             }
@@ -146,12 +149,12 @@ impl<'a> Fetcher<'a> {
     /// Schedules what comes after a position and is not there.
     fn look_ahead(
         &self,
-        way: &mut Way<'a>,
-        packs: &mut BTreeMap<PackName, PackMembers<'a>>,
+        next_segments: &mut NextSegments<'a>,
+        packs: &mut BTreeMap<PackName, PackMembers<&'a dyn Store>>,
         position: SegmentName,
         count: usize,
     ) -> Result<(), ArchiveError> {
-        let ahead = way.ahead(position, count)?;
+        let ahead = next_segments.following(position, count)?;
         // The one that is asked for now may be taken at any moment.
         let useful: BTreeSet<_> = ahead.iter().map(|(segment, _)| *segment).chain([position]).collect();
         // What is left over takes space, and is right all the same.
@@ -168,7 +171,7 @@ impl<'a> Fetcher<'a> {
     fn find_keyframes(
         &self,
         ahead: Vec<Ahead>,
-        packs: &mut BTreeMap<PackName, PackMembers<'a>>,
+        packs: &mut BTreeMap<PackName, PackMembers<&'a dyn Store>>,
     ) -> Result<Vec<Wanted>, ArchiveError> {
         let used = |pack: &PackName| ahead.iter().any(|(_, (object, _))| *object == Object::Pack(*pack));
         packs.retain(|pack, _| used(pack));
@@ -225,7 +228,11 @@ impl<'a> Fetcher<'a> {
     }
 
     /// Fetches a segment; false if it is of no use any more.
-    fn fetch(&self, wanted: &Wanted, members: &mut Option<PackMembers<'a>>) -> Result<bool, GetError> {
+    fn fetch(
+        &self,
+        wanted: &Wanted,
+        members: &mut Option<PackMembers<&'a dyn Store>>,
+    ) -> Result<bool, GetError> {
         let segment = wanted.segment;
         // After a jump elsewhere, what follows here is of no use.
         if !self.schedule.is_useful(segment) {

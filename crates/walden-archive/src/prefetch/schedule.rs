@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use walden_format::lsn::SegmentName;
 
-use super::way::Ahead;
+use super::next_segments::Ahead;
 use crate::get::PackMembers;
 use crate::name::{Object, PackName};
+use crate::store::Store;
 
 /// A segment that is wanted, and whose it is to fetch.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,7 @@ type Run = (PackName, SegmentName);
 /// Segments to be fetched in their order, and the decoder that is there for them.
 pub(super) struct Job<'a> {
     pub segments: Vec<Wanted>,
-    pub members: Option<PackMembers<'a>>,
+    pub members: Option<PackMembers<&'a dyn Store>>,
 }
 
 /// Hands out what is wanted to threads.
@@ -65,7 +66,7 @@ struct State<'a> {
     /// What has been fetched of all that is useful, whether it was taken since or not.
     fetched: BTreeSet<SegmentName>,
     busy: BTreeSet<Run>,
-    kept: Vec<(Run, PackMembers<'a>)>,
+    kept: Vec<(Run, PackMembers<&'a dyn Store>)>,
     is_stopped: bool,
 }
 
@@ -131,7 +132,7 @@ impl<'a> Schedule<'a> {
     pub fn end(
         &self,
         segments: &[Wanted],
-        members: Option<PackMembers<'a>>,
+        members: Option<PackMembers<&'a dyn Store>>,
         announce: impl Fn(&BTreeSet<SegmentName>),
     ) {
         let mut state = self.lock();
@@ -141,7 +142,7 @@ impl<'a> Schedule<'a> {
         announce(&state.coming);
         if let Some(run) = segments.first().and_then(Wanted::run) {
             state.busy.remove(&run);
-            let goes_on = |members: &PackMembers<'_>| {
+            let goes_on = |members: &PackMembers<&dyn Store>| {
                 members.next_segment().is_some_and(|next| members.keyframe_of(next) == run.1)
             };
             if let Some(members) = members.filter(goes_on) {

@@ -41,7 +41,9 @@ const POSITION: &str = "position";
 /// The file that names the segments that are being fetched.
 const COMING: &str = "coming";
 /// The file that is locked by the process that fetches.
-const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
+/// What the names of spools begin with.
+pub(crate) const FOLDER_PREFIX: &str = "walden-prefetch-";
 /// Segments for which there is space left on the file system whatever lies ready.
 const KEPT_FREE: u64 = 4;
 /// How long a segment is waited for that another process is fetching.
@@ -51,7 +53,7 @@ impl Spool {
     /// The spool for an archive, in a folder beside the segments of a server.
     pub fn new(beside: &Path, archive: &Archive) -> Spool {
         let place = blake3::hash(archive.store().location().as_bytes());
-        let folder = beside.join(format!("walden-prefetch-{}", &place.to_hex()[..16]));
+        let folder = beside.join(format!("{FOLDER_PREFIX}{}", &place.to_hex()[..16]));
         let mut spool = Spool { folder, boot_id: PathBuf::from(BOOT_ID), own: None };
         spool.own = spool.data_directory().and_then(system_id_of_server);
         spool
@@ -120,7 +122,7 @@ impl Spool {
     fn is_coming(&self, segment: SegmentName) -> bool {
         let names = fs::read_to_string(self.folder.join(COMING)).unwrap_or_default();
         names.lines().any(|line| SegmentName::parse(line) == Some(segment))
-            && matches!(File::open(self.folder.join(LOCK)).map(|file| file.try_lock_shared()), Ok(Err(_)))
+            && File::open(self.folder.join(LOCK)).is_ok_and(|file| is_held(&file.try_lock_shared()))
     }
 
     /// Says which segments are being fetched.
@@ -291,6 +293,12 @@ impl Spool {
     }
 }
 
+/// Whether an attempt to take a lock shows that another process has it. Other errors, such as that of a file system without locks, say
+/// nothing of other processes.
+fn is_held(attempt: &Result<(), fs::TryLockError>) -> bool {
+    matches!(attempt, Err(fs::TryLockError::WouldBlock))
+}
+
 /// What the spool was filled with.
 #[derive(PartialEq, Eq)]
 struct Filled {
@@ -322,6 +330,18 @@ impl fmt::Display for Filled {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_without_locks_does_not_show_that_another_process_fetches() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let other = File::open(file.path()).expect("a file");
+        file.as_file().lock().expect("a lock");
+        assert!(is_held(&other.try_lock_shared()));
+        file.as_file().unlock().expect("no lock");
+        assert!(!is_held(&other.try_lock_shared()));
+        let without_locks = io::Error::from(io::ErrorKind::Unsupported);
+        assert!(!is_held(&Err(fs::TryLockError::Error(without_locks))));
+    }
 
     #[test]
     fn segments_of_another_cluster_do_not_count() {

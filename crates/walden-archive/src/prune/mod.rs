@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
-use self::plan::{Choice, OnlyWay, Segments};
+use self::plan::{Choice, LastBackupOfTimeline, Segments};
 use crate::archive::{Archive, ArchiveError};
 use crate::backup::{self, Backup};
 use crate::gaps::{self, Gap};
@@ -59,7 +59,7 @@ pub struct Pruned {
     pub location: String,
     /// It was done, and not only planned.
     pub is_applied: bool,
-    /// The first segment number's position that stays: everything before it goes.
+    /// Where the first segment starts that stays: everything before it goes.
     pub kept_from: Option<String>,
     /// Why nothing goes, if so.
     pub reason: Option<String>,
@@ -88,6 +88,8 @@ pub struct BackupState {
     pub start: String,
     /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
     pub time: Option<i64>,
+    /// Of an incremental backup, where the backup starts that it needs.
+    pub incremental_from: Option<String>,
     /// Why it does not count, if so.
     pub problem: Option<String>,
     /// Its WAL stays.
@@ -137,7 +139,7 @@ impl Pruned {
 /// # Errors
 /// The store's, and an archive that cannot be understood.
 pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
-    let size = SegmentSize::new(archive.identity()?.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    let size = archive.segment_size()?;
     let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
     let only_on_disk = !on_disk.is_empty();
     let backups = backup::merge(backup::archived(archive, size)?, on_disk);
@@ -157,6 +159,7 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
             false => segments.problem_of(backup),
         })
         .collect();
+    let states = plan::with_parents(&backups, states);
     let histories = archive.histories()?;
     let timelines: BTreeSet<Timeline> =
         objects.keys().map(|object| object.timeline()).chain(histories.keys().copied()).collect();
@@ -166,13 +169,16 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
     let first_kept = match choice.first_kept(rule) {
         Ok(number) => {
-            let ways = choice.only_ways_before(number);
-            pruned.warnings.extend(ways.iter().map(|way| describe_way(way, rule)));
-            let kept = ways.iter().filter(|_| !rule.is_explicit()).map(|way| choice.number(way.backup));
+            let last_backups = choice.last_backups_before(number);
+            pruned.warnings.extend(last_backups.iter().map(|last| describe_last_backup(last, rule)));
+            let kept = last_backups
+                .iter()
+                .filter(|_| !rule.is_explicit())
+                .map(|last| choice.first_number(last.backup));
             Some(kept.fold(number, u64::min))
         }
         Err(reason) => {
-            pruned.warnings.extend(reason.is_alarming.then(|| reason.text.clone()));
+            pruned.warnings.extend(reason.is_warning.then(|| reason.text.clone()));
             pruned.reason = Some(reason.text);
             None
         }
@@ -181,12 +187,11 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     // Without a position, all stays.
     let cut = first_kept.unwrap_or(0);
     pruned.add_backups(&backups, states, cut, first_kept, size);
-    if first_kept.is_some() {
-        let acknowledged = gaps::all_acknowledged(archive)?;
-        pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
-        let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
-        pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
-    }
+    // Also where nothing goes: all of it is kept then.
+    let acknowledged = gaps::all_acknowledged(archive)?;
+    pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
+    let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
+    pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
     let cuts = Cuts::new(cut, &objects, &histories, size);
     let keys = pruned.divide(&objects, &backups, &cuts, size);
     Ok(Plan { pruned, keys })
@@ -232,8 +237,8 @@ impl Cuts {
     }
 }
 
-fn describe_way(way: &OnlyWay<'_>, rule: &Rule) -> String {
-    let OnlyWay { timeline, backup: Backup { name, .. } } = way;
+fn describe_last_backup(last: &LastBackupOfTimeline<'_>, rule: &Rule) -> String {
+    let LastBackupOfTimeline { timeline, backup: Backup { name, .. } } = last;
     match rule.is_explicit() {
         true => format!(
             "timeline {timeline} cannot be restored to any more: {name} is the last backup that leads to it"
@@ -246,9 +251,8 @@ fn describe_way(way: &OnlyWay<'_>, rule: &Rule) -> String {
 
 fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
     let Gap { first, last, segments, .. } = gap;
-    format!(
-        "on timeline {timeline}, {segments} segments are missing, {first} to {last}: recovery ends before them"
-    )
+    let are = if *segments == 1 { "segment is" } else { "segments are" };
+    format!("on timeline {timeline}, {segments} {are} missing, {first} to {last}: recovery ends before them")
 }
 
 fn describe_missing_history(timeline: Timeline) -> String {
@@ -296,6 +300,7 @@ impl Pruned {
                 timeline,
                 start: start.to_string(),
                 time: backup.time,
+                incremental_from: backup.incremental_from.map(|from| from.to_string()),
                 problem,
                 is_kept,
             });
@@ -314,6 +319,7 @@ impl Pruned {
         for backup in backups {
             if let Some(file) = backup.file.filter(|_| size.segment_of(backup.start().1) < cuts.cut) {
                 self.removed_objects += 1;
+                self.removed_bytes += backup.stored_bytes;
                 keys.push(file.key());
             }
         }

@@ -89,20 +89,46 @@ impl Segments {
     }
 }
 
+/// The backup that an incremental one was taken from.
+pub(super) fn parent_of<'a>(backups: &'a [Backup], backup: &Backup) -> Option<&'a Backup> {
+    let from = backup.incremental_from?;
+    // Starts descend from each backup to the one that it was taken from.
+    let is_parent = |other: &&Backup| other.start().1 == from && other.start() < backup.start();
+    backups.iter().rev().find(is_parent)
+}
+
+/// For each backup, why it does not count: also if the one that it was taken from does not. They are in the order of their starts.
+pub(super) fn with_parents(backups: &[Backup], mut problems: Vec<Option<String>>) -> Vec<Option<String>> {
+    for (at, backup) in backups.iter().enumerate() {
+        let Some(from) = backup.incremental_from.filter(|_| problems[at].is_none()) else { continue };
+        problems[at] = match parent_of(&backups[..at], backup) {
+            None => Some(format!("it is incremental, and the backup from {from} that it needs is not known")),
+            Some(parent) => {
+                let number = backups.iter().position(|other| other == parent);
+                let problem = number.and_then(|number| problems[number].as_ref());
+                problem.map(|_| {
+                    format!("it is incremental, and {}, which it needs, does not count", parent.name)
+                })
+            }
+        };
+    }
+    problems
+}
+
 /// Why nothing is removed.
 pub(super) struct Reason {
     pub text: String,
     /// It is not only that there is nothing to remove.
-    pub is_alarming: bool,
+    pub is_warning: bool,
 }
 
 impl Reason {
-    fn quiet(text: String) -> Reason {
-        Reason { text, is_alarming: false }
+    fn note(text: String) -> Reason {
+        Reason { text, is_warning: false }
     }
 
-    fn alarming(text: String) -> Reason {
-        Reason { text, is_alarming: true }
+    fn warning(text: String) -> Reason {
+        Reason { text, is_warning: true }
     }
 }
 
@@ -120,7 +146,7 @@ pub(super) struct Choice<'a> {
 }
 
 /// A timeline that is newer than those of all kept backups, and the last backup that leads to it.
-pub(super) struct OnlyWay<'a> {
+pub(super) struct LastBackupOfTimeline<'a> {
     pub timeline: Timeline,
     pub backup: &'a Backup,
 }
@@ -135,7 +161,7 @@ impl<'a> Choice<'a> {
                 return self.older_than(&counted, Some(self.size.segment_of(*lsn)));
             }
             _ if counted.is_empty() => {
-                return Err(Reason::alarming(
+                return Err(Reason::warning(
                     "no backup is known whose WAL the archive has: nothing is removed".to_owned(),
                 ));
             }
@@ -144,8 +170,8 @@ impl<'a> Choice<'a> {
             Rule::OlderThanBackup(wanted) => self.backup_and_later(&counted, wanted)?,
         };
         // Of the earliest start: on another timeline, an earlier backup may begin at a later position.
-        let first = kept.iter().map(|backup| self.number(backup)).min();
-        first.ok_or_else(|| Reason::alarming("no backup is kept: nothing is removed".to_owned()))
+        let first = kept.iter().map(|backup| self.first_number(backup)).min();
+        first.ok_or_else(|| Reason::warning("no backup is kept: nothing is removed".to_owned()))
     }
 
     fn counted(&self) -> Vec<&'a Backup> {
@@ -157,7 +183,7 @@ impl<'a> Choice<'a> {
     /// while the old one goes on: that is not for a rule to decide by which backup is the newest.
     ///
     /// A timeline that is older than one of a kept backup was left for that.
-    pub fn only_ways_before(&self, cut: u64) -> Vec<OnlyWay<'a>> {
+    pub fn last_backups_before(&self, cut: u64) -> Vec<LastBackupOfTimeline<'a>> {
         let counted = self.counted();
         let (kept, removed): (Vec<&Backup>, Vec<&Backup>) =
             counted.into_iter().partition(|backup| self.number(backup) >= cut);
@@ -175,23 +201,35 @@ impl<'a> Choice<'a> {
             let timeline = line.last()?.timeline;
             let is_cut = timeline > newest_kept && !kept.iter().any(|backup| leads_to(backup, line));
             let backup = removed.iter().rev().copied().find(|backup| is_cut && leads_to(backup, line))?;
-            Some(OnlyWay { timeline, backup })
+            Some(LastBackupOfTimeline { timeline, backup })
         });
         newer.collect()
     }
 
     /// The number of the segment in which a backup's WAL begins.
-    pub fn number(&self, backup: &Backup) -> u64 {
+    fn number(&self, backup: &Backup) -> u64 {
         self.size.segment_of(backup.start().1)
     }
 
+    /// The same of the first of the backups that a backup needs: an incremental one needs the one that it was taken from, and so on.
+    pub fn first_number(&self, backup: &Backup) -> u64 {
+        let needed = std::iter::successors(Some(backup), |backup| parent_of(self.backups, backup));
+        needed.map(|backup| self.number(backup)).min().unwrap_or_else(|| self.number(backup))
+    }
+
+    /// The newest backups, so many of them full ones: an incremental one is of no use without the full one that it leads back to.
     fn newest_of<'b>(counted: &[&'b Backup], count: u64) -> Result<Vec<&'b Backup>, Reason> {
-        let Some(first) = counted.len().checked_sub(usize::try_from(count).unwrap_or(usize::MAX)) else {
-            let found = counted.len();
-            let text = format!("{found} backups count, and {count} are to be kept: nothing is removed");
-            return Err(Reason::quiet(text));
+        let is_full = |backup: &Backup| backup.incremental_from.is_none();
+        let full: Vec<usize> = (0..counted.len()).filter(|&at| is_full(counted[at])).collect();
+        let Some(first) = full.len().checked_sub(usize::try_from(count).unwrap_or(usize::MAX)) else {
+            let (found, incremental) = (full.len(), counted.len() - full.len());
+            let backups =
+                if found == 1 { "1 backup counts".to_owned() } else { format!("{found} backups count") };
+            let beside = if incremental == 0 { "" } else { ", incremental ones apart" };
+            let text = format!("{backups}{beside}, and {count} are to be kept: nothing is removed");
+            return Err(Reason::note(text));
         };
-        Ok(counted[first..].to_vec())
+        Ok(full.get(first).map_or_else(Vec::new, |&at| counted[at..].to_vec()))
     }
 
     /// The last backup that was finished before a moment, from which recovery to that moment starts, and all later ones.
@@ -203,7 +241,7 @@ impl<'a> Choice<'a> {
         let moment = self.newest.map_or(moment, |newest| moment.min(newest.saturating_sub(age)));
         let is_before = |backup: &&&Backup| backup.time.is_some_and(|time| time <= moment);
         match counted.iter().take_while(is_before).count() {
-            0 => Err(Reason::quiet(
+            0 => Err(Reason::note(
                 "no backup that counts was finished before the days to be kept: nothing is removed"
                     .to_owned(),
             )),
@@ -220,19 +258,19 @@ impl<'a> Choice<'a> {
         let found: Vec<_> =
             self.backups.iter().zip(self.problems).filter(|(one, _)| is_wanted(one)).collect();
         match found.as_slice() {
-            [] => Err(Reason::alarming(format!(
+            [] => Err(Reason::warning(format!(
                 "no backup is labelled or named \"{wanted}\": nothing is removed"
             ))),
             [(backup, None)] => {
                 Ok(counted.iter().copied().filter(|other| other.start() >= backup.start()).collect())
             }
-            [(_, Some(problem))] => Err(Reason::alarming(format!(
+            [(_, Some(problem))] => Err(Reason::warning(format!(
                 "the backup \"{wanted}\" does not count: {problem}; nothing is removed"
             ))),
             several => {
                 let names: Vec<&str> = several.iter().map(|(backup, _)| backup.name.as_str()).collect();
                 let names = names.join(", ");
-                Err(Reason::alarming(format!(
+                Err(Reason::warning(format!(
                     "several backups are labelled \"{wanted}\" ({names}): name one of these; nothing is removed"
                 )))
             }
@@ -244,11 +282,11 @@ impl<'a> Choice<'a> {
         let Some(number) = number else {
             let bytes = self.size.bytes();
             let text = format!("segments of {bytes} bytes have no such name: nothing is removed");
-            return Err(Reason::alarming(text));
+            return Err(Reason::warning(text));
         };
-        if !self.backups.is_empty() && !counted.iter().any(|backup| self.number(backup) >= number) {
+        if !self.backups.is_empty() && !counted.iter().any(|backup| self.first_number(backup) >= number) {
             let text = "no backup that counts starts there or later: nothing is removed";
-            return Err(Reason::alarming(text.to_owned()));
+            return Err(Reason::warning(text.to_owned()));
         }
         Ok(number)
     }

@@ -47,10 +47,6 @@ impl ReadAhead {
         }
     }
 
-    pub fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.shared.store)
-    }
-
     pub fn segments(&self) -> &[LogSegment] {
         &self.shared.segments
     }

@@ -136,17 +136,17 @@ impl Remote {
         key: &str,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
-        let request = async { Ok(request.await) };
-        let result = match self.answer_within {
-            None => self.runtime.block_on(request),
-            // Made within the runtime, which has the clock.
-            Some(limit) => self
-                .runtime
-                .block_on(async { tokio::time::timeout(limit, request).await })
-                .map_err(|_| limit)
-                .and_then(|result| result),
-        };
+        let result = self.runtime.block_on(self.answer(request));
         self.answered(operation, key, result)
+    }
+
+    /// What a request gives, or the time within which it gave nothing.
+    async fn answer<T>(&self, request: impl Future<Output = T>) -> Result<T, Duration> {
+        match self.answer_within {
+            None => Ok(request.await),
+            // Made within the runtime, which has the clock.
+            Some(limit) => tokio::time::timeout(limit, request).await.map_err(|_| limit),
+        }
     }
 
     /// As [`Remote::wait`], of a request whose content has so many bytes.
@@ -257,15 +257,22 @@ impl Store for Remote {
             Some(prefix) => self.path("list", prefix)?,
         };
         let own = self.prefix.as_ref();
-        self.wait("list", prefix, async {
+        let result = self.runtime.block_on(async {
             let mut listing = self.client.list(Some(&under));
-            while let Some(meta) = listing.try_next().await? {
+            loop {
+                // A page of the listing is a request, and each has the whole time: there may be any number of them.
+                let meta = match self.answer(listing.try_next()).await {
+                    Ok(Ok(Some(meta))) => meta,
+                    Ok(Ok(None)) => return Ok(Ok(())),
+                    Ok(Err(error)) => return Ok(Err(error)),
+                    Err(limit) => return Err(limit),
+                };
                 let key = meta.location.as_ref();
                 let key = key.strip_prefix(own).unwrap_or(key).trim_start_matches('/');
                 visit(Listed { key: key.to_owned(), bytes: meta.size });
             }
-            Ok(())
-        })
+        });
+        self.answered("list", prefix, result)
     }
 
     fn remove(&self, key: &str) -> Result<(), StoreError> {
@@ -344,7 +351,36 @@ fn failure(operation: &'static str, key: &str, location: &str, error: ClientErro
 
 #[cfg(test)]
 mod tests {
+    use object_store::memory::InMemory;
+    use object_store::throttle::{ThrottleConfig, ThrottledStore};
+
     use super::*;
+
+    /// A store that takes some time for each object of a listing, as if it were a page, and must answer within a time.
+    fn slow_listing(page: Duration, answer_within: Duration) -> Remote {
+        let config = ThrottleConfig { wait_list_per_entry: page, ..ThrottleConfig::default() };
+        let client = ThrottledStore::new(InMemory::new(), config);
+        let remote = Remote::new(Arc::new(client), "", "memory").unwrap();
+        Remote { answer_within: Some(answer_within), ..remote }
+    }
+
+    #[test]
+    fn each_page_of_a_listing_has_the_time_of_a_request() {
+        let keys: Vec<String> = (0..15).map(|number| format!("wal/{number:02}")).collect();
+        let list = |remote: &Remote| {
+            for key in &keys {
+                assert_eq!(remote.create(key, b"content").unwrap(), Created::New);
+            }
+            let mut found = Vec::new();
+            remote.list("wal/", &mut |listed| found.push(listed.key))?;
+            Ok::<Vec<String>, StoreError>(found)
+        };
+        let mut found = list(&slow_listing(Duration::from_millis(100), Duration::from_secs(1))).unwrap();
+        found.sort();
+        assert_eq!(found, keys);
+        let error = list(&slow_listing(Duration::from_secs(60), Duration::from_secs(1))).unwrap_err();
+        assert_eq!((error.operation, error.cause), ("list", Cause::Unavailable));
+    }
 
     #[test]
     fn an_object_that_lacks_its_bytes_is_damaged_and_not_out_of_reach() {

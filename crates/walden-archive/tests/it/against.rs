@@ -79,6 +79,38 @@ fn what_waits_is_no_gap_and_what_nobody_archives_is_filled() {
 }
 
 #[test]
+fn what_waits_because_the_archive_refuses_it_is_not_well() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 4);
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    for number in [0, 1] {
+        push(&archive, &wal.join(&files[number].0), &options).asked.expect("archived");
+    }
+    let system_identifier = archive.identity().expect("one").system_identifier.parse().expect("a number");
+    let written = Lsn(5 << 20);
+    let facts = Facts { system_identifier, segment_bytes: 1 << 20, timeline: 1, written, is_standby: false };
+    let marks = [Mark::Done, Mark::Ready, Mark::Ready, Mark::Ready];
+    let marks = files.iter().map(|(name, _)| name.clone()).zip(marks).collect();
+    let mut server = Local { wal: wal.clone(), facts, marks };
+    // Archived ahead, and not marked yet.
+    let compared = compare(&archive, &mut server, None).expect("an answer");
+    assert!(compared.is_good() && compared.refused.is_none(), "{compared:?}");
+    assert_eq!((compared.waiting, compared.offered), (2, 1));
+    // Other content than the archived one, and damage.
+    for number in [1, 2] {
+        let mut bad = files[number].1.clone();
+        bad[5000] ^= 1;
+        fs::write(wal.join(&files[number].0), bad).expect("a segment");
+        let compared = compare(&archive, &mut server, None).expect("an answer");
+        assert_eq!(compared.refused.as_ref().map(|refused| &refused.file), Some(&files[number].0));
+        assert!(!compared.is_good(), "{compared:?}");
+        server.marks[number].1 = Mark::Done;
+    }
+}
+
+#[test]
 fn a_place_without_an_archive_is_not_one_that_lacks_everything() {
     let root = tempfile::tempdir().expect("a folder");
     let files = log(1, 1, 3);

@@ -100,6 +100,7 @@ fn a_changed_byte_in_a_record_is_refused_and_named() {
         let rules = Rules { accept_damaged: true, ..Rules::default() };
         let checked = check(file(&name), &mut &damaged[..], rules).expect("accepted");
         assert_eq!(checked.warnings.len(), 1, "{:?}", checked.warnings);
+        assert!(checked.is_damage_accepted);
     }
 }
 

@@ -11,6 +11,7 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushError, PushOptions, push};
 use walden_archive::store::{Cause, Created, FileHash, Folder, Store, StoreError};
+use walden_archive::verified::{self, LastRun};
 use walden_archive::verify::{VerifyOptions, verify};
 
 use crate::material::{
@@ -471,6 +472,35 @@ fn generations_of_keys_that_were_moved_or_damaged_are_refused() {
         let got = cause(set.get(&set.reader, 0));
         assert!(matches!(got, Cause::Damaged | Cause::WrongIdentity), "{at}: {got:?}");
     }
+}
+
+#[test]
+fn without_a_private_key_it_is_known_what_verify_has_found() {
+    let set = setting();
+    let reader = archive_with(set.path(), &set.reader);
+    let last = |keys: &KeyOptions| verified::last(&archive_with(set.path(), keys)).expect("read");
+    assert_eq!(last(&set.server), LastRun::None);
+    // As the first versions left it.
+    let old = set.path().join("archive/verified/run-0000000001.json.age");
+    fs::create_dir(set.path().join("archive/verified")).expect("a folder");
+    fs::write(&old, fs::read(set.object(0)).expect("an object")).expect("written");
+    assert_eq!(last(&set.server), LastRun::Locked);
+    let holdings = walden_archive::status::holdings(&archive_with(set.path(), &set.server), &Vec::new);
+    let holdings = holdings.expect("read");
+    assert!(holdings.is_verification_locked && holdings.verified.is_none(), "{holdings:?}");
+    let mut bad = fs::read(set.object(0)).expect("an object");
+    let middle = bad.len() / 2;
+    bad[middle] ^= 1;
+    fs::write(set.object(0), bad).expect("an object");
+    let found = verify(&reader, VerifyOptions::default(), &|_, _| {}).expect("a list");
+    verified::record(&reader, &found, false).expect("recorded");
+    for keys in [&set.server, &set.reader] {
+        let run = last(keys).found().expect("a run");
+        assert_eq!((run.damaged, run.objects), (1, found.objects));
+    }
+    assert!(set.path().join("archive/verified/run-0000000002.json").exists());
+    let listing = list(&reader, ListOptions::default()).expect("a list");
+    assert!(listing.unknown.is_empty(), "{:?}", listing.unknown);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::status::holdings;
 use walden_archive::store::Folder;
-use walden_archive::verified::{self, VerifiedAt};
+use walden_archive::verified::{self, LastRun, VerifiedAt};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::{SegmentName, SegmentSize};
 use walden_source::error_text;
@@ -239,7 +239,8 @@ fn moments_between_two_timelines_belong_to_the_later_one() {
 fn what_backup_history_files_say_is_listed_as_it_was_written() {
     let root = tempfile::tempdir().expect("a folder");
     let text = "START WAL LOCATION: 0/02200028 (file 000000010000000000000022)\nBACKUP METHOD: streamed\nSTART TIME: 2026-11-20 10:00:00 CET\n\
-                LABEL: before: the move\nSTART TIMELINE: 1\nSTOP TIME: 2026-11-20 10:05:00 CET\n";
+                LABEL: before: the move\nSTART TIMELINE: 1\nSTOP TIME: 2026-11-20 10:05:00 CET\n\
+                INCREMENTAL FROM LSN: 0/02100028\n";
     let backup = |number| ArchivedFile::Backup(name(1, number), 0x28).to_string();
     let histories = vec![(backup(0x22), text.as_bytes().to_vec()), (backup(0x23), Vec::new())];
     let archive = archive_of(root.path(), &[log(1, 0x20, 4), histories].concat());
@@ -254,9 +255,16 @@ fn what_backup_history_files_say_is_listed_as_it_was_written() {
         start_time: Some("2026-11-20 10:00:00 CET".to_owned()),
         stop_time: Some("2026-11-20 10:05:00 CET".to_owned()),
         method: Some("streamed".to_owned()),
+        is_incremental: true,
     };
-    let empty =
-        BaseBackup { name: backup(0x23), label: None, start_time: None, stop_time: None, method: None };
+    let empty = BaseBackup {
+        name: backup(0x23),
+        label: None,
+        start_time: None,
+        stop_time: None,
+        method: None,
+        is_incremental: false,
+    };
     assert_eq!(described().base_backups, [said, empty.clone()]);
     // One that cannot be read is named all the same.
     cut(root.path(), &backup(0x22));
@@ -430,18 +438,18 @@ fn a_run_of_verify_with_a_clock_ahead_hides_no_later_one() {
     };
     // What was written before keys had numbers is read.
     write("verified/20991231235959000000.json");
-    assert_eq!(verified::last(&archive).expect("read"), Some(future()));
+    assert_eq!(verified::last(&archive).expect("read"), LastRun::Found(future()));
     let key = ArchivedFile::Segment(name(1, 0x21)).key();
     std::fs::write(root.path().join("archive").join(key), b"damaged").expect("written");
     let run = || {
         let found = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
         verified::record(&archive, &found, false).expect("recorded");
-        verified::last(&archive).expect("read").expect("a run")
+        verified::last(&archive).expect("read").found().expect("a run")
     };
     assert_eq!(run().damaged, 1);
     // The same of one with a number: it is the last one until the next one is.
     write("verified/run-0000000002.json");
-    assert_eq!(verified::last(&archive).expect("read"), Some(future()));
+    assert_eq!(verified::last(&archive).expect("read"), LastRun::Found(future()));
     assert_eq!(run().damaged, 1);
     // Old ones go, whatever their times.
     for _ in 0..20 {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::get::{GetError, get};
-use walden_archive::name::ArchivedFile;
+use walden_archive::name::{ArchivedFile, PackName};
 use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
+use walden_archive::source::{self, SourceOptions};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
 use walden_format::lsn::SegmentName;
@@ -68,4 +69,24 @@ fn no_object_decodes_to_more_than_its_file_can_have() {
     let history = "00000002.history";
     replace(root.path(), history, 2 << 20);
     assert!(refused(&archive, root.path(), history).contains("expected at most 1048576 bytes"));
+}
+
+#[test]
+fn no_pack_gives_who_reads_the_log_more_than_its_segments_can_have() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 2);
+    let archive = archive_of(root.path(), &segments);
+    let [first, last] = [0, 1].map(|at: usize| SegmentName::parse(&segments[at].0).expect("a name"));
+    let mut writer = Writer::new(Vec::new(), WriteOptions::with_level(FileForm::Pack, 3));
+    for name in [first, last] {
+        let meta = Meta { name: name.to_string().into_bytes(), ..Meta::default() };
+        writer.add(meta, false, &mut Cursor::new(vec![0; 64 << 20])).expect("a member");
+        archive.store().remove(&ArchivedFile::Segment(name).key()).expect("removed");
+    }
+    let pack = root.path().join("archive").join(PackName { first, last }.key());
+    fs::write(pack, writer.finish().expect("a pack")).expect("an object");
+    let options = SourceOptions { timeline: None, from: None, to: None, threads: 1 };
+    let found = source::open(&archive, &options).expect_err("more than a segment");
+    let found = walden_source::error_text(&found);
+    assert!(found.contains("expected at most "), "{found}");
 }

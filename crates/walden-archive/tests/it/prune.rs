@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use walden_archive::Archive;
+use walden_archive::archive::ArchiveError;
 use walden_archive::backup::{self, Backup};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::pack::{PackOptions, pack};
@@ -81,8 +82,15 @@ fn what_the_oldest_kept_backup_needs_stays() {
     assert_eq!(plan.kept_from, Some(lsn(0x2A, 0).to_string()));
     let kept: Vec<bool> = plan.backups.iter().map(|backup| backup.is_kept).collect();
     assert_eq!(kept, [false, true, true]);
+    let bytes = || {
+        let mut bytes = 0;
+        archive.store().list("", &mut |listed| bytes += listed.bytes).expect("a list");
+        bytes
+    };
+    let before = bytes();
     let done = applied(&archive, &Rule::KeepBackups(2), Vec::new());
     assert!(done.is_good());
+    assert_eq!(before - bytes(), done.removed_bytes);
     // Ten segments and a backup history file.
     assert_eq!((done.removed_objects, done.timelines[0].removed_segments), (11, 10));
     assert_eq!(stored(archive.store()).len(), 14);
@@ -94,6 +102,74 @@ fn what_the_oldest_kept_backup_needs_stays() {
     // More than there are: nothing goes.
     let few = planned(&archive, &Rule::KeepBackups(3));
     assert!(few.reason.is_some() && few.removed_objects == 0 && few.is_good());
+}
+
+#[test]
+fn an_archive_that_states_an_impossible_segment_size_is_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = with_backups(root.path());
+    let path = root.path().join("archive/archive.json");
+    let text = fs::read_to_string(&path).expect("an identity");
+    let wrong = text.replace("1048576", "1048577");
+    assert_ne!(text, wrong);
+    fs::write(&path, wrong).expect("written");
+    let archive = archive.afresh();
+    let is_refused = |error: &ArchiveError| matches!(error, ArchiveError::Identity { problem, .. } if problem.contains("expected a segment size"));
+    assert!(is_refused(&plan(&archive, &Rule::KeepBackups(2), Vec::new()).expect_err("refused")));
+    assert!(is_refused(&list(&archive, ListOptions::default()).expect_err("refused")));
+    assert!(is_refused(&pack(&archive, &PackOptions::default(), &|_, _| {}).expect_err("refused")));
+}
+
+#[test]
+fn gaps_are_warned_of_where_nothing_goes_too() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    let missing = walden_archive::name::ArchivedFile::parse(&files[0x0F].0).expect("a name").key();
+    archive.store().remove(&missing).expect("removed");
+    let plan = planned(&archive, &Rule::KeepBackups(5));
+    let gap = name(1, 0x2F);
+    assert_eq!(
+        plan.warnings,
+        [format!("on timeline 1, 1 segment is missing, {gap} to {gap}: recovery ends before them")]
+    );
+    assert!(plan.reason.is_some() && !plan.is_good(), "{plan:?}");
+}
+
+/// PostgreSQL 17 and later: a backup of what has changed since another one.
+#[test]
+fn an_incremental_backup_keeps_what_it_was_taken_from() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut files = log(1, 0x20, 24);
+    let incremental = |start: u64, from: u64| {
+        let (name, text) =
+            history(1, start, start + 1, commit_time(start + 1), &format!("incremental {start:X}"));
+        let more = format!("INCREMENTAL FROM LSN: {}\nINCREMENTAL FROM TLI: 1\n", lsn(from, 0x28));
+        (name, [text, more.into_bytes()].concat())
+    };
+    let full = |start: u64| history(1, start, start + 1, commit_time(start + 1), "full");
+    // Each but the second full one leads back to the first.
+    files.extend([full(0x22), incremental(0x26, 0x22), full(0x2A), incremental(0x2E, 0x26)]);
+    let archive = archive_of(root.path(), &files);
+    let plan = planned(&archive, &Rule::KeepBackups(1));
+    assert_eq!(plan.kept_from, Some(lsn(0x22, 0).to_string()), "{plan:?}");
+    assert!(plan.backups.iter().all(|backup| backup.is_kept && backup.problem.is_none()), "{plan:?}");
+    let from: Vec<Option<String>> =
+        plan.backups.iter().map(|backup| backup.incremental_from.clone()).collect();
+    let text = |number| Some(lsn(number, 0x28).to_string());
+    assert_eq!(from, [None, text(0x22), None, text(0x26)]);
+    // Incremental ones do not count by themselves.
+    assert!(planned(&archive, &Rule::KeepBackups(3)).reason.is_some());
+    // The chain of the last one is cut: neither it nor what it needs is kept for it.
+    archive
+        .store()
+        .remove(&walden_archive::name::ArchivedFile::parse(&files[25].0).expect("a name").key())
+        .expect("removed");
+    let plan = planned(&archive, &Rule::KeepBackups(1));
+    assert_eq!(plan.kept_from, Some(lsn(0x2A, 0).to_string()), "{plan:?}");
+    let problem = plan.backups.last().and_then(|backup| backup.problem.clone()).expect("a problem");
+    assert!(problem.contains("is not known"), "{problem}");
+    let explicit = planned(&archive, &Rule::OlderThanSegment(name(1, 0x2E)));
+    assert!(explicit.reason.is_some(), "{explicit:?}");
 }
 
 #[test]

@@ -87,6 +87,54 @@ fn a_segment_that_is_not_there_takes_three_listings() {
 }
 
 #[test]
+fn a_history_that_is_missing_takes_few_listings_however_many_timelines_there_may_be_before_it() {
+    const TIMELINE: u32 = 5000;
+    let root = tempfile::tempdir().expect("a folder");
+    let files = [log(1, 1, 1), log(TIMELINE, 2, 1)].concat();
+    let wal = pg_wal(root.path(), &files);
+    let requests = Arc::new(Requests::default());
+    let archive = requests.archive(root.path());
+    archive.found().expect("an archive");
+    for (name, _) in &files {
+        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+        push(&archive, &wal.join(name), &options).asked.expect("archived");
+    }
+    requests.take();
+    let get_history = |timeline| {
+        let archive = requests.archive(root.path());
+        get(&archive, ArchivedFile::History(timeline), &root.path().join("history")).expect_err("not there")
+    };
+    assert!(matches!(get_history(TIMELINE), GetError::NoHistory { .. }));
+    let (listings, _) = requests.take();
+    assert!(listings <= 6, "{listings} listings");
+    // Nothing of the timeline is there.
+    assert!(matches!(get_history(TIMELINE - 1), GetError::NotThere { .. }));
+}
+
+#[test]
+fn a_pack_that_ends_early_reads_no_segment_twice() {
+    let reads = |options: PackOptions| {
+        let root = tempfile::tempdir().expect("a folder");
+        let files = log(1, 0x24, 12);
+        let wal = pg_wal(root.path(), &files);
+        let requests = Arc::new(Requests::default());
+        let archive = requests.archive(root.path());
+        archive.found().expect("an archive");
+        for (name, _) in &files {
+            let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+            push(&archive, &wal.join(name), &options).asked.expect("archived");
+        }
+        requests.take();
+        let packed = pack(&archive, &options, &|_, _| {}).expect("packed");
+        assert_eq!(packed.packs.len(), 6, "{packed:?}");
+        requests.take().1
+    };
+    let planned = PackOptions { keep: 0, segments: Some(2), ..PackOptions::default() };
+    let early = PackOptions { segments: Some(12), max_bytes: 1 << 20, ..planned.clone() };
+    assert_eq!(reads(early), reads(planned));
+}
+
+#[test]
 fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     const SEGMENTS: u64 = 64;
     let root = tempfile::tempdir().expect("a folder");

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
@@ -11,7 +12,7 @@ use walden_archive::check::{Refusal, Rules, check};
 use walden_archive::get::{GetError, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::ArchivedFile;
-use walden_archive::object::{Content, READ_LIMITS, encode, is_as_bytes, summary_at_end};
+use walden_archive::object::{Content, READ_LIMITS, Summary, encode, summary_at_end};
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushError, PushOptions, push};
 use walden_archive::server::expect_own_archive;
@@ -98,7 +99,10 @@ fn records_that_do_not_come_back_are_archived_as_bytes_with_a_warning() {
     checked.hash = *blake3::hash(&bytes).as_bytes();
     let object = encode(file, &mut checked, &mut Content::Held(&bytes), 3).expect("archived");
     let summary = summary_at_end(&file.key(), &object).expect("a summary");
-    assert!(is_as_bytes(&summary) && summary.warnings.len() == 1, "{summary:?}");
+    assert!(summary.has_records_as_bytes() && summary.is_as_bytes, "{summary:?}");
+    assert!(summary.warnings.len() == 1 && !summary.has_accepted_damage(), "{summary:?}");
+    // As the first versions wrote it.
+    assert!(Summary { is_as_bytes: false, ..summary }.has_records_as_bytes());
     let archive = archive(root.path());
     archive.store().create(&file.key(), &object).expect("stored");
     assert_eq!(form(&archive, &name), Form::Bytes);
@@ -138,6 +142,29 @@ fn a_long_queue_is_archived_as_bytes_and_its_end_as_records() {
 }
 
 #[test]
+fn a_queue_that_was_long_is_archived_as_bytes_nearly_to_its_end() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 8);
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let options = PushOptions { fast_queue: 16, look_ahead: 0, ..PushOptions::default() };
+    let age = |name: &str, seconds| {
+        let file = fs::File::options().write(true).open(wal.join(name)).expect("a segment");
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("a time");
+    };
+    for (index, (name, _)) in files.iter().enumerate() {
+        // The second one was complete a moment ago.
+        age(name, if index == 1 { 1 } else { 60 });
+        push(&archive, &wal.join(name), &options).asked.expect("archived");
+        let mark = |ending| wal.join("archive_status").join(format!("{name}.{ending}"));
+        fs::rename(mark("ready"), mark("done")).expect("renamed");
+    }
+    let forms: Vec<Form> = files.iter().map(|(name, _)| form(&archive, name)).collect();
+    let (bytes, records) = (Form::Bytes, Form::Records);
+    assert_eq!(forms, [bytes, records, bytes, bytes, bytes, bytes, records, records]);
+}
+
+#[test]
 fn what_was_archived_ahead_is_compared_when_it_is_asked_for() {
     let root = tempfile::tempdir().expect("a folder");
     let files = log(1, 1, 3);
@@ -170,7 +197,7 @@ fn the_same_name_never_gets_another_content() {
     let options = PushOptions { accept_damaged: true, ..PushOptions::default() };
     match push(&archive, &path, &options).asked {
         Err(PushError::Archive { source: ArchiveError::Conflict { archived, offered, .. }, .. }) => {
-            assert_ne!(archived, offered);
+            assert!(archived.is_some_and(|archived| archived != offered));
         }
         other => panic!("{other:?}"),
     }

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::push::{PushOptions, push};
 use walden_archive::source::{Bound, Source, SourceOptions, open};
+use walden_archive::sources::{self, SourcesError};
 use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Inventory;
 
-use crate::material::{complete, pg_wal};
+use crate::material::{archive_of, complete, log, pg_wal};
 
 /// A folder that remembers which objects were read as a whole.
 struct Recording {
@@ -133,6 +134,31 @@ fn a_range_of_times_is_found_by_the_summaries() {
     let kept = if listing.timelines[1].last_commit_time.is_some() { &segments[1..] } else { &segments[..] };
     assert_eq!(at(Some(last + 1), None), kept);
     assert_eq!(at(None, Some(first)).len(), 2, "with the end of the first segment's last record");
+}
+
+/// An archive of two segments of a cluster.
+fn archive_of_cluster(root: &Path, system_id: u64) -> Archive {
+    let mut segments = log(1, 0x20, 2);
+    for (_, bytes) in &mut segments {
+        // `xlp_sysid`, behind the short header.
+        bytes[24..32].copy_from_slice(&system_id.to_le_bytes());
+    }
+    archive_of(root, &segments)
+}
+
+#[test]
+fn archives_of_two_clusters_are_not_one_log_in_whatever_order_they_are_named() {
+    let roots = [7, 8].map(|cluster| (cluster, tempfile::tempdir().expect("a folder")));
+    let archives = roots.each_ref().map(|(cluster, root)| archive_of_cluster(root.path(), *cluster));
+    let named = |order: &[usize]| {
+        let archives: Vec<(String, Archive)> =
+            order.iter().map(|&at| (at.to_string(), archives[at].clone())).collect();
+        sources::open(&archives, &[], &options())
+    };
+    for order in [&[0, 1][..], &[0, 1, 0], &[0, 0, 1]] {
+        let error = named(order).expect_err("two clusters");
+        assert!(matches!(error, SourcesError::TwoClusters(7, 8)), "{order:?}: {error}");
+    }
 }
 
 #[test]

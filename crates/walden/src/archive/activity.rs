@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::Serialize;
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::PushError;
 
 use super::log::{Entry, Outcome};
 
@@ -68,13 +70,16 @@ pub struct Failure {
     pub cause: String,
     /// Why, in a sentence.
     pub message: String,
+    /// What the user can do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 impl Failure {
     /// Whether the file's content was refused: an archive that has the file may have another content, and the server does not get past
     /// its own.
     fn is_of_content(&self) -> bool {
-        ["conflict", "damaged", "history", "incomplete", "mismatch"].contains(&self.cause.as_str())
+        PushError::is_cause_of_content(&self.cause)
     }
 }
 
@@ -111,9 +116,10 @@ impl ActivityReader {
     /// # Errors
     /// The file system's.
     pub fn read(&mut self, is_archived: &dyn Fn(&str) -> bool) -> io::Result<Activity> {
+        let since = Timestamp::now().as_microsecond() - RATE_SECONDS * 1_000_000;
         match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            file => self.read_file(file?)?,
+            file => self.read_file(file?, since)?,
         }
         while let Some(first) = self.unresolved.first_entry()
             && !first.get().is_of_content()
@@ -121,8 +127,7 @@ impl ActivityReader {
         {
             first.remove();
         }
-        let now = Timestamp::now().as_microsecond();
-        while self.recent.front().is_some_and(|(time, _)| *time < now - RATE_SECONDS * 1_000_000) {
+        while self.recent.front().is_some_and(|(time, _)| *time < since) {
             self.recent.pop_front();
         }
         let bytes: u64 = self.recent.iter().map(|(_, bytes)| bytes).sum();
@@ -140,7 +145,7 @@ impl ActivityReader {
         })
     }
 
-    fn read_file(&mut self, mut file: File) -> io::Result<()> {
+    fn read_file(&mut self, mut file: File, since: i64) -> io::Result<()> {
         let metadata = file.metadata()?;
         let identity = (metadata.dev(), metadata.ino());
         let known = self.position.filter(|(of, at)| *of == identity && *at <= metadata.len());
@@ -162,19 +167,23 @@ impl ActivityReader {
             }
             at += bytes;
             if is_whole && let Ok(entry) = serde_json::from_slice::<Entry>(&line) {
-                self.add(entry);
+                self.add(entry, since);
             }
         }
         self.position = Some((identity, at));
         Ok(())
     }
 
-    fn add(&mut self, entry: Entry) {
+    /// Files archived before `since` do not count for the rate.
+    fn add(&mut self, entry: Entry, since: i64) {
         let Ok(time) = entry.time.parse::<Timestamp>() else { return };
         let time = time.as_microsecond();
         let is_push = entry.command == "push";
-        // As PostgreSQL asks for them: histories first.
-        let place = (!entry.file.ends_with(".history"), entry.file.clone());
+        // A wrong name, by hand: PostgreSQL asks for no such file.
+        if is_push && ArchivedFile::parse(&entry.file).is_none() {
+            return;
+        }
+        let place = ArchivedFile::archiving_order_of(&entry.file);
         let activity = &mut self.activity;
         match entry.outcome {
             Outcome::Archived if is_push => {
@@ -183,7 +192,9 @@ impl ActivityReader {
                 activity.raw_bytes = activity.raw_bytes.saturating_add(bytes);
                 activity.stored_bytes = activity.stored_bytes.saturating_add(entry.stored.unwrap_or(0));
                 activity.seconds += entry.seconds.unwrap_or(0.0).max(0.0);
-                self.recent.push_back((time, bytes));
+                if time >= since {
+                    self.recent.push_back((time, bytes));
+                }
             }
             Outcome::Present if is_push => activity.present += 1,
             Outcome::Fetched => activity.fetched += 1,
@@ -192,7 +203,8 @@ impl ActivityReader {
                 *self.failures.entry((entry.command.clone(), cause.clone())).or_default() += 1;
                 if is_push {
                     let message = entry.message.unwrap_or_default();
-                    self.unresolved.insert(place, Failure { time, file: entry.file, cause, message });
+                    let failure = Failure { time, file: entry.file, cause, message, hint: entry.hint };
+                    self.unresolved.insert(place, failure);
                     if self.unresolved.len() > MAX_UNRESOLVED {
                         self.unresolved.pop_last();
                     }
@@ -215,7 +227,13 @@ mod tests {
 
     use super::*;
 
+    /// A segment's name by its end; other names as they are.
+    fn name(file: &str) -> String {
+        if file.len() > 2 { file.to_owned() } else { format!("00000001{file:0>16}") }
+    }
+
     fn line(seconds_ago: i64, file: &str, outcome: &str, more: &str) -> String {
+        let file = name(file);
         let time = Timestamp::now() - jiff::SignedDuration::from_secs(seconds_ago);
         format!(
             "{{\"time\":\"{time}\",\"command\":\"push\",\"file\":\"{file}\",\"outcome\":\"{outcome}\"{more}}}\n"
@@ -234,22 +252,24 @@ mod tests {
             let activity = reader.read(&|_| false).unwrap();
             (activity.unresolved_failure.map(|failure| failure.file), activity.unresolved_files)
         };
-        let of = |file: &str| (Some(file.to_owned()), 1);
+        let of = |file: &str| (Some(name(file)), 1);
         // One call: what was asked for, and behind it what was archived ahead.
         let call =
             |file: &str| line(9, file, "failed", ",\"cause\":\"damaged\"") + &line(9, "08", "archived", "");
         assert_eq!(read(call("07") + &line(9, "09", "archived", "")), of("07"));
         assert_eq!(read(call("07") + &line(8, "0A", "present", "")), of("07"));
         // Others fail too. A history is asked for before all segments.
-        assert_eq!(read(line(7, "0B", "failed", "")), (Some("07".to_owned()), 2));
+        assert_eq!(read(line(7, "0B", "failed", "")), (Some(name("07")), 2));
         assert_eq!(read(line(7, "00000002.history", "failed", "")).0, Some("00000002.history".to_owned()));
         assert_eq!(
             read(line(6, "00000002.history", "archived", "") + &line(6, "0B", "archived", "")),
             of("07")
         );
         assert_eq!(read(line(5, "07", "present", "")), (None, 0));
+        // What has no name of PostgreSQL's was a mistake.
+        assert_eq!(read(line(4, "by hand", "failed", "")), (None, 0));
         // Nobody tries it again: it ends with the log.
-        assert_eq!(read(line(4, "by hand", "failed", "")), of("by hand"));
+        assert_eq!(read(line(4, "0C", "failed", "")), of("0C"));
         fs::rename(&path, folder.path().join("log.1")).unwrap();
         fs::write(&path, "").unwrap();
         assert_eq!(reader.read(&|_| false).unwrap().unresolved_files, 0);
@@ -268,9 +288,9 @@ mod tests {
             let activity = reader.read(is_archived).unwrap();
             (activity.unresolved_failure.map(|failure| failure.file), activity.unresolved_files)
         };
-        assert_eq!(first(&|_| false), (Some("07".to_owned()), 4));
-        assert_eq!(first(&|file| file == "07"), (Some("08".to_owned()), 3));
-        assert_eq!(first(&|_| true), (Some("09".to_owned()), 2));
+        assert_eq!(first(&|_| false), (Some(name("07")), 4));
+        assert_eq!(first(&|file| file == name("07")), (Some(name("08")), 3));
+        assert_eq!(first(&|_| true), (Some(name("09")), 2));
     }
 
     #[test]
@@ -281,11 +301,13 @@ mod tests {
         assert_eq!(reader.read(&|_| false).unwrap(), Activity::default());
         let stored = ",\"bytes\":3600000,\"stored\":1000,\"seconds\":0.5";
         let first = line(7200, "A", "archived", stored)
-            + &line(10, "B", "failed", ",\"cause\":\"full\",\"message\":\"no\"");
+            + &line(10, "B", "failed", ",\"cause\":\"full\",\"message\":\"no\",\"hint\":\"free some space\"");
         fs::write(&path, &first).unwrap();
         let activity = reader.read(&|_| false).unwrap();
         assert_eq!((activity.archived, activity.stored_bytes, activity.bytes_per_second), (1, 1000, 0.0));
-        assert_eq!(activity.unresolved_failure.unwrap().cause, "full");
+        assert!(reader.recent.is_empty());
+        let failure = activity.unresolved_failure.unwrap();
+        assert_eq!((failure.cause.as_str(), failure.hint.as_deref()), ("full", Some("free some space")));
         // Half a line is one that is being written; a line of something else counts for nothing.
         let more = line(5, "B", "archived", stored);
         fs::write(&path, format!("{first}rubbish\n{}", &more[..more.len() / 2])).unwrap();

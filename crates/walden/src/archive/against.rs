@@ -11,6 +11,7 @@ use walden_archive::against::{self, Compared, Facts, Mark, Outcome, Server, Serv
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::PushOptions;
 use walden_format::lsn::Lsn;
+use walden_report::table::harmless;
 use walden_report::units;
 
 use crate::FOUND;
@@ -31,16 +32,28 @@ pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<
 }
 
 fn table(compared: &Compared, is_repair: bool) -> String {
-    let Compared { compared: files, waiting, missing, .. } = compared;
+    let Compared { compared: files, waiting, offered, missing, .. } = compared;
     let mut text = String::new();
     let role = if compared.is_standby { "standby" } else { "primary" };
     let _ = writeln!(
         text,
-        "{files} complete files of the {role} (timeline {}, written up to {}) compared with {}",
-        compared.timeline, compared.written, compared.location
+        "{} of the {role} (timeline {}, written up to {}) compared with {}",
+        units::counted(*files, "complete file"),
+        compared.timeline,
+        compared.written,
+        compared.location
     );
     if *waiting > 0 {
-        let _ = writeln!(text, "  {waiting} wait for the server's archive_command");
+        let verb = if *waiting == 1 { "waits" } else { "wait" };
+        let _ = writeln!(text, "  {waiting} {verb} for the server's archive_command");
+    }
+    if *offered > 0 {
+        let verb = if *offered == 1 { "is" } else { "are" };
+        let _ = writeln!(text, "  {offered} {verb} archived under that name, but the server still offers it");
+    }
+    if let Some(refused) = &compared.refused {
+        let (file, problem) = (&refused.file, harmless(&refused.problem));
+        let _ = writeln!(text, "  {file} is REFUSED, and all others wait for it: {problem}");
     }
     for one in missing {
         let mark = match one.mark {
@@ -61,7 +74,9 @@ fn table(compared: &Compared, is_repair: bool) -> String {
     if missing.iter().any(|one| one.outcome == Outcome::Found) && !is_repair {
         let _ = writeln!(text, "Nothing was changed: --repair archives what is missing.");
     }
-    if compared.is_good() {
+    if compared.is_good() && waiting + offered > 0 {
+        let _ = writeln!(text, "The archive lacks nothing but what waits.");
+    } else if compared.is_good() {
         let _ = writeln!(text, "The archive has everything that the server has completed.");
     } else if !compared.gaps.is_empty() {
         let _ = writeln!(text, "Other servers of the cluster may have what this one lacks.");

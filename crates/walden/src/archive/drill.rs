@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
-use walden_archive::drill::{self, Amcheck, Drill, DrillOptions, Step, Target};
+use walden_archive::drill::{self, Amcheck, Drill, DrillOptions, Step, Target, UnknownRestorePoint};
 use walden_archive::list;
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
@@ -143,6 +143,10 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
 /// A moment or restore point that recovery did not find may be on a timeline that it did not follow.
 fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &anyhow::Error) -> Option<&'static str> {
     if options.target == Target::End || options.timeline.is_some() || !drill::is_recovery_failure(error) {
+        return None;
+    }
+    // It is on no timeline.
+    if error.is::<UnknownRestorePoint>() {
         return None;
     }
     let newest = list::newest_segment(archive).ok()??;

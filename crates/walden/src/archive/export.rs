@@ -236,10 +236,10 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} files in {}, {} of them segments: {} written ({}), {} were there",
-        plan.files.len() + plan.begun.len(),
+        "{} in {}, with {}: {} written ({}), {} there before",
+        units::counted((plan.files.len() + plan.begun.len()) as u64, "file"),
         folder.display(),
-        exported.segments,
+        units::counted(exported.segments, "segment"),
         exported.written,
         units::bytes(exported.written_bytes),
         exported.unchanged

@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::status::Holdings;
-use walden_source::error_text;
 
 use super::activity::ActivityReader;
 use super::metrics;
@@ -179,17 +178,10 @@ impl Exporter {
         match &*last {
             Some((at, found)) if at.elapsed() < self.refresh => found.clone(),
             _ => {
-                let found = self.list(archive);
+                let found = holdings(archive, &self.queue, &self.receiving);
                 *last = Some((Instant::now(), found.clone()));
                 found
             }
         }
-    }
-
-    /// Lists the archive, which may take longer than a store takes to answer, once it has answered.
-    fn list(&self, archive: &Archive) -> Result<Holdings, String> {
-        archive.expect_archive().map_err(|error| error_text(&error))?;
-        let (archive, _) = self.place.open().map_err(|error| format!("{error:#}"))?;
-        holdings(&archive, &self.queue, &self.receiving)
     }
 }

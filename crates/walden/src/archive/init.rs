@@ -74,10 +74,11 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     if let Some(repo) = &place.repo {
         write_configuration(&args.output, repo, &archive)?;
     }
-    let program = std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string());
+    let program = program();
     let written = args.config.as_ref().map_or("is written", |_| "is as it was");
     let config = std::path::absolute(args.config.as_ref().unwrap_or(&args.output))?.display().to_string();
-    let [archive_command, restore_command] = server_commands(&program, &config);
+    let commands = server_commands(&program, &["--config".to_owned(), config.clone()]);
+    let [archive_command, restore_command] = &commands;
     let dsn = args.dsn.as_deref().unwrap_or("host=/run/postgresql user=postgres");
     let came_back = match probe {
         Probe { get: Some(_), .. } => "was archived there, came back byte for byte, and was removed",
@@ -91,7 +92,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         quoted(dsn)
     ))?;
     if let Some(dsn) = &args.dsn {
-        let server = check::describe_server(dsn, &archive, &section);
+        let server = check::describe_server(dsn, &archive, &section, &commands);
         terminal::print(&format!("\nThe server as it is now:\n\n{server}"))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -111,15 +112,36 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
     crate::output::write_text(path, &text)
 }
 
+/// The same for the archive of a place, which they name from any working directory.
+pub fn commands_of(place: &Place) -> [String; 2] {
+    let absolute =
+        |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    let mut options = Vec::new();
+    if let Ok((_, Some(config))) = place.configuration() {
+        options.extend(["--config".to_owned(), absolute(&config)]);
+    }
+    if let Some(repo) = &place.repo {
+        let repo = if repo.contains("://") { repo.clone() } else { absolute(Path::new(repo)) };
+        options.extend(["--repo".to_owned(), repo]);
+    }
+    server_commands(&program(), &options)
+}
+
+/// This program's own file.
+fn program() -> String {
+    std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string())
+}
+
 /// The values of `archive_command` and `restore_command`, as postgresql.conf has them.
-fn server_commands(program: &str, config: &str) -> [String; 2] {
+fn server_commands(program: &str, options: &[String]) -> [String; 2] {
     // PostgreSQL replaces what follows a %, and %% by one.
     let word = |text: &str| word(text).replace('%', "%%");
-    let (program, config) = (word(program), word(config));
+    let (program, options) =
+        (word(program), options.iter().map(|text| format!(" {}", word(text))).collect::<String>());
     let setting = |command: String| format!("'{}'", command.replace('\\', "\\\\").replace('\'', "''"));
     [
-        setting(format!("{program} archive push --config {config} %p")),
-        setting(format!("{program} archive get --config {config} %f \"%p\"")),
+        setting(format!("{program} archive push{options} %p")),
+        setting(format!("{program} archive get{options} %f \"%p\"")),
     ]
 }
 
@@ -175,7 +197,8 @@ mod tests {
 
     #[test]
     fn plain_paths_are_printed_as_they_are() {
-        let [archive, restore] = server_commands("/usr/bin/walden", "/etc/walden/18-main.toml");
+        let options = ["--config".to_owned(), "/etc/walden/18-main.toml".to_owned()];
+        let [archive, restore] = server_commands("/usr/bin/walden", &options);
         assert_eq!(archive, "'/usr/bin/walden archive push --config /etc/walden/18-main.toml %p'");
         assert_eq!(restore, "'/usr/bin/walden archive get --config /etc/walden/18-main.toml %f \"%p\"'");
     }
@@ -188,7 +211,8 @@ mod tests {
         let program = odd.join("walden");
         std::os::unix::fs::symlink("/bin/echo", &program).unwrap();
         let config = odd.join("walden.toml").display().to_string();
-        let [archive, restore] = server_commands(&program.display().to_string(), &config);
+        let options = ["--config".to_owned(), config.clone()];
+        let [archive, restore] = server_commands(&program.display().to_string(), &options);
         for (setting, expected) in [
             (archive, format!("archive push --config {config} pg_wal/7")),
             (restore, format!("archive get --config {config} 7 pg_wal/7")),

@@ -55,10 +55,10 @@ fn table(listing: &Listing) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{}: cluster {}, segments of {}\n",
+        "{}: cluster {}, segments of {} MB\n",
         listing.location,
         listing.system_identifier,
-        units::bytes(listing.segment_bytes)
+        listing.segment_bytes >> 20
     );
     let roots = listing.timelines.iter().filter(|timeline| parent_of(timeline, listing).is_none());
     for root in roots {
@@ -120,12 +120,13 @@ fn table(listing: &Listing) -> String {
 
 /// What a backup history file says, with times as the server wrote them.
 fn backup_text(backup: &BaseBackup) -> String {
-    let BaseBackup { label, start_time, stop_time, method, .. } = backup;
+    let BaseBackup { label, start_time, stop_time, method, is_incremental, .. } = backup;
     let label = label.as_ref().map(|label| format!("\"{}\"", harmless(label)));
     let start = start_time.as_ref().map(|time| format!("started {}", harmless(time)));
     let stop = stop_time.as_ref().map(|time| format!("stopped {}", harmless(time)));
     let method = method.as_ref().map(|method| harmless(method).into_owned());
-    let parts: Vec<String> = [label, start, stop, method].into_iter().flatten().collect();
+    let incremental = is_incremental.then(|| "incremental".to_owned());
+    let parts: Vec<String> = [label, start, stop, method, incremental].into_iter().flatten().collect();
     match parts.is_empty() {
         true => "its history file is empty, as after a crash of the server".to_owned(),
         false => parts.join(", "),
@@ -367,12 +368,13 @@ mod tests {
                 start_time: Some("2026-11-20 11:20:00 CET".to_owned()),
                 stop_time: Some("2026-11-20 11:25:00 CET".to_owned()),
                 method: Some("streamed".to_owned()),
+                is_incremental: false,
             }],
             unknown: Vec::new(),
             unreadable: Vec::new(),
         };
         let expected = "\
-/archive: cluster 7, segments of 16.8 MB
+/archive: cluster 7, segments of 16 MB
 
 Timeline 1
 │ 4 segments in 4 objects, 000000010000000000000001 to 000000010000000000000008

@@ -9,9 +9,11 @@ use super::report::Report;
 use crate::prometheus::{self, Labels, Metric};
 
 #[rustfmt::skip]
-const METRICS: [Metric; 33] = [
+const METRICS: [Metric; 37] = [
     Metric { name: "walden_archive_up", kind: "gauge", help: "Whether there is an archive and it could be read." },
     Metric { name: "walden_archive_problems", kind: "gauge", help: "What is wrong, as walden archive status says it." },
+    Metric { name: "walden_archive_status_timestamp_seconds", kind: "gauge", help: "When these metrics were written." },
+    Metric { name: "walden_archive_arriving", kind: "gauge", help: "Whether what the primary writes gets into the archive, as far as the server says." },
     Metric { name: "walden_archive_segments", kind: "gauge", help: "Complete segments in the archive." },
     Metric { name: "walden_archive_objects", kind: "gauge", help: "Objects that hold them." },
     Metric { name: "walden_archive_raw_bytes", kind: "gauge", help: "Bytes of the archived segments before compression." },
@@ -22,10 +24,12 @@ const METRICS: [Metric; 33] = [
     Metric { name: "walden_archive_newest_restorable_timestamp_seconds", kind: "gauge", help: "The last commit or abort there: recovery to a time can reach every moment from the oldest to before this one." },
     Metric { name: "walden_archive_last_verified_timestamp_seconds", kind: "gauge", help: "When walden archive verify ended last." },
     Metric { name: "walden_archive_last_verified_damaged_objects", kind: "gauge", help: "Damaged objects that it found." },
+    Metric { name: "walden_archive_verification_locked", kind: "gauge", help: "Whether verification results cannot be read without a private key." },
     Metric { name: "walden_archive_lag_segments", kind: "gauge", help: "Files that the server has ready and the archive does not have." },
     Metric { name: "walden_archive_lag_bytes", kind: "gauge", help: "Bytes of these files." },
     Metric { name: "walden_archive_lag_seconds", kind: "gauge", help: "Seconds that the oldest of these files has waited." },
     Metric { name: "walden_archive_ready_files", kind: "gauge", help: "Files that the server has marked as ready." },
+    Metric { name: "walden_archive_ready_seconds", kind: "gauge", help: "Seconds that the oldest of these has been ready, whether or not the archive has a file of its name." },
     Metric { name: "walden_archive_backlog_limit_files", kind: "gauge", help: "Files that may wait before it is a problem." },
     Metric { name: "walden_archive_backlog_limit_seconds", kind: "gauge", help: "Seconds that a file may wait before it is a problem." },
     Metric { name: "walden_archive_failing_files", kind: "gauge", help: "Files that failed to be archived and were not archived since." },
@@ -47,11 +51,11 @@ const METRICS: [Metric; 33] = [
 
 /// The metrics of a report. What is not known is left out, and not 0.
 pub fn render(report: &Report) -> String {
-    prometheus::render(&METRICS, |name| samples(report, name))
+    prometheus::render(&METRICS, |name| samples(report, name).unwrap_or_default())
 }
 
-/// The samples of a metric: labels and values.
-fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
+/// The samples of a metric: labels and values. Nothing if there is no metric of that name.
+fn samples(report: &Report, name: &str) -> Option<Vec<(Labels, f64)>> {
     let (holdings, lag, activity) = (&report.holdings, report.lag.as_ref(), &report.activity);
     let verified = holdings.as_ref().and_then(|holdings| holdings.verified.as_ref());
     let seconds = |micros: i64| micros as f64 / 1e6;
@@ -61,6 +65,8 @@ fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
     let one = match name.strip_prefix("walden_archive_").unwrap_or(name) {
         "up" => Some(f64::from(u8::from(holdings.as_ref().is_some_and(|it| it.system_identifier.is_some())))),
         "problems" => Some(report.problems.len() as f64),
+        "status_timestamp_seconds" => Some(seconds(jiff::Timestamp::now().as_microsecond())),
+        "arriving" => report.arrives.map(|arrives| f64::from(u8::from(arrives))),
         "segments" => of_holdings(|it| it.segments as f64),
         "objects" => of_holdings(|it| it.objects as f64),
         "raw_bytes" => of_holdings(|it| it.raw_bytes as f64),
@@ -74,10 +80,12 @@ fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
         }
         "last_verified_timestamp_seconds" => verified.map(|it| seconds(it.time)),
         "last_verified_damaged_objects" => verified.map(|it| it.damaged as f64),
+        "verification_locked" => of_holdings(|it| f64::from(u8::from(it.is_verification_locked))),
         "lag_segments" => lag.map(|it| it.files as f64),
         "lag_bytes" => lag.map(|it| it.bytes as f64),
         "lag_seconds" => lag.map(|it| it.seconds),
         "ready_files" => lag.map(|it| it.ready_files as f64),
+        "ready_seconds" => lag.map(|it| it.ready_seconds),
         "backlog_limit_files" => Some(report.backlog_limit as f64),
         "backlog_limit_seconds" => Some(report.backlog_limit_seconds as f64),
         "failing_files" => of_activity(|it| it.unresolved_files as f64),
@@ -93,12 +101,12 @@ fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
         "walden_receive_lag_seconds" => receiving(|it| it.lag_seconds),
         "walden_receive_waiting_files" => receiving(|it| it.waiting_files as f64),
         "walden_receive_interruptions_total" => receiving(|it| it.interruptions as f64),
-        "walden_receive_position_bytes" => return positions(report),
-        "missing_segments" => return missing_segments(report),
-        "failures_total" => return failures(report),
-        _ => None,
+        "walden_receive_position_bytes" => return Some(positions(report)),
+        "missing_segments" => return Some(missing_segments(report)),
+        "failures_total" => return Some(failures(report)),
+        _ => return None,
     };
-    one.map(|value| (Labels::new(), value)).into_iter().collect()
+    Some(one.map(|value| (Labels::new(), value)).into_iter().collect())
 }
 
 fn positions(report: &Report) -> Vec<(Labels, f64)> {
@@ -134,7 +142,21 @@ fn failures(report: &Report) -> Vec<(Labels, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::queue::QueueOptions;
+    use super::super::receiving::ReceivingOptions;
     use super::*;
+    use crate::configuration::ArchiveSection;
+
+    #[test]
+    fn every_metric_of_the_table_is_computed() {
+        let (queue, receiving) = (QueueOptions { pgdata: None, dsn: None }, ReceivingOptions { spool: None });
+        let holdings = Err("no archive".to_owned());
+        let report = Report::new(None, holdings, &queue, &receiving, None, &ArchiveSection::default());
+        for metric in &METRICS {
+            assert!(samples(&report, metric.name).is_some(), "{}", metric.name);
+        }
+        assert!(samples(&report, "walden_archive_mistyped").is_none());
+    }
 
     #[test]
     fn names_keep_to_the_conventions() {

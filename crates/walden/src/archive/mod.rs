@@ -2,6 +2,7 @@
 
 mod activity;
 mod against;
+mod arrival;
 mod check;
 mod drill;
 mod export;

@@ -114,6 +114,12 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
     Ok(if packed.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
+/// That so many segments stay.
+fn staying(segments: u64) -> String {
+    let verb = if segments == 1 { "stays as it is" } else { "stay as they are" };
+    format!("{} {verb}", units::counted(segments, "segment"))
+}
+
 fn table(packed: &Packed) -> String {
     let mut text = String::new();
     let Packed { is_dry_run, segments, packs, .. } = packed;
@@ -141,23 +147,19 @@ fn table(packed: &Packed) -> String {
     if packed.incompressible_segments > 0 {
         let _ = writeln!(
             text,
-            "{} stay as they are: a pack of them would be larger (a higher --level may help)",
-            units::counted(packed.incompressible_segments, "segment")
+            "{}: a pack of them would be larger by more than a sixteenth (a higher --level may help)",
+            staying(packed.incompressible_segments)
         );
     }
     if packed.unfilled_segments > 0 {
         let _ = writeln!(
             text,
-            "{} stay as they are until the packs that they belong to are full (--segments makes smaller packs)",
-            units::counted(packed.unfilled_segments, "segment")
+            "{} until the packs for them are full (--segments makes smaller packs)",
+            staying(packed.unfilled_segments)
         );
     }
     if packed.single_segments > 0 {
-        let _ = writeln!(
-            text,
-            "{} stay as they are: no segment beside them may be packed with them",
-            units::counted(packed.single_segments, "segment")
-        );
+        let _ = writeln!(text, "{}: no segment beside may be packed too", staying(packed.single_segments));
     }
     if let (Some(objects), Some(bytes)) = (packed.objects_after, packed.bytes_after) {
         let before = (packed.objects_before, packed.bytes_before);

@@ -169,9 +169,11 @@ fn describe_backup(text: &mut String, backup: &BackupState) {
     };
     let label = backup.label.as_deref().map_or(String::new(), |label| format!(" \"{}\"", harmless(label)));
     let time = backup.time.map_or(String::new(), |time| format!(", {}", Timestamp::from_unix_micros(time)));
+    let from = backup.incremental_from.as_ref();
+    let incremental = from.map_or(String::new(), |from| format!(", incremental since the one from {from}"));
     let _ = writeln!(
         text,
-        "  {}{label}, timeline {} from {}{time}: {verdict}",
+        "  {}{label}, timeline {} from {}{time}{incremental}: {verdict}",
         harmless(&backup.name),
         backup.timeline,
         backup.start

@@ -9,6 +9,7 @@ use clap::Args;
 use walden_archive::push::{self, PushError, PushOptions, Pushed};
 
 use super::log::{Entry, Log, LogOptions};
+use super::report::waiting;
 use crate::configuration::ArchiveSection;
 use crate::output;
 use crate::place::Place;
@@ -120,8 +121,8 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
     let backlog = section.backlog();
     if batch.ready > backlog {
         log.warn(&format!(
-            "{} files wait to be archived (more than {backlog}): pg_wal grows until they are",
-            batch.ready
+            "{} to be archived (more than {backlog}): pg_wal grows until they are",
+            waiting(batch.ready as u64)
         ));
     }
     if log.is_text() {

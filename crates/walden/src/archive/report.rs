@@ -10,6 +10,7 @@ use walden_archive::Archive;
 use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::{self, Holdings, Lag};
+use walden_archive::verified::VerifiedAt;
 use walden_format::lsn::{SegmentName, Timeline};
 use walden_format::payload::Timestamp;
 use walden_receive::spool::complete_segments;
@@ -20,6 +21,7 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
+use super::arrival::Archiving;
 use super::queue::QueueOptions;
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
@@ -35,6 +37,9 @@ pub struct Report {
     pub holdings: Option<Holdings>,
     /// What of the server's queue is not archived; nothing if no server was named or it does not answer.
     pub lag: Option<Lag>,
+    /// Whether what a primary writes gets into the archive, as far as the server says; nothing if that is not known, as of a standby, or
+    /// where `walden receive` archives.
+    pub arrives: Option<bool>,
     /// Files that may wait before it is a problem.
     pub backlog_limit: u64,
     /// Seconds that a file may wait before it is a problem.
@@ -64,9 +69,13 @@ impl Report {
         let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
         let files = queue.read().map_err(&mut keep).ok().flatten();
+        let mut arrives = None;
         if files.is_some() {
-            match look_at_server(queue, holdings.as_ref()) {
+            // What is received needs no archive_mode.
+            let archives_itself = archive.filter(|_| receiving.spool.is_none());
+            match look_at_server(queue, holdings.as_ref(), archives_itself) {
                 Ok(found) => {
+                    arrives = found.arrives;
                     found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
                     notes.extend(found.notes);
                 }
@@ -92,6 +101,7 @@ impl Report {
             notes,
             holdings,
             lag,
+            arrives,
             backlog_limit: section.backlog() as u64,
             backlog_limit_seconds: section.backlog_seconds(),
             activity,
@@ -114,10 +124,7 @@ impl Report {
                 found.push(format!("there is no archive any more in {}", holdings.location));
             }
             if holdings.missing_segments > 0 {
-                found.push(format!(
-                    "{} segments are missing: see walden archive list",
-                    holdings.missing_segments
-                ));
+                found.push(missing_text(holdings.missing_segments));
             }
             if !holdings.missing_histories.is_empty() {
                 let histories = holdings.missing_histories.join(", ");
@@ -126,7 +133,7 @@ impl Report {
             if let Some(first) = holdings.unreadable.first() {
                 let others = match holdings.unreadable.len() - 1 {
                     0 => String::new(),
-                    others => format!(" and {others} other objects"),
+                    others => format!(" and {}", units::counted(others as u64, "other object")),
                 };
                 found.push(format!(
                     "{}{others} cannot be read, as walden archive verify finds too: {}",
@@ -141,11 +148,7 @@ impl Report {
                 found.push(format!("the last verify says that it ended at {time}, which is to come: a clock was set wrong; verify again"));
             }
             if let Some(verified) = holdings.verified.as_ref().filter(|verified| verified.damaged > 0) {
-                let time = Timestamp::from_unix_micros(verified.time);
-                found.push(format!(
-                    "{} objects are damaged: walden archive verify found them at {time}",
-                    verified.damaged
-                ));
+                found.push(damage_text(verified));
             }
         }
         self.problems.append(&mut found);
@@ -159,31 +162,31 @@ impl Report {
         let is_late = |seconds: f64| seconds > self.backlog_limit_seconds as f64;
         let stops = lag.is_next_missing || is_late(lag.ready_seconds);
         if lag.ready_files > limit.max(lag.files) && stops {
-            let (ready, next) = (lag.ready_files, lag.next_file.as_deref().unwrap_or_default());
+            let ready = units::counted(lag.ready_files, "file");
+            let (be, next) = (be(lag.ready_files), lag.next_file.as_deref().unwrap_or_default());
             let waited = units::seconds(lag.ready_seconds);
             return Some(format!(
-                "{ready} files are ready to be archived, more than {limit}, the oldest for {waited}, and the server does not get past \
+                "{ready} {be} ready to be archived, more than {limit}, the oldest for {waited}, and the server does not get past \
                  {next}: pg_wal grows until it does"
             ));
         }
         if lag.files > limit {
-            let (files, waited) = (lag.files, units::seconds(lag.seconds));
+            let (waiting, waited) = (waiting(lag.files), units::seconds(lag.seconds));
             return Some(format!(
-                "{files} files wait to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
+                "{waiting} to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
             ));
         }
         let limit = units::seconds(self.backlog_limit_seconds as f64);
         if is_late(lag.seconds) {
-            let (files, waited) = (lag.files, units::seconds(lag.seconds));
-            return Some(format!(
-                "{files} files wait to be archived, the oldest for {waited}, longer than {limit}"
-            ));
+            let (waiting, waited) = (waiting(lag.files), units::seconds(lag.seconds));
+            return Some(format!("{waiting} to be archived, the oldest for {waited}, longer than {limit}"));
         }
         // A file of the same name may have come from another server, or from another cluster.
         is_late(lag.ready_seconds).then(|| {
-            let (ready, waited) = (lag.ready_files, units::seconds(lag.ready_seconds));
+            let (ready, be) = (units::counted(lag.ready_files, "file"), be(lag.ready_files));
+            let waited = units::seconds(lag.ready_seconds);
             format!(
-                "{ready} files are marked as ready, the oldest for {waited}, longer than {limit}, although the archive has a file of its \
+                "{ready} {be} marked as ready, the oldest for {waited}, longer than {limit}, although the archive has a file of its \
                  name: its push is refused, or does not run"
             )
         })
@@ -195,21 +198,39 @@ impl Report {
 struct ServerLook {
     problems: Vec<String>,
     notes: Vec<String>,
+    /// As [`Report::arrives`].
+    arrives: Option<bool>,
 }
 
-/// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails.
-fn look_at_server(queue: &QueueOptions, holdings: Option<&Holdings>) -> anyhow::Result<ServerLook> {
+/// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails; and whether what a
+/// primary writes gets into `archive`, if it is the one to archive it.
+fn look_at_server(
+    queue: &QueueOptions,
+    holdings: Option<&Holdings>,
+    archive: Option<&Archive>,
+) -> anyhow::Result<ServerLook> {
     let mut found = ServerLook::default();
+    let mut archiving = None;
     let (own, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
             let mut client = walden_source::connection::connect(dsn)?;
             let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
-            if row.try_get::<_, bool>(1)? {
+            let is_failing: bool = row.try_get(1)?;
+            if is_failing {
                 let (file, failures): (String, i64) = (row.try_get(2)?, row.try_get(3)?);
                 found.problems.push(format!(
                     "the server's last attempt to archive failed, with {}, after {failures} failures in all: see its log",
                     harmless(&file)
                 ));
+            }
+            if let Some(reached) = row.try_get::<_, Option<String>>(5)? {
+                let last: String = row.try_get(6)?;
+                archiving = Some(Archiving {
+                    is_off: row.try_get::<_, String>(7)? == "off",
+                    last: ArchivedFile::parse(&last).filter(|_| !is_failing),
+                    reached: SegmentName::parse(&reached),
+                    has_ready_files: row.try_get(8)?,
+                });
             }
             // SQL has no unsigned numbers.
             let own = row.try_get::<_, i64>(0)?.cast_unsigned();
@@ -218,6 +239,8 @@ fn look_at_server(queue: &QueueOptions, holdings: Option<&Holdings>) -> anyhow::
         (None, Some(data)) => {
             let control = ControlFile::of_data_directory(data);
             let timeline = control.as_ref().and_then(|control| written_timeline(data, control));
+            let primary = control.as_ref().filter(|_| timeline.is_some());
+            archiving = primary.map(|control| Archiving::of_data_directory(data, control));
             (control.map(|control| control.system_identifier), timeline)
         }
         (None, None) => (None, None),
@@ -233,6 +256,11 @@ fn look_at_server(queue: &QueueOptions, holdings: Option<&Holdings>) -> anyhow::
         return Ok(found);
     }
     let last = holdings.and_then(|holdings| holdings.last_segment.as_deref());
+    if let Some((archiving, archive)) = archiving.zip(archive) {
+        let problem = archiving.problem(archive, last.and_then(SegmentName::parse))?;
+        found.arrives = Some(problem.is_none());
+        found.problems.extend(problem);
+    }
     found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last)));
     Ok(found)
 }
@@ -249,7 +277,7 @@ fn earlier_timeline_note(own: Timeline, last_segment: Option<&str>) -> Option<St
 
 /// The timeline that the server of a data directory writes, or wrote when it was stopped; nothing of a standby, which follows another
 /// server's.
-fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> {
+pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> {
     // Before a standby's first start, `pg_control` is that of the server that it is a copy of.
     let is_asked_to_recover =
         ["standby.signal", "recovery.signal", "recovery.conf"].iter().any(|name| data.join(name).exists());
@@ -263,13 +291,39 @@ fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> {
     timelines.chain([control.timeline]).max()
 }
 
-/// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, and the timeline of a primary.
+/// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, and the timeline of a primary, with
+/// the segment that it writes and what it says of its archiving.
 const SERVER: &str = "
 SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
        coalesce(last_failed_wal, ''), failed_count,
        CASE WHEN NOT pg_is_in_recovery()
-            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
+       CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
+       coalesce(last_archived_wal, ''), current_setting('archive_mode'),
+       EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready')
 FROM pg_control_system(), pg_stat_archiver";
+
+/// What is said of segments that are missing.
+pub fn missing_text(segments: u64) -> String {
+    format!("{} {} missing: see walden archive list", units::counted(segments, "segment"), be(segments))
+}
+
+/// What is said of damage that `verify` has found.
+pub fn damage_text(verified: &VerifiedAt) -> String {
+    let (objects, be) = (units::counted(verified.damaged, "object"), be(verified.damaged));
+    let time = Timestamp::from_unix_micros(verified.time);
+    format!("{objects} {be} damaged, as walden archive verify found at {time}")
+}
+
+/// The verb of a number of things.
+pub fn be(number: u64) -> &'static str {
+    if number == 1 { "is" } else { "are" }
+}
+
+/// How many files wait.
+pub fn waiting(files: u64) -> String {
+    format!("{} {}", units::counted(files, "file"), if files == 1 { "waits" } else { "wait" })
+}
 
 /// What failed and is not over.
 fn failure_problem(activity: &Activity) -> Option<String> {
@@ -277,10 +331,12 @@ fn failure_problem(activity: &Activity) -> Option<String> {
     let (file, message) = (harmless(&failure.file), harmless(&failure.message));
     let others = match activity.unresolved_files.saturating_sub(1) {
         0 => String::new(),
+        1 => ", nor is another one that failed".to_owned(),
         others => format!(", nor are {others} others that failed"),
     };
     let time = Timestamp::from_unix_micros(failure.time);
-    Some(format!("{file}, last tried at {time}, is not archived{others}: {message}"))
+    let hint = failure.hint.as_ref().map_or(String::new(), |hint| format!("; hint: {}", harmless(hint)));
+    Some(format!("{file}, last tried at {time}, is not archived{others}: {message}{hint}"))
 }
 
 /// Later than clocks of two machines differ.

@@ -29,6 +29,7 @@ use walden_source::error_text;
 
 use super::log::{Entry, Log, LogOptions};
 use super::push::{ANSWER_WITHIN, Ahead, Effort, complain, warn};
+use super::report::waiting;
 use crate::place::Place;
 use crate::{output, systemd};
 
@@ -285,7 +286,8 @@ impl Service {
         }
         *told = Some(Instant::now());
         let warning = format!(
-            "{ready} files wait to be archived (more than {}): pg_wal grows until they are",
+            "{} to be archived (more than {}): pg_wal grows until they are",
+            waiting(ready as u64),
             self.backlog
         );
         self.log.warn(&warning);

@@ -1,21 +1,22 @@
 //! `walden archive status`: one line about how archiving is doing, and a text file for Prometheus.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::status::Holdings;
+use walden_archive::verified::UNREADABLE;
 use walden_report::units;
 
 use super::metrics;
 use super::queue::QueueOptions;
 use super::receiving::{self, ReceivingOptions, ago};
-use super::report::{Report, holdings, log_reader};
+use super::report::{Report, be, holdings, log_reader, waiting};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::{self, Format};
@@ -31,9 +32,9 @@ Examples:
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
 Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
-that is not archived; the server is another cluster's than the archive, or its archiver fails (--dsn); segments or the history of a \
+that is not archived; the server is another cluster's than the archive, archives nothing or elsewhere, or its archiver fails (--dsn); segments or the history of a \
 timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
-could not be read, also not within --timeout, or there is none.";
+could not be read, also not within --timeout, or there is none, or --textfile could not be written.";
 
 /// Say in one line how archiving is doing, with metrics for Prometheus
 #[derive(Args, Clone, Debug)]
@@ -69,10 +70,16 @@ pub struct StatusArgs {
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.of_server(args.queue.pgdata.as_deref()).open()?;
     let report = report_in_time(args, archive, &section);
+    terminal::show(args.format, || &report, || line(&report))?;
+    // Whoever reads the line must not go without it for the sake of the file.
     if let Some(path) = &args.textfile {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            let folder = folder.display();
+            bail!("cannot write {}: expected the folder {folder}, found none", path.display());
+        }
         output::replace(path, metrics::render(&report).as_bytes())?;
     }
-    terminal::show(args.format, || &report, || line(&report))?;
     Ok(match (&report.holdings, report.problems.is_empty()) {
         (None, _) => ExitCode::from(crate::DAMAGED),
         (Some(_), true) => ExitCode::SUCCESS,
@@ -115,14 +122,16 @@ fn line(report: &Report) -> String {
     match &report.lag {
         Some(lag) if lag.files > 0 => {
             let (files, bytes, seconds) = (lag.files, units::bytes(lag.bytes), units::seconds(lag.seconds));
+            let waiting = waiting(files);
             let ready = match lag.ready_files > files {
                 true => format!(" of {} ready ones", lag.ready_files),
                 false => String::new(),
             };
-            parts.push(format!("{files} files wait{ready} ({bytes}, the oldest for {seconds})"));
+            parts.push(format!("{waiting}{ready} ({bytes}, the oldest for {seconds})"));
         }
         Some(lag) if lag.ready_files > 0 => {
-            parts.push(format!("nothing waits, {} files are not marked as done yet", lag.ready_files));
+            let (files, verb) = (units::counted(lag.ready_files, "file"), be(lag.ready_files));
+            parts.push(format!("nothing waits, {files} {verb} not marked as done yet"));
         }
         Some(_) => parts.push("nothing waits".to_owned()),
         None => {}
@@ -150,8 +159,9 @@ fn line(report: &Report) -> String {
 
 fn of_holdings(holdings: &Holdings) -> Vec<String> {
     let mut parts = vec![format!(
-        "{} segments, {} in {}",
+        "{} {}, {} in {}",
         units::count(holdings.segments),
+        if holdings.segments == 1 { "segment" } else { "segments" },
         units::bytes(holdings.raw_bytes),
         units::bytes(holdings.stored_bytes)
     )];
@@ -170,10 +180,12 @@ fn of_holdings(holdings: &Holdings) -> Vec<String> {
         parts.push(format!("restorable {}", ranges.join(" and ")));
     }
     if holdings.acknowledged_segments > 0 {
-        parts.push(format!("{} segments are known to be missing", holdings.acknowledged_segments));
+        let number = holdings.acknowledged_segments;
+        parts.push(format!("{} {} known to be missing", units::counted(number, "segment"), be(number)));
     }
     parts.push(match &holdings.verified {
         Some(verified) => format!("verified {} ago", ago(verified.time)),
+        None if holdings.is_verification_locked => UNREADABLE.to_owned(),
         None => "never verified".to_owned(),
     });
     parts

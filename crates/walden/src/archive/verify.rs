@@ -135,10 +135,10 @@ fn table(verified: &Verified) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} objects with {} segments and {} other files: {} of WAL in {}, {} records",
-        verified.objects,
-        verified.segments,
-        verified.other_files,
+        "{} with {} and {}: {} of WAL in {}, {} records",
+        units::counted(verified.objects, "object"),
+        units::counted(verified.segments, "segment"),
+        units::counted(verified.other_files, "other file"),
         units::bytes(verified.raw_bytes),
         units::bytes(verified.stored_bytes),
         units::count(verified.records)

@@ -11,9 +11,14 @@ use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
 use walden_archive::name::ArchivedFile;
 use walden_archive::probe::{self, Probe};
+use walden_archive::verified::UNREADABLE;
+use walden_report::units;
 use walden_source::error_text;
 
 use super::Check;
+use crate::archive::queue::QueueOptions;
+use crate::archive::receiving::{ReceivingOptions, ago};
+use crate::archive::report;
 use crate::configuration::{ArchiveSection, FILE};
 use crate::place::Place;
 
@@ -34,8 +39,12 @@ pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSect
     }
 }
 
-/// The archive itself; whose it is, if something was archived.
-pub fn look(archive: &Archive, section: &ArchiveSection) -> (Vec<Check>, Option<Identity>) {
+/// The archive itself; whose it is, if something was archived. What waits in a server's queue is not missing.
+pub fn look(
+    archive: &Archive,
+    section: &ArchiveSection,
+    queue: &QueueOptions,
+) -> (Vec<Check>, Option<Identity>) {
     let mut checks = Vec::new();
     let location = archive.store().location();
     let identity = match archive.identity() {
@@ -56,7 +65,10 @@ pub fn look(archive: &Archive, section: &ArchiveSection) -> (Vec<Check>, Option<
             return (checks, None);
         }
     };
-    checks.extend(identity.as_ref().map(|_| look_at_histories(archive)));
+    if identity.is_some() {
+        checks.push(look_at_histories(archive));
+        checks.extend(look_at_contents(archive, queue));
+    }
     checks.push(probe_store(archive));
     if let Some(warning) = archive.store().warning() {
         checks.push(Check::warn(
@@ -82,6 +94,55 @@ fn look_at_histories(archive: &Archive) -> Check {
         }
         Err(error) => Check::error(NAME, &error.into()),
     }
+}
+
+/// Whether segments are missing, and what `verify` has found.
+fn look_at_contents(archive: &Archive, queue: &QueueOptions) -> Vec<Check> {
+    const SEGMENTS: &str = "segments";
+    const VERIFICATION: &str = "verification";
+    let holdings = match report::holdings(archive, queue, &ReceivingOptions { spool: None }) {
+        Ok(holdings) => holdings,
+        Err(problem) => return vec![Check::fail(SEGMENTS, problem, None)],
+    };
+    let segments = match holdings.missing_segments {
+        0 => {
+            let acknowledged = match holdings.acknowledged_segments {
+                0 => String::new(),
+                number => format!(", but {number} whose absence was acknowledged"),
+            };
+            let held = units::counted(holdings.segments, "segment");
+            Check::ok(SEGMENTS, format!("{held}, none is missing{acknowledged}"))
+        }
+        missing => Check::fail(
+            SEGMENTS,
+            report::missing_text(missing),
+            Some(
+                "walden archive check --against DSN finds those that a server still has; acknowledge-gap notes those that are lost"
+                    .to_owned(),
+            ),
+        ),
+    };
+    let verification = match &holdings.verified {
+        Some(verified) if verified.damaged > 0 => Check::fail(
+            VERIFICATION,
+            report::damage_text(verified),
+            Some("walden archive verify names them".to_owned()),
+        ),
+        Some(verified) => {
+            Check::ok(VERIFICATION, format!("verified {} ago, nothing was damaged", ago(verified.time)))
+        }
+        None if holdings.is_verification_locked => Check::warn(
+            VERIFICATION,
+            UNREADABLE,
+            "--identity names one; the next verify writes results that everybody can read",
+        ),
+        None => Check::ok(VERIFICATION, "never verified: walden archive verify reads everything"),
+    };
+    let unreadable = holdings.unreadable.first().map(|first| {
+        let hint = "walden archive verify says what else is damaged";
+        Check::fail("objects", format!("{}: {}", first.object, first.problem), Some(hint.to_owned()))
+    });
+    [Some(segments), Some(verification), unreadable].into_iter().flatten().collect()
 }
 
 fn probe_store(archive: &Archive) -> Check {

@@ -13,8 +13,9 @@ use serde::Serialize;
 use walden_archive::Archive;
 use walden_archive::archive::Identity;
 
-use self::server::Arrival;
-use super::against;
+use self::server::{Arrival, Look};
+use super::queue::QueueOptions;
+use super::{against, init};
 use crate::FOUND;
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
@@ -36,7 +37,8 @@ Examples:
 A probe's objects lie under probe/ while it runs, and are removed.
 
 After a failover the archive can have a hole that no server reports: a standby marks what it received as archived, as its primary was \
-to do that. --against reads everything by SQL; the user needs pg_monitor and, for --repair and histories, pg_read_server_files.
+to do that. --against reads everything by SQL; the user needs pg_monitor and, for --repair, histories \
+and a look at the first file that waits, pg_read_server_files.
 
 Exit status: 0 nothing is wrong (there may be warnings), or nothing is missing any more; 1 something is; 3 with --against, the server \
 or the archive could not be read.";
@@ -142,7 +144,9 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     let mut checks = configuration;
     let mut identity: Option<Identity> = None;
     if let Some((archive, section)) = &archive {
-        let (found, known) = archive::look(archive, section);
+        let queue =
+            QueueOptions { pgdata: server::data_directory(args.data.as_deref()), dsn: args.dsn.clone() };
+        let (found, known) = archive::look(archive, section, &queue);
         checks.extend(found);
         identity = known;
     }
@@ -151,7 +155,8 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         None => ArchiveSection::default().backlog(),
     };
     if let Some(data) = server::data_directory(args.data.as_deref()) {
-        checks.extend(server::look_at_data(&data, identity.as_ref(), backlog));
+        let archive = archive.as_ref().map(|(archive, _)| archive);
+        checks.extend(server::look_at_data(&data, archive, identity.as_ref(), backlog));
     }
     if let Some(dsn) = &args.dsn {
         let archive = archive.as_ref().map(|(archive, _)| archive);
@@ -159,7 +164,9 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
             true => Arrival::Next(std::time::Duration::from_secs(args.wait)),
             false => Arrival::Last,
         };
-        checks.extend(server::look_at_server(dsn, backlog, archive, identity.as_ref(), expected));
+        let commands = init::commands_of(&args.place.of_server(args.data.as_deref()));
+        let look = Look { backlog, archive, identity: identity.as_ref(), expected, commands: &commands };
+        checks.extend(server::look_at_server(dsn, &look));
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let (failed, warnings) = (count(Status::Fail), count(Status::Warn));
@@ -169,12 +176,18 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 }
 
 /// What a server's settings and statistics are, for people.
-pub fn describe_server(dsn: &str, archive: &Archive, section: &ArchiveSection) -> String {
+pub fn describe_server(
+    dsn: &str,
+    archive: &Archive,
+    section: &ArchiveSection,
+    commands: &[String; 2],
+) -> String {
     let backlog = section.backlog();
     let identity = archive.identity().ok();
     // What a server archived before this archive was made is elsewhere.
     let expected = identity.map_or(Arrival::Nothing, |_| Arrival::Last);
-    lines(&server::look_at_server(dsn, backlog, Some(archive), identity, expected))
+    let look = Look { backlog, archive: Some(archive), identity, expected, commands };
+    lines(&server::look_at_server(dsn, &look))
 }
 
 fn table(report: &Report, has_server: bool) -> String {

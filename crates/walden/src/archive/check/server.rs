@@ -13,8 +13,11 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::push::ready_files;
 use walden_source::datadir::ControlFile;
 
-use super::Check;
+use super::{Check, Status};
+use crate::archive::arrival::{self, Archiving};
+use crate::archive::report::{waiting as waiting_text, written_timeline};
 use crate::archive::serve::SOCKET;
+use crate::place::Place;
 
 /// Clocks further apart than this make moments of recovery ambiguous.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
@@ -28,16 +31,24 @@ pub fn data_directory(named: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// Whose data directory it is, and what waits in it, of which there should be no more than `most` files.
-pub fn look_at_data(data: &Path, identity: Option<&Identity>, most: usize) -> Vec<Check> {
+pub fn look_at_data(
+    data: &Path,
+    archive: Option<&Archive>,
+    identity: Option<&Identity>,
+    most: usize,
+) -> Vec<Check> {
     let path = data.join("global/pg_control");
     let control =
         std::fs::read(&path).with_context(|| format!("cannot read {}", path.display())).and_then(|bytes| {
             ControlFile::parse(&bytes).with_context(|| format!("cannot use {}", path.display()))
         });
-    let own = match control {
+    let own = match &control {
         Ok(control) => compare_system("data directory", control.system_identifier, identity),
-        Err(error) => Check::error("data directory", &error),
+        Err(error) => Check::error("data directory", error),
     };
+    let is_own = own.status == Status::Ok;
+    let arrives = archive.zip(control.ok()).filter(|_| is_own);
+    let arrives = arrives.and_then(|(archive, control)| look_at_arrival(data, archive, &control));
     let waiting = match ready_files(&data.join("pg_wal")) {
         Ok(ready) => backlog(ready.len(), most),
         Err(error) => Check::error(
@@ -46,7 +57,24 @@ pub fn look_at_data(data: &Path, identity: Option<&Identity>, most: usize) -> Ve
                 .context(format!("cannot read {}", data.join("pg_wal/archive_status").display())),
         ),
     };
-    vec![own, waiting]
+    [Some(own), Some(waiting), arrives].into_iter().flatten().collect()
+}
+
+/// Whether what a primary writes gets into the archive, by its files.
+fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Option<Check> {
+    const NAME: &str = "arrival";
+    // A place without an archive was reported.
+    if !matches!(archive.identity(), Ok(_) | Err(ArchiveError::Empty(_))) {
+        return None;
+    }
+    written_timeline(data, control)?;
+    let problem =
+        || Archiving::of_data_directory(data, control).problem(archive, list::newest_segment(archive)?);
+    Some(match problem() {
+        Ok(None) => Check::ok(NAME, "what the server says that it has archived is in the archive"),
+        Ok(Some(problem)) => Check::fail(NAME, problem, None),
+        Err(error) => Check::error(NAME, &error.into()),
+    })
 }
 
 fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> Check {
@@ -66,11 +94,12 @@ fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> 
 }
 
 fn backlog(files: usize, most: usize) -> Check {
+    let waiting = waiting_text(files as u64);
     match files <= most {
-        true => Check::ok("backlog", format!("{files} files wait to be archived")),
+        true => Check::ok("backlog", format!("{waiting} to be archived")),
         false => Check::fail(
             "backlog",
-            format!("{files} files wait to be archived, and pg_wal grows until they are"),
+            format!("{waiting} to be archived, and pg_wal grows until they are"),
             Some("see the server's log for why archiving fails or is slow".to_owned()),
         ),
     }
@@ -87,14 +116,24 @@ pub enum Arrival {
     Next(Duration),
 }
 
-/// What the server says, of whose files at most `most` should wait, and whether its WAL arrives.
-pub fn look_at_server(
-    dsn: &str,
-    most: usize,
-    archive: Option<&Archive>,
-    identity: Option<&Identity>,
-    expected: Arrival,
-) -> Vec<Check> {
+/// What a server is looked at for.
+#[derive(Clone, Copy)]
+pub struct Look<'a> {
+    /// Files that may wait.
+    pub backlog: usize,
+    /// The archive that it should archive into.
+    pub archive: Option<&'a Archive>,
+    /// Whose that is.
+    pub identity: Option<&'a Identity>,
+    /// What has to arrive.
+    pub expected: Arrival,
+    /// `archive_command` and `restore_command`, as postgresql.conf should have them.
+    pub commands: &'a [String; 2],
+}
+
+/// What the server says, and whether its WAL arrives.
+pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
+    let Look { backlog: most, archive, identity, expected, .. } = *look;
     let mut client = match walden_source::connection::connect(dsn) {
         Ok(client) => client,
         Err(error) => return vec![Check::error("server", &error.into())],
@@ -114,7 +153,7 @@ pub fn look_at_server(
     // The one of the two that the server does not use.
     let unused = if has_library { "archive_command" } else { "archive_library" };
     for (name, judge) in SETTINGS.iter().filter(|(name, _)| *name != unused) {
-        add(name, setting(&mut client, name).map(|value| judge(&value)));
+        add(name, setting(&mut client, name).map(|value| judge(&value, look)));
     }
     if has_library {
         add("archive serve", serve(&mut client, archive));
@@ -184,10 +223,53 @@ fn setting(client: &mut Client, name: &str) -> Result<String> {
 }
 
 /// What a setting's value means.
-type Judge = fn(&str) -> Check;
+type Judge = fn(&str, &Look<'_>) -> Check;
+
+/// The archive that a command of the server names, as far as that can be known here: by `--repo`, or by a configuration that can be read.
+fn named_archive(command: &str) -> Option<String> {
+    let command = command.replace("%%", "%");
+    let mut words = command.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
+    let (mut repo, mut config) = (None, None);
+    while let Some(word) = words.next() {
+        let (option, value) =
+            word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
+        match option {
+            "--repo" => repo = value.or_else(|| words.next()),
+            "--config" => config = value.or_else(|| words.next()),
+            _ => {}
+        }
+    }
+    let named = match (repo, config) {
+        (Some(repo), _) => repo.to_owned(),
+        (None, Some(config)) => {
+            let place = Place { repo: None, config: Some(config.into()), identity: None };
+            place.configuration().ok()?.0.repo?
+        }
+        (None, None) => return None,
+    };
+    // A relative path is one in the server's data directory.
+    (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
+}
+
+/// Another archive than the one looked at, if a command of the server names one.
+fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
+    let own = archive?.store().location();
+    let resolved = |place: &str| match place.contains("://") {
+        true => place.trim_end_matches('/').to_owned(),
+        false => std::fs::canonicalize(place)
+            .map_or_else(|_| place.trim_end_matches('/').to_owned(), |path| path.display().to_string()),
+    };
+    named_archive(command).filter(|named| resolved(named) != resolved(own))
+}
+
+/// What is said of a command that names another archive.
+fn describe_other(other: &str, archive: Option<&Archive>) -> String {
+    let own = archive.map(|archive| archive.store().location()).unwrap_or_default();
+    format!("it names the archive {other}, and the one looked at is {own}")
+}
 
 const SETTINGS: [(&str, Judge); 5] = [
-    ("wal_level", |value| match value {
+    ("wal_level", |value, _| match value {
         "minimal" => Check::fail(
             "wal_level",
             "minimal: what is logged does not suffice for recovery",
@@ -195,7 +277,7 @@ const SETTINGS: [(&str, Judge); 5] = [
         ),
         _ => Check::ok("wal_level", value),
     }),
-    ("archive_mode", |value| match value {
+    ("archive_mode", |value, _| match value {
         "on" | "always" => Check::ok("archive_mode", value),
         _ => Check::fail(
             "archive_mode",
@@ -203,11 +285,11 @@ const SETTINGS: [(&str, Judge); 5] = [
             Some("archive_mode = on, and a restart".to_owned()),
         ),
     }),
-    ("archive_command", |value| match value {
+    ("archive_command", |value, look| match value {
         "" | "(disabled)" => Check::fail(
             "archive_command",
             "not set",
-            Some("archive_command = 'walden archive push %p', and a reload".to_owned()),
+            Some(format!("archive_command = {}, and a reload", look.commands[0])),
         ),
         _ if !value.contains("archive push") => Check::warn(
             "archive_command",
@@ -217,11 +299,18 @@ const SETTINGS: [(&str, Judge); 5] = [
         _ if !value.contains("%p") => Check::fail(
             "archive_command",
             format!("{value}: without %p it does not know which file"),
-            Some("archive_command = 'walden archive push %p', and a reload".to_owned()),
+            Some(format!("archive_command = {}, and a reload", look.commands[0])),
         ),
-        _ => Check::ok("archive_command", value),
+        _ => match other_archive(value, look.archive) {
+            Some(other) => Check::fail(
+                "archive_command",
+                format!("{value}: {}", describe_other(&other, look.archive)),
+                Some(format!("archive_command = {}, and a reload", look.commands[0])),
+            ),
+            None => Check::ok("archive_command", value),
+        },
     }),
-    ("archive_library", |value| match Path::new(value).file_stem() {
+    ("archive_library", |value, _| match Path::new(value).file_stem() {
         Some(name) if name == "walden_archive" => Check::ok("archive_library", value),
         _ => Check::fail(
             "archive_library",
@@ -229,14 +318,24 @@ const SETTINGS: [(&str, Judge); 5] = [
             Some("archive_library = 'walden_archive', or '' for archive_command".to_owned()),
         ),
     }),
-    ("restore_command", |value| match value {
+    ("restore_command", |value, look| match value {
         "" => Check::warn(
             "restore_command",
             "not set",
-            "restore_command = 'walden archive get %f \"%p\"' lets a copy of this server, a standby and pg_rewind read the archive",
+            format!(
+                "restore_command = {} lets a copy of this server, a standby and pg_rewind read the archive",
+                look.commands[1]
+            ),
         ),
         _ if value.contains("archive get") && value.contains("%f") && value.contains("%p") => {
-            Check::ok("restore_command", value)
+            match other_archive(value, look.archive) {
+                Some(other) => Check::warn(
+                    "restore_command",
+                    format!("{value}: {}", describe_other(&other, look.archive)),
+                    format!("restore_command = {}", look.commands[1]),
+                ),
+                None => Check::ok("restore_command", value),
+            }
         }
         _ => Check::warn("restore_command", value, "it does not call walden archive get with %f and %p"),
     }),
@@ -281,12 +380,11 @@ fn archiver(client: &mut Client, archive: Option<&Archive>, expected: Arrival) -
     let (last, last_failed): (String, String) = (row.get(2), row.get(3));
     let (is_failing, is_standby): (bool, bool) = (row.get(4), row.get(5));
     if let (false, Some(archive), Some(file)) = (is_failing, arrived_in, ArchivedFile::parse(&last))
-        && archive.find(file)?.is_none()
+        && let Some(problem) = arrival::elsewhere(archive, file)?
     {
-        let location = archive.store().location();
         return Ok(Check::fail(
             "archiver",
-            format!("the last file that the server archived, {last}, is not in {location}"),
+            problem,
             Some(
                 "see which archive the server's settings name (--config, --repo); if they name this one since, walden archive check --switch shows whether WAL arrives".to_owned(),
             ),
@@ -319,6 +417,13 @@ fn waiting(client: &mut Client, most: usize) -> Result<Check> {
     Ok(backlog(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default(), most))
 }
 
+/// Whether the server has marked a file as archived.
+fn is_done(client: &mut Client, name: &str) -> Result<bool> {
+    let query = "SELECT EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name = $1)";
+    let row = client.query_one(query, &[&format!("{name}.done")]);
+    Ok(row.context("the server does not show the marks of its files")?.get(0))
+}
+
 /// Whether the server hands its WAL to anything.
 fn is_archiving(client: &mut Client) -> Result<bool> {
     if setting(client, "archive_mode")? == "off" {
@@ -337,6 +442,15 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Chec
             None,
         ));
     }
+    if setting(client, "archive_library")?.is_empty()
+        && let Some(other) = other_archive(&setting(client, "archive_command")?, Some(archive))
+    {
+        let found = format!(
+            "not tried: archive_command archives elsewhere, {}",
+            describe_other(&other, Some(archive))
+        );
+        return Ok(Check::fail("switch", found, None));
+    }
     // A switch without anything logged since the last one does nothing.
     query(client, "SELECT pg_create_restore_point('walden archive check')")?;
     let row = query(client, "SELECT pg_walfile_name(pg_switch_wal())")?;
@@ -352,6 +466,17 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Chec
                 format!("{name} arrived after {} ms: {key}, {bytes} bytes", began.elapsed().as_millis());
             return Ok(Check::ok("switch", found));
         }
+        // A mark that was there before the archive was asked once more: the server is done with the file.
+        if is_done(client, &name)? && archive.find(file)?.is_none() {
+            let location = archive.store().location();
+            return Ok(Check::fail(
+                "switch",
+                format!(
+                    "the server says that it has archived {name}, and it is not in {location}: the server archives elsewhere"
+                ),
+                Some("see its archive_command, and which archive it names".to_owned()),
+            ));
+        }
         if began.elapsed() > wait {
             return Ok(Check::fail(
                 "switch",
@@ -360,5 +485,28 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Chec
             ));
         }
         std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_archive_that_a_command_names_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("walden.toml");
+        std::fs::write(&config, "[archive]\nrepo = \"s3://bucket/main\"\n").unwrap();
+        let config = config.display();
+        let named = |command: &str| named_archive(command);
+        let by_config = format!("/usr/bin/walden archive get --config '{config}' %f \"%p\"");
+        assert_eq!(named(&by_config).as_deref(), Some("s3://bucket/main"));
+        assert_eq!(named(&format!("{by_config} --repo=/backup/50%%")).as_deref(), Some("/backup/50%"));
+        assert_eq!(named("walden archive push --repo /backup/main %p").as_deref(), Some("/backup/main"));
+        for unknown in
+            ["cp %p /backup/%f", "walden archive push %p", "walden archive push --config /nowhere %p --repo"]
+        {
+            assert_eq!(named(unknown), None, "{unknown}");
+        }
     }
 }

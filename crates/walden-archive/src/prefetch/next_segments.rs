@@ -16,7 +16,7 @@ pub(super) type Ahead = (SegmentName, (Object, u64));
 const MAX_AGE: Duration = Duration::from_millis(500);
 
 /// Which segments follow each other.
-pub(super) struct Way<'a> {
+pub(super) struct NextSegments<'a> {
     archive: &'a Archive,
     histories: BTreeMap<Timeline, History>,
     size: SegmentSize,
@@ -24,13 +24,13 @@ pub(super) struct Way<'a> {
     listing: Option<((Timeline, u32), LogListing, Instant)>,
 }
 
-impl<'a> Way<'a> {
+impl<'a> NextSegments<'a> {
     /// Reads where timelines were left.
     ///
     /// # Errors
     /// The store's.
-    pub fn new(archive: &'a Archive, size: SegmentSize) -> Result<Way<'a>, ArchiveError> {
-        Ok(Way { archive, histories: archive.histories()?, size, listing: None })
+    pub fn new(archive: &'a Archive, size: SegmentSize) -> Result<NextSegments<'a>, ArchiveError> {
+        Ok(NextSegments { archive, histories: archive.histories()?, size, listing: None })
     }
 
     /// Objects are not any more where they were.
@@ -42,14 +42,14 @@ impl<'a> Way<'a> {
     ///
     /// # Errors
     /// The store's.
-    pub fn ahead(&mut self, position: SegmentName, count: usize) -> Result<Vec<Ahead>, ArchiveError> {
+    pub fn following(&mut self, position: SegmentName, count: usize) -> Result<Vec<Ahead>, ArchiveError> {
         let mut found = Vec::new();
         let mut at = position;
         while found.len() < count
             && let Some(number) = at.number(self.size)
         {
             // A timeline that was left goes on in the one that left it.
-            let child = self.child_in(at.timeline, number + 1);
+            let child = self.child_timeline_at(at.timeline, number + 1);
             let mut hit = None;
             for timeline in child.into_iter().chain([at.timeline]) {
                 let candidate = SegmentName::new(timeline, number + 1, self.size);
@@ -82,7 +82,7 @@ impl<'a> Way<'a> {
     }
 
     /// The latest timeline that left this one in a segment. Recovery that has come further stays on this one.
-    fn child_in(&self, timeline: Timeline, number: u64) -> Option<Timeline> {
+    fn child_timeline_at(&self, timeline: Timeline, number: u64) -> Option<Timeline> {
         let left = |history: &&History| {
             let switch: Option<Lsn> = history.end_of(timeline);
             switch.is_some_and(|switch| self.size.segment_of(switch) == number)
