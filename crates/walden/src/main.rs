@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     let measures_itself = matches!(&command, Command::Bench(args) if args.compresses_itself());
     #[cfg(not(feature = "bench"))]
     let measures_itself = false;
-    let compresses = matches!(
+    let reuses_memory = matches!(
         command,
         Command::Compress(_)
             | Command::Decompress(_)
@@ -118,7 +118,7 @@ fn main() -> ExitCode {
             | Command::Archive(_)
             | Command::Receive(_)
     );
-    if compresses || measures_itself {
+    if reuses_memory || measures_itself {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::keep_freed() };
     }

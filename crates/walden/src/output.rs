@@ -18,12 +18,13 @@ use tempfile::NamedTempFile;
 use walden_archive::against::AgainstError;
 use walden_archive::archive::ArchiveError;
 use walden_archive::export::ExportError;
-use walden_archive::pending::{self, folder_of};
+use walden_archive::pending::{self, parent_folder};
 use walden_archive::recovery::RecoveryError;
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
+use walden_watch::server::QueryError;
 
 /// A file that is being written.
 pub struct Output {
@@ -110,8 +111,8 @@ impl Output {
 
     fn create_with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
         let claim = Claim::on(target)?;
-        make_folder(folder_of(target))?;
-        remove_leftovers(folder_of(target));
+        make_folder(parent_folder(target))?;
+        remove_leftovers(parent_folder(target));
         let output = Output::with_mode(target, replace, mode)?;
         Ok(Output { claim: Some(claim), ..output })
     }
@@ -119,8 +120,9 @@ impl Output {
     fn with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
         refuse_folder(target)?;
         pending::clean_up_on_signals();
-        let temporary = pending::begin_apart(target, TEMPORARY_ENDING, mode)
-            .with_context(|| format!("cannot create a temporary file in {}", folder_of(target).display()))?;
+        let temporary = pending::begin_apart(target, TEMPORARY_ENDING, mode).with_context(|| {
+            format!("cannot create a temporary file in {}", parent_folder(target).display())
+        })?;
         Ok(Output { temporary, target: target.to_owned(), claim: None, replace, mode: None, device: None })
     }
 
@@ -140,7 +142,7 @@ impl Output {
     /// The file system's, and an existing target with other bytes, unless it is to be replaced.
     pub fn commit(self, meta: &Meta) -> Result<Written> {
         let Output { temporary, target, mut claim, replace, mode, device } = self;
-        let named = || format!("write {}", target.display());
+        let named = || format!("cannot write {}", target.display());
         if let Some(mut device) = device {
             // Another handle: the one that was written by has its position at the end.
             let written = temporary.reopen().and_then(|mut content| io::copy(&mut content, &mut device));
@@ -166,12 +168,12 @@ impl Output {
                 // Whoever removes the original next relies on it.
                 File::open(&target).and_then(|file| file.sync_all()).with_context(named)?;
                 claim.iter_mut().for_each(|claim| claim.is_written = true);
-                sync_folder(folder_of(&target))?;
+                sync_folder(parent_folder(&target))?;
                 return Ok(Written::Same);
             }
             Err(error) => return Err(error.error).with_context(named),
         }
-        sync_folder(folder_of(&target))?;
+        sync_folder(parent_folder(&target))?;
         Ok(Written::New)
     }
 }
@@ -232,7 +234,7 @@ fn make_folder(folder: &Path) -> Result<()> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let missing: Vec<&Path> = folder.ancestors().take_while(is_missing).collect();
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    missing.into_iter().try_for_each(|folder| sync_folder(folder_of(folder)))
+    missing.into_iter().try_for_each(|folder| sync_folder(parent_folder(folder)))
 }
 
 /// Syncs a folder, so that its entries are durable.
@@ -300,9 +302,29 @@ fn is_text(path: &Path) -> Result<bool> {
     Ok(matches!(first[..], [] | [b'<' | b'{' | b'[']))
 }
 
-/// A hint for an error of an archive or of the file system among an error's causes.
+/// An error with a hint of its own.
+#[derive(Debug)]
+struct Hinted {
+    text: String,
+    hint: &'static str,
+}
+
+impl std::fmt::Display for Hinted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Hinted {}
+
+/// An error with a hint, which [`hint_of`] gives back.
+pub fn with_hint(text: String, hint: &'static str) -> anyhow::Error {
+    Hinted { text, hint }.into()
+}
+
+/// A hint for an error that has one, or for one of the file system, among an error's causes.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
-    if let Some(hint) = error.chain().find_map(hint_of_archive) {
+    if let Some(hint) = error.chain().find_map(hint_of_cause) {
         return Some(hint);
     }
     // A connection error is no error of a file.
@@ -330,7 +352,13 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     })
 }
 
-fn hint_of_archive(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if let Some(error) = cause.downcast_ref::<Hinted>() {
+        return Some(error.hint);
+    }
+    if let Some(error) = cause.downcast_ref::<QueryError>() {
+        return error.hint();
+    }
     if let Some(error) = cause.downcast_ref::<ArchiveError>() {
         return error.hint();
     }
@@ -491,6 +519,13 @@ mod tests {
             assert!(hint_of(&error).is_some_and(|hint| hint.starts_with("free some space")), "{error:#}");
         }
         assert_eq!(hint_of(&anyhow::Error::from(container::Error::Foreign)), None);
+    }
+
+    #[test]
+    fn a_hint_is_no_part_of_an_errors_text() {
+        let error = with_hint("no page".to_owned(), "give one").context("replaying");
+        assert_eq!(chain_text(&error), "replaying: no page");
+        assert_eq!(hint_of(&error), Some("give one"));
     }
 
     #[test]

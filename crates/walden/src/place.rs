@@ -93,6 +93,9 @@ impl Place {
                 .find(|path| path.exists()),
         };
         let Some(path) = path else { return Ok(None) };
+        if !path.exists() {
+            bail!("cannot read {}: expected a configuration file, found none", path.display());
+        }
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let configuration =
@@ -133,6 +136,15 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_that_is_not_there_was_not_removed_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { repo: None, config: Some(folder.path().join("mistyped.toml")), identity: None };
+        let error = place.configuration().err().unwrap();
+        assert!(format!("{error:#}").contains("expected a configuration file, found none"), "{error:#}");
+        assert_eq!(crate::output::hint_of(&error), None);
+    }
 
     #[test]
     fn the_configuration_in_a_named_data_directory_is_used_unless_another_is_named() {

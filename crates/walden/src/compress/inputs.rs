@@ -13,6 +13,7 @@ use super::{CompressArgs, PACK_ENDING, SEGMENT_ENDING, is_stream};
 use crate::output;
 
 /// A file to compress or to decompress.
+#[derive(Clone)]
 pub struct Input {
     pub path: PathBuf,
     /// Path relative to the argument that it was found under.
@@ -46,7 +47,7 @@ pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
                 }
                 None => Err(anyhow!("cannot compress {}: expected a file name", path.display())),
             },
-            Err(error) => Err(anyhow!(error).context(path.display().to_string())),
+            Err(error) => Err(anyhow!(error).context(format!("cannot open {}", path.display()))),
         };
         errors.extend(gathered.err());
     }
@@ -100,7 +101,7 @@ fn search(
     is_wanted: fn(&Path) -> bool,
     inputs: &mut Vec<Input>,
 ) -> Result<()> {
-    let named = || format!("search {}", folder.display());
+    let named = || format!("cannot search {}", folder.display());
     let entries = fs::read_dir(folder).with_context(named)?;
     let mut entries = entries.collect::<Result<Vec<_>, _>>().with_context(named)?;
     entries.sort_by_key(fs::DirEntry::file_name);
@@ -116,7 +117,7 @@ fn search(
         // A link to a segment is read as the segment; one that leads nowhere is an error, one to a folder could lead around.
         let is_link = kind.is_symlink();
         let found = if is_link {
-            fs::metadata(&path).with_context(|| path.display().to_string())?
+            fs::metadata(&path).with_context(|| format!("cannot open {}", path.display()))?
         } else {
             entry.metadata().with_context(named)?
         };
@@ -143,7 +144,7 @@ fn is_compressed(path: &Path) -> bool {
 
 /// Opens a regular file. Opening a named pipe would wait for a writer.
 pub fn open(path: &Path) -> Result<(File, Metadata)> {
-    let named = || format!("open {}", path.display());
+    let named = || format!("cannot open {}", path.display());
     let kind = fs::metadata(path).with_context(named)?.file_type();
     let hint = if kind.is_dir() { ", found a folder: name the files in it" } else { "" };
     ensure!(kind.is_file(), "cannot read {}: expected a regular file{hint}", path.display());
@@ -188,8 +189,8 @@ impl<'a> Counted<'a> {
 
 impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = buffer.len().min(1 << 20);
-        let got = self.input.read(&mut buffer[..most])?;
+        let max = buffer.len().min(1 << 20);
+        let got = self.input.read(&mut buffer[..max])?;
         // A segment is read twice.
         self.count(got.div_ceil(2) as u64);
         Ok(got)

@@ -271,8 +271,7 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
     if args.rm {
         remove(&input.path, &found)?;
     }
-    let input = Input { path: input.path.clone(), relative: input.relative.clone() };
-    Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input, added)] })
+    Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input.clone(), added)] })
 }
 
 /// Compresses a file of `bytes` bytes to a file of one member, and decodes that. If coding by records does not restore the

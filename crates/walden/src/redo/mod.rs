@@ -19,7 +19,7 @@ use walden_source::timelines::{Lineage, lineages};
 use crate::arguments::parse_size;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
-use crate::{DAMAGED, memory};
+use crate::{DAMAGED, memory, output};
 
 /// Replay WAL into pages
 #[derive(Args, Debug)]
@@ -125,9 +125,8 @@ impl Material {
         let options = ReplayOptions { base, hints, last, observed_from, memory_bytes, threads };
         let replayed = replay_run(run, options, observer, |bytes| progress.advance(bytes));
         if let Some(failure) = replayed.store.failure() {
-            bail!(
-                "{failure}\nhint: TMPDIR says where the temporary file is; with a larger --memory it is smaller"
-            );
+            let hint = "TMPDIR says where the temporary file is; with a larger --memory it is smaller";
+            return Err(output::with_hint(failure.to_string(), hint));
         }
         Ok(replayed)
     }
@@ -189,11 +188,8 @@ pub(crate) fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, Da
     let base = Base::of(path.to_owned(), &data);
     let Some(index) = base.run_in(&inventory.runs) else {
         let from = base.from;
-        bail!(
-            "the WAL does not go on from {}: replay has to start at {from}\nhint: give the segments from that position \
-             on",
-            path.display()
-        );
+        let text = format!("the WAL does not go on from {}: replay has to start at {from}", path.display());
+        return Err(output::with_hint(text, "give the segments from that position on"));
     };
     Ok((index, data))
 }
@@ -203,12 +199,12 @@ fn open_stopped(path: &Path, lineages: &[Lineage]) -> Result<(usize, DataDir)> {
     let data = DataDir::open(path)?;
     let control = data.control();
     if control.state != DatabaseState::ShutDown {
-        bail!(
-            "{}: expected the data directory of a cleanly stopped server, found one that was {}\nhint: pg_ctl stop -m \
-             fast",
+        let text = format!(
+            "{}: expected the data directory of a cleanly stopped server, found one that was {}",
             path.display(),
             control.state
         );
+        return Err(output::with_hint(text, "pg_ctl stop -m fast"));
     }
     same_cluster(&data, lineages.iter().map(|lineage| &lineage.run))?;
     let has_checkpoint = |lineage: &Lineage| {
@@ -219,13 +215,13 @@ fn open_stopped(path: &Path, lineages: &[Lineage]) -> Result<(usize, DataDir)> {
             && control.redo < run.end()
     };
     let Some(index) = lineages.iter().position(has_checkpoint) else {
-        bail!(
-            "the WAL does not have the last checkpoint of {}: {} on timeline {}\nhint: give the server's pg_wal as a \
-             further source",
+        let text = format!(
+            "the WAL does not have the last checkpoint of {}: {} on timeline {}",
             path.display(),
             control.redo,
             control.timeline
         );
+        return Err(output::with_hint(text, "give the server's pg_wal as a further source"));
     };
     Ok((index, data))
 }

@@ -27,6 +27,7 @@ walden_testing::tests! {
     a_damaged_object_does_not_hide_what_the_others_say,
     a_damaged_segment_does_not_hide_the_queue_behind_it,
     a_server_that_archives_elsewhere_is_found,
+    a_server_that_archives_nothing_is_found,
     a_failure_to_push_what_is_archived_is_over,
     the_exporter_serves_metrics_and_nothing_else,
     the_exporter_answers_while_the_store_does_not,
@@ -192,6 +193,8 @@ fn gaps_are_acknowledged_in_writing() {
     let next = u64::from_str_radix(&last[16..], 16).unwrap() + 1;
     let name = |number: u64| format!("0000000100000000{number:08X}");
     let (code, listing) = list(&repo);
+    let checked = walden(&["archive", "check", "--repo", text(&repo)]);
+    assert!(checked.code == 1 && checked.stdout.contains("segments are missing"), "{checked:?}");
     let gap = &listing["timelines"][0]["gaps"][0];
     assert_eq!((code, &gap["first"], &gap["last"]), (1, &Value::from(name(next)), &Value::from(name(0x1E))));
 
@@ -379,6 +382,13 @@ fn status_and_metrics_say_what_is_wrong() {
         (count, bytes as f64)
     );
     assert!(metrics["walden_archive_lag_seconds"] >= 0.0 && metrics["walden_archive_up"] == 0.0);
+    assert!(metrics["walden_archive_ready_seconds"] >= metrics["walden_archive_lag_seconds"]);
+    assert!(metrics["walden_archive_status_timestamp_seconds"] > 1e9);
+    // A file that cannot be written leaves the line.
+    let nowhere = site.path("nowhere/walden.prom");
+    let unwritten = site.walden(&["status", "--textfile", text(&nowhere)]);
+    assert!(unwritten.code == 3 && !unwritten.stdout.is_empty(), "{unwritten:?}");
+    assert!(!unwritten.stderr.contains("recycled meanwhile"), "{unwritten:?}");
     assert!(!metrics.contains_key("walden_archive_last_verified_timestamp_seconds"));
     // One call archives all; the server marks them as done later.
     let pushed = site.push(names[0]);
@@ -499,9 +509,32 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
         // Also of an archive that has nothing yet: the server's settings may name another one.
         let (status, found) = archiver();
         assert!(status == "fail" && found.contains("is not in"), "{status}: {found}");
+        for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&cluster.data_dir())]] {
+            let run = walden(&[&["archive", "status", "--repo", text(&repo)][..], &server[..]].concat());
+            assert!(run.code == 1 && run.stdout.contains("it archives elsewhere"), "{run:?}");
+        }
         push_all();
         assert_eq!(archiver().0, "ok");
     }
+    // The switch does not wait for what the server has archived elsewhere.
+    let began = Instant::now();
+    let options = ["archive", "check", "--repo", text(&repo), "--dsn", &dsn, "--switch", "--wait", "100"];
+    let switched = walden(&options);
+    assert!(switched.code == 1 && switched.stdout.contains("the server archives elsewhere"), "{switched:?}");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    wait_until_archived(&mut client);
+    push_all();
+    // Also one that does not say what it has archived last: its log goes on, and nothing of it arrives.
+    for round in 2..6 {
+        switch(&mut client, round);
+    }
+    wait_until_archived(&mut client);
+    // The archiver reports a file after it has marked it.
+    std::thread::sleep(Duration::from_millis(200));
+    client.batch_execute("SELECT pg_stat_reset_shared('archiver')").unwrap();
+    let behind = walden(&["archive", "status", "--repo", text(&repo), "--dsn", &dsn]);
+    assert!(behind.code == 1 && behind.stdout.contains("nothing waits to be archived"), "{behind:?}");
+    push_all();
     // Of an archive that is another cluster's, status says so.
     let other = cluster.dir().join("other");
     make_archive(&other);
@@ -541,6 +574,33 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
     Ok(())
 }
 
+/// Its segments are recycled, and no file ever waits.
+fn a_server_that_archives_nothing_is_found() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(1).start().unwrap();
+    let repo = cluster.dir().join("repo");
+    make_archive(&repo);
+    let (dsn, data) = (cluster.dsn("postgres"), cluster.data_dir());
+    let status = |server: [&str; 2], more: &[&str]| {
+        let all = [&["archive", "status", "--repo", text(&repo)][..], &server[..], more].concat();
+        walden(&all)
+    };
+    let off = "archive_mode is off";
+    for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&data)]] {
+        let run = status(server, &[]);
+        assert!(run.code == 1 && run.stdout.contains(off), "{run:?}");
+        // What is received needs no archive_mode.
+        let run = status(server, &["--spool", text(&cluster.dir().join("spool"))]);
+        assert!(!run.stdout.contains(off), "{run:?}");
+    }
+    let check = walden(&["archive", "check", "--repo", text(&repo), "--data", text(&data)]);
+    assert!(check.code == 1 && check.stdout.contains(off), "{check:?}");
+    // Its hint is a line that works.
+    let check = walden(&["archive", "check", "--repo", text(&repo), "--dsn", &dsn]);
+    let command = format!("archive push --repo {} %p'", repo.display());
+    assert!(check.code == 1 && check.stdout.contains(&command), "{check:?}");
+    Ok(())
+}
+
 fn a_failure_to_push_what_is_archived_is_over() {
     let site = Site::new("");
     let first = site.segments.keys().next().unwrap();
@@ -549,8 +609,9 @@ fn a_failure_to_push_what_is_archived_is_over() {
     let (code, report, _) = site.status();
     assert!(code == 1 && report["activity"]["unresolved_failure"]["file"] == first.as_str(), "{report:#}");
     assert_eq!(site.push(first).code, 0);
-    // A wrong path, after the server's own call.
+    // A wrong path, after the server's own call, and a wrong name.
     assert_eq!(site.walden(&["push", text(&elsewhere)]).code, 1);
+    assert_eq!(site.walden(&["push", "nope"]).code, 1);
     let (_, report, _) = site.status();
     assert_eq!(
         (&report["activity"]["unresolved_failure"], &report["problems"]),
@@ -602,7 +663,8 @@ fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
     let problems = report["problems"].as_array().unwrap();
     assert!(code == 1 && problems.len() == 2, "{report:#}");
     assert!(problems[0].as_str().unwrap().contains(&stuck), "{report:#}");
-    assert!(problems[1].as_str().unwrap().starts_with(&failed), "{report:#}");
+    let problem = problems[1].as_str().unwrap();
+    assert!(problem.starts_with(&failed) && problem.contains("; hint: "), "{report:#}");
     assert_eq!(
         (report["lag"]["files"].as_u64(), report["lag"]["next_file"].as_str()),
         (Some(1), Some(&**first))

@@ -17,6 +17,7 @@ walden_testing::tests! {
     pyrage_decrypts_an_archive_and_makes_keys_for_it,
     users_are_listed_added_and_removed,
     a_check_finds_what_is_wrong,
+    damage_that_verify_has_found_is_known_without_a_private_key,
 }
 
 const SEGMENT: &str = "00000001000000000000000A";
@@ -311,6 +312,36 @@ fn a_check_finds_what_is_wrong() {
     assert_eq!((code, status(&report, "server")), (1, "fail"), "{report:#}");
     let table = walden(&["archive", "check", "--config", text(&config)]);
     assert!(table.stdout.contains("Nothing is wrong."), "{table:?}");
+}
+
+fn damage_that_verify_has_found_is_known_without_a_private_key() {
+    let set = Setting::new();
+    let status_line = |code: i32, expected: &str| {
+        let run = set.run("status", &[]);
+        assert!(run.code == code && run.stdout.contains(expected), "{run:?}");
+    };
+    status_line(0, "never verified");
+    // As the first versions left it: encrypted.
+    let old = set.folder.path().join("repo/verified/run-0000000001.json.age");
+    fs::create_dir_all(old.parent().unwrap()).unwrap();
+    fs::copy(set.object(), &old).unwrap();
+    let unreadable = "verification results cannot be read without a private key";
+    status_line(0, unreadable);
+    let check = set.run("check", &[]);
+    assert!(check.code == 0 && check.stdout.contains(unreadable), "{check:?}");
+    let mut content = fs::read(set.object()).unwrap();
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    fs::write(set.object(), content).unwrap();
+    assert_eq!(set.run("verify", &["--identity", &set.path("user.key")]).code, 1);
+    status_line(1, "1 object is damaged");
+    let metrics = set.path("walden.prom");
+    assert_eq!(set.run("status", &["--textfile", &metrics]).code, 1);
+    let metrics = fs::read_to_string(metrics).unwrap();
+    assert!(metrics.contains("walden_archive_last_verified_damaged_objects 1\n"), "{metrics}");
+    let check = set.run("check", &["--format", "json"]);
+    let report: Value = serde_json::from_str(&check.stdout).unwrap();
+    assert_eq!((check.code, status(&report, "verification")), (1, "fail"), "{report:#}");
 }
 
 /// How a check in a report ended.

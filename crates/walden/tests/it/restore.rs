@@ -309,7 +309,9 @@ fn drill(archived: &Archived) -> bool {
         assert_eq!(drill["checked"]["amcheck"], "not_asked");
     }
     let missing = run(&["--no-amcheck", "--restore-point", "nowhere"]);
-    assert!(missing.code == 1 && missing.stderr.contains("recovery failed"), "{missing:?}");
+    let expected = "restore point nowhere is not in the archive; known: ";
+    assert!(missing.code == 1 && missing.stderr.contains(expected), "{missing:?}");
+    assert!(missing.stderr.contains("before_more") && !missing.stderr.contains("copying"), "{missing:?}");
     let wrong = run(&["--no-amcheck", "--query", "SELECT * FROM nowhere"]);
     assert!(wrong.code == 1 && wrong.stdout.contains("nowhere"), "{wrong:?}");
     let other = run(&["--no-amcheck", "--bin", "/nowhere"]);

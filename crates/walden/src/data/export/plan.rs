@@ -1,0 +1,336 @@
+//! Which files an export writes, beside those of earlier exports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use walden_arrow::export::FileFormat;
+use walden_arrow::{Part, Table, is_divisible};
+use walden_format::lsn::SegmentName;
+use walden_source::inventory::{Inventory, Run, SegmentFile};
+
+use super::Exporter;
+use super::existing::{self, ExistingFile, Holding, Interval, covers, overlaps};
+
+/// A file to be written.
+pub(super) struct TableFile {
+    pub(super) table: Table,
+    pub(super) path: PathBuf,
+    /// The index of a run and segments in it; nothing for all of the log.
+    pub(super) part: Option<(usize, Range<usize>)>,
+    pub(super) holding: Holding,
+    pub(super) fate: Fate,
+    /// A complete file of an earlier export holds some of its segments.
+    pub(super) has_complete: bool,
+}
+
+/// What happens to a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It is written.
+    Written,
+    /// It is there, with the same rows.
+    UpToDate,
+    /// Other files hold the same part of the log and more.
+    Covered,
+}
+
+impl TableFile {
+    pub(super) fn bytes(&self, inventory: &Inventory) -> u64 {
+        let runs = &inventory.runs;
+        match &self.part {
+            Some((run, segments)) => segments.len() as u64 * runs[*run].segment_size.bytes(),
+            None => super::super::total_bytes(inventory),
+        }
+    }
+}
+
+impl Exporter<'_> {
+    /// The files of tables, in the order of the log.
+    pub(super) fn files(&self, tables: &[Table]) -> Vec<TableFile> {
+        let ending = self.format().ending();
+        let runs = &self.inventory.runs;
+        let mut parts: Vec<(SegmentName, (usize, Range<usize>))> = Vec::new();
+        for (index, run) in runs.iter().enumerate() {
+            let wanted = Part::between(run, self.options.from, self.options.to).segments;
+            let groups = groups(run, wanted, self.args.segments);
+            parts.extend(groups.into_iter().map(|(first, segments)| (first, (index, segments))));
+        }
+        let mut parts_of_name: BTreeMap<SegmentName, usize> = BTreeMap::new();
+        for (first, _) in &parts {
+            *parts_of_name.entry(*first).or_default() += 1;
+        }
+        let mut files = Vec::new();
+        for table in tables.iter().copied() {
+            let folder = self.args.output.join(table.name());
+            let file = |path: PathBuf, part: Option<(usize, Range<usize>)>| {
+                let holding = self.holding(table, part.as_ref());
+                TableFile { table, path, part, holding, fate: Fate::Written, has_complete: false }
+            };
+            if !is_divisible(table) {
+                files.push(file(folder.join(format!("{}.{ending}", table.name())), None));
+                continue;
+            }
+            for (first, part) in &parts {
+                let (index, segments) = part;
+                // Segments are missing between parts that would have the same name.
+                let name = match parts_of_name.get(first) {
+                    Some(1) | None => *first,
+                    Some(_) => name_in(&runs[*index], segments.start),
+                };
+                let folder = folder.join(format!("timeline={}", runs[*index].timeline));
+                files.push(file(folder.join(format!("{name}.{ending}")), Some(part.clone())));
+            }
+        }
+        files
+    }
+
+    fn holding(&self, table: Table, part: Option<&(usize, Range<usize>)>) -> Holding {
+        let runs = &self.inventory.runs;
+        let (segments, is_final) = match part {
+            Some((index, segments)) => {
+                let run = &runs[*index];
+                // The last record may reach into the segment behind.
+                (spans(&run.segments[segments.clone()]), segments.end < run.segments.len())
+            }
+            None => (runs.iter().flat_map(|run| spans(&run.segments)).collect(), false),
+        };
+        Holding {
+            table,
+            system_id: runs[0].system_id,
+            segment_size: runs[0].segment_size,
+            segments,
+            from: self.options.from,
+            to: self.options.to,
+            is_final,
+        }
+    }
+
+    /// Makes sure that earlier exports to the folder were of this cluster: names of segments repeat in each.
+    pub(super) fn expect_one_cluster(&self, found: &[ExistingFile]) -> Result<()> {
+        let system_id = self.inventory.runs[0].system_id;
+        for old in found {
+            let path = old.path.display();
+            match &old.holding {
+                Some(holding) if holding.system_id == system_id => {}
+                Some(holding) => bail!(
+                    "cannot export to {}: {path} is of the cluster with the system identifier {}, the WAL is of {system_id}: \
+                     name another folder",
+                    self.args.output.display(),
+                    holding.system_id
+                ),
+                None => bail!(
+                    "cannot export to {}: an earlier version of walden wrote {path}, which does not say of which cluster it is: \
+                     remove the earlier export, or name another folder",
+                    self.args.output.display()
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides which files are written. Returns the existing files whose rows are in these.
+    ///
+    /// # Errors
+    /// An existing file has rows that would be lost or be in two files.
+    pub(super) fn plan<'f>(
+        &self,
+        tables: &[Table],
+        files: &mut [TableFile],
+        found: &'f [ExistingFile],
+    ) -> Result<Vec<&'f ExistingFile>> {
+        if self.format() == FileFormat::Csv {
+            self.expect_no_other_csv(files, found)?;
+        }
+        let mut superseded = Vec::new();
+        for table in tables.iter().copied() {
+            let earlier = self.earlier_files(table, files, found);
+            for file in files.iter_mut().filter(|file| file.table == table) {
+                self.choose_fate(file, &earlier)?;
+            }
+            expect_no_repeated_rows(table, files, &earlier)?;
+            superseded.extend(earlier.superseded.into_iter().map(|old| old.file));
+        }
+        Ok(superseded)
+    }
+
+    /// What an earlier export has written of a table.
+    fn earlier_files<'f>(
+        &self,
+        table: Table,
+        files: &[TableFile],
+        found: &'f [ExistingFile],
+    ) -> EarlierFiles<'f> {
+        let folder = self.args.output.join(table.name());
+        let is_of_table = |old: &ExistingFile| {
+            old.holding.as_ref().is_some_and(|holding| holding.table == table)
+                && old.format == self.format()
+                && old.path.starts_with(&folder)
+        };
+        let wanted: Vec<Interval> = files
+            .iter()
+            .filter(|file| file.table == table)
+            .flat_map(|file| file.holding.complete_intervals())
+            .collect();
+        let olds = found.iter().filter(|old| is_of_table(old)).map(Old::of);
+        let (superseded, remaining): (Vec<Old<'f>>, Vec<Old<'f>>) =
+            olds.partition(|old| covers(&wanted, &old.complete));
+        let there: Vec<Interval> = superseded
+            .iter()
+            .chain(&remaining)
+            .filter(|old| old.file.is_complete)
+            .flat_map(|old| old.complete.iter().copied())
+            .collect();
+        EarlierFiles { superseded, remaining, there }
+    }
+
+    /// Decides whether a file is written, and under which name.
+    fn choose_fate(&self, file: &mut TableFile, earlier: &EarlierFiles<'_>) -> Result<()> {
+        let intervals = file.holding.intervals();
+        if let Some(old) = earlier.remaining.iter().find(|old| overlaps(&old.intervals, &intervals)) {
+            if !covers(&earlier.there, &intervals) {
+                return Err(holds_others(&old.file.path, &file.path));
+            }
+            file.fate = Fate::Covered;
+            return Ok(());
+        }
+        self.choose_name(file, earlier)?;
+        if let Some(old) = earlier.superseded.iter().find(|old| old.file.path == file.path) {
+            // Until all others are complete, the old file's rows would be in none.
+            if !covers(&file.holding.complete_intervals(), &old.complete) {
+                return Err(holds_others(&file.path, &file.path));
+            }
+            let is_same = old.file.is_complete && old.file.content == self.content(file);
+            if is_same && file.holding.is_final {
+                file.fate = Fate::UpToDate;
+            }
+        }
+        let is_some_there = |old: &Old<'_>| old.file.is_complete && overlaps(&old.intervals, &intervals);
+        file.has_complete = earlier.superseded.iter().any(is_some_there);
+        Ok(())
+    }
+
+    /// Gives a file another name if one that stays has its name.
+    fn choose_name(&self, file: &mut TableFile, earlier: &EarlierFiles<'_>) -> Result<()> {
+        let is_taken = |path: &Path| earlier.remaining.iter().any(|old| old.file.path == path);
+        if is_taken(&file.path) {
+            // A file of segments that are no longer in the source has the name.
+            if let Some((index, segments)) = &file.part {
+                let first = name_in(&self.inventory.runs[*index], segments.start);
+                file.path.set_file_name(format!("{first}.{}", self.format().ending()));
+            }
+        }
+        match is_taken(&file.path) {
+            true => Err(holds_others(&file.path, &file.path)),
+            false => Ok(()),
+        }
+    }
+
+    /// CSV without a description does not say which segments its rows are of, but its name may show that it has some of the same.
+    fn expect_no_other_csv(&self, files: &[TableFile], found: &[ExistingFile]) -> Result<()> {
+        let described: BTreeSet<&Path> = found.iter().map(|old| old.path.as_path()).collect();
+        let mut names: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
+        for file in files.iter().filter(|file| file.part.is_some()) {
+            if let Some(folder) = file.path.parent() {
+                names.entry(folder).or_default().insert(&file.path);
+            }
+        }
+        for (folder, names) in names {
+            let is_known =
+                |path: &PathBuf| names.contains(path.as_path()) || described.contains(path.as_path());
+            for path in existing::entries(folder).into_iter().filter(|path| !is_known(path)) {
+                let stem = path.file_stem().and_then(|stem| stem.to_str());
+                let name = stem.filter(|_| path.extension().is_some_and(|ending| ending == "csv"));
+                let Some(name) = name.and_then(SegmentName::parse) else { continue };
+                let has_segment = |file: &&TableFile| {
+                    let Some((index, segments)) = &file.part else { return false };
+                    let run = &self.inventory.runs[*index];
+                    let (first, last) = (name_in(run, segments.start), name_in(run, segments.end - 1));
+                    file.path.parent() == Some(folder) && first <= name && name <= last
+                };
+                if let Some(file) = files.iter().find(has_segment) {
+                    return Err(holds_others(&path, &file.path));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file of an earlier export of a table that is exported, with what it holds.
+struct Old<'f> {
+    file: &'f ExistingFile,
+    intervals: Vec<Interval>,
+    complete: Vec<Interval>,
+}
+
+impl<'f> Old<'f> {
+    fn of(file: &'f ExistingFile) -> Old<'f> {
+        Old { file, intervals: file.intervals(), complete: file.complete_intervals() }
+    }
+}
+
+/// What an earlier export has written of a table.
+struct EarlierFiles<'f> {
+    /// Files whose rows are all in the new ones.
+    superseded: Vec<Old<'f>>,
+    /// The others, which stay.
+    remaining: Vec<Old<'f>>,
+    /// What those of both hold that are complete.
+    there: Vec<Interval>,
+}
+
+/// Makes sure that no file's rows are partly in new files and partly in ones that are kept, which would repeat some of them.
+fn expect_no_repeated_rows(table: Table, files: &[TableFile], earlier: &EarlierFiles<'_>) -> Result<()> {
+    for old in &earlier.superseded {
+        let touched = |is_covered: bool| {
+            files.iter().find(|file| {
+                file.table == table
+                    && (file.fate == Fate::Covered) == is_covered
+                    && overlaps(&file.holding.intervals(), &old.intervals)
+            })
+        };
+        if let (Some(_), Some(file)) = (touched(true), touched(false)) {
+            return Err(holds_others(&old.file.path, &file.path));
+        }
+    }
+    Ok(())
+}
+
+/// The error of an existing file that has rows which are neither all in the new files nor in none of them.
+fn holds_others(old: &Path, new: &Path) -> anyhow::Error {
+    anyhow!(
+        "cannot write {}: an earlier export's file {} holds some of the same segments and others: name all segments of both, the \
+         same --segments as before, or another folder",
+        new.display(),
+        old.display()
+    )
+}
+
+/// The first and the last of consecutive segments of each timeline. In a log that follows timelines, the ancestors' segments are of
+/// theirs, under which an earlier export may have them.
+fn spans(segments: &[SegmentFile]) -> Vec<(SegmentName, SegmentName)> {
+    let of_one_timeline = segments.chunk_by(|one, next| one.name.timeline == next.name.timeline);
+    of_one_timeline.filter_map(|of_one| Some((of_one.first()?.name, of_one.last()?.name))).collect()
+}
+
+/// The name of a segment of a run, on the timeline along which the log is read.
+fn name_in(run: &Run, index: usize) -> SegmentName {
+    let start = run.segments[index].start;
+    SegmentName::new(run.timeline, run.segment_size.segment_of(start), run.segment_size)
+}
+
+/// Segments of a run whose rows are in one file, with the name of the first that could be in it.
+fn groups(run: &Run, wanted: Range<usize>, size: u64) -> Vec<(SegmentName, Range<usize>)> {
+    let mut groups: Vec<(u64, Range<usize>)> = Vec::new();
+    for index in wanted {
+        let number = run.segment_size.segment_of(run.segments[index].start) / size;
+        match groups.last_mut() {
+            Some((last, segments)) if *last == number => segments.end = index + 1,
+            _ => groups.push((number, index..index + 1)),
+        }
+    }
+    let name = |number: u64| SegmentName::new(run.timeline, number * size, run.segment_size);
+    groups.into_iter().map(|(number, segments)| (name(number), segments)).collect()
+}
