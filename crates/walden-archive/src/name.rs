@@ -18,6 +18,8 @@ use walden_format::lsn::{SegmentName, Timeline};
 
 /// The object that says which cluster's archive this is.
 pub const IDENTITY: &str = "archive.json";
+/// The prefix of what `verify` found.
+pub const VERIFIED: &str = "verified/";
 /// The prefix of segments and packs.
 pub const WAL: &str = "wal/";
 /// The prefix of timeline history files.

@@ -16,11 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::SUFFIX;
 use crate::gaps::Gap;
+use crate::name::VERIFIED;
 use crate::store::{Cause, Created};
 use crate::verify::Verified;
 
-/// The prefix of these objects.
-pub const VERIFIED: &str = "verified/";
 /// How many are kept.
 const KEPT: usize = 16;
 

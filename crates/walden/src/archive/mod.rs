@@ -4,6 +4,7 @@ mod activity;
 mod against;
 mod arrival;
 mod check;
+mod commands;
 mod drill;
 mod export;
 mod exporter;

@@ -9,7 +9,7 @@ use clap::Args;
 use walden_archive::push::{self, PushError, PushOptions, Pushed};
 
 use super::log::{Entry, Log, LogOptions};
-use super::report::waiting;
+use super::queue::waiting;
 use crate::configuration::ArchiveSection;
 use crate::output;
 use crate::place::Place;

@@ -9,6 +9,12 @@ use clap::Args;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push;
 use walden_archive::status::QueuedFile;
+use walden_report::units;
+
+/// How many files wait.
+pub fn waiting(files: u64) -> String {
+    format!("{} {}", units::counted(files, "file"), if files == 1 { "waits" } else { "wait" })
+}
 
 /// The server whose queue is looked at.
 #[derive(Args, Clone, Debug)]

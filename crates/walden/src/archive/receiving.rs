@@ -89,7 +89,7 @@ pub fn line(status: &Status) -> String {
         text += &format!(", archived {archived}");
     }
     if status.waiting_files > 0 {
-        text += &format!(", {} to be archived", super::report::waiting(status.waiting_files));
+        text += &format!(", {} to be archived", super::queue::waiting(status.waiting_files));
     }
     if let Some(problem) = &status.archive_problem {
         text += &format!(" ({problem})");

@@ -22,7 +22,7 @@ use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
 use super::arrival::Archiving;
-use super::queue::QueueOptions;
+use super::queue::{QueueOptions, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
 
@@ -318,11 +318,6 @@ pub fn damage_text(verified: &VerifiedAt) -> String {
 /// The verb of a number of things.
 pub fn be(number: u64) -> &'static str {
     if number == 1 { "is" } else { "are" }
-}
-
-/// How many files wait.
-pub fn waiting(files: u64) -> String {
-    format!("{} {}", units::counted(files, "file"), if files == 1 { "waits" } else { "wait" })
 }
 
 /// What failed and is not over.

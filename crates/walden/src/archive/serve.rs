@@ -29,7 +29,7 @@ use walden_source::error_text;
 
 use super::log::{Entry, Log, LogOptions};
 use super::push::{ANSWER_WITHIN, Ahead, Effort, complain, warn};
-use super::report::waiting;
+use super::queue::waiting;
 use crate::place::Place;
 use crate::{output, systemd};
 

@@ -14,9 +14,9 @@ use walden_archive::verified::UNREADABLE;
 use walden_report::units;
 
 use super::metrics;
-use super::queue::QueueOptions;
+use super::queue::{QueueOptions, waiting};
 use super::receiving::{self, ReceivingOptions, ago};
-use super::report::{Report, be, holdings, log_reader, waiting};
+use super::report::{Report, be, holdings, log_reader};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::{self, Format};

@@ -15,7 +15,7 @@ use walden_archive::archive::Identity;
 
 use self::server::{Arrival, Look};
 use super::queue::QueueOptions;
-use super::{against, init};
+use super::{against, commands};
 use crate::FOUND;
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
@@ -164,7 +164,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
             true => Arrival::Next(std::time::Duration::from_secs(args.wait)),
             false => Arrival::Last,
         };
-        let commands = init::commands_of(&args.place.of_server(args.data.as_deref()));
+        let commands = commands::commands_of(&args.place.of_server(args.data.as_deref()));
         let look = Look { backlog, archive, identity: identity.as_ref(), expected, commands: &commands };
         checks.extend(server::look_at_server(dsn, &look));
     }

@@ -15,7 +15,8 @@ use walden_source::datadir::ControlFile;
 
 use super::{Check, Status};
 use crate::archive::arrival::{self, Archiving};
-use crate::archive::report::{waiting as waiting_text, written_timeline};
+use crate::archive::queue::waiting as waiting_text;
+use crate::archive::report::written_timeline;
 use crate::archive::serve::SOCKET;
 use crate::place::Place;
 
