@@ -288,6 +288,8 @@ impl<'a> Choice<'a> {
             let text = "no backup that counts starts there or later: nothing is removed";
             return Err(Reason::warning(text.to_owned()));
         }
-        Ok(number)
+        // An incremental backup that stays keeps those that it leads back to.
+        let kept = counted.iter().filter(|backup| self.number(backup) >= number);
+        Ok(kept.map(|backup| self.first_number(backup)).fold(number, u64::min))
     }
 }

@@ -159,6 +159,9 @@ fn an_incremental_backup_keeps_what_it_was_taken_from() {
     assert_eq!(from, [None, text(0x22), None, text(0x26)]);
     // Incremental ones do not count by themselves.
     assert!(planned(&archive, &Rule::KeepBackups(3)).reason.is_some());
+    // What a kept one leads back to stays before an end that was chosen, too.
+    let chosen = planned(&archive, &Rule::OlderThanSegment(name(1, 0x26)));
+    assert_eq!(chosen.kept_from, Some(lsn(0x22, 0).to_string()), "{chosen:?}");
     // The chain of the last one is cut: neither it nor what it needs is kept for it.
     archive
         .store()

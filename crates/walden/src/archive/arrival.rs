@@ -17,13 +17,15 @@ use walden_watch::settings::Settings;
 
 /// Segments by which the archive may be behind a server for which nothing waits: the one that is being written, and the one before,
 /// which was completed a moment ago.
-const MAX_BEHIND: u64 = 2;
+pub const MAX_BEHIND: u64 = 2;
 
 /// What a primary says of its archiving.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archiving {
     /// `archive_mode` is off.
     pub is_off: bool,
+    /// It has neither `archive_command` nor `archive_library`, as far as it was asked.
+    pub is_unset: bool,
     /// The last file that it has archived, as it says.
     pub last: Option<ArchivedFile>,
     /// The segment that its log has reached at least.
@@ -43,6 +45,7 @@ impl Archiving {
         Archiving {
             is_off: has_settings(data)
                 && Settings::of_data_directory(data).get("archive_mode") == Some("off"),
+            is_unset: false,
             // Read before what waits: a file that is archived meanwhile is no longer marked as ready.
             last: last_done(&wal),
             reached,
@@ -65,10 +68,17 @@ impl Archiving {
                     .to_owned(),
             ));
         }
+        if self.is_unset {
+            return Ok(Some(
+                "archive_command is not set: the server archives nothing, and keeps its WAL".to_owned(),
+            ));
+        }
         if let Some(last) = self.last
             && let Some(problem) = elsewhere(archive, last)?
         {
-            return Ok(Some(format!("{problem}: it archives elsewhere, see its archive_command")));
+            return Ok(Some(format!(
+                "{problem}: it archives elsewhere, see its archive_command or archive_library"
+            )));
         }
         let reached = self.reached.filter(|_| !self.has_ready_files);
         let (Some(reached), Some(listed)) = (reached, listed) else { return Ok(None) };

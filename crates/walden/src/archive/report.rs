@@ -11,7 +11,7 @@ use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::{self, Holdings, Lag};
 use walden_archive::verified::VerifiedAt;
-use walden_format::lsn::{SegmentName, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::payload::Timestamp;
 use walden_receive::spool::complete_segments;
 use walden_receive::status::Status;
@@ -21,7 +21,7 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
-use super::arrival::Archiving;
+use super::arrival::{Archiving, MAX_BEHIND};
 use super::queue::{QueueOptions, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
@@ -69,13 +69,13 @@ impl Report {
         let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
         let files = queue.read().map_err(&mut keep).ok().flatten();
-        let mut arrives = None;
+        let (mut arrives, mut own) = (None, None);
         if files.is_some() {
             // What is received needs no archive_mode.
             let archives_itself = archive.filter(|_| receiving.spool.is_none());
             match look_at_server(queue, holdings.as_ref(), archives_itself) {
                 Ok(found) => {
-                    arrives = found.arrives;
+                    (arrives, own) = (found.arrives, found.system_id);
                     found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
                     notes.extend(found.notes);
                 }
@@ -96,6 +96,9 @@ impl Report {
         let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
         let is_received = receiving.is_running();
         let receiving = receiving.read().map_err(&mut keep).ok().flatten();
+        let elsewhere =
+            receiving.as_ref().and_then(|status| received_elsewhere(status, own, archive, holdings.as_ref()));
+        elsewhere.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
         let mut report = Report {
             problems,
             notes,
@@ -200,6 +203,8 @@ struct ServerLook {
     notes: Vec<String>,
     /// As [`Report::arrives`].
     arrives: Option<bool>,
+    /// Its system identifier.
+    system_id: Option<u64>,
 }
 
 /// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails; and whether what a
@@ -230,6 +235,7 @@ fn look_at_server(
                     last: ArchivedFile::parse(&last).filter(|_| !is_failing),
                     reached: SegmentName::parse(&reached),
                     has_ready_files: row.try_get(8)?,
+                    is_unset: row.try_get(9)?,
                 });
             }
             // SQL has no unsigned numbers.
@@ -245,6 +251,7 @@ fn look_at_server(
         }
         (None, None) => (None, None),
     };
+    found.system_id = own;
     let whose = holdings.and_then(|holdings| holdings.system_identifier.as_deref());
     if let (Some(own), Some(whose)) = (own.map(|own| own.to_string()), whose)
         && own != whose
@@ -258,11 +265,43 @@ fn look_at_server(
     let last = holdings.and_then(|holdings| holdings.last_segment.as_deref());
     if let Some((archiving, archive)) = archiving.zip(archive) {
         let problem = archiving.problem(archive, last.and_then(SegmentName::parse))?;
-        found.arrives = Some(problem.is_none());
+        // Where nothing was archived yet, nothing can be said of a server that says nothing either.
+        found.arrives = (problem.is_some() || last.is_some()).then_some(problem.is_none());
+        if found.arrives.is_none() && !archiving.has_ready_files {
+            let reached =
+                archiving.reached.map_or(String::new(), |segment| format!("; the server is in {segment}"));
+            found.notes.push(format!("no segment of the server was archived here yet{reached}"));
+        }
         found.problems.extend(problem);
     }
     found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last)));
     Ok(found)
+}
+
+/// What is said of a receiver of another server than the one that is looked at, or one that archives elsewhere.
+fn received_elsewhere(
+    status: &Status,
+    own: Option<u64>,
+    archive: Option<&Archive>,
+    holdings: Option<&Holdings>,
+) -> Option<String> {
+    if let (Some(own), Some(received)) = (own.map(|own| own.to_string()), &status.system_identifier)
+        && own != *received
+    {
+        return Some(format!("what is received is of cluster {received}, and the server of cluster {own}"));
+    }
+    let size = archive?.segment_size().ok()?;
+    let archived: Lsn = status.archived_lsn.as_deref()?.parse().ok()?;
+    let archived = size.segment_of(Lsn(archived.0.checked_sub(1)?));
+    let last = holdings?.last_segment.as_deref().and_then(SegmentName::parse);
+    // It may have archived more since the archive was listed.
+    let is_there = last.and_then(|last| last.number(size)).is_some_and(|last| archived <= last + MAX_BEHIND);
+    (!is_there).then(|| {
+        format!(
+            "what is received was archived up to {}, which is not here: the receiver archives elsewhere",
+            status.archived_lsn.as_deref().unwrap_or_default()
+        )
+    })
 }
 
 /// What is said of a primary's timeline, if the archive has segments of a later one.
@@ -300,7 +339,8 @@ SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_tim
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
        CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
        coalesce(last_archived_wal, ''), current_setting('archive_mode'),
-       EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready')
+       EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'),
+       current_setting('archive_command') = '' AND coalesce(current_setting('archive_library', true), '') = ''
 FROM pg_control_system(), pg_stat_archiver";
 
 /// What is said of segments that are missing.

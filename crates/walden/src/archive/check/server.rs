@@ -69,11 +69,15 @@ fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Opt
         return None;
     }
     written_timeline(data, control)?;
-    let problem =
-        || Archiving::of_data_directory(data, control).problem(archive, list::newest_segment(archive)?);
-    Some(match problem() {
-        Ok(None) => Check::ok(NAME, "what the server says that it has archived is in the archive"),
-        Ok(Some(problem)) => Check::fail(NAME, problem, None),
+    let archiving = Archiving::of_data_directory(data, control);
+    let look = || {
+        let newest = list::newest_segment(archive)?;
+        archiving.problem(archive, newest).map(|problem| (problem, newest.is_some()))
+    };
+    Some(match look() {
+        Ok((None, false)) => Check::ok(NAME, "no segment of the server was archived here yet"),
+        Ok((None, true)) => Check::ok(NAME, "what the server says that it has archived is in the archive"),
+        Ok((Some(problem), _)) => Check::fail(NAME, problem, None),
         Err(error) => Check::error(NAME, &error.into()),
     })
 }
