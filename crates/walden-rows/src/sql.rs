@@ -27,6 +27,8 @@ SET LOCAL timezone = 'UTC';
 SET LOCAL extra_float_digits = 1;
 SET LOCAL lc_monetary = 'C';
 SET LOCAL xmloption = content;
+SET LOCAL bytea_output = hex;
+SET LOCAL array_nulls = on;
 SET CONSTRAINTS ALL DEFERRED;
 CREATE TEMPORARY TABLE walden_check (rows_met bigint CONSTRAINT \"the row is not as the log has it\" CHECK (rows_met = 1)) ON COMMIT DROP;
 ";

@@ -157,7 +157,7 @@ impl Script {
         format!(
             "-- Reverts the changes of {relation} from {} to {}: {} statements for {} changes.\n\
              {complete}{unfinished}{aborted}\
-             -- It changes nothing if a row is not as the log left it, or a trigger changes one.\n\
+             -- It changes nothing if a row is not as the log left it. Stop at the first error: psql -v ON_ERROR_STOP=1\n\
              -- Triggers fire and foreign keys are checked, unless you uncomment this as a superuser:\n\
              -- SET session_replication_role = replica;\n\
              BEGIN;\n{}{alterations}",
