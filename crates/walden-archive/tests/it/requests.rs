@@ -86,20 +86,25 @@ fn a_segment_that_is_not_there_takes_three_listings() {
     assert_eq!(requests.take(), (3, 3));
 }
 
+/// An archive of these files, each pushed by a call of its own, whose requests are not counted.
+fn archived(root: &Path, files: &[(String, Vec<u8>)]) -> (Arc<Requests>, Archive) {
+    let wal = pg_wal(root, files);
+    let requests = Arc::new(Requests::default());
+    let archive = requests.archive(root);
+    archive.found().expect("an archive");
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    for (name, _) in files {
+        push(&archive, &wal.join(name), &options).asked.expect("archived");
+    }
+    requests.take();
+    (requests, archive)
+}
+
 #[test]
 fn a_history_that_is_missing_takes_few_listings_however_many_timelines_there_may_be_before_it() {
     const TIMELINE: u32 = 5000;
     let root = tempfile::tempdir().expect("a folder");
-    let files = [log(1, 1, 1), log(TIMELINE, 2, 1)].concat();
-    let wal = pg_wal(root.path(), &files);
-    let requests = Arc::new(Requests::default());
-    let archive = requests.archive(root.path());
-    archive.found().expect("an archive");
-    for (name, _) in &files {
-        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
-        push(&archive, &wal.join(name), &options).asked.expect("archived");
-    }
-    requests.take();
+    let (requests, _) = archived(root.path(), &[log(1, 1, 1), log(TIMELINE, 2, 1)].concat());
     let get_history = |timeline| {
         let archive = requests.archive(root.path());
         get(&archive, ArchivedFile::History(timeline), &root.path().join("history")).expect_err("not there")
@@ -115,16 +120,7 @@ fn a_history_that_is_missing_takes_few_listings_however_many_timelines_there_may
 fn a_pack_that_ends_early_reads_no_segment_twice() {
     let reads = |options: PackOptions| {
         let root = tempfile::tempdir().expect("a folder");
-        let files = log(1, 0x24, 12);
-        let wal = pg_wal(root.path(), &files);
-        let requests = Arc::new(Requests::default());
-        let archive = requests.archive(root.path());
-        archive.found().expect("an archive");
-        for (name, _) in &files {
-            let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
-            push(&archive, &wal.join(name), &options).asked.expect("archived");
-        }
-        requests.take();
+        let (requests, archive) = archived(root.path(), &log(1, 0x24, 12));
         let packed = pack(&archive, &options, &|_, _| {}).expect("packed");
         assert_eq!(packed.packs.len(), 6, "{packed:?}");
         requests.take().1
