@@ -6,10 +6,12 @@
 
 pub mod acknowledge;
 pub mod against;
+mod ahead;
 pub mod archive;
 pub mod backup;
 mod backup_files;
 pub mod base;
+mod boot;
 pub mod check;
 pub mod contents;
 pub mod documents;

@@ -12,6 +12,7 @@ use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
 use walden_source::{regular_file, workers};
 
+use crate::ahead::{Note, Notes, Stamp};
 use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::check::{self, Checked, Refusal, Rules};
 use crate::get;
@@ -167,7 +168,8 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let ready = ready_files(folder).unwrap_or_default();
-    let pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
+    let mut pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
+    pusher.ahead = Notes::read(folder, archive);
     let mut files = vec![file];
     let waiting = match pusher.choose_others(file, &ready) {
         Ok((others, waiting)) => {
@@ -188,21 +190,33 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
             0 => Some(pusher.push(file, path, waiting, buffer)),
             _ => is_in_time.then(|| pusher.push(file, &other_path, waiting, buffer)),
         };
-        let result = result.map(|result| result.map(|(pushed, _)| pushed));
         // Whatever keeps one from being archived may keep all of them, and PostgreSQL comes back with this one.
         if matches!(result, Some(Err(PushError::Archive { .. }))) {
             is_lost.store(true, Ordering::Relaxed);
         }
         result
     };
-    let mut results = Vec::new();
+    let (mut results, mut notes) = (Vec::new(), Vec::new());
     workers::run_in_order(0..files.len(), options.threads, Vec::new, push_file, |result| {
-        results.extend(result);
+        results.extend(result.map(|result| {
+            let (pushed, read) = result?;
+            notes.extend(note(&pushed, read).filter(|_| pushed.file != file));
+            Ok(pushed)
+        }));
         ControlFlow::Continue(())
     });
+    if !notes.is_empty() {
+        Notes::replace(folder, archive, notes);
+    }
     // The first one is always worked on.
     let asked = results.remove(0);
     Batch { asked, others: results, ready: ready.len() }
+}
+
+/// What the call that asks for a file need not read again. What has a warning is read, so that it is said once more.
+fn note(pushed: &Pushed, read: Option<FileRead>) -> Option<Note> {
+    let (stamp, stored) = (read?.stamp?, pushed.stored?);
+    pushed.warnings.is_empty().then(|| Note::new(pushed.file, stamp, stored))
 }
 
 /// Archives files of a folder, and no others; `done` gets what became of each, in their order, and may end it.
@@ -229,11 +243,21 @@ pub fn push_all(
     workers::run_in_order(0..files.len(), options.threads, buffer, push, |(file, result)| done(file, result));
 }
 
+/// A file that was read to be archived.
+pub(crate) struct FileRead {
+    /// BLAKE3 of its content.
+    pub hash: [u8; 32],
+    /// Its stamp, if it has one, and did not change meanwhile.
+    pub stamp: Option<Stamp>,
+}
+
 /// Archives files that were checked.
 pub(crate) struct Pusher {
     archive: Archive,
     options: PushOptions,
     histories: Vec<History>,
+    /// What another call has archived ahead.
+    ahead: Notes,
     /// What was listed, and what was archived since.
     listings: Mutex<LogListings>,
     /// Held while the archive becomes the cluster's.
@@ -244,7 +268,7 @@ impl Pusher {
     /// `histories` say where timelines ended.
     pub fn new(archive: Archive, options: PushOptions, histories: Vec<History>) -> Pusher {
         let (listings, claiming) = (Mutex::default(), Mutex::default());
-        Pusher { archive, options, histories, listings, claiming }
+        Pusher { archive, options, histories, ahead: Notes::default(), listings, claiming }
     }
 
     /// How strictly files are checked.
@@ -286,20 +310,39 @@ impl Pusher {
         matches!(self.find(file), Ok(Some(_)))
     }
 
-    /// Archives a file, one of so many that wait; `buffer` is for its content, and can be used again. The hash is that of the file.
+    /// Archives a file, one of so many that wait; `buffer` is for its content, and can be used again. Also gives what was
+    /// read, if it was.
     pub fn push(
         &self,
         file: ArchivedFile,
         path: &Path,
         waiting: usize,
         buffer: &mut Vec<u8>,
-    ) -> Result<(Pushed, [u8; 32]), PushError> {
-        let refused = |refusal| PushError::Refused { name: file.to_string(), refusal };
-        let began = Instant::now();
-        let mut content = open_regular(path).map_err(refused)?;
-        if let Some(pushed) = self.find_same(file, &content)? {
-            return Ok(pushed);
+    ) -> Result<(Pushed, Option<FileRead>), PushError> {
+        let mut content =
+            open_regular(path).map_err(|refusal| PushError::Refused { name: file.to_string(), refusal })?;
+        if let Some(pushed) = self.find_noted(file, &content)? {
+            return Ok((pushed, None));
         }
+        let stamp = Stamp::of(&content);
+        let (pushed, hash) = match self.find_same(file, &content)? {
+            Some(pushed) => pushed,
+            None => self.push_new(file, path, &mut content, waiting, buffer)?,
+        };
+        let stamp = stamp.filter(|_| Stamp::of(&content) == stamp);
+        Ok((pushed, Some(FileRead { hash, stamp })))
+    }
+
+    /// Archives a file that the archive does not have.
+    fn push_new(
+        &self,
+        file: ArchivedFile,
+        path: &Path,
+        content: &mut File,
+        waiting: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(Pushed, [u8; 32]), PushError> {
+        let began = Instant::now();
         if let ArchivedFile::History(_) | ArchivedFile::Backup(..) = file {
             // Nothing in it says whose it is, nor makes a place an archive.
             let expected = match system_id_beside(path) {
@@ -308,11 +351,12 @@ impl Pusher {
             };
             expected.map_err(|source| PushError::Archive { name: file.to_string(), source })?;
         }
-        let level = self.level_for(&content, waiting);
-        let is_held = read_whole(&mut content, buffer).map_err(|error| refused(error.into()))?;
+        let level = self.level_for(content, waiting);
+        let is_held = read_whole(content, buffer)
+            .map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
         let mut content = match is_held {
             true => Content::Held(&buffer[..]),
-            false => Content::Read(&mut content),
+            false => Content::Read(content),
         };
         let (pushed, hash) = self.check_and_store(file, &mut content, level)?;
         Ok((Pushed { took: began.elapsed(), ..pushed }, hash))
@@ -444,6 +488,19 @@ impl Pusher {
     fn has_content(&self, file: ArchivedFile, content: &[u8]) -> bool {
         let hash = *blake3::hash(content).as_bytes();
         self.archived(file, None, &hash).is_ok_and(|archived| archived.is_same)
+    }
+
+    /// What is known of a segment that another call archived ahead, and that has not changed since.
+    fn find_noted(&self, file: ArchivedFile, content: &File) -> Result<Option<Pushed>, PushError> {
+        let failed = |source| PushError::Archive { name: file.to_string(), source };
+        let Some((bytes, stored)) = self.ahead.sizes(file, content) else { return Ok(None) };
+        match self.find(file).map_err(failed)? {
+            Some((Object::File(_), listed)) if listed == stored => {}
+            _ => return Ok(None),
+        }
+        self.archive.expect_still_there().map_err(failed)?;
+        let (was_there, took) = (true, Duration::ZERO);
+        Ok(Some(Pushed { file, was_there, bytes, stored: None, warnings: Vec::new(), took }))
     }
 
     /// What is known of a segment if it is archived with the same content: it was checked then, and what is stored is read once more.

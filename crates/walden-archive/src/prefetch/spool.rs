@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use walden_format::lsn::SegmentName;
 
 use crate::archive::{Archive, Identity};
+use crate::boot::{BOOT_ID, boot_id};
 use crate::pending;
 use crate::push::system_id_of_server;
 
@@ -30,8 +31,6 @@ pub struct Spool {
     own: Option<u64>,
 }
 
-/// What Linux names each boot by.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The file that says under which boot the spool was filled, of how many bytes its segments are, and of which cluster.
 const FILLED: &str = "filled";
 /// In place of a boot: segments are synchronised.
@@ -197,11 +196,7 @@ impl Spool {
 
     /// The boot of the system that goes on.
     fn boot(&self) -> String {
-        let read = fs::read_to_string(&self.boot_id).unwrap_or_default();
-        match read.trim() {
-            "" => SYNCHRONISED.to_owned(),
-            boot => boot.to_owned(),
-        }
+        boot_id(&self.boot_id).unwrap_or_else(|| SYNCHRONISED.to_owned())
     }
 
     fn filled(&self) -> Option<Filled> {

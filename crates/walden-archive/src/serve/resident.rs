@@ -2,7 +2,7 @@
 //! are ready.
 //!
 //! Threads of the caller work ([`Resident::work`]), others ask ([`Resident::archive`]). A file that is asked for comes before
-//! those ahead. One that was archived ahead is compared with its file once more before it is acknowledged.
+//! those ahead. One that was archived ahead is acknowledged if its file is still the same.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -11,13 +11,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::ahead::{MAX_AGE, Stamp};
 use crate::archive::Archive;
 use crate::hash::hash_file;
 use crate::name::ArchivedFile;
-use crate::push::{PushError, PushOptions, Pushed, Pusher, local_histories, ready_files};
+use crate::push::{FileRead, PushError, PushOptions, Pushed, Pusher, local_histories, ready_files};
 
-/// How long listings, what the archive says of itself, and files that were archived ahead are relied on.
-const MAX_AGE: Duration = Duration::from_secs(30);
 /// How often whoever asks is shown that the file is being worked on.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
@@ -59,7 +58,7 @@ struct Ended {
     /// The number of its beginning.
     begun: u64,
     at: Instant,
-    result: Result<(Pushed, [u8; 32]), PushError>,
+    result: Result<(Pushed, Option<FileRead>), PushError>,
 }
 
 /// What is known of the archive and of timelines, for a while.
@@ -123,10 +122,10 @@ impl Resident {
                 match ended.result {
                     Err(error) if is_current => return Ok(Err(error)),
                     Err(_) => {}
-                    Ok((pushed, hash)) => {
+                    Ok((pushed, read)) => {
                         drop(queue);
                         // Archived before it was asked for: is this still the same content?
-                        let is_same = is_current || self.has_hash(file, &hash);
+                        let is_same = is_current || read.is_some_and(|read| self.is_still(file, &read));
                         queue = self.lock();
                         if is_same {
                             queue.acknowledged.insert(file);
@@ -235,10 +234,13 @@ impl Resident {
         view
     }
 
-    fn has_hash(&self, file: ArchivedFile, hash: &[u8; 32]) -> bool {
-        let hashed = File::open(self.wal.join(file.to_string()))
-            .and_then(|content| hash_file(&content, self.options.threads));
-        hashed.is_ok_and(|(_, found)| found == *hash)
+    /// Whether a file is as it was read. It is read once more only if it may have changed.
+    fn is_still(&self, file: ArchivedFile, read: &FileRead) -> bool {
+        let Ok(content) = File::open(self.wal.join(file.to_string())) else { return false };
+        if read.stamp.is_some() && Stamp::of(&content) == read.stamp {
+            return true;
+        }
+        hash_file(&content, self.options.threads).is_ok_and(|(_, found)| found == read.hash)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use walden_archive::archive::Archive;
 use walden_archive::encryption::{Encrypted, KeyOptions, keys};
@@ -50,6 +51,9 @@ pub fn pg_wal(root: &Path, segments: &[(String, Vec<u8>)]) -> PathBuf {
     }
     wal
 }
+
+/// After so long it is known of a file whether it was written to since.
+pub const SETTLED: Duration = Duration::from_millis(3100);
 
 /// An archive in a folder.
 pub fn archive(root: &Path) -> Archive {

@@ -11,7 +11,7 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushOptions, push};
 
-use crate::material::{log, pg_wal};
+use crate::material::{SETTLED, log, pg_wal};
 use crate::watched::Watched;
 
 /// Requests as object stores count them: what writes or lists, and what reads.
@@ -114,6 +114,32 @@ fn a_history_that_is_missing_takes_few_listings_however_many_timelines_there_may
     assert!(listings <= 6, "{listings} listings");
     // Nothing of the timeline is there.
     assert!(matches!(get_history(TIMELINE - 1), GetError::NotThere { .. }));
+}
+
+#[test]
+fn a_file_that_was_archived_ahead_takes_no_more_than_a_listing() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 3);
+    let wal = pg_wal(root.path(), &files);
+    let requests = Arc::new(Requests::default());
+    requests.archive(root.path()).found().expect("an archive");
+    // Another process each time.
+    let push = |index: usize| {
+        requests.take();
+        let pushed =
+            push(&requests.archive(root.path()), &wal.join(&files[index].0), &PushOptions::default());
+        (pushed.asked.expect("archived").was_there, requests.take())
+    };
+    std::thread::sleep(SETTLED);
+    assert!(!push(0).0);
+    let (was_there, (listings, reads)) = push(1);
+    assert!(was_there);
+    // A folder is asked whether it still is the archive; the object is not read.
+    assert_eq!((listings, reads), (1, 1));
+    // Written to since, and the same as before.
+    fs::write(wal.join(&files[2].0), &files[2].1).expect("a segment");
+    let (was_there, (_, reads)) = push(2);
+    assert!(was_there && reads > 1, "{reads} reads");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Into the archive and out of it.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -27,7 +27,7 @@ use walden_format::rmgr::rmid;
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
-use crate::material::{archive, archive_of, complete, expect_all, log, pg_wal, segments};
+use crate::material::{SETTLED, archive, archive_of, complete, expect_all, log, pg_wal, segments};
 use walden_testing::writer::LogWriter;
 
 #[test]
@@ -180,6 +180,46 @@ fn what_was_archived_ahead_is_compared_when_it_is_asked_for() {
     fs::remove_file(wal.join(&files[1].0)).expect("removed");
     let asked = push(&archive, &wal.join(&files[1].0), &PushOptions::default()).asked;
     assert!(matches!(asked, Err(PushError::Refused { .. })), "{asked:?}");
+    expect_all(&archive, &files, "archived ahead");
+}
+
+#[test]
+fn what_was_archived_ahead_a_while_after_it_was_written_is_not_acknowledged_once_it_is_another() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 6);
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let object = |index: usize| {
+        root.path().join("archive").join(ArchivedFile::parse(&files[index].0).expect("a name").key())
+    };
+    // Another process each time.
+    let push =
+        |index: usize| push(&archive.afresh(), &wal.join(&files[index].0), &PushOptions::default()).asked;
+    std::thread::sleep(SETTLED);
+    push(0).expect("archived");
+    assert!(push(1).expect("archived ahead").was_there);
+    // Other content, of the same size, and with the time of its modification set back.
+    let changed = fs::File::options().write(true).open(wal.join(&files[2].0)).expect("a segment");
+    let modified = changed.metadata().and_then(|found| found.modified()).expect("a time");
+    changed.write_all_at(&files[3].1, 0).expect("written");
+    changed.set_modified(modified).expect("set");
+    let error = push(2).expect_err("other content");
+    assert_eq!(error.cause(), "mismatch", "{error:?}");
+    // Another file by the same name, with the same content.
+    let copy = wal.join("copy");
+    fs::copy(wal.join(&files[3].0), &copy).expect("a copy");
+    fs::rename(&copy, wal.join(&files[3].0)).expect("renamed");
+    let good = fs::read(object(3)).expect("an object");
+    fs::write(object(3), &[&good[..100], &[!good[100]], &good[101..]].concat()).expect("damage");
+    assert_eq!(push(3).expect_err("damage").cause(), "damaged_object");
+    fs::write(object(3), &good).expect("an object");
+    // The object was cut since, or removed.
+    let good = fs::read(object(4)).expect("an object");
+    fs::write(object(4), &good[..good.len() - 1]).expect("cut");
+    assert_eq!(push(4).expect_err("damage").cause(), "damaged_object");
+    fs::write(object(4), &good).expect("an object");
+    fs::remove_file(object(5)).expect("removed");
+    assert!(!push(5).expect("archived once more").was_there);
     expect_all(&archive, &files, "archived ahead");
 }
 
