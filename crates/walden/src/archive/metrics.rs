@@ -142,6 +142,10 @@ fn failures(report: &Report) -> Vec<(Labels, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
     use super::super::queue::QueueOptions;
     use super::super::receiving::ReceivingOptions;
     use super::*;
@@ -156,6 +160,20 @@ mod tests {
             assert!(samples(&report, metric.name).is_some(), "{}", metric.name);
         }
         assert!(samples(&report, "walden_archive_mistyped").is_none());
+    }
+
+    #[test]
+    fn the_dashboard_and_the_alerts_ask_for_metrics_that_there_are() {
+        for file in ["grafana/walden-archive.json", "archive-alerts.yml"] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+            let text = fs::read_to_string(&path).expect("a file of the documentation");
+            let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("walden_")).collect();
+            assert!(asked.len() > 8, "{file}: {asked:?}");
+            for name in asked {
+                assert!(METRICS.iter().any(|metric| metric.name == name), "{file}: {name}");
+            }
+        }
     }
 
     #[test]
