@@ -210,7 +210,7 @@ fn what_was_archived_ahead_a_while_after_it_was_written_is_not_acknowledged_once
     fs::copy(wal.join(&files[3].0), &copy).expect("a copy");
     fs::rename(&copy, wal.join(&files[3].0)).expect("renamed");
     let good = fs::read(object(3)).expect("an object");
-    fs::write(object(3), &[&good[..100], &[!good[100]], &good[101..]].concat()).expect("damage");
+    fs::write(object(3), [&good[..100], &[!good[100]], &good[101..]].concat()).expect("damage");
     assert_eq!(push(3).expect_err("damage").cause(), "damaged_object");
     fs::write(object(3), &good).expect("an object");
     // The object was cut since, or removed.

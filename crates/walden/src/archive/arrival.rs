@@ -17,14 +17,28 @@ use walden_watch::settings::Settings;
 
 /// Segments by which the archive may be behind a server for which nothing waits: the one that is being written, and the one before,
 /// which was completed a moment ago.
-pub const MAX_BEHIND: u64 = 2;
+const MAX_BEHIND: u64 = 2;
+
+/// Whether what a primary writes gets into an archive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Arrives {
+    /// Nothing shows that it does not.
+    Yes,
+    /// Not known: no segment was archived here yet, and the server does not say that one was.
+    NotYet,
+    /// No, for this reason.
+    No(String),
+}
+
+/// What is said of a server of which no segment was archived yet.
+pub const NOT_YET: &str = "no segment of the server was archived here yet";
 
 /// What a primary says of its archiving.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archiving {
     /// `archive_mode` is off.
     pub is_off: bool,
-    /// It has neither `archive_command` nor `archive_library`, as far as it was asked.
+    /// It has neither `archive_command` nor `archive_library`.
     pub is_unset: bool,
     /// The last file that it has archived, as it says.
     pub last: Option<ArchivedFile>,
@@ -42,10 +56,13 @@ impl Archiving {
         let size = segment_size(&wal);
         let reached =
             size.map(|size| SegmentName::new(control.timeline, size.segment_of(control.checkpoint), size));
+        let settings = has_settings(data).then(|| Settings::of_data_directory(data));
+        let is_set_to = |name: &str, value: &str| {
+            settings.as_ref().is_some_and(|settings| settings.get(name) == Some(value))
+        };
         Archiving {
-            is_off: has_settings(data)
-                && Settings::of_data_directory(data).get("archive_mode") == Some("off"),
-            is_unset: false,
+            is_off: is_set_to("archive_mode", "off"),
+            is_unset: is_set_to("archive_command", "") && is_set_to("archive_library", ""),
             // Read before what waits: a file that is archived meanwhile is no longer marked as ready.
             last: last_done(&wal),
             reached,
@@ -53,9 +70,19 @@ impl Archiving {
         }
     }
 
-    /// Why the archive does not get what the server writes, if so. `listed` is the newest segment by a listing; one from before the
-    /// server was asked says nothing of a server that has gone on, so the archive is listed once more before it is said.
-    pub fn problem(
+    /// Whether the archive gets what the server writes. `listed` is the newest segment by a listing.
+    pub fn arrives(&self, archive: &Archive, listed: Option<SegmentName>) -> Result<Arrives, ArchiveError> {
+        Ok(match (self.problem(archive, listed)?, listed) {
+            (Some(problem), _) => Arrives::No(problem),
+            // Of a server that says nothing either, nothing can be said.
+            (None, None) => Arrives::NotYet,
+            (None, Some(_)) => Arrives::Yes,
+        })
+    }
+
+    /// Why the archive does not get what the server writes, if so. A listing from before the server was asked says nothing of a server
+    /// that has gone on, so the archive is listed once more before it is said.
+    fn problem(
         &self,
         archive: &Archive,
         listed: Option<SegmentName>,
@@ -84,8 +111,8 @@ impl Archiving {
         let (Some(reached), Some(listed)) = (reached, listed) else { return Ok(None) };
         let size = archive.segment_size()?;
         let is_behind = |newest: SegmentName| {
-            let numbers = reached.number(size).zip(newest.number(size));
-            newest.timeline <= reached.timeline && numbers.is_some_and(|(own, last)| own > last + MAX_BEHIND)
+            newest.timeline <= reached.timeline
+                && reached.number(size).is_some_and(|reached| is_far_behind(newest, reached, size))
         };
         if !is_behind(listed) {
             return Ok(None);
@@ -98,6 +125,11 @@ impl Archiving {
             )
         }))
     }
+}
+
+/// Whether an archive whose newest segment is this one does not get what comes before the segment of number `reached`.
+pub fn is_far_behind(newest: SegmentName, reached: u64, size: SegmentSize) -> bool {
+    newest.number(size).is_some_and(|newest| reached > newest + MAX_BEHIND)
 }
 
 /// What is said of the last file that a server has archived, if the archive does not have it.
@@ -131,4 +163,65 @@ fn has_settings(data: &Path) -> bool {
         .map(|(_, rest)| rest.split(['"', ' ', '\n']).next().unwrap_or(rest));
     let main = named.map_or_else(|| data.join("postgresql.conf"), |path| data.join(path));
     fs::File::open(main).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_archive::store::Folder;
+    use walden_format::lsn::Lsn;
+    use walden_source::datadir::{DatabaseState, SharedSizes};
+
+    use super::*;
+
+    #[test]
+    fn the_settings_of_a_data_directory_say_whether_anything_is_archived() {
+        const OFF: Option<&str> = Some("archive_mode is off");
+        const UNSET: Option<&str> = Some("archive_command is not set");
+        let control = ControlFile {
+            system_identifier: 7,
+            catalog_version: 202_506_291,
+            state: DatabaseState::ShutDown,
+            checkpoint: Lsn(0x200_0060),
+            redo: Lsn(0x200_0028),
+            timeline: 1,
+            checkpoint_time: 1_795_000_000,
+            blocks_per_segment: 131_072,
+            data_checksum_version: 1,
+            wal_log_hints: false,
+            sizes: SharedSizes {
+                max_connections: 100,
+                max_worker_processes: 8,
+                max_wal_senders: 10,
+                max_prepared_transactions: 0,
+                max_locks_per_transaction: 64,
+            },
+        };
+        let archive = Archive::new(Box::new(Folder::new("/nowhere")));
+        let cases = [
+            // Settings that cannot be read say nothing.
+            (None, "", None),
+            (Some(""), "", OFF),
+            (Some("archive_mode = off\n"), "archive_command = 'cp %p /b'\n", OFF),
+            (Some("archive_mode = on\n"), "", UNSET),
+            (Some("archive_mode = on\narchive_command = ''\n"), "archive_library = ''\n", UNSET),
+            (Some("archive_mode = on\narchive_command = 'cp %p /b'\n"), "archive_command = ''\n", UNSET),
+            (Some("archive_mode = on\narchive_command = ''\n"), "archive_command = 'cp %p /b'\n", None),
+            (Some("archive_mode = on\n"), "archive_library = 'basic_archive'\n", None),
+        ];
+        for (main, automatic, expected) in cases {
+            let data = tempfile::tempdir().unwrap();
+            if let Some(main) = main {
+                fs::write(data.path().join("postgresql.conf"), main).unwrap();
+            }
+            fs::write(data.path().join("postgresql.auto.conf"), automatic).unwrap();
+            let archiving = Archiving::of_data_directory(data.path(), &control);
+            let arrives = archiving.arrives(&archive, None).unwrap();
+            let case = format!("{main:?}, {automatic:?}: {arrives:?}");
+            match (expected, &arrives) {
+                (Some(expected), Arrives::No(problem)) => assert!(problem.starts_with(expected), "{case}"),
+                (None, Arrives::NotYet) => {}
+                _ => panic!("{case}"),
+            }
+        }
+    }
 }

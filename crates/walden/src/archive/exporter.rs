@@ -15,7 +15,7 @@ use super::activity::ActivityReader;
 use super::metrics;
 use super::queue::QueueOptions;
 use super::receiving::ReceivingOptions;
-use super::report::{Report, holdings, log_reader};
+use super::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::{http, output};
@@ -81,8 +81,6 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
 
 /// A scrape is answered within this time, which is less than scrapers wait, with what was known before if it has to be.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// An object store that has not answered a small request by then is down.
-const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// An archive that is still being read after so long does not answer, as that on a network file system whose server is gone. The
 /// largest ones are listed within some minutes.
 const MAX_READING: Duration = Duration::from_secs(300);

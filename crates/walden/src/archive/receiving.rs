@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use walden_format::lsn::Lsn;
 use walden_receive::disk::is_in_use;
 use walden_receive::status::{FILE, State, Status};
 use walden_report::table::harmless;
@@ -39,9 +40,14 @@ impl ReceivingOptions {
     }
 }
 
+/// Whether a status is older than that of a process that runs.
+fn is_old(status: &Status) -> bool {
+    let age = jiff::Timestamp::now().as_microsecond().saturating_sub(status.time).max(0);
+    age > MAX_STATUS_AGE.as_micros() as i64
+}
+
 /// What is wrong with a process that receives; `is_running` says whether there is one.
 pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
-    let age = jiff::Timestamp::now().as_microsecond().saturating_sub(status.time).max(0);
     let text = |what: &str| match &status.problem {
         Some(problem) => format!("walden receive {what}: {}", harmless(problem)),
         None => format!("walden receive {what}"),
@@ -49,7 +55,7 @@ pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
     if status.state == State::Stopped {
         return Some(text("has stopped"));
     }
-    if age > MAX_STATUS_AGE.as_micros() as i64 {
+    if is_old(status) {
         let ago = ago(status.time);
         return Some(match is_running {
             true => format!(
@@ -76,15 +82,7 @@ pub fn line(status: &Status) -> String {
     if let Some(problem) = &status.problem {
         text += &format!(": {problem}");
     }
-    text += &format!(
-        ", received {}, durable {}, {} behind the server",
-        status.received_lsn,
-        status.flushed_lsn,
-        units::bytes(status.lag_bytes)
-    );
-    if status.lag_bytes > 0 {
-        text += &format!(" for {}", units::seconds(status.lag_seconds));
-    }
+    text += &format!(", received {}, durable {}{}", status.received_lsn, status.flushed_lsn, behind(status));
     if let Some(archived) = &status.archived_lsn {
         text += &format!(", archived {archived}");
     }
@@ -94,7 +92,27 @@ pub fn line(status: &Status) -> String {
     if let Some(problem) = &status.archive_problem {
         text += &format!(" ({problem})");
     }
+    if is_old(status) {
+        text += &format!(" (all of it as of {} ago)", ago(status.time));
+    }
     text
+}
+
+/// How far what is durable is behind the server; nothing if the server was never heard of. Without a connection, the distance is to
+/// where the server was: it may have gone on since.
+fn behind(status: &Status) -> String {
+    let lag = units::bytes(status.lag_bytes);
+    let lasted = match status.lag_bytes {
+        0 => String::new(),
+        _ => format!(" for {}", units::seconds(status.lag_seconds)),
+    };
+    match status.server_lsn.parse::<Lsn>() {
+        _ if status.state == State::Streaming && !is_old(status) => {
+            format!(", {lag} behind the server{lasted}")
+        }
+        Ok(Lsn::INVALID) | Err(_) => String::new(),
+        Ok(end) => format!(", {lag} behind {end}{lasted}, where the server was when it was last heard of"),
+    }
 }
 
 /// The time since then, in microseconds since 1970-01-01 00:00:00 UTC.
@@ -120,5 +138,28 @@ mod tests {
         assert!(problem().contains("runs, and has not written its status"), "{}", problem());
         drop(disk);
         assert!(problem().contains("does not run"), "{}", problem());
+    }
+
+    #[test]
+    fn an_old_distance_to_the_server_is_not_said_as_if_it_were_of_now() {
+        const HOUR: i64 = 3600 * 1_000_000;
+        let now = jiff::Timestamp::now().as_microsecond();
+        let (current, last) =
+            (", 0 B behind the server", ", 0 B behind 0/05000000, where the server was when");
+        let cases = [
+            (State::Streaming, "0/05000000", now, Some(current)),
+            (State::Streaming, "0/05000000", now - HOUR, Some(last)),
+            (State::Waiting, "0/05000000", now, Some(last)),
+            (State::Connecting, "0/05000000", now, Some(last)),
+            (State::Stopped, "0/05000000", now - HOUR, Some(last)),
+            (State::Connecting, "0/00000000", now, None),
+        ];
+        for (state, server_lsn, time, expected) in cases {
+            let status = Status { state, server_lsn: server_lsn.to_owned(), time, ..Status::default() };
+            let line = line(&status);
+            assert_eq!(line.contains(" behind "), expected.is_some(), "{line}");
+            assert!(expected.is_none_or(|expected| line.contains(expected)), "{line}");
+            assert_eq!(line.contains(" (all of it as of "), time < now, "{line}");
+        }
     }
 }

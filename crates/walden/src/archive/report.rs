@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::{self, Holdings, Lag};
 use walden_archive::verified::VerifiedAt;
-use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::Timestamp;
 use walden_receive::spool::complete_segments;
 use walden_receive::status::Status;
@@ -21,10 +21,13 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
-use super::arrival::{Archiving, MAX_BEHIND};
+use super::arrival::{Archiving, Arrives, NOT_YET, is_far_behind};
 use super::queue::{QueueOptions, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
+
+/// An object store that has not answered a small request by then is down.
+pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// How archiving is doing.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -96,8 +99,10 @@ impl Report {
         let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
         let is_received = receiving.is_running();
         let receiving = receiving.read().map_err(&mut keep).ok().flatten();
-        let elsewhere =
-            receiving.as_ref().and_then(|status| received_elsewhere(status, own, archive, holdings.as_ref()));
+        let last = holdings.as_ref().and_then(last_segment);
+        let elsewhere = receiving
+            .as_ref()
+            .and_then(|status| received_elsewhere(status, own, segment_size(archive), last));
         elsewhere.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
         let mut report = Report {
             problems,
@@ -262,41 +267,55 @@ fn look_at_server(
         ));
         return Ok(found);
     }
-    let last = holdings.and_then(|holdings| holdings.last_segment.as_deref());
+    let last = holdings.and_then(last_segment);
     if let Some((archiving, archive)) = archiving.zip(archive) {
-        let problem = archiving.problem(archive, last.and_then(SegmentName::parse))?;
-        // Where nothing was archived yet, nothing can be said of a server that says nothing either.
-        found.arrives = (problem.is_some() || last.is_some()).then_some(problem.is_none());
-        if found.arrives.is_none() && !archiving.has_ready_files {
-            let reached =
-                archiving.reached.map_or(String::new(), |segment| format!("; the server is in {segment}"));
-            found.notes.push(format!("no segment of the server was archived here yet{reached}"));
+        match archiving.arrives(archive, last)? {
+            Arrives::Yes => found.arrives = Some(true),
+            Arrives::NotYet if archiving.has_ready_files => {}
+            Arrives::NotYet => {
+                let reached = archiving
+                    .reached
+                    .map_or(String::new(), |segment| format!("; the server is in {segment}"));
+                found.notes.push(format!("{NOT_YET}{reached}"));
+            }
+            Arrives::No(problem) => {
+                found.arrives = Some(false);
+                found.problems.push(problem);
+            }
         }
-        found.problems.extend(problem);
     }
     found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last)));
     Ok(found)
 }
 
-/// What is said of a receiver of another server than the one that is looked at, or one that archives elsewhere.
-fn received_elsewhere(
+/// The last segment of the latest timeline that an archive holds.
+fn last_segment(holdings: &Holdings) -> Option<SegmentName> {
+    holdings.last_segment.as_deref().and_then(SegmentName::parse)
+}
+
+/// The size of the segments of an archive that can be read and in which something was archived.
+pub fn segment_size(archive: Option<&Archive>) -> Option<SegmentSize> {
+    archive?.segment_size().ok()
+}
+
+/// What is said of a receiver of another cluster than `own`, that of the server or the archive that is looked at, or of one that
+/// archives elsewhere: not in the archive with segments of this size that has `last` as its last one.
+pub fn received_elsewhere(
     status: &Status,
     own: Option<u64>,
-    archive: Option<&Archive>,
-    holdings: Option<&Holdings>,
+    size: Option<SegmentSize>,
+    last: Option<SegmentName>,
 ) -> Option<String> {
     if let (Some(own), Some(received)) = (own.map(|own| own.to_string()), &status.system_identifier)
         && own != *received
     {
-        return Some(format!("what is received is of cluster {received}, and the server of cluster {own}"));
+        return Some(format!("what is received is of cluster {received}, and not of cluster {own}"));
     }
-    let size = archive?.segment_size().ok()?;
+    let size = size?;
     let archived: Lsn = status.archived_lsn.as_deref()?.parse().ok()?;
     let archived = size.segment_of(Lsn(archived.0.checked_sub(1)?));
-    let last = holdings?.last_segment.as_deref().and_then(SegmentName::parse);
     // It may have archived more since the archive was listed.
-    let is_there = last.and_then(|last| last.number(size)).is_some_and(|last| archived <= last + MAX_BEHIND);
-    (!is_there).then(|| {
+    last.is_none_or(|last| is_far_behind(last, archived, size)).then(|| {
         format!(
             "what is received was archived up to {}, which is not here: the receiver archives elsewhere",
             status.archived_lsn.as_deref().unwrap_or_default()
@@ -305,8 +324,8 @@ fn received_elsewhere(
 }
 
 /// What is said of a primary's timeline, if the archive has segments of a later one.
-fn earlier_timeline_note(own: Timeline, last_segment: Option<&str>) -> Option<String> {
-    let newest = SegmentName::parse(last_segment?)?.timeline;
+fn earlier_timeline_note(own: Timeline, last_segment: Option<SegmentName>) -> Option<String> {
+    let newest = last_segment?.timeline;
     (own < newest).then(|| {
         format!(
             "the server writes timeline {own}, and the archive has timeline {newest}: another server was promoted"
@@ -441,7 +460,7 @@ mod tests {
         };
         let note = |state| {
             let own = written_timeline(data.path(), &control(state))?;
-            earlier_timeline_note(own, Some("000000020000000000000007"))
+            earlier_timeline_note(own, SegmentName::parse("000000020000000000000007"))
         };
         for state in [DatabaseState::ShutDown, IN_PRODUCTION] {
             let note = note(state).unwrap();
@@ -458,8 +477,44 @@ mod tests {
         fs::create_dir(data.path().join("pg_wal")).unwrap();
         fs::write(data.path().join("pg_wal/000000020000000000000006"), "").unwrap();
         assert_eq!(note(IN_PRODUCTION), None);
-        for last in [None, Some("000000010000000000000007"), Some("something else")] {
+        for last in [None, SegmentName::parse("000000010000000000000007")] {
             assert_eq!(earlier_timeline_note(1, last), None);
+        }
+    }
+
+    #[test]
+    fn a_receiver_of_another_cluster_or_into_another_archive_is_named() {
+        let size = SegmentSize::new(1 << 20);
+        let last = SegmentName::parse("000000010000000000000007");
+        let (cluster, elsewhere) =
+            (Some("is of cluster 7, and not of cluster 8"), Some("archives elsewhere"));
+        let cases = [
+            // Whose server, up to where was archived, the archive's segment size and last segment.
+            (Some(7), Some("0/00800000"), size, last, None),
+            (None, Some("0/00800000"), size, last, None),
+            (Some(8), Some("0/00800000"), size, last, cluster),
+            (Some(8), None, None, None, cluster),
+            // Two segments may have been archived since the archive was listed.
+            (Some(7), Some("0/00A00000"), size, last, None),
+            (Some(7), Some("0/00B00000"), size, last, elsewhere),
+            (Some(7), Some("0/00100000"), size, None, elsewhere),
+            // Nothing was archived yet, or the archive cannot be read.
+            (Some(7), None, size, last, None),
+            (Some(7), Some("0/00000000"), size, last, None),
+            (Some(7), Some("0/00B00000"), None, last, None),
+        ];
+        for (own, archived, size, last, expected) in cases {
+            let status = Status {
+                system_identifier: Some("7".to_owned()),
+                archived_lsn: archived.map(str::to_owned),
+                ..Status::default()
+            };
+            let found = received_elsewhere(&status, own, size, last);
+            let is_expected = match (&found, expected) {
+                (Some(found), Some(expected)) => found.contains(expected),
+                (found, expected) => found.is_none() && expected.is_none(),
+            };
+            assert!(is_expected, "{own:?}, {archived:?}, {last:?}: {found:?}");
         }
     }
 }

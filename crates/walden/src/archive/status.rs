@@ -16,7 +16,7 @@ use walden_report::units;
 use super::metrics;
 use super::queue::{QueueOptions, waiting};
 use super::receiving::{self, ReceivingOptions, ago};
-use super::report::{Report, be, holdings, log_reader};
+use super::report::{Report, STORE_ANSWERS_WITHIN, be, holdings, log_reader};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::{self, Format};
@@ -57,7 +57,7 @@ pub struct StatusArgs {
     #[command(flatten)]
     receiving: ReceivingOptions,
 
-    /// After so many seconds, say what is known without the archive; 0 for never
+    /// After so many seconds, say what is known without the archive, with what the server of --dsn says within 5 more; 0 for never
     #[arg(long, value_name = "N", default_value_t = 30)]
     timeout: u64,
 
@@ -68,7 +68,12 @@ pub struct StatusArgs {
 
 /// Runs `walden archive status`.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let (archive, section) = args.place.of_server(args.queue.pgdata.as_deref()).open()?;
+    let place = args.place.of_server(args.queue.pgdata.as_deref());
+    let (archive, section) = match args.timeout {
+        0 => place.open()?,
+        // Else a store that is down would not be named before the time is over.
+        _ => place.open_to_answer_within(STORE_ANSWERS_WITHIN)?,
+    };
     let report = report_in_time(args, archive, &section);
     terminal::show(args.format, || &report, || line(&report))?;
     // Whoever reads the line must not go without it for the sake of the file.
@@ -87,30 +92,47 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// The report; without what the archive and a server say, if they do not say it in time.
+/// The report; without what the archive says, if it does not say it in time, and then without what a server says that does not answer
+/// either.
 fn report_in_time(args: &StatusArgs, archive: Archive, section: &ArchiveSection) -> Report {
-    let (sender, receiver) = mpsc::channel();
     let (own_args, own_section) = (args.clone(), section.clone());
-    // What waits for a network file system whose server is gone cannot be ended but with the process.
-    thread::spawn(move || {
+    let report = in_time(args.timeout, move || {
         let StatusArgs { queue, receiving, log, .. } = &own_args;
         let mut log = log_reader(log.as_deref(), &own_section);
         let holdings = holdings(&archive, queue, receiving);
-        let report = Report::new(Some(&archive), holdings, queue, receiving, log.as_mut(), &own_section);
-        // Nobody waits any more if this fails.
-        let _ = sender.send(report);
+        Report::new(Some(&archive), holdings, queue, receiving, log.as_mut(), &own_section)
     });
-    let report = match args.timeout {
+    if let Some(report) = report {
+        return report;
+    }
+    let late = |what: &str| Err(format!("{what} not read within {} s: see --timeout", args.timeout));
+    let is_by_sql = args.queue.dsn.is_some();
+    let (own_args, own_section, problem) = (args.clone(), section.clone(), late("the archive was"));
+    let ask = move || Report::new(None, problem, &own_args.queue, &own_args.receiving, None, &own_section);
+    if !is_by_sql {
+        return ask();
+    }
+    in_time(args.timeout.min(SERVER_ANSWERS_WITHIN), ask).unwrap_or_else(|| {
+        let queue = QueueOptions { dsn: None, ..args.queue.clone() };
+        Report::new(None, late("the archive and the server were"), &queue, &args.receiving, None, section)
+    })
+}
+
+/// Seconds that a server has for its answer once the archive's time is over.
+const SERVER_ANSWERS_WITHIN: u64 = 5;
+
+/// What is found out within so many seconds, if it is; 0 for however long it takes.
+fn in_time(seconds: u64, find_out: impl FnOnce() -> Report + Send + 'static) -> Option<Report> {
+    let (sender, receiver) = mpsc::channel();
+    // What waits for a network file system whose server is gone cannot be ended but with the process.
+    thread::spawn(move || {
+        // Nobody waits any more if this fails.
+        let _ = sender.send(find_out());
+    });
+    match seconds {
         0 => receiver.recv().ok(),
         seconds => receiver.recv_timeout(Duration::from_secs(seconds)).ok(),
-    };
-    report.unwrap_or_else(|| {
-        let what =
-            if args.queue.dsn.is_some() { "the archive and the server were" } else { "the archive was" };
-        let problem = format!("{what} not read within {} s: see --timeout", args.timeout);
-        let queue = QueueOptions { dsn: None, ..args.queue.clone() };
-        Report::new(None, Err(problem), &queue, &args.receiving, None, section)
-    })
+    }
 }
 
 /// One line, as monitoring scripts print it.

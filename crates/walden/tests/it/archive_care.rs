@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres::Client;
 use serde_json::Value;
@@ -32,6 +32,7 @@ walden_testing::tests! {
     the_exporter_serves_metrics_and_nothing_else,
     the_exporter_answers_while_the_store_does_not,
     status_ends_while_the_store_does_not_answer,
+    what_the_server_says_is_said_while_the_store_does_not_answer,
     every_bad_input_is_refused,
 }
 
@@ -105,6 +106,12 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     }
     wait_until_archived(&mut client);
     assert_whole(&repo, &standby, 0);
+    // What a standby cannot do is not tried, and the rest is looked at.
+    let dsn = standby.dsn("postgres");
+    let on_standby = walden(&["archive", "check", "--repo", text(&repo), "--dsn", &dsn, "--switch"]);
+    assert!(on_standby.stdout.contains("not tried: the server is a standby"), "{on_standby:?}");
+    assert!(!on_standby.stdout.contains("recovery is in progress"), "{on_standby:?}");
+    assert!(on_standby.stdout.contains("  archiver "), "{on_standby:?}");
     // From here on the primary archives nothing.
     client.batch_execute("ALTER SYSTEM SET archive_command = '/bin/false'").unwrap();
     client.batch_execute("SELECT pg_reload_conf()").unwrap();
@@ -598,6 +605,35 @@ fn a_server_that_archives_nothing_is_found() -> Outcome {
     let check = walden(&["archive", "check", "--repo", text(&repo), "--dsn", &dsn]);
     let command = format!("archive push --repo {} %p'", repo.display());
     assert!(check.code == 1 && check.stdout.contains(&command), "{check:?}");
+    // Of a server whose WAL is received, the receiver is judged.
+    let spool = cluster.dir().join("spool");
+    fs::create_dir(&spool).unwrap();
+    for server in [["--dsn", dsn.as_str()], ["--data", text(&data)]] {
+        let options = ["archive", "check", "--repo", text(&repo), "--spool", text(&spool)];
+        let check = || walden(&[&options[..], &server[..]].concat());
+        let not_run = check();
+        assert!(not_run.code == 1 && not_run.stdout.contains("walden receive has not run"), "{not_run:?}");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let status = serde_json::json!({
+            "state": "streaming", "server": "db1", "timeline": 1, "received_lsn": "0/01000000",
+            "flushed_lsn": "0/01000000", "server_lsn": "0/01000000", "lag_bytes": 0, "lag_seconds": 0.0,
+            "waiting_files": 0, "interruptions": 0, "time": now.as_micros() as u64,
+        });
+        write(&spool, "status.json", status.to_string().as_bytes());
+        let runs = check();
+        assert!(runs.code == 0 && runs.stdout.contains("receiving timeline 1 from db1"), "{runs:?}");
+        assert!(!runs.stdout.contains("archive_mode"), "{runs:?}");
+        fs::remove_file(spool.join("status.json")).unwrap();
+    }
+    // Another library than Walden's asks nobody at Walden's socket.
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("ALTER SYSTEM SET archive_library = 'basic_archive'").unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let setting = "SELECT current_setting('archive_library') = 'basic_archive'";
+    wait(|| client.query_one(setting, &[]).unwrap().get(0));
+    let check = walden(&["archive", "check", "--repo", text(&repo), "--dsn", &dsn]);
+    assert!(check.code == 1 && check.stdout.contains("basic_archive: another library archives"), "{check:?}");
+    assert!(!check.stdout.contains("listens at"), "{check:?}");
     Ok(())
 }
 
@@ -734,6 +770,46 @@ fn status_ends_while_the_store_does_not_answer() {
     let report = json(&run);
     assert_eq!(report["problems"][0], "the archive was not read within 1 s: see --timeout");
     assert_eq!(report["lag"]["files"], site.segments.len());
+}
+
+/// A store that is down is when the server's queue grows.
+fn what_the_server_says_is_said_while_the_store_does_not_answer() -> Outcome {
+    if !cfg!(feature = "s3") {
+        return Ok(());
+    }
+    let cluster = ClusterBuilder::new(postgres(15)?)
+        .wal_segsize_mb(1)
+        .setting("archive_mode", "on")
+        .setting("archive_command", "/bin/false")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (i int, t text)").unwrap();
+    switch(&mut client, 0);
+    let has_failed = "SELECT failed_count > 0 FROM pg_stat_archiver";
+    wait(|| client.query_one(has_failed, &[]).unwrap().get(0));
+    let site = Site::new("");
+    let dsn = cluster.dsn("postgres");
+    // Connections are made to the first one, and nobody reads from them; nobody listens at the second one any more.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = (silent.local_addr().unwrap().port(), Some(silent));
+    let gone = (TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(), None);
+    for ((port, listener), timeout) in [(silent, "1"), (gone, "60")] {
+        site.use_store_at(port);
+        let run = site.walden(&["status", "--format", "json", "--timeout", timeout, "--dsn", &dsn]);
+        assert_eq!(run.code, 3, "{run:?}");
+        let report = json(&run);
+        let problems: Vec<&str> =
+            report["problems"].as_array().unwrap().iter().map(|problem| problem.as_str().unwrap()).collect();
+        let is_late = problems[0] == "the archive was not read within 1 s: see --timeout";
+        assert_eq!(is_late, listener.is_some(), "{report:#}");
+        assert!(
+            problems.iter().any(|problem| problem.contains("last attempt to archive failed")),
+            "{report:#}"
+        );
+        assert!(report["lag"]["files"].as_u64() > Some(0), "{report:#}");
+    }
+    Ok(())
 }
 
 /// Stopped in the end.

@@ -9,6 +9,7 @@ use walden_archive::archive::{ArchiveError, Identity};
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
+use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::probe::{self, Probe};
 use walden_archive::verified::UNREADABLE;
@@ -17,7 +18,7 @@ use walden_source::error_text;
 
 use super::Check;
 use crate::archive::queue::QueueOptions;
-use crate::archive::receiving::{ReceivingOptions, ago};
+use crate::archive::receiving::{self, ReceivingOptions, ago};
 use crate::archive::report;
 use crate::configuration::{ArchiveSection, FILE};
 use crate::place::Place;
@@ -39,11 +40,12 @@ pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSect
     }
 }
 
-/// The archive itself; whose it is, if something was archived. What waits in a server's queue is not missing.
+/// The archive itself; whose it is, if something was archived. What waits in a server's queue or a spool is not missing.
 pub fn look(
     archive: &Archive,
     section: &ArchiveSection,
     queue: &QueueOptions,
+    receiving: &ReceivingOptions,
 ) -> (Vec<Check>, Option<Identity>) {
     let mut checks = Vec::new();
     let location = archive.store().location();
@@ -67,7 +69,7 @@ pub fn look(
     };
     if identity.is_some() {
         checks.push(look_at_histories(archive));
-        checks.extend(look_at_contents(archive, queue));
+        checks.extend(look_at_contents(archive, queue, receiving));
     }
     checks.push(probe_store(archive));
     if let Some(warning) = archive.store().warning() {
@@ -97,10 +99,10 @@ fn look_at_histories(archive: &Archive) -> Check {
 }
 
 /// Whether segments are missing, and what `verify` has found.
-fn look_at_contents(archive: &Archive, queue: &QueueOptions) -> Vec<Check> {
+fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &ReceivingOptions) -> Vec<Check> {
     const SEGMENTS: &str = "segments";
     const VERIFICATION: &str = "verification";
-    let holdings = match report::holdings(archive, queue, &ReceivingOptions { spool: None }) {
+    let holdings = match report::holdings(archive, queue, receiving) {
         Ok(holdings) => holdings,
         Err(problem) => return vec![Check::fail(SEGMENTS, problem, None)],
     };
@@ -143,6 +145,38 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions) -> Vec<Check> {
         Check::fail("objects", format!("{}: {}", first.object, first.problem), Some(hint.to_owned()))
     });
     [Some(segments), Some(verification), unreadable].into_iter().flatten().collect()
+}
+
+/// What `walden receive` does, if a spool was named, and whether it archives into this archive.
+pub fn look_at_receiving(
+    receiving: &ReceivingOptions,
+    archive: Option<&Archive>,
+    identity: Option<&Identity>,
+) -> Option<Check> {
+    const NAME: &str = "receiving";
+    let is_running = receiving.is_running();
+    let status = match receiving.read() {
+        Ok(status) => status?,
+        Err(error) => return Some(Check::error(NAME, &error)),
+    };
+    if let Some(problem) = receiving::problem_of(&status, is_running) {
+        return Some(Check::fail(NAME, problem, status.hint));
+    }
+    // With an archive in which nothing was archived, nothing can be compared.
+    let size = report::segment_size(archive.filter(|_| identity.is_some()));
+    let last = match archive.filter(|_| size.is_some()).map(list::newest_segment).transpose() {
+        Ok(last) => last.flatten(),
+        Err(error) => return Some(Check::error(NAME, &error.into())),
+    };
+    let own = identity.and_then(|identity| identity.system_identifier.parse().ok());
+    Some(match report::received_elsewhere(&status, own, size, last) {
+        Some(problem) => Check::fail(
+            NAME,
+            problem,
+            Some("see which archive the receiver's settings name (--config, --repo)".to_owned()),
+        ),
+        None => Check::ok(NAME, receiving::line(&status)),
+    })
 }
 
 fn probe_store(archive: &Archive) -> Check {

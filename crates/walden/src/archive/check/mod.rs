@@ -15,6 +15,7 @@ use walden_archive::archive::Identity;
 
 use self::server::{Arrival, Look};
 use super::queue::QueueOptions;
+use super::receiving::ReceivingOptions;
 use super::{against, commands};
 use crate::FOUND;
 use crate::configuration::ArchiveSection;
@@ -29,6 +30,8 @@ Examples:
       also whether it is that server's archive, and what waits to be archived
   walden archive check --dsn 'host=/run/postgresql dbname=postgres user=postgres' --switch
       also the server's settings and statistics, and whether its WAL arrives after pg_switch_wal()
+  walden archive check --dsn 'host=db1 user=postgres' --spool /var/lib/walden/spool
+      the same where walden receive archives: whether it does, in place of the server's settings for archiving
   walden archive check --against 'host=standby1 user=postgres'
       say which complete files of the server's pg_wal the archive lacks, and change nothing
   walden archive check --against 'host=standby1 user=postgres' --repair
@@ -58,6 +61,9 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DSN")]
     dsn: Option<String>,
 
+    #[command(flatten)]
+    receiving: ReceivingOptions,
+
     /// Switch to a new segment on the server, and wait until the one before is in the archive
     #[arg(long, requires = "dsn")]
     switch: bool,
@@ -67,7 +73,7 @@ pub struct CheckArgs {
     wait: u64,
 
     /// In place of all that, compare the archive with a server of the cluster, as libpq writes it: a connection string or URL
-    #[arg(long, value_name = "DSN", conflicts_with_all = ["data", "dsn"])]
+    #[arg(long, value_name = "DSN", conflicts_with_all = ["data", "dsn", "spool"])]
     against: Option<String>,
 
     /// Archive what is missing
@@ -146,26 +152,36 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     if let Some((archive, section)) = &archive {
         let queue =
             QueueOptions { pgdata: server::data_directory(args.data.as_deref()), dsn: args.dsn.clone() };
-        let (found, known) = archive::look(archive, section, &queue);
+        let (found, known) = archive::look(archive, section, &queue, &args.receiving);
         checks.extend(found);
         identity = known;
     }
+    let is_received = args.receiving.spool.is_some();
+    let opened = archive.as_ref().map(|(archive, _)| archive);
+    checks.extend(archive::look_at_receiving(&args.receiving, opened, identity.as_ref()));
     let backlog = match &archive {
         Some((_, section)) => section.backlog(),
         None => ArchiveSection::default().backlog(),
     };
     if let Some(data) = server::data_directory(args.data.as_deref()) {
-        let archive = archive.as_ref().map(|(archive, _)| archive);
+        // What is received needs no archive_mode.
+        let archive = opened.filter(|_| !is_received);
         checks.extend(server::look_at_data(&data, archive, identity.as_ref(), backlog));
     }
     if let Some(dsn) = &args.dsn {
-        let archive = archive.as_ref().map(|(archive, _)| archive);
         let expected = match args.switch {
             true => Arrival::Next(std::time::Duration::from_secs(args.wait)),
             false => Arrival::Last,
         };
         let commands = commands::commands_of(&args.place.of_server(args.data.as_deref()));
-        let look = Look { backlog, archive, identity: identity.as_ref(), expected, commands: &commands };
+        let look = Look {
+            backlog,
+            archive: opened,
+            identity: identity.as_ref(),
+            expected,
+            is_received,
+            commands: &commands,
+        };
         checks.extend(server::look_at_server(dsn, &look));
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
@@ -186,7 +202,7 @@ pub fn describe_server(
     let identity = archive.identity().ok();
     // What a server archived before this archive was made is elsewhere.
     let expected = identity.map_or(Arrival::Nothing, |_| Arrival::Last);
-    let look = Look { backlog, archive: Some(archive), identity, expected, commands };
+    let look = Look { backlog, archive: Some(archive), identity, expected, is_received: false, commands };
     lines(&server::look_at_server(dsn, &look))
 }
 

@@ -14,7 +14,7 @@ use walden_archive::push::ready_files;
 use walden_source::datadir::ControlFile;
 
 use super::{Check, Status};
-use crate::archive::arrival::{self, Archiving};
+use crate::archive::arrival::{self, Archiving, Arrives, NOT_YET};
 use crate::archive::queue::waiting as waiting_text;
 use crate::archive::report::written_timeline;
 use crate::archive::serve::SOCKET;
@@ -70,14 +70,11 @@ fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Opt
     }
     written_timeline(data, control)?;
     let archiving = Archiving::of_data_directory(data, control);
-    let look = || {
-        let newest = list::newest_segment(archive)?;
-        archiving.problem(archive, newest).map(|problem| (problem, newest.is_some()))
-    };
-    Some(match look() {
-        Ok((None, false)) => Check::ok(NAME, "no segment of the server was archived here yet"),
-        Ok((None, true)) => Check::ok(NAME, "what the server says that it has archived is in the archive"),
-        Ok((Some(problem), _)) => Check::fail(NAME, problem, None),
+    let arrives = list::newest_segment(archive).and_then(|newest| archiving.arrives(archive, newest));
+    Some(match arrives {
+        Ok(Arrives::Yes) => Check::ok(NAME, "what the server says that it has archived is in the archive"),
+        Ok(Arrives::NotYet) => Check::ok(NAME, NOT_YET),
+        Ok(Arrives::No(problem)) => Check::fail(NAME, problem, None),
         Err(error) => Check::error(NAME, &error.into()),
     })
 }
@@ -132,13 +129,15 @@ pub struct Look<'a> {
     pub identity: Option<&'a Identity>,
     /// What has to arrive.
     pub expected: Arrival,
+    /// `walden receive` archives what it writes, which needs none of its settings for archiving.
+    pub is_received: bool,
     /// `archive_command` and `restore_command`, as postgresql.conf should have them.
     pub commands: &'a [String; 2],
 }
 
 /// What the server says, and whether its WAL arrives.
 pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
-    let Look { backlog: most, archive, identity, expected, .. } = *look;
+    let Look { backlog: most, archive, identity, is_received, .. } = *look;
     let mut client = match walden_source::connection::connect(dsn) {
         Ok(client) => client,
         Err(error) => return vec![Check::error("server", &error.into())],
@@ -154,21 +153,36 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
         add("timeline", timeline(&mut client, archive));
     }
     add("clock", clock(&mut client));
-    let has_library = setting(&mut client, "archive_library").is_ok_and(|value| !value.is_empty());
+    let library = setting(&mut client, "archive_library").unwrap_or_default();
     // The one of the two that the server does not use.
-    let unused = if has_library { "archive_command" } else { "archive_library" };
-    for (name, judge) in SETTINGS.iter().filter(|(name, _)| *name != unused) {
+    let unused = if library.is_empty() { "archive_library" } else { "archive_command" };
+    let is_judged = |name: &str| name != unused && !(is_received && name.starts_with("archive_"));
+    for (name, judge) in SETTINGS.iter().filter(|(name, _)| is_judged(name)) {
         add(name, setting(&mut client, name).map(|value| judge(&value, look)));
     }
-    if has_library {
+    // Another library does not connect to the socket.
+    if is_own_library(&library) {
         add("archive serve", serve(&mut client, archive));
     }
+    // What else there is to say of a standby does not need the switch.
+    let is_standby = query(&mut client, "SELECT pg_is_in_recovery()").is_ok_and(|row| row.get(0));
+    let expected = match look.expected {
+        Arrival::Next(_) if is_standby => {
+            add("switch", Ok(switch_on_standby()));
+            Arrival::Last
+        }
+        expected => expected,
+    };
     // An archive in which nothing was archived lacks the server's last file too; a place without one was reported.
-    let arrived_in = archive.filter(|it| matches!(it.identity(), Ok(_) | Err(ArchiveError::Empty(_))));
-    add("archiver", archiver(&mut client, arrived_in, expected));
+    let has_archive = |archive: &&Archive| matches!(archive.identity(), Ok(_) | Err(ArchiveError::Empty(_)));
+    // What is received, the server itself may archive elsewhere, or not at all.
+    let arrived_in = archive.filter(|_| !is_received).filter(has_archive);
+    if !is_received || is_archiving(&mut client).unwrap_or(true) {
+        add("archiver", archiver(&mut client, arrived_in, expected));
+    }
     add("backlog", waiting(&mut client, most));
     if let (Arrival::Next(wait), Some(archive)) = (expected, archive) {
-        add("switch", switch(&mut client, archive, wait));
+        add("switch", switch(&mut client, archive, wait, is_received));
     }
     checks
 }
@@ -315,11 +329,11 @@ const SETTINGS: [(&str, Judge); 5] = [
             None => Check::ok("archive_command", value),
         },
     }),
-    ("archive_library", |value, _| match Path::new(value).file_stem() {
-        Some(name) if name == "walden_archive" => Check::ok("archive_library", value),
-        _ => Check::fail(
+    ("archive_library", |value, _| match is_own_library(value) {
+        true => Check::ok("archive_library", value),
+        false => Check::fail(
             "archive_library",
-            format!("{value}: archive_command is not called"),
+            format!("{value}: another library archives, and archive_command is not called"),
             Some("archive_library = 'walden_archive', or '' for archive_command".to_owned()),
         ),
     }),
@@ -345,6 +359,11 @@ const SETTINGS: [(&str, Judge); 5] = [
         _ => Check::warn("restore_command", value, "it does not call walden archive get with %f and %p"),
     }),
 ];
+
+/// Whether an `archive_library` is `walden_archive.so`.
+fn is_own_library(value: &str) -> bool {
+    Path::new(value).file_stem().is_some_and(|name| name == "walden_archive")
+}
 
 /// Whether somebody works for `walden_archive.so`, and into which archive.
 fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
@@ -438,16 +457,26 @@ fn is_archiving(client: &mut Client) -> Result<bool> {
     Ok(!matches!(command.as_str(), "" | "(disabled)") || !setting(client, "archive_library")?.is_empty())
 }
 
-/// Switches to a new segment and waits for the one before.
-fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Check> {
-    if !is_archiving(client)? {
+/// PostgreSQL refuses `pg_switch_wal` during recovery (`pg_switch_wal` in `xlogfuncs.c`).
+fn switch_on_standby() -> Check {
+    Check::warn(
+        "switch",
+        "not tried: the server is a standby, and only a primary can switch to a new segment",
+        "give --dsn of the primary, or leave --switch out",
+    )
+}
+
+/// Switches to a new segment and waits for the one before. What is received arrives whatever the server itself archives.
+fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: bool) -> Result<Check> {
+    if !is_received && !is_archiving(client)? {
         return Ok(Check::fail(
             "switch",
             "not tried: the server archives nothing, as its settings say",
             None,
         ));
     }
-    if setting(client, "archive_library")?.is_empty()
+    if !is_received
+        && setting(client, "archive_library")?.is_empty()
         && let Some(other) = other_archive(&setting(client, "archive_command")?, Some(archive))
     {
         let found = format!(
@@ -472,7 +501,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Chec
             return Ok(Check::ok("switch", found));
         }
         // A mark that was there before the archive was asked once more: the server is done with the file.
-        if is_done(client, &name)? && archive.find(file)?.is_none() {
+        if !is_received && is_done(client, &name)? && archive.find(file)?.is_none() {
             let location = archive.store().location();
             return Ok(Check::fail(
                 "switch",
@@ -486,7 +515,10 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Chec
             return Ok(Check::fail(
                 "switch",
                 format!("{name} did not arrive within {} s", wait.as_secs()),
-                Some("see the server's log for what it said".to_owned()),
+                Some(match is_received {
+                    true => "see the log of walden receive for what it said".to_owned(),
+                    false => "see the server's log for what it said".to_owned(),
+                }),
             ));
         }
         std::thread::sleep(Duration::from_millis(100));
