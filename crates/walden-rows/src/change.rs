@@ -38,13 +38,21 @@ pub struct TableColumn {
     /// Whether it has another type where statements are run, in which its values mean something else
     /// ([`NamesAtEnd`](crate::NamesAtEnd)).
     pub is_retyped: bool,
-    /// Number of attributes that its composite type has where statements are run; nothing if it has another type.
-    pub attributes: Option<usize>,
+    /// The attributes of composite types that its values have, or may have within them: the type's OID and the attribute's number.
+    pub(crate) attributes: Vec<(u32, i16)>,
+    /// Whether these are others where statements are run.
+    pub has_other_attributes: bool,
 }
 
 impl TableColumn {
     fn new(column: Column) -> TableColumn {
-        TableColumn { column, type_name: None, is_retyped: false, attributes: None }
+        TableColumn {
+            column,
+            type_name: None,
+            is_retyped: false,
+            attributes: Vec::new(),
+            has_other_attributes: false,
+        }
     }
 }
 

@@ -39,8 +39,8 @@ struct ColumnAtEnd {
     /// 0 if it is not known.
     type_oid: u32,
     is_identity_always: bool,
-    /// Number of attributes of its composite type.
-    attributes: Option<usize>,
+    /// As in [`TableColumn`](crate::TableColumn).
+    attributes: Vec<(u32, i16)>,
 }
 
 impl NamesAtEnd {
@@ -144,14 +144,11 @@ impl TableNames {
         let class = catalog.class(oid)?;
         let column = |number| match catalog.get(Key::Attribute(oid, number)) {
             Some(Row::Attribute { column, .. }) => {
-                let attributes = catalog.types.columns(column.type_oid);
                 let at_end = ColumnAtEnd {
                     name: column.name.clone(),
                     type_oid: column.type_oid,
                     is_identity_always: column.is_identity_always,
-                    attributes: attributes
-                        .map(|all| all.iter().filter(|one| !one.is_dropped).count())
-                        .filter(|count| *count > 0),
+                    attributes: catalog.types.attributes(column.type_oid),
                 };
                 Some((number, at_end))
             }
@@ -172,7 +169,8 @@ impl TableNames {
                 column.column.name.clone_from(&at_end.name);
                 column.column.is_identity_always = at_end.is_identity_always;
                 column.is_retyped = !keeps_values(column.column.type_oid, at_end.type_oid);
-                column.attributes = at_end.attributes;
+                column.has_other_attributes =
+                    column.column.type_oid == at_end.type_oid && column.attributes != at_end.attributes;
             }
             column.column.is_dropped |= self.dropped.contains(&column.column.number);
         }

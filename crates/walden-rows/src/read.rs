@@ -20,7 +20,7 @@ use walden_source::names::{Column, Missing};
 use crate::catalog::{Catalog, Key, Row as CatalogRow};
 use crate::cell::{DAMAGED, NO_CHUNKS, cell_in_row};
 use crate::change::{
-    Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, is_shown,
+    Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn, is_shown,
 };
 use crate::decode::value;
 use crate::heap::{Action, Bytes, Collector, TupleChange};
@@ -310,6 +310,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         let mut table = self.catalog.table(oid)?;
         for column in &mut table.columns {
             column.type_name = self.catalog.types.name(column.column.type_oid);
+            column.attributes = self.catalog.types.attributes(column.column.type_oid);
         }
         let table = Arc::new(table);
         self.known.insert(oid, Arc::clone(&table));
@@ -454,6 +455,12 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     }
 
     fn set(&mut self, key: Key, row: Option<CatalogRow>) -> Option<CatalogRow> {
+        if let Key::Attribute(relation, _) = key
+            && let Some(composite) = self.catalog.composite(relation)
+        {
+            let has = |column: &TableColumn| column.attributes.iter().any(|(of, _)| *of == composite);
+            self.known.retain(|_, table| !table.columns.iter().any(has));
+        }
         match key {
             Key::Attribute(..) if row.is_none() => {}
             Key::Class(oid) | Key::Attribute(oid, _) if self.tables.contains(&oid) => {

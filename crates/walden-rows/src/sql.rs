@@ -6,7 +6,8 @@
 //! are for the table alone (`ONLY`): tables that inherit from it have rows of their own, perhaps with the same key or at the same place.
 //! A statement is made with the table that the caller gives: the change's, by the names that it has where the statement is run
 //! ([`NamesAtEnd`](crate::NamesAtEnd)), with the columns marked as dropped that it no longer has there. Statements need the settings of
-//! [`SETTINGS`], under which literals mean what they say.
+//! [`SETTINGS`], under which literals mean what they say. They are run in blocks of PL/pgSQL ([`Batch`]), which can check that each
+//! meets one row without anything in the database.
 
 use std::fmt::{self, Write};
 
@@ -16,8 +17,8 @@ use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
 use crate::types::oid;
 use crate::value::Value;
 
-/// What statements need before them in their transaction: settings under which literals are read as they were printed, unique
-/// constraints that are checked when all rows have their values, and the table by which each statement says that it met one row.
+/// What statements need before them in their transaction: settings under which literals are read as they were printed, and unique
+/// constraints that are checked when all rows have their values.
 pub const SETTINGS: &str = "\
 SET LOCAL client_encoding = 'UTF8';
 SET LOCAL standard_conforming_strings = on;
@@ -30,35 +31,101 @@ SET LOCAL xmloption = content;
 SET LOCAL bytea_output = hex;
 SET LOCAL array_nulls = on;
 SET CONSTRAINTS ALL DEFERRED;
-CREATE TEMPORARY TABLE walden_check (rows_met bigint CONSTRAINT \"the row is not as the log has it\" CHECK (rows_met = 1)) ON COMMIT DROP;
 ";
 
-const RETYPED: &str = "the type of a column was changed since";
-const OTHER_ATTRIBUTES: &str = "attributes were added to the composite type of a column since, or dropped";
+/// Statements of a block. PostgreSQL keeps the plan of each until the block's end: with hundreds, a statement takes longer.
+const MAX_BATCH_STATEMENTS: usize = 20;
+/// Bytes of lines after which a block ends, whatever it has.
+const MAX_BATCH_BYTES: usize = 1 << 20;
 
-/// The statement that reverts a change, without a line's end; nothing if there is nothing to revert.
-///
-/// # Errors
-/// Why there is none: something of the row is not known.
-pub fn undo(change: &RowChange, table: &Table) -> Result<Option<String>, &'static str> {
-    let RowChange { before, after, .. } = change;
-    match change.operation {
-        Operation::Insert => delete(table, row(after)?).map(Some),
-        Operation::Delete => insert(table, row(before)?).map(Some),
-        Operation::Update => update(table, row(after)?, row(before)?),
+/// What makes or reverts a change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Statement {
+    /// The statement, with the check that it met one row, for a [`Batch`]; nothing if there is nothing to do.
+    pub text: Option<String>,
+    /// What the statement leaves out, or why there is none.
+    pub left_out: Option<String>,
+}
+
+/// What reverts a change.
+pub fn undo(change: &RowChange, table: &Table) -> Statement {
+    let opposite = match change.operation {
+        Operation::Insert => Operation::Delete,
+        Operation::Delete => Operation::Insert,
+        Operation::Update => Operation::Update,
+    };
+    statement(change, table, opposite, [&change.after, &change.before])
+}
+
+/// What makes a change again.
+pub fn redo(change: &RowChange, table: &Table) -> Statement {
+    statement(change, table, change.operation, [&change.before, &change.after])
+}
+
+fn statement(change: &RowChange, table: &Table, operation: Operation, [from, to]: [&Image; 2]) -> Statement {
+    let made = match operation {
+        Operation::Insert => row(to).and_then(|to| insert(table, to)),
+        Operation::Delete => row(from).and_then(|from| delete(table, from)),
+        Operation::Update => row(from).and_then(|from| update(table, from, row(to)?)),
+    };
+    match made {
+        Ok(Statement { text, left_out }) => {
+            Statement { text: text.map(|text| checked(&text, operation, change, table)), left_out }
+        }
+        Err(why) => Statement { text: None, left_out: Some(why) },
     }
 }
 
-/// The statement that makes a change again; nothing if no column changed.
-///
-/// # Errors
-/// Why there is none: something of the row is not known.
-pub fn redo(change: &RowChange, table: &Table) -> Result<Option<String>, &'static str> {
-    let RowChange { before, after, .. } = change;
-    match change.operation {
-        Operation::Insert => insert(table, row(after)?).map(Some),
-        Operation::Delete => delete(table, row(before)?).map(Some),
-        Operation::Update => update(table, row(before)?, row(after)?),
+/// A statement that fails unless it meets one row. A trigger or rule that keeps an insert from the table leaves none.
+fn checked(text: &str, operation: Operation, change: &RowChange, table: &Table) -> String {
+    let failure = match operation {
+        Operation::Insert => "the row was not inserted",
+        Operation::Update | Operation::Delete => "the row is not as the log has it",
+    };
+    let RowChange { operation, lsn, xid, .. } = change;
+    let message = format!("{failure}: {} of {table} at {lsn} by transaction {xid}", operation.name());
+    // In the format of RAISE, a percent sign is a place for a value.
+    let message = message.replace('\'', "''").replace('%', "%%");
+    format!(
+        "{text};\nGET DIAGNOSTICS met = ROW_COUNT; IF met <> 1 THEN RAISE EXCEPTION '{message} (met % rows)', met; END IF;"
+    )
+}
+
+/// Statements and comments that are run together.
+#[derive(Debug, Default)]
+pub struct Batch {
+    lines: String,
+    statements: usize,
+}
+
+impl Batch {
+    /// Adds a [`Statement::text`], another statement, or a comment.
+    pub fn push(&mut self, text: &str) {
+        self.statements += usize::from(!text.starts_with("--"));
+        self.lines.push_str(text);
+        self.lines.push('\n');
+    }
+
+    /// Whether it is time to run it.
+    pub fn is_full(&self) -> bool {
+        self.statements >= MAX_BATCH_STATEMENTS || self.lines.len() >= MAX_BATCH_BYTES
+    }
+
+    /// Takes out what there is: comments as they are, statements as a block of PL/pgSQL.
+    pub fn take(&mut self) -> String {
+        let Batch { lines, statements } = std::mem::take(self);
+        if statements == 0 {
+            return lines;
+        }
+        let mut tag = "$walden$".to_owned();
+        for number in 1.. {
+            if !lines.contains(&tag) {
+                break;
+            }
+            tag = format!("$walden{number}$");
+        }
+        // A table may have a column that is named as a variable is: `met`, or PL/pgSQL's own `found`.
+        format!("DO {tag}\n#variable_conflict use_column\nDECLARE met bigint;\nBEGIN\n{lines}END {tag};\n")
     }
 }
 
@@ -86,11 +153,11 @@ pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
     format!("{checked}{alterations}COMMIT;\n")
 }
 
-fn row(image: &Image) -> Result<&Row, &'static str> {
+fn row(image: &Image) -> Result<&Row, String> {
     match image {
         Image::Row(row) => Ok(row),
-        Image::Unknown(why) => Err(why),
-        Image::None => Err("the record has no row"),
+        Image::Unknown(why) => Err((*why).to_owned()),
+        Image::None => Err("the record has no row".to_owned()),
     }
 }
 
@@ -99,54 +166,69 @@ fn columns<'a>(table: &'a Table, row: &'a Row) -> impl Iterator<Item = (&'a Tabl
     table.columns.iter().zip(&row.cells).filter(|(column, _)| !column.column.is_dropped)
 }
 
-fn insert(table: &Table, row: &Row) -> Result<String, &'static str> {
+fn insert(table: &Table, row: &Row) -> Result<Statement, String> {
     let stored = columns(table, row).filter(|(column, _)| !column.column.is_generated);
-    let (mut names, mut values) = (String::new(), String::new());
-    for (column, cell) in stored.clone() {
-        let comma = if names.is_empty() { "" } else { ", " };
-        let _ = write!(names, "{comma}{}", Name(&column.column.name));
-        let _ = write!(values, "{comma}{}", column_literal(column, cell)?);
+    let (mut names, mut values, mut left_out) = (String::new(), String::new(), Vec::new());
+    for (column, cell) in stored {
+        match column_literal(column, cell) {
+            Ok(literal) => {
+                let comma = if names.is_empty() { "" } else { ", " };
+                let _ = write!(names, "{comma}{}", Name(&column.column.name));
+                let _ = write!(values, "{comma}{literal}");
+            }
+            Err(why) => left_out.push(why),
+        }
     }
-    if names.is_empty() {
-        return Ok(format!("INSERT INTO {} DEFAULT VALUES;", Qualified(table)));
+    // Without a column, it would be another row.
+    if !left_out.is_empty() {
+        return Err(left_out.join("; "));
     }
     let is_identity = columns(table, row).any(|(column, _)| column.column.is_identity_always);
     let overriding = if is_identity { " OVERRIDING SYSTEM VALUE" } else { "" };
-    Ok(format!("INSERT INTO {} ({names}){overriding} VALUES ({values});", Qualified(table)))
+    let text = match names.is_empty() {
+        true => format!("INSERT INTO {} DEFAULT VALUES", Qualified(table)),
+        false => format!("INSERT INTO {} ({names}){overriding} VALUES ({values})", Qualified(table)),
+    };
+    Ok(Statement { text: Some(text), left_out: None })
 }
 
-fn delete(table: &Table, row: &Row) -> Result<String, &'static str> {
+fn delete(table: &Table, row: &Row) -> Result<Statement, String> {
     let condition = condition(table, row, |_| true, false)?;
-    Ok(of_one_row(&format!("DELETE FROM ONLY {} WHERE {condition}", Qualified(table))))
+    let text = format!("DELETE FROM ONLY {} WHERE {condition}", Qualified(table));
+    Ok(Statement { text: Some(text), left_out: None })
 }
 
-/// A statement that fails unless it meets one row.
-fn of_one_row(statement: &str) -> String {
-    format!(
-        "WITH met AS ({statement} RETURNING 1) INSERT INTO pg_temp.walden_check SELECT count(*) FROM met HAVING count(*) <> 1;"
-    )
-}
-
-fn update(table: &Table, from: &Row, to: &Row) -> Result<Option<String>, &'static str> {
+fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
     let mut assignments = String::new();
-    let mut changed = Vec::new();
+    let (mut changed, mut left_out) = (Vec::new(), Vec::new());
     let mut is_key_changed = false;
     for ((column, old), (_, new)) in columns(table, from).zip(columns(table, to)) {
         if old == new && !matches!(old, Cell::Unknown(_)) || column.column.is_generated {
             continue;
         }
-        let comma = if assignments.is_empty() { "" } else { ", " };
-        let _ =
-            write!(assignments, "{comma}{} = {}", Name(&column.column.name), column_literal(column, new)?);
-        changed.push(column.column.number);
-        is_key_changed |= column.column.is_key;
+        match column_literal(column, new) {
+            Ok(literal) => {
+                let comma = if assignments.is_empty() { "" } else { ", " };
+                let _ = write!(assignments, "{comma}{} = {literal}", Name(&column.column.name));
+                changed.push(column.column.number);
+                is_key_changed |= column.column.is_key;
+            }
+            // The other columns do not depend on it.
+            Err(why) if has_other_type(column) && !column.column.is_key => left_out.push(why),
+            Err(why) => return Err(why),
+        }
     }
-    if assignments.is_empty() {
-        return Ok(None);
-    }
-    let is_compared = |column: &TableColumn| is_key_changed || changed.contains(&column.column.number);
-    let condition = condition(table, from, is_compared, is_key_changed)?;
-    Ok(Some(of_one_row(&format!("UPDATE ONLY {} SET {assignments} WHERE {condition}", Qualified(table)))))
+    let text = match assignments.is_empty() {
+        true => None,
+        false => {
+            let is_compared =
+                |column: &TableColumn| is_key_changed || changed.contains(&column.column.number);
+            let condition = condition(table, from, is_compared, is_key_changed)?;
+            Some(format!("UPDATE ONLY {} SET {assignments} WHERE {condition}", Qualified(table)))
+        }
+    };
+    let left_out = (!left_out.is_empty()).then(|| left_out.join("; "));
+    Ok(Statement { text, left_out })
 }
 
 /// What is true for a row alone, or of several equal ones for one. Besides the key, `is_compared` says which columns must have the
@@ -156,7 +238,8 @@ fn condition(
     row: &Row,
     is_compared: impl Fn(&TableColumn) -> bool,
     may_be_twice: bool,
-) -> Result<String, &'static str> {
+) -> Result<String, String> {
+    let not_found = |why: String| format!("the row cannot be found by {why}");
     // With one of its columns, the key was dropped: other rows may have the same values in the others.
     let has_key = !table.columns.iter().any(|column| column.column.is_key && column.column.is_dropped);
     let key = columns(table, row).filter(|(column, _)| has_key && column.column.is_key);
@@ -164,7 +247,8 @@ fn condition(
     if key.clone().next().is_some() && !key.clone().any(|(_, cell)| *cell == Cell::Null) {
         let mut parts = Vec::new();
         for (column, cell) in key {
-            parts.push(format!("{} = {}", Name(&column.column.name), column_literal(column, cell)?));
+            let literal = column_literal(column, cell).map_err(not_found)?;
+            parts.push(format!("{} = {literal}", Name(&column.column.name)));
         }
         let is_other = |column: &TableColumn| !column.column.is_key && is_compared(column);
         let others =
@@ -175,7 +259,7 @@ fn condition(
     }
     let mut parts = Vec::with_capacity(row.cells.len());
     for (column, cell) in columns(table, row) {
-        parts.push(equality(column, cell)?);
+        parts.push(equality(column, cell).map_err(not_found)?);
     }
     // All rows of a table without columns are equal.
     let condition = if parts.is_empty() { "true".to_owned() } else { parts.join(" AND ") };
@@ -193,7 +277,7 @@ fn is_comparable(column: &TableColumn, cell: &Cell) -> bool {
 
 /// What is true if a column has exactly this value: types whose operator for it is missing or takes other values for equal are
 /// compared by their text.
-fn equality(column: &TableColumn, cell: &Cell) -> Result<String, &'static str> {
+fn equality(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     let name = Name(&column.column.name);
     let literal = column_literal(column, cell)?;
     Ok(match cell {
@@ -236,39 +320,50 @@ fn is_compared_by_text(type_oid: u32, cell: &Cell) -> bool {
     }
 }
 
+/// Whether values that the column had mean something else, or nothing, where the statement is run.
+fn has_other_type(column: &TableColumn) -> bool {
+    column.is_retyped || column.has_other_attributes
+}
+
 /// A cell as a literal of the column as it is where the statement is run.
-fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, &'static str> {
-    match cell {
-        Cell::Value(_) if column.is_retyped => Err(RETYPED),
-        Cell::Value(Value::Record(values))
-            if column.attributes.is_some_and(|count| count != values.len()) =>
-        {
-            Err(OTHER_ATTRIBUTES)
-        }
-        cell => literal(cell),
-    }
+fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, String> {
+    let name = Identifier(&column.column.name);
+    let value = match cell {
+        Cell::Null => return Ok("NULL".to_owned()),
+        Cell::Unknown(why) => return Err(format!("column {name}: {why}")),
+        Cell::Value(value) => value,
+    };
+    let why = if column.is_retyped {
+        "its type was changed since"
+    } else if column.has_other_attributes {
+        "attributes of its composite type, or of one within it, were added or dropped since"
+    } else if has_unknown(value) {
+        "its type is not known, or it is no text in the database's encoding"
+    } else {
+        return Ok(literal(value));
+    };
+    Err(format!("column {name} = {}: {why}", on_one_line(value)))
 }
 
-/// A cell as a literal without a type, which takes the column's.
-fn literal(cell: &Cell) -> Result<String, &'static str> {
-    match cell {
-        Cell::Null => Ok("NULL".to_owned()),
-        Cell::Unknown(why) => Err(why),
-        Cell::Value(value) if has_unknown(value) => Err(
-            "a value cannot be read: it is of a type that is not known, or no text in the database's encoding",
-        ),
-        Cell::Value(Value::Int2(_) | Value::Int4(_) | Value::Int8(_)) => Ok(plain(cell)),
-        // Its printed form is read since 15 only.
-        Cell::Value(Value::Char(byte @ 0x80..)) => Ok(format!("(({})::\"char\")", byte.cast_signed())),
-        Cell::Value(value) => Ok(format!("'{}'", value.to_string().replace('\'', "''"))),
-    }
-}
-
-/// A number that is not negative as it is, others in quotes: `-1` is an expression.
-fn plain(cell: &Cell) -> String {
-    let Cell::Value(value) = cell else { return String::new() };
+/// A value as a literal without a type, which takes the column's.
+fn literal(value: &Value) -> String {
     let text = value.to_string();
-    if text.starts_with('-') { format!("'{text}'") } else { text }
+    match value {
+        // With a minus sign, it is an expression.
+        Value::Int2(0..) | Value::Int4(0..) | Value::Int8(0..) => text,
+        // Its printed form is read since 15 only.
+        Value::Char(byte @ 0x80..) => format!("(({})::\"char\")", byte.cast_signed()),
+        _ => format!("'{}'", text.replace('\'', "''")),
+    }
+}
+
+/// A value as a literal for a comment.
+fn on_one_line(value: &Value) -> String {
+    let text = value.to_string().replace('\'', "''");
+    match text.contains(['\n', '\r']) {
+        true => format!("E'{}'", text.replace('\\', r"\\").replace('\n', r"\n").replace('\r', r"\r")),
+        false => format!("'{text}'"),
+    }
 }
 
 /// Whether a value or one within it is bytes that mean nothing to its type, or an OID instead of a label.
@@ -348,11 +443,11 @@ mod tests {
         Image::Row(Row { cells: vec![Cell::Value(Value::Int4(id)), text] })
     }
 
-    fn undo(change: &RowChange) -> Result<Option<String>, &'static str> {
+    fn undo(change: &RowChange) -> Statement {
         super::undo(change, &change.table)
     }
 
-    fn redo(change: &RowChange) -> Result<Option<String>, &'static str> {
+    fn redo(change: &RowChange) -> Statement {
         super::redo(change, &change.table)
     }
 
@@ -360,37 +455,103 @@ mod tests {
         Cell::Value(Value::Text(text.to_owned()))
     }
 
+    /// A statement that makes or reverts a change whole.
+    fn whole(change: &RowChange, text: &str) -> Statement {
+        let operation = if text.starts_with("INSERT") { Operation::Insert } else { Operation::Update };
+        let text = checked(text, operation, change, &change.table);
+        Statement { text: Some(text), left_out: None }
+    }
+
+    fn left_out(why: &str) -> Statement {
+        Statement { text: None, left_out: Some(why.to_owned()) }
+    }
+
+    const NOTHING: Statement = Statement { text: None, left_out: None };
+
     #[test]
     fn each_change_is_reverted_and_made_again() {
         let (old, new) = (image(-1, text("it's")), image(-1, Cell::Null));
         let update = change(Operation::Update, true, old.clone(), new.clone());
         let table = r#""public"."order""#;
         assert_eq!(
-            undo(&update).unwrap().unwrap(),
-            of_one_row(&format!(
-                r#"UPDATE ONLY {table} SET "a ""b""" = 'it''s' WHERE "id" = '-1' AND "a ""b""" IS NULL"#
-            ))
+            undo(&update),
+            whole(
+                &update,
+                &format!(
+                    r#"UPDATE ONLY {table} SET "a ""b""" = 'it''s' WHERE "id" = '-1' AND "a ""b""" IS NULL"#
+                )
+            )
         );
         assert_eq!(
-            redo(&update).unwrap().unwrap(),
-            of_one_row(&format!(
-                r#"UPDATE ONLY {table} SET "a ""b""" = NULL WHERE "id" = '-1' AND "a ""b""" = 'it''s'"#
-            ))
+            redo(&update),
+            whole(
+                &update,
+                &format!(
+                    r#"UPDATE ONLY {table} SET "a ""b""" = NULL WHERE "id" = '-1' AND "a ""b""" = 'it''s'"#
+                )
+            )
         );
         let insert = change(Operation::Insert, false, Image::None, new);
         assert_eq!(
-            undo(&insert).unwrap().unwrap(),
-            of_one_row(&format!(
-                r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = '-1' AND "a ""b""" IS NULL LIMIT 1)"#
-            ))
+            undo(&insert),
+            whole(
+                &insert,
+                &format!(
+                    r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = '-1' AND "a ""b""" IS NULL LIMIT 1)"#
+                )
+            )
         );
         let delete = change(Operation::Delete, true, old, Image::None);
         assert_eq!(
-            undo(&delete).unwrap().unwrap(),
-            format!(r#"INSERT INTO {table} ("id", "a ""b""") VALUES ('-1', 'it''s');"#)
+            undo(&delete),
+            whole(&delete, &format!(r#"INSERT INTO {table} ("id", "a ""b""") VALUES ('-1', 'it''s')"#))
         );
         let nothing = change(Operation::Update, true, image(1, Cell::Null), image(1, Cell::Null));
-        assert_eq!(undo(&nothing).unwrap(), None);
+        assert_eq!(undo(&nothing), NOTHING);
+    }
+
+    #[test]
+    fn each_statement_is_followed_by_its_check() {
+        let delete = change(Operation::Delete, true, image(1, Cell::Null), Image::None);
+        let mut table = Table::clone(&delete.table);
+        table.name = "50%'s".to_owned();
+        let check = |failure: &str| {
+            format!(
+                "GET DIAGNOSTICS met = ROW_COUNT; IF met <> 1 THEN RAISE EXCEPTION '{failure}: delete of \
+                 public.\"50%%''s\" at 0/00000001 by transaction 7 (met % rows)', met; END IF;"
+            )
+        };
+        let (undone, redone) = (super::undo(&delete, &table).text, super::redo(&delete, &table).text);
+        let (statement, after) = undone.as_deref().and_then(|text| text.split_once('\n')).unwrap();
+        assert!(statement.starts_with("INSERT") && statement.ends_with(';'), "{statement}");
+        assert_eq!(after, check("the row was not inserted"));
+        let (statement, after) = redone.as_deref().and_then(|text| text.split_once('\n')).unwrap();
+        assert!(statement.starts_with("DELETE") && statement.ends_with(';'), "{statement}");
+        assert_eq!(after, check("the row is not as the log has it"));
+    }
+
+    #[test]
+    fn a_block_ends_where_its_text_does_not() {
+        let mut batch = Batch::default();
+        assert_eq!(batch.take(), "");
+        batch.push("-- a comment");
+        assert_eq!(batch.take(), "-- a comment\n");
+        batch.push("-- a comment");
+        batch.push("one '$walden$' $walden1$;");
+        assert_eq!(
+            batch.take(),
+            "DO $walden2$\n#variable_conflict use_column\nDECLARE met bigint;\nBEGIN\n\
+             -- a comment\none '$walden$' $walden1$;\nEND $walden2$;\n"
+        );
+        assert_eq!(batch.take(), "");
+        for count in 1..=MAX_BATCH_STATEMENTS {
+            batch.push("one;");
+            batch.push("-- a comment");
+            assert_eq!(batch.is_full(), count == MAX_BATCH_STATEMENTS);
+        }
+        batch.take();
+        batch.push(&"x".repeat(MAX_BATCH_BYTES));
+        assert!(batch.is_full());
     }
 
     #[test]
@@ -399,25 +560,26 @@ mod tests {
             let mut table = Table::clone(&change.table);
             let columns = table.columns.iter_mut().map(|column| &mut column.column);
             columns.for_each(|column| column.is_dropped = column.number == number);
-            super::undo(change, &table).unwrap()
+            super::undo(change, &table)
         };
         let table = r#""public"."order""#;
         let (old, new) = (image(1, text("old")), image(1, text("new")));
         let update = change(Operation::Update, true, old.clone(), new);
-        assert_eq!(without(&update, 2), None);
+        assert_eq!(without(&update, 2), NOTHING);
         // The key is gone.
-        let expected = of_one_row(&format!(
+        let expected = format!(
             r#"UPDATE ONLY {table} SET "a ""b""" = 'old' WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "a ""b""" = 'new' LIMIT 1)"#
-        ));
-        assert_eq!(without(&update, 1), Some(expected));
+        );
+        assert_eq!(without(&update, 1), whole(&update, &expected));
         let delete = change(Operation::Delete, true, old.clone(), Image::None);
-        assert_eq!(without(&delete, 2), Some(format!(r#"INSERT INTO {table} ("id") VALUES (1);"#)));
+        let expected = format!(r#"INSERT INTO {table} ("id") VALUES (1)"#);
+        assert_eq!(without(&delete, 2), whole(&delete, &expected));
         let mut insert = change(Operation::Insert, true, Image::None, old);
-        let expected = Some(of_one_row(&format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1"#)));
+        let expected = whole(&insert, &format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1"#));
         assert_eq!(without(&insert, 2), expected);
         // A value that is not known is not needed.
         insert.after = image(1, Cell::Unknown("no chunks"));
-        assert_eq!((without(&insert, 2), undo(&insert)), (expected.clone(), Ok(expected)));
+        assert_eq!((without(&insert, 2), undo(&insert)), (expected.clone(), expected));
     }
 
     /// A deferred constraint lets several rows have a key while the statements run.
@@ -425,25 +587,55 @@ mod tests {
     fn of_a_key_that_changes_one_row_is_taken() {
         let update = change(Operation::Update, true, image(1, text("a")), image(2, text("a")));
         let table = r#""public"."order""#;
-        let expected = of_one_row(&format!(
+        let expected = format!(
             r#"UPDATE ONLY {table} SET "id" = 1 WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 2 AND "a ""b""" = 'a' LIMIT 1)"#
-        ));
-        assert_eq!(undo(&update), Ok(Some(expected)));
+        );
+        assert_eq!(undo(&update), whole(&update, &expected));
     }
 
     #[test]
     fn values_of_another_type_are_not_set() {
         let mut update = change(Operation::Update, true, image(1, text("old")), image(1, text("new")));
         let mut table = Table::clone(&update.table);
+        let retyped = r#"column "a ""b""" = 'old': its type was changed since"#;
         table.columns[1].is_retyped = true;
-        assert_eq!(super::undo(&update, &table), Err(RETYPED));
+        assert_eq!(super::undo(&update, &table), left_out(retyped));
+        let delete = change(Operation::Delete, true, update.before.clone(), Image::None);
+        assert_eq!(super::undo(&delete, &table), left_out(retyped));
+        // Without a key, the row has to be found by the column.
+        let mut keyless = table.clone();
+        keyless.columns[0].column.is_key = false;
+        let insert = change(Operation::Insert, false, Image::None, update.before.clone());
+        let not_found = format!("the row cannot be found by {retyped}");
+        assert_eq!(super::undo(&insert, &keyless), left_out(&not_found));
         update.before = image(1, Cell::Null);
         let expected = r#"UPDATE ONLY "public"."order" SET "a ""b""" = NULL WHERE "id" = 1"#;
-        assert_eq!(super::undo(&update, &table), Ok(Some(of_one_row(expected))));
+        assert_eq!(super::undo(&update, &table), whole(&update, expected));
         table.columns[1].is_retyped = false;
-        table.columns[1].attributes = Some(2);
+        table.columns[1].has_other_attributes = true;
         update.before = image(1, Cell::Value(Value::Record(vec![None])));
-        assert_eq!(super::undo(&update, &table), Err(OTHER_ATTRIBUTES));
+        let why = super::undo(&update, &table).left_out.unwrap();
+        assert!(why.starts_with(r#"column "a ""b""" = '()': attributes"#), "{why}");
+    }
+
+    /// A change is reverted as far as it can be.
+    #[test]
+    fn other_columns_than_those_of_another_type_are_set() {
+        let row = |zoned: &str, count| {
+            let cells = [Value::Int4(1), Value::Text(zoned.to_owned()), Value::Int4(count)];
+            Image::Row(Row { cells: cells.map(Cell::Value).into() })
+        };
+        let mut update = change(Operation::Update, true, row("a\n'\\", 1), row("b", 2));
+        let columns =
+            [column(1, "id", oid::INT4, true), column(2, "at", oid::TEXT, false), column(3, "n", 23, false)];
+        let mut table = Table::new(1, 5, "public".to_owned(), "order".to_owned(), columns.into());
+        table.columns[1].is_retyped = true;
+        update.table = Arc::new(table);
+        let expected = Statement {
+            left_out: Some(r"column at = E'a\n''\\': its type was changed since".to_owned()),
+            ..whole(&update, r#"UPDATE ONLY "public"."order" SET "n" = 1 WHERE "id" = 1 AND "n" = 2"#)
+        };
+        assert_eq!(undo(&update), expected);
     }
 
     #[test]
@@ -462,22 +654,18 @@ mod tests {
     fn floats_are_changed_if_their_bytes_are() {
         let of = |value: f64| image(1, Cell::Value(Value::Float8(Float(value))));
         let changed = |is_key, old, new| change(Operation::Update, is_key, of(old), of(new));
-        assert_eq!(undo(&changed(true, f64::NAN, f64::NAN)), Ok(None));
-        assert_eq!(undo(&changed(true, 1.0, 1.0)), Ok(None));
+        assert_eq!(undo(&changed(true, f64::NAN, f64::NAN)), NOTHING);
+        assert_eq!(undo(&changed(true, 1.0, 1.0)), NOTHING);
         let table = r#""public"."order""#;
-        assert_eq!(
-            undo(&changed(true, -0.0, 0.0)).unwrap().unwrap(),
-            of_one_row(&format!(
-                r#"UPDATE ONLY {table} SET "a ""b""" = '-0' WHERE "id" = 1 AND "a ""b"""::text = '0'"#
-            ))
-        );
+        let update = changed(true, -0.0, 0.0);
+        let expected =
+            format!(r#"UPDATE ONLY {table} SET "a ""b""" = '-0' WHERE "id" = 1 AND "a ""b"""::text = '0'"#);
+        assert_eq!(undo(&update), whole(&update, &expected));
         let insert = change(Operation::Insert, false, Image::None, of(f64::NAN));
-        assert_eq!(
-            undo(&insert).unwrap().unwrap(),
-            of_one_row(&format!(
-                r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 1 AND "a ""b""" = 'NaN' LIMIT 1)"#
-            ))
+        let expected = format!(
+            r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 1 AND "a ""b""" = 'NaN' LIMIT 1)"#
         );
+        assert_eq!(undo(&insert), whole(&insert, &expected));
     }
 
     /// Numbers of `xid`, `cid` and the like are no integers; `"char"` has bytes that 14 does not read as it prints them since.
@@ -491,17 +679,18 @@ mod tests {
             (Value::Char(0xC3), "((-61)::\"char\")"),
         ];
         for (value, expected) in cases {
-            assert_eq!(literal(&Cell::Value(value)).unwrap(), expected);
+            assert_eq!(literal(&value), expected);
         }
     }
 
     #[test]
     fn what_is_not_known_is_not_made_up() {
         let delete = change(Operation::Delete, true, Image::Unknown("no page"), Image::None);
-        assert_eq!(undo(&delete), Err("no page"));
+        assert_eq!(undo(&delete), left_out("no page"));
         let delete = change(Operation::Delete, true, image(1, Cell::Unknown("no chunks")), Image::None);
-        assert_eq!(undo(&delete), Err("no chunks"));
+        assert_eq!(undo(&delete), left_out(r#"column "a ""b""": no chunks"#));
         let unknown = Cell::Value(Value::Unknown(vec![1]));
-        assert!(undo(&change(Operation::Delete, true, image(1, unknown), Image::None)).is_err());
+        let why = undo(&change(Operation::Delete, true, image(1, unknown), Image::None)).left_out.unwrap();
+        assert!(why.starts_with(r#"column "a ""b""" = '\x01': its type is not known"#), "{why}");
     }
 }

@@ -1,6 +1,6 @@
 //! What types there are: those of PostgreSQL itself by their OIDs, those of users from the catalogs or saved names.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use walden_source::names::{Column, Type};
 
 use crate::encoding::Encoding;
@@ -287,6 +287,35 @@ impl Types {
         None
     }
 
+    /// The attributes of composite types that values of a type have, or may have within them: the composite type's OID and the
+    /// attribute's number. The number 0 is the composite type itself: it may have no attributes.
+    pub(crate) fn attributes(&self, oid: u32) -> Vec<(u32, i16)> {
+        let (mut attributes, mut seen, mut within) = (Vec::new(), FxHashSet::default(), vec![oid]);
+        while let Some(oid) = within.pop() {
+            if !seen.insert(oid) {
+                continue;
+            }
+            if let Some(domain) = self.types.get(&oid).filter(|found| found.kind == 'd') {
+                within.push(domain.base);
+                continue;
+            }
+            match self.kind(oid) {
+                Kind::Array { element } => within.push(element),
+                Kind::Range { subtype } | Kind::Multirange { subtype } => within.push(subtype),
+                Kind::Composite => {
+                    attributes.push((oid, 0));
+                    let columns = self.columns(oid).unwrap_or_default();
+                    for column in columns.iter().filter(|column| !column.is_dropped) {
+                        attributes.push((oid, column.number));
+                        within.push(column.type_oid);
+                    }
+                }
+                Kind::Base(_) | Kind::Enum | Kind::Unknown => {}
+            }
+        }
+        attributes
+    }
+
     /// The label of a value of an enum.
     pub(crate) fn label(&self, enum_type: u32, value: u32) -> Option<&str> {
         let mut oid = enum_type;
@@ -342,6 +371,27 @@ mod tests {
             assert_eq!(types.layout(oid), Some(Layout { length: 4, align: 4 }));
             assert!(types.name(oid).is_some_and(|name| name.starts_with("reg")));
         }
+    }
+
+    /// An array of a domain over a type that has an attribute of another one, and one that was dropped.
+    #[test]
+    fn attributes_are_found_at_any_depth() {
+        let mut types = Types::default();
+        let column = |number, type_oid| Column::plain(number, "c", type_oid, -1, 'd');
+        let dropped = Column { is_dropped: true, ..column(2, 0) };
+        let of = |oid, kind| Type { oid, kind, length: -1, ..Type::default() };
+        for of in [
+            Type { element: 20_001, is_array: true, ..of(20_000, 'b') },
+            Type { base: 20_002, ..of(20_001, 'd') },
+            Type { columns: vec![column(1, 20_003), dropped, column(3, oid::TEXT)], ..of(20_002, 'c') },
+            Type { columns: vec![column(1, 20_000)], ..of(20_003, 'c') },
+        ] {
+            types.set(of.oid, Some(of));
+        }
+        let mut found = types.attributes(20_000);
+        found.sort_unstable();
+        assert_eq!(found, [(20_002, 0), (20_002, 1), (20_002, 3), (20_003, 0), (20_003, 1)]);
+        assert!(types.attributes(oid::TEXT).is_empty());
     }
 
     #[test]

@@ -224,6 +224,11 @@ impl Catalog {
         }
     }
 
+    /// The composite type of which a relation has the attributes.
+    pub fn composite(&self, relation: u32) -> Option<u32> {
+        self.composites.get(&relation).copied()
+    }
+
     /// Takes over the columns of composite types that have changed.
     pub fn refresh_composites(&mut self) {
         for relation in std::mem::take(&mut self.stale) {

@@ -23,6 +23,8 @@ pub(super) struct Printer {
     format: RowsFormat,
     /// For SQL.
     names: NamesAtEnd,
+    /// In SQL, what is run with the statements to come.
+    batch: sql::Batch,
     text: String,
     /// A value as JSON, for CSV.
     json: Vec<u8>,
@@ -68,8 +70,16 @@ impl Printer {
             }
             _ => {}
         }
-        let alterations = BTreeSet::new();
-        Ok(Printer { format, names, text, json: Vec::new(), relation: None, time: None, alterations })
+        Ok(Printer {
+            format,
+            names,
+            batch: sql::Batch::default(),
+            text,
+            json: Vec::new(),
+            relation: None,
+            time: None,
+            alterations: BTreeSet::new(),
+        })
     }
 
     pub fn entry(&mut self, entry: &Entry) -> AnyResult<()> {
@@ -90,6 +100,7 @@ impl Printer {
 
     pub fn finish(mut self) -> AnyResult<()> {
         if self.format == RowsFormat::Sql {
+            self.text.push_str(&self.batch.take());
             self.text.push_str(&sql::ending(self.alterations.iter().map(|[_, back]| back.as_str())));
         }
         self.flush()
@@ -175,38 +186,35 @@ impl Printer {
     }
 
     fn sql(&mut self, entry: &Entry) {
-        let out = &mut self.text;
+        let batch = &mut self.batch;
         match entry {
             Entry::Change(change) if change.outcome == Outcome::Unfinished => {
-                let _ = writeln!(
-                    out,
-                    "-- unfinished: a change of {} at {}",
-                    sql::in_comment(&change.table.name),
-                    change.lsn
-                );
+                let table = sql::in_comment(&change.table.name);
+                batch.push(&format!("-- unfinished: a change of {table} at {}", change.lsn));
             }
             Entry::Change(change) => {
                 let table = self.names.rename(&change.table);
-                match sql::redo(change, &table) {
-                    Ok(Some(statement)) => {
-                        for alteration in sql::identity_alterations(change, &table) {
-                            if !self.alterations.contains(&alteration) {
-                                let _ = writeln!(out, "{}", alteration[0]);
-                                self.alterations.insert(alteration);
-                            }
+                let sql::Statement { text, left_out } = sql::redo(change, &table);
+                if let Some(why) = left_out {
+                    batch.push(&format!("-- left out: {}", said(change, &why)));
+                }
+                if let Some(text) = text {
+                    for alteration in sql::identity_alterations(change, &table) {
+                        if !self.alterations.contains(&alteration) {
+                            batch.push(&alteration[0]);
+                            self.alterations.insert(alteration);
                         }
-                        out.push_str(&format!("{statement}\n"));
                     }
-                    Ok(None) => {}
-                    Err(why) => {
-                        let _ = writeln!(out, "-- not known: {}", said(change, why));
-                    }
+                    batch.push(&text);
                 }
             }
             Entry::Event(event) => {
                 let (kind, table) = (event.kind.name(), sql::in_comment(&event.table.name));
-                let _ = writeln!(out, "-- {kind} of {table} at {}", event.lsn);
+                batch.push(&format!("-- {kind} of {table} at {}", event.lsn));
             }
+        }
+        if batch.is_full() {
+            self.text.push_str(&batch.take());
         }
     }
 }

@@ -54,18 +54,18 @@ impl Script {
             Entry::Change(change) if change.outcome == Outcome::Unfinished => Ok(()),
             Entry::Change(change) => {
                 let table = self.names.rename(&change.table);
-                match sql::undo(change, &table) {
-                    Ok(Some(statement)) => {
-                        self.statements += 1;
-                        self.alterations.extend(sql::identity_alterations(change, &table));
-                        self.put(&statement)
-                    }
-                    Ok(None) => Ok(()),
-                    Err(why) => {
-                        self.missing += 1;
-                        self.put(&format!("-- NOT REVERTED: {}", said(change, why)))
-                    }
+                let sql::Statement { text, left_out } = sql::undo(change, &table);
+                if let Some(text) = text {
+                    self.statements += 1;
+                    self.alterations.extend(sql::identity_alterations(change, &table));
+                    self.put(&text)?;
                 }
+                // Of what is put last, the script has the first line.
+                if let Some(why) = left_out {
+                    self.missing += 1;
+                    self.put(&format!("-- NOT REVERTED: {}", said(change, &why)))?;
+                }
+                Ok(())
             }
             Entry::Event(event) if event.outcome == Outcome::Unfinished => Ok(()),
             Entry::Event(event) => {
@@ -93,10 +93,10 @@ impl Script {
         }
     }
 
-    fn put(&mut self, line: &str) -> Result<()> {
-        let length = line.len() as u64;
+    fn put(&mut self, text: &str) -> Result<()> {
+        let length = text.len() as u64;
         let written =
-            self.file.write_all(line.as_bytes()).and_then(|()| self.file.write_all(&length.to_le_bytes()));
+            self.file.write_all(text.as_bytes()).and_then(|()| self.file.write_all(&length.to_le_bytes()));
         written.context("cannot write to the temporary file (TMPDIR)")?;
         self.bytes += length + LENGTH;
         Ok(())
@@ -112,17 +112,21 @@ impl Script {
         terminal::print_data(self.header(relation, summary).as_bytes())?;
         let alterations = self.alterations;
         let file = self.file.into_inner().context("cannot write to the temporary file (TMPDIR)")?;
+        let mut batch = sql::Batch::default();
         let mut end = self.bytes;
         while end > 0 {
             let mut length = [0; LENGTH as usize];
             file.read_exact_at(&mut length, end - LENGTH)?;
             let length = u64::from_le_bytes(length);
-            let mut line = vec![0; length as usize];
+            let mut text = vec![0; length as usize];
             end -= LENGTH + length;
-            file.read_exact_at(&mut line, end)?;
-            line.push(b'\n');
-            terminal::print_data(&line)?;
+            file.read_exact_at(&mut text, end)?;
+            batch.push(std::str::from_utf8(&text)?);
+            if batch.is_full() {
+                terminal::print_data(batch.take().as_bytes())?;
+            }
         }
+        terminal::print_data(batch.take().as_bytes())?;
         terminal::print_data(sql::ending(alterations.iter().map(|[_, back]| back.as_str())).as_bytes())
     }
 
@@ -132,7 +136,7 @@ impl Script {
         let complete = match self.missing + self.truncations + self.unlogged {
             0 => "-- Complete: every committed change of the selection is reverted.\n".to_owned(),
             _ => format!(
-                "-- NOT COMPLETE: {} changes and {} truncations or drops are not reverted{}; look for NOT REVERTED.\n",
+                "-- NOT COMPLETE: {} changes and {} truncations or drops are not reverted in full{}; look for NOT REVERTED.\n",
                 self.missing,
                 self.truncations,
                 if self.unlogged > 0 { ", nor what was changed while the table was unlogged" } else { "" }
