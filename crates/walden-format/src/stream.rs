@@ -360,6 +360,9 @@ impl Decoder {
         if let State::Within(partial) = &self.state {
             if header.overwrites_record() {
                 self.abandon(address, visitor);
+                if self.reached_limit() {
+                    return Ok(());
+                }
             } else {
                 let remaining = partial.total_len - partial.got;
                 check_continuation(&header, address, remaining)?;
