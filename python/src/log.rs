@@ -207,10 +207,7 @@ fn check_cluster(names: &Names, inventory: &Inventory) -> PyResult<()> {
 }
 
 fn warnings(inventory: &Inventory, names: &Names) -> Vec<String> {
-    let gap = |gap: walden_source::inventory::Gap| {
-        format!("{} segments are missing, from {} to {}", gap.segments, gap.first, gap.last)
-    };
-    let gaps = inventory.gaps().into_iter().map(gap);
+    let gaps = inventory.gaps().into_iter().map(|gap| gap.to_string());
     let unreadable = inventory.unreadable.iter().map(ToString::to_string);
     let unnamed = names.notes.iter().map(|note| format!("no names of {note}"));
     gaps.chain(unreadable).chain(unnamed).collect()

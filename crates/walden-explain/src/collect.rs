@@ -48,7 +48,7 @@ pub(crate) struct CollectSpec<'a> {
 pub(crate) struct SegmentTally<'a> {
     spec: CollectSpec<'a>,
     segment_end: Lsn,
-    /// Start of the first counted record, or of the padding that a range begins with.
+    /// Start of the first counted record, or of the padding, the abandoned record or the log's tail that a range begins with.
     pub first: Option<Lsn>,
     /// Page headers before the first counted record.
     pub lead_headers: u64,
@@ -170,6 +170,21 @@ impl<'a> SegmentTally<'a> {
         self.first_header = self.header_before(first);
         self.first = Some(first);
         self.usual_alone = self.spec.views.is_empty();
+        if first >= self.next_slice {
+            self.next_slice(first);
+        }
+    }
+
+    /// Begins a range without a record at what follows the last record, unless that was before it: then the range before has it
+    /// whole.
+    pub fn begin_with_tail(&mut self, tail: Lsn) {
+        if self.first.is_none() && self.is_at_or_behind_start(tail) {
+            self.begin_range(tail);
+        }
+    }
+
+    fn is_at_or_behind_start(&self, lsn: Lsn) -> bool {
+        self.spec.from.is_some_and(|from| from <= lsn)
     }
 
     /// Width of the page header right before the first position of a range, if that is in the range too; 0 else.
@@ -177,8 +192,7 @@ impl<'a> SegmentTally<'a> {
     /// No earlier record goes on behind such a header, so that a range which ends at it does not have it.
     fn header_before(&self, first: Lsn) -> u64 {
         let Some((start, width)) = self.lead_header else { return 0 };
-        let is_in_range = self.spec.from.is_some_and(|from| from <= start);
-        if is_in_range && start.plus(width) == first { width } else { 0 }
+        if self.is_at_or_behind_start(start) && start.plus(width) == first { width } else { 0 }
     }
 
     #[inline]
@@ -515,7 +529,10 @@ impl Visitor for SegmentTally<'_> {
         self.lead_continuation += bytes;
     }
 
-    fn abandoned(&mut self, _lsn: Lsn, bytes: u64) {
+    fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
+        if self.first.is_none() && self.is_at_or_behind_start(lsn) {
+            self.begin_range(lsn);
+        }
         if self.first.is_some() || self.spec.from.is_none() {
             self.framing(Bucket::Abandoned, bytes);
         }
@@ -525,15 +542,11 @@ impl Visitor for SegmentTally<'_> {
         if self.first.is_none() {
             // A range that ends within the padding has the whole page that it ends in: the next one begins with a page. Since version
             // 11, PostgreSQL writes these pages without headers (`CopyXLogRecordToWAL` in `xlog.c`).
-            let is_page =
-                self.spec.geometry.offset_in_page(lsn) == 0 && self.spec.from.is_some_and(|from| from <= lsn);
+            let is_page = self.spec.geometry.offset_in_page(lsn) == 0 && self.is_at_or_behind_start(lsn);
             if !is_page && self.header_before(lsn) == 0 {
                 return;
             }
             self.begin_range(lsn);
-            if lsn >= self.next_slice {
-                self.next_slice(lsn);
-            }
         }
         self.framing(Bucket::SwitchPadding, bytes);
     }

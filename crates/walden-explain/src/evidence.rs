@@ -119,11 +119,14 @@ pub struct Evidence {
     pub leaf_inserts: u64,
     /// Of these, on another page than the one before.
     pub leaf_changes: u64,
-    /// Of these inserts, those whose index tuple is logged, as the page has no image in the record.
-    pub logged_entries: u64,
-    /// Of those, for the new tuple of an update. The others are for inserted tuples.
+    /// Of these inserts, those for the new tuple of an update: it is the row that their transaction wrote last. The others are for
+    /// inserted tuples.
     pub update_entries: u64,
-    /// Of these, with another key than the old tuple's, where both entries are in the same segment.
+    /// Bytes of full-page images in the records of all these inserts.
+    pub leaf_images: u64,
+    /// The same of those for new tuples of updates.
+    pub update_images: u64,
+    /// Of the entries of updates, those with another key than the old tuple's, where both entries are in the same segment.
     pub changed_keys: u64,
     /// The same with the same key.
     pub same_keys: u64,
@@ -164,8 +167,9 @@ impl Evidence {
             (&mut self.prunes_in_transactions, other.prunes_in_transactions),
             (&mut self.leaf_inserts, other.leaf_inserts),
             (&mut self.leaf_changes, other.leaf_changes),
-            (&mut self.logged_entries, other.logged_entries),
             (&mut self.update_entries, other.update_entries),
+            (&mut self.leaf_images, other.leaf_images),
+            (&mut self.update_images, other.update_images),
             (&mut self.changed_keys, other.changed_keys),
             (&mut self.same_keys, other.same_keys),
         ];

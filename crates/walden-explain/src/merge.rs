@@ -139,9 +139,17 @@ impl<'a> Merge<'a> {
         run: &Run,
         outcome: SegmentOutcome<SegmentTally<'t>>,
     ) -> SegmentTally<'t> {
-        let SegmentOutcome { index, visitor: mut tally, start, position, end, .. } = outcome;
+        let SegmentOutcome {
+            index, visitor: mut tally, start, position, end, is_behind_continuation, ..
+        } = outcome;
         tally.settle();
         let is_first = !self.has_range_started;
+        if let SegmentEnd::EndOfLog(tail) = &end
+            && tail.bytes() > 0
+            && is_behind_continuation
+        {
+            tally.begin_with_tail(position);
+        }
         if is_first && self.starts_at_segment {
             tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);
             tally.add_framing(true, Bucket::BegunBefore, tally.lead_continuation);

@@ -1,5 +1,7 @@
 //! Formats numbers for people.
 
+pub use walden_explain::counted;
+
 /// Bytes in decimal units with three or four digits: `352.3 MB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
@@ -31,12 +33,6 @@ pub fn count(count: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// A number and what is counted, in the plural where it is not one: `2 segments`.
-pub fn counted(number: u64, what: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{ending}")
 }
 
 /// Seconds: `12.3 s`, `3 min 20 s`, `2 h 5 min`.

@@ -49,6 +49,8 @@ pub struct SegmentOutcome<V> {
     pub position: Lsn,
     /// Why decoding ended there.
     pub end: SegmentEnd,
+    /// At the end of the WAL: whether `position` is behind the end of the record that began in an earlier segment, if there is one.
+    pub is_behind_continuation: bool,
     first: Option<(Lsn, Lsn)>,
     last: Option<Lsn>,
 }
@@ -79,6 +81,13 @@ pub struct Tail {
     pub torn: u64,
     /// The fault at the end of the WAL; `None` for `cut_record`.
     pub fault: Option<Fault>,
+}
+
+impl Tail {
+    /// All of its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.cut_record + self.zero + self.recycled + self.torn
+    }
 }
 
 /// Damage: a place that cannot be decoded although the WAL continues behind it.
@@ -385,6 +394,7 @@ fn read_segment<V: Visitor>(
         start: segment.start,
         position: decoder.position(),
         end,
+        is_behind_continuation: decoder.place().is_some(),
         first: decoder.first(),
         last: decoder.previous(),
     }

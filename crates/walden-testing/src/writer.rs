@@ -1,7 +1,10 @@
 //! Writes logs by hand: the cases that a real server makes only in a crash, and any layout of records over pages.
 
+use std::fs;
+use std::path::Path;
+
 use walden_format::crc::crc32c_append;
-use walden_format::lsn::{Lsn, SegmentSize};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
@@ -42,6 +45,21 @@ impl LogWriter {
     /// The LSN of the log's end.
     pub fn position(&self) -> Lsn {
         self.start.plus(self.bytes.len() as u64)
+    }
+
+    /// Writes the log into a folder as segments; the last one ends in zeros.
+    ///
+    /// # Panics
+    /// A file cannot be written.
+    pub fn save(&self, folder: &Path) {
+        let size = self.info.segment_size;
+        let segment_bytes = size.bytes() as usize;
+        for (number, content) in (size.segment_of(self.start)..).zip(self.bytes.chunks(segment_bytes)) {
+            let mut content = content.to_vec();
+            content.resize(segment_bytes, 0);
+            let name = SegmentName::new(self.info.timeline, number, size).to_string();
+            fs::write(folder.join(name), content).unwrap();
+        }
     }
 
     fn page_header(&mut self, remaining: u32) {

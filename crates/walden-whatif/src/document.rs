@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use walden_explain::checkpoints::Cause;
+use walden_explain::counted;
 use walden_format::lsn::Lsn;
 
 use crate::advise::{self, Advice, Aim};
@@ -231,12 +232,13 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
         let is_given = |row: &Traced| row.name == "archive_timeout" && row.from == Origin::Given;
         note(match forecast.learned.traced.iter().any(is_given) {
             true => format!(
-                "{switches} segments were switched before they were full: on request (pg_switch_wal), as archive_timeout is given as \
-                 off; these switches stay"
+                "{} switched without being full: on request (pg_switch_wal), as archive_timeout is given as off, which stays",
+                counted(switches as u64, "segment")
             ),
             false => format!(
-                "{switches} segments were switched before they were full: on request (pg_switch_wal), it is assumed, which stays; if \
-                 archive_timeout did it, --traced archive_timeout=... says so"
+                "{} switched without being full: on request (pg_switch_wal), it is assumed, which stays; if archive_timeout did it, \
+                 --traced archive_timeout=... says so",
+                counted(switches as u64, "segment")
             ),
         });
     }
@@ -286,15 +288,14 @@ fn page_caveats(diagnostics: &Diagnostics) -> Vec<String> {
     }
     if diagnostics.first_touches_unknown > 0 {
         note(format!(
-            "for {} pages the trace does not show whether they had been changed since the checkpoint before its start: they \
-             are assumed not to have been",
-            diagnostics.first_touches_unknown
+            "the trace does not show whether {} had been changed since the checkpoint before its start: it is assumed that none had",
+            counted(diagnostics.first_touches_unknown, "page")
         ));
     }
     let wrong = diagnostics.missing_images + diagnostics.unexpected_images;
     if wrong > 0 {
         note(format!(
-            "the rule for full-page images, applied {} times to the trace itself, was wrong {wrong} times",
+            "the rule for full-page images, applied to the trace itself, was wrong in {wrong} of {} cases",
             diagnostics.decisions
         ));
     }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, Checkpoint, explain_checkpoints};
+use walden_explain::counted;
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xlog::WalLevel;
@@ -173,7 +174,7 @@ fn learn_wal_level(survey: &Survey, window: Lsn, settings: &mut Settings) -> Tra
         }
         Some(level) => (level, Origin::Learned, "logged in records".into()),
         None if logical > 0 => {
-            let why = format!("{logical} records that are written at this level only");
+            let why = format!("{} written at this level only", counted(logical, "record"));
             (WalLevel::Logical, Origin::Learned, why)
         }
         None if within.standby_records + around.standby_records > 0 => {
@@ -213,10 +214,10 @@ fn learn_compression(survey: &Survey, settings: &mut Settings) -> Traced {
     settings.wal_compression = most.map(|(_, method)| method);
     let (from, why) = match (most, plain) {
         (Some((count, _)), _) => {
-            (Origin::Learned, format!("{count} of {} images are compressed", plain + pglz + lz4 + zstd))
+            (Origin::Learned, format!("compressed images: {count} of {}", plain + pglz + lz4 + zstd))
         }
         (None, 0) => (Origin::Assumed, "no full-page image in the trace".into()),
-        (None, _) => (Origin::Learned, format!("none of {plain} images is compressed")),
+        (None, _) => (Origin::Learned, format!("compressed images: none of {plain}")),
     };
     Traced::new("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why)
 }
@@ -285,7 +286,8 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
     let (timeout, from, why) = match most_frequent(&intervals) {
         Some(interval) => {
             let timeout = round_to_usual_timeout(interval);
-            (timeout, Origin::Learned, format!("interval of {} checkpoints", intervals.len()))
+            let why = format!("interval of {}", counted(intervals.len() as u64, "checkpoint"));
+            (timeout, Origin::Learned, why)
         }
         None => {
             let fits = [300, 900, 1800, 3600, 86_400].into_iter().find(|usual| *usual >= longest);
@@ -312,15 +314,14 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
     let furthest = distances.iter().copied().max().unwrap_or(0).max(0) as u64;
     let target = settings.completion_target_milli;
     let usual = most_frequent(&segments).filter(|usual| *usual > 0);
+    let distance = |usual: i64| {
+        let checkpoints = counted(segments.len() as u64, "checkpoint");
+        format!("{checkpoints} began {} after the one before", counted(usual as u64, "segment"))
+    };
     match usual.filter(|usual| !is_contradicted(*usual, segments.len(), &distances)) {
         Some(usual) => {
             settings.max_wal_size = roundest_segment_count(usual as u64, target) * size.bytes();
-            note(
-                "max_wal_size",
-                show_size(settings.max_wal_size),
-                Origin::Learned,
-                format!("{} checkpoints began {usual} segments after the one before", segments.len()),
-            );
+            note("max_wal_size", show_size(settings.max_wal_size), Origin::Learned, distance(usual));
         }
         None => {
             let least = roundest_segment_count(furthest + 1, target) * size.bytes();
@@ -331,10 +332,7 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
                 Origin::Assumed,
                 match usual {
                     None => "no checkpoint in the trace was triggered by volume".into(),
-                    Some(usual) => format!(
-                        "{} checkpoints began {usual} segments after the one before, and others later: on request, it seems",
-                        segments.len()
-                    ),
+                    Some(usual) => format!("{}, and others later: on request, it seems", distance(usual)),
                 },
             );
         }

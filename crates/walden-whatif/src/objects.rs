@@ -240,8 +240,9 @@ impl Counts {
         }
     }
 
-    /// Counts an index's record, which is for the last rows of its transaction. Vacuum has no transaction, and the images of a build are
-    /// for no row alone.
+    /// Counts an index's record, which is for the last rows of its transaction: the rule by which `walden-explain` counts the entries
+    /// of updates (`collect/evidence.rs`), for all tables and B-tree indexes at once. Vacuum has no transaction, and the images of a
+    /// build are for no row alone.
     fn count_index_record(&mut self, record: &Record<'_>, last_rows: Option<&mut LastRows>) {
         let images = image_bytes(record);
         let plain = u64::from(record.header.total_len).saturating_sub(images);

@@ -151,7 +151,7 @@ fn open_archive(place: &Path) -> Result<(String, Archive)> {
 /// Notes on files that are not explained, a line each.
 pub fn tell_about(inventory: &Inventory) {
     for gap in inventory.gaps() {
-        eprintln!("warning: {} segments are missing, from {} to {}", gap.segments, gap.first, gap.last);
+        eprintln!("warning: {gap}");
     }
     for duplicate in &inventory.duplicates {
         let (kept, dropped) = (duplicate.kept.path.display(), duplicate.dropped.path.display());
@@ -166,7 +166,8 @@ pub fn tell_about(inventory: &Inventory) {
     let (spares, bytes) = inventory.spare_bytes();
     if spares > 0 {
         let bytes = units::bytes(bytes);
-        eprintln!("note: {spares} files ({bytes}) are kept for later use and hold nothing yet");
+        let files = units::counted(spares as u64, "file");
+        eprintln!("note: {files} ({bytes}) kept for later use, with nothing yet");
     }
 }
 

@@ -14,7 +14,7 @@ use walden_explain::Timeline;
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
-use walden_report::{svg, sweep, whatif_html};
+use walden_report::{svg, sweep, units, whatif_html};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::{Names, Relation, RelationKind};
 use walden_whatif::advise::{self, Aim};
@@ -350,10 +350,10 @@ fn the_run(inventory: &Inventory) -> Result<&Run> {
     };
     if inventory.runs.len() > 1 {
         eprintln!(
-            "note: the sources have {} runs of segments without gaps; the longest is predicted: {} segments from {} on \
+            "note: the sources have {} runs of segments without gaps; the longest is predicted: {} from {} on \
              timeline {}",
             inventory.runs.len(),
-            run.segments.len(),
+            units::counted(run.segments.len() as u64, "segment"),
             run.start(),
             run.timeline
         );

@@ -35,7 +35,7 @@ pub(crate) struct SegmentEvidence {
     /// Number of inserts into TOAST tables so far, and by transaction that number at its last one.
     toast_inserts: u32,
     last_toast: Box<[(u32, u32); SESSIONS]>,
-    /// The last update of a transaction.
+    /// The last update of a transaction that has inserted nothing since.
     updates: Box<[LastUpdate; SESSIONS]>,
     /// Keys of index tuples, by what they point at: a part of the hash of that, and the key's hash.
     keys: Box<[[u32; 2]; TUPLES]>,
@@ -244,6 +244,7 @@ impl SegmentEvidence {
     fn insert(&mut self, record: &Observed<'_>) {
         let flags = InsertFlags(record.main.get(2).copied().unwrap_or_default());
         self.stored(record, flags.contains_new_tuple());
+        self.forget_update(record.xid);
         if flags.on_toast_relation() {
             self.toast_inserts += 1;
             self.last_toast[record.xid as usize % SESSIONS] = (record.xid, self.toast_inserts);
@@ -274,6 +275,7 @@ impl SegmentEvidence {
     fn heap2(&mut self, record: &Observed<'_>, kind: u8) {
         if kind == heap2::MULTI_INSERT {
             let flags = InsertFlags(record.main.first().copied().unwrap_or_default());
+            self.forget_update(record.xid);
             return self.stored(record, flags.contains_new_tuple());
         }
         let since_17 = self.version >= Major::V17;
@@ -409,24 +411,38 @@ impl SegmentEvidence {
     fn leaf_insert(&mut self, record: &Observed<'_>) {
         let relation = self.relation(record.relation);
         let is_change = std::mem::replace(&mut self.last_leaves[relation], record.block) != record.block;
-        let tid = Tid::read(record.data);
-        let update = tid.and_then(|tid| self.update_of(record.xid, tid));
-        let comparison = tid.and_then(|tid| self.compare_keys(record, tid, update));
+        let update = self.update_of(record.xid);
+        let row = Tid::read(record.data);
+        let update_of_row = update.filter(|update| Some(update.new) == row);
+        let comparison = row.and_then(|row| self.compare_keys(record, row, update_of_row));
         let evidence = &mut self.relations[relation].1;
         evidence.leaf_inserts += 1;
         evidence.leaf_changes += u64::from(is_change);
-        evidence.logged_entries += u64::from(tid.is_some());
-        evidence.update_entries += u64::from(update.is_some());
+        evidence.leaf_images += u64::from(record.image_bytes);
+        if update.is_some() {
+            evidence.update_entries += 1;
+            evidence.update_images += u64::from(record.image_bytes);
+        }
         evidence.changed_keys += u64::from(comparison == Some(true));
         evidence.same_keys += u64::from(comparison == Some(false));
     }
 
-    /// The update of a transaction that wrote the tuple at `tid`, if that is its last one: `heapam_tuple_update` is followed by the
-    /// new tuple's index entries.
+    /// The update that the next index entries of a transaction are for, if it wrote no other row since: each row is followed by its
+    /// entries (`ExecInsertIndexTuples`), whether or not these are logged beside an image. `walden-whatif` has the same rule for
+    /// the indexes of a table that it knows (`objects.rs`).
     #[inline(always)]
-    fn update_of(&self, xid: u32, tid: Tid) -> Option<LastUpdate> {
+    fn update_of(&self, xid: u32) -> Option<LastUpdate> {
         let update = self.updates[xid as usize % SESSIONS];
-        (update.xid == xid && update.new == tid).then_some(update)
+        (xid != 0 && update.xid == xid).then_some(update)
+    }
+
+    /// A transaction inserted a row: its next index entries are for that.
+    #[inline(always)]
+    fn forget_update(&mut self, xid: u32) {
+        let update = &mut self.updates[xid as usize % SESSIONS];
+        if update.xid == xid {
+            *update = LastUpdate::NONE;
+        }
     }
 
     /// Whether the index tuple of an updated heap tuple has another key than that of the tuple before, if that was inserted

@@ -10,7 +10,7 @@ use super::{Change, Comparison, DiffFinding, ImageChange, Per, Side, Status, dif
 use crate::document::Document;
 use crate::evidence::DecodingEvidence;
 use crate::explanation::Explanation;
-use crate::findings::{bytes_text, percent_text};
+use crate::findings::{bytes_text, counted, percent_text};
 use crate::labels::Part;
 use crate::tally::{Bucket, ImageCause};
 
@@ -279,7 +279,7 @@ impl Finder<'_> {
                 (Some(seconds), Some(distance)) => {
                     format!("one checkpoint in {seconds:.0} s or {}", bytes_text(distance))
                 }
-                _ => format!("{} checkpoints", checkpoints.count),
+                _ => counted(checkpoints.count, "checkpoint"),
             }
         };
         let share = |bytes: u64, all: u64| percent_text(bytes as f64 / all.max(1) as f64);
@@ -418,7 +418,7 @@ impl Finder<'_> {
                 ),
             };
             let images = match change.images {
-                (a, b) if a != b => format!(" ({b} images, before {a})"),
+                (a, b) if a != b => format!(" ({}, before {a})", counted(b, "image")),
                 _ => String::new(),
             };
             findings.push(self.finding("amount", text + &images, name.clone(), self.own_change(change)));

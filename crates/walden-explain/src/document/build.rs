@@ -462,7 +462,7 @@ fn log_hints(writers: &Writers, joined: f64, statements: f64) -> Vec<String> {
     }
     if writers.counts.statements_without_xid > 0 {
         hints.push(format!(
-            "{} statements that may write are alone in their transaction, which has no ID yet when log_statement logs them, and \
+            "statements that may write ({}) are alone in their transaction, which has no ID yet when log_statement logs them, and \
              none any more when log_min_duration_statement does (in the simple query protocol): auto_explain.log_min_duration = 0 \
              or log_executor_stats = on log them while it has; so does a transaction block, by its COMMIT",
             writers.counts.statements_without_xid

@@ -6,7 +6,7 @@ use walden_format::version::Major;
 
 use super::facts::{Facts, Table, is_delete, is_insert, is_update};
 use super::ledger::Claim;
-use super::{Candidate, bytes_text};
+use super::{Candidate, bytes_text, counted};
 use crate::tally::Bucket;
 
 /// The catalogs that hold large objects: content, and not what a database is made of.
@@ -185,8 +185,9 @@ pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {
         let name = &sequence.name;
         found.push(Candidate {
             text: format!(
-                "sequence {name} takes {} of the WAL: {records} records, one per 32 numbers drawn",
-                facts.percent(claim.bytes())
+                "sequence {name} takes {} of the WAL: {}, one per 32 numbers drawn",
+                facts.percent(claim.bytes()),
+                counted(records, "record")
             ),
             points_at: name.clone(),
             remedy: sequence.sql.statement(

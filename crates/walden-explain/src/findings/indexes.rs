@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use walden_format::rmgr::info::{btree, gin};
 use walden_format::rmgr::rmid;
 
-use super::Candidate;
 use super::facts::{Facts, Index, Relation, SqlName, Table};
 use super::ledger::Claim;
+use super::{Candidate, counted};
 use crate::evidence::Evidence;
 use crate::group::Owner;
 use crate::labels::Part;
@@ -16,8 +16,6 @@ use walden_format::record::Fork;
 
 /// Minimum number of index tuples for a finding about where they go.
 const MIN_INSERTS: u64 = 500;
-/// Minimum number of these that are logged without an image, so that it is known for what they are.
-const MIN_LOGGED: u64 = 50;
 
 /// Each server has statistics of its own, and names may be from a standby.
 const UNUSED_ELSEWHERE: &str = ", if no other server (primary or standby) uses it either";
@@ -148,9 +146,8 @@ pub(super) fn random_keys(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 fn has_random_keys(evidence: &Evidence) -> bool {
-    // Updates of rows all over a table insert all over its indexes too. Behind an image it is not known for what an entry is.
-    let is_by_inserts =
-        evidence.logged_entries >= MIN_LOGGED && evidence.update_entries * 2 <= evidence.logged_entries;
+    // Updates of rows all over a table insert all over its indexes too.
+    let is_by_inserts = evidence.update_entries * 2 <= evidence.leaf_inserts;
     let is_random = evidence.leaf_changes * 2 > evidence.leaf_inserts;
     evidence.leaf_inserts >= MIN_INSERTS && is_random && is_by_inserts
 }
@@ -212,11 +209,12 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
         let entries = facts.claim(facts.cells(files(), is_entry), 1.0, 0.0).bytes();
         (count > 0).then(|| Candidate {
             text: format!(
-                "the pending list of the GIN index {} of {} takes {} of the WAL in {count} records, and moving its entries into \
+                "the pending list of the GIN index {} of {} takes {} of the WAL in {}, and moving its entries into \
                  the index {}: with fastupdate each entry is logged twice",
                 index.name,
                 table.name,
                 facts.percent(claim.bytes()),
+                counted(count, "record"),
                 facts.percent(entries)
             ),
             points_at: index.name.clone(),

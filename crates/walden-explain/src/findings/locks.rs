@@ -3,9 +3,9 @@
 use walden_format::rmgr::info::{heap2, multixact};
 use walden_format::rmgr::rmid;
 
-use super::Candidate;
 use super::facts::{Facts, is_lock};
 use super::ledger::Claim;
+use super::{Candidate, counted};
 
 /// Minimum number of locks.
 const MIN_LOCKS: u64 = 100;
@@ -59,8 +59,9 @@ pub(super) fn foreign_keys(facts: &Facts<'_>) -> Vec<Candidate> {
         found.push(Candidate {
             text: format!(
                 "{} rows of {name} were locked by FOR KEY SHARE, as checks of foreign keys do for the row that is referred to; with \
-                 {created} multixacts of rows locked by several transactions at a time that takes {} of the WAL",
+                 {} of rows locked by several transactions at a time that takes {} of the WAL",
                 locks.count,
+                counted(created, "multixact"),
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),

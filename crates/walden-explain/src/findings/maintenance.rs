@@ -4,9 +4,9 @@ use walden_format::rmgr::info::{heap2, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 
-use super::Candidate;
 use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum, is_update};
 use super::ledger::Claim;
+use super::{Candidate, counted};
 
 /// What a table that is written once, and then vacuumed, should have been loaded with.
 const LOAD_FROZEN: &str =
@@ -41,9 +41,9 @@ pub(super) fn freezing(facts: &Facts<'_>) -> Vec<Candidate> {
         let name = &table.name;
         found.push(Candidate {
             text: format!(
-                "vacuum froze rows of {} pages of {name}; that takes {} of the WAL, images of pages that nothing else changed \
+                "vacuum froze rows of {} of {name}; that takes {} of the WAL, images of pages that nothing else changed \
                  included",
-                freezing.count,
+                counted(freezing.count, "page"),
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
@@ -72,8 +72,9 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
         let name = &table.name;
         found.push(Candidate {
             text: format!(
-                "reads of {name} set hint bits on {images} pages, each logged as an image because of data checksums or \
+                "reads of {name} set hint bits on {}, each logged as an image because of data checksums or \
                  wal_log_hints: {} of the WAL",
+                counted(images, "page"),
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
@@ -105,8 +106,9 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
         let name = &table.name;
         found.push(Candidate {
             text: format!(
-                "{who} old row versions from pages of {name}, {} times for {updates} updates, {} of the WAL",
-                evidence.prunes.count,
+                "{who} old row versions from pages of {name}, {} for {}, {} of the WAL",
+                counted(evidence.prunes.count, "time"),
+                counted(updates, "update"),
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),

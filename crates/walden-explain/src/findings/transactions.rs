@@ -5,7 +5,7 @@ use walden_format::rmgr::rmid;
 
 use super::facts::Facts;
 use super::ledger::Claim;
-use super::{Candidate, bytes_text};
+use super::{Candidate, bytes_text, counted};
 use crate::time::second_text;
 
 const MIN_TRANSACTIONS: u64 = 1000;
@@ -55,11 +55,10 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     claim.add_spread(ENTRY * (sums.subtransactions - sums.aborted_subtransactions));
     vec![Candidate {
         text: format!(
-            "{} subtransactions, {} transactions committed; {} subtransactions were rolled back alone; these, and what keeps track of all, take {} of the \
-             WAL",
+            "{} subtransactions, {} committed; rolled back alone: {}; these, and what keeps track of all, take {} of the WAL",
             sums.subtransactions,
-            sums.committed,
-            sums.aborted_subtransactions,
+            counted(sums.committed, "transaction"),
+            counted(sums.aborted_subtransactions, "subtransaction"),
             facts.percent(claim.bytes())
         ),
         points_at: "SAVEPOINT, EXCEPTION blocks of PL/pgSQL".into(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use walden_format::record::Fork;
-use walden_format::rmgr::info::{btree, heap};
+use walden_format::rmgr::info::heap;
 use walden_format::rmgr::rmid;
 
 use super::facts::{
@@ -12,7 +12,7 @@ use super::facts::{
 };
 use super::indexes::drop_statement;
 use super::ledger::Claim;
-use super::{Candidate, percent_text};
+use super::{Candidate, counted, percent_text};
 use crate::evidence::Evidence;
 use crate::group::Owner;
 use crate::labels::Part;
@@ -38,7 +38,6 @@ struct Updates<'a> {
 }
 
 /// Shares of an index's bytes that are for updates.
-#[derive(Clone, Copy, PartialEq, Debug)]
 struct IndexShare {
     /// Of records without their images.
     plain: f64,
@@ -46,22 +45,15 @@ struct IndexShare {
     images: f64,
 }
 
-/// The share of updates in what a B-tree index wrote. `updates` is the number of the table's updates that are not HOT; `is_whole`
-/// says that the index was there in all of the WAL, so that each of these has an entry.
+/// The share of updates in what a B-tree index wrote, splits included, which insert the entry for which there was no space.
 ///
-/// Rows inserted before the index was built have no entry in the WAL, so that the table's inserts say nothing of the index's.
-fn share_of_updates(evidence: &Evidence, splits: u64, updates: u64, is_whole: bool) -> IndexShare {
-    let Evidence { leaf_inserts, logged_entries: logged, update_entries, .. } = *evidence;
-    let ratio = |some: u64, of: u64| if of == 0 { 1.0 } else { (some as f64 / of as f64).min(1.0) };
-    // A split inserts the entry for which there was no space.
-    let by_count = ratio(updates, leaf_inserts + splits);
-    let plain = if logged >= MIN_COMPARED { ratio(update_entries, logged) } else { by_count };
+/// It is that of its own entries: rows inserted before the index was built have none in the WAL, so that the table's inserts say
+/// nothing of the index's. `walden-whatif` shares out the records of indexes by the same rule (`objects.rs`).
+fn share_of_updates(evidence: &Evidence) -> IndexShare {
+    let Evidence { leaf_inserts, update_entries, leaf_images, update_images, .. } = *evidence;
+    let plain = update_entries as f64 / leaf_inserts.max(1) as f64;
     // Entries of updates go all over an index and have more than their share of its images, where inserts have ascending keys.
-    let behind_images = leaf_inserts.saturating_sub(logged);
-    let images = match is_whole && behind_images > 0 {
-        true => ratio(updates.saturating_sub(update_entries), behind_images),
-        false => plain,
-    };
+    let images = if leaf_images > 0 { update_images as f64 / leaf_images as f64 } else { plain };
     IndexShare { plain, images }
 }
 
@@ -112,9 +104,7 @@ impl<'a> Updates<'a> {
         let others = |manager: u8, _: u8| manager != rmid::BTREE && is_index_manager(manager);
         let updates = self.indexed + self.moved;
         for index in self.table.index_files() {
-            let is_whole = !index.was_created && index.dropped_at.is_none();
-            let splits = facts.records(facts.cells([index], is_split));
-            let of_updates = share_of_updates(&index.evidence, splits, updates, is_whole);
+            let of_updates = share_of_updates(&index.evidence);
             let (plain, images) = (share * of_updates.plain, share * of_updates.images);
             facts.extend(claim, facts.cells([index], is_written), plain, images);
             // Most other access methods have a record for each entry at least.
@@ -129,10 +119,6 @@ impl<'a> Updates<'a> {
         facts.extend(claim, facts.cells(self.table.heaps(), is_heap_vacuum), share, share);
         facts.extend(claim, facts.cells(self.table.index_files(), is_index_vacuum), share, share);
     }
-}
-
-fn is_split(manager: u8, info: u8) -> bool {
-    manager == rmid::BTREE && matches!(info, btree::SPLIT_L | btree::SPLIT_R)
 }
 
 fn all_updates<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = Updates<'a>> {
@@ -387,11 +373,11 @@ pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
         found.push(Candidate {
             text: format!(
                 "{} of {} updates of {name} found no free space on their page ({} are HOT): the new row goes to another page, and \
-                 into each index; index records with their images, and {} locks that such updates take, are {} of the WAL",
+                 into each index; index records with their images, and {} that such updates take, are {} of the WAL",
                 updates.moved,
                 updates.all,
                 percent_text(updates.hot as f64 / updates.all as f64),
-                locks.count,
+                counted(locks.count, "lock"),
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
@@ -499,27 +485,17 @@ pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
 mod tests {
     use super::*;
 
-    fn evidence(leaf_inserts: u64, logged_entries: u64, update_entries: u64) -> Evidence {
-        Evidence { leaf_inserts, logged_entries, update_entries, ..Evidence::default() }
-    }
-
     #[test]
-    fn an_index_has_entries_of_its_own_time_only() {
-        let all = IndexShare { plain: 1.0, images: 1.0 };
-        // 100,000 rows were loaded before it was built; then each of 2,000 updates has an entry, most behind an image.
-        assert_eq!(share_of_updates(&evidence(2000, 1740, 1740), 0, 2000, false), all);
-        assert_eq!(share_of_updates(&evidence(2000, 0, 0), 0, 2000, false), all);
-        assert_eq!(share_of_updates(&evidence(1990, 1000, 1000), 10, 2000, true), all);
-        // The table was updated before the index was built, and not since.
-        let none = IndexShare { plain: 0.0, images: 0.0 };
-        assert_eq!(share_of_updates(&evidence(500, 490, 0), 0, 2000, false), none);
-    }
-
-    #[test]
-    fn entries_behind_images_are_those_of_updates_that_are_not_logged() {
-        let share = share_of_updates(&evidence(4000, 3000, 1200), 0, 2000, true);
-        assert_eq!(share, IndexShare { plain: 0.4, images: 0.8 });
-        // Without any logged entry it is by their number.
-        assert_eq!(share_of_updates(&evidence(3990, 0, 0), 10, 2000, false).plain, 0.5);
+    fn entries_of_updates_have_their_share_of_records_and_another_one_of_images() {
+        let share = |[leaf_inserts, update_entries, leaf_images, update_images]: [u64; 4]| {
+            let evidence =
+                Evidence { leaf_inserts, update_entries, leaf_images, update_images, ..Evidence::default() };
+            let IndexShare { plain, images } = share_of_updates(&evidence);
+            (plain, images)
+        };
+        assert_eq!(share([2000, 2000, 80_000, 80_000]), (1.0, 1.0));
+        assert_eq!(share([4000, 1600, 100_000, 80_000]), (0.4, 0.8));
+        assert_eq!(share([4000, 1000, 0, 0]), (0.25, 0.25));
+        assert_eq!(share([0; 4]), (0.0, 0.0));
     }
 }

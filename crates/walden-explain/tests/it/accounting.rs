@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::{Explanation, Request};
@@ -103,6 +104,37 @@ fn adjacent_ranges_add_up() {
     }
 }
 
+/// Asserts that the ranges before and from each of these positions meet, and have the sums of the whole log, which are returned.
+fn expect_whole_log_of_two_ranges(folder: &Path, cuts: impl IntoIterator<Item = Lsn>) -> Explanation {
+    let of = |from, to| {
+        let explanation = explain_folder(folder, &Request { views: all_views(), ..range(from, to) });
+        check(&explanation);
+        explanation
+    };
+    let whole = of(None, None);
+    assert!(whole.damage.is_none());
+    for at in cuts {
+        let (left, right) = (of(None, Some(at)), of(Some(at), None));
+        let start = right.ranges.first().map_or(whole.ranges[0].end, |range| range.start);
+        assert_eq!(left.ranges[0].end, start, "{at}");
+        assert_eq!(left.file_bytes + right.file_bytes, whole.file_bytes, "{at}");
+        assert_eq!(left.records + right.records, whole.records, "{at}");
+    }
+    whole
+}
+
+/// Ends a page with a record. Returns the position behind it.
+fn fill_page(log: &mut Log) -> Lsn {
+    let room = |log: &Log| PAGE - log.writer.bytes.len() % PAGE;
+    if room(log) < 1000 {
+        log.heap_insert(9, 16384, 2000);
+    }
+    log.heap_insert(9, 16384, room(log) - (24 + 20 + 2 + 3));
+    let page = log.writer.position();
+    assert_eq!(page.0 % PAGE as u64, 0);
+    page
+}
+
 /// The same where they meet outside of records: at or in the header of a page or segment, and in the padding after a switch.
 #[test]
 fn ranges_that_meet_between_records_add_up() {
@@ -116,36 +148,75 @@ fn ranges_that_meet_between_records_add_up() {
     (0..100).for_each(|_| {
         log.heap_insert(9, 16384, 600);
     });
-    // A record that ends with its page.
-    let mut room = PAGE - log.writer.bytes.len() % PAGE;
-    if room < 1000 {
-        log.heap_insert(9, 16384, 2000);
-        room = PAGE - log.writer.bytes.len() % PAGE;
-    }
-    log.heap_insert(9, 16384, room - (24 + 20 + 2 + 3));
-    let page = log.writer.position();
-    assert_eq!(page.0 % PAGE as u64, 0);
+    let page = fill_page(&mut log);
     (0..10).for_each(|_| {
         log.heap_insert(9, 16384, 600);
     });
-    let of = |from: Option<Lsn>, to: Option<Lsn>| {
-        let explanation = log.explain(&Request { views: all_views(), ..range(from, to) });
-        check(&explanation);
-        explanation
-    };
-    let whole = of(None, None);
-    assert!(whole.damage.is_none() && whole.file_bytes == 2 * SEGMENT as u64, "{:?}", whole.ranges);
     let of_switch = [0, 8, 24, 32, 8192, 9000].map(|bytes| switch.plus(bytes));
     let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
     let of_page = [0, 8, 24, 32].map(|bytes| page.plus(bytes));
-    for at in of_switch.into_iter().chain(of_segment).chain(of_page) {
-        let (left, right) = (of(None, Some(at)), of(Some(at), None));
-        assert_eq!(left.ranges[0].end, right.ranges[0].start, "{at}");
-        assert_eq!(left.file_bytes + right.file_bytes, whole.file_bytes, "{at}");
-        assert_eq!(left.records + right.records, whole.records, "{at}");
-    }
-    let from_segment = of(Some(segment), None);
+    let folder = tempfile::tempdir().unwrap();
+    log.writer.save(folder.path());
+    let cuts = of_switch.into_iter().chain(of_segment).chain(of_page);
+    let whole = expect_whole_log_of_two_ranges(folder.path(), cuts);
+    assert_eq!(whole.file_bytes, 2 * SEGMENT as u64, "{:?}", whole.ranges);
+    let from_segment = explain_folder(folder.path(), &range(Some(segment), None));
     assert_eq!((from_segment.ranges[0].start, from_segment.file_bytes), (segment, SEGMENT as u64));
+}
+
+/// What follows the last record is in the range that it starts in, even if no record is.
+#[test]
+fn ranges_that_meet_at_the_end_of_the_log_add_up() {
+    let mut log = Log::new();
+    let insert = |log: &mut Log, until: usize| {
+        while log.writer.bytes.len() < until {
+            log.heap_insert(9, 16384, 600);
+        }
+    };
+    let expect = |log: &Log, cuts: &[Lsn]| {
+        let folder = tempfile::tempdir().unwrap();
+        log.writer.save(folder.path());
+        let whole = expect_whole_log_of_two_ranges(folder.path(), cuts.iter().copied());
+        assert_eq!(whole.ranges[0].end.0 % SEGMENT as u64, 0);
+    };
+    let around = |lsn: Lsn| [Lsn(lsn.0 - 8), lsn, lsn.plus(8), lsn.plus(2 * PAGE as u64)];
+
+    insert(&mut log, 3 * PAGE + 1000);
+    expect(&log, &around(log.writer.position()));
+    let page = fill_page(&mut log);
+    expect(&log, &around(page));
+
+    // The last record goes on in the next segment.
+    insert(&mut log, SEGMENT - 700);
+    let last = log.heap_insert(9, 16384, 3000);
+    let segment = log.writer.start.plus(SEGMENT as u64);
+    let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
+    let cuts = [around(last), of_segment, around(log.writer.position())].concat();
+    expect(&log, &cuts);
+    // Which is not there.
+    log.writer.bytes.truncate(SEGMENT);
+    expect(&log, &[Lsn(last.0 - 8), last, last.plus(8), Lsn(segment.0 - 8)]);
+}
+
+/// So is a record that a crash cut off.
+#[test]
+fn a_range_may_start_with_a_record_that_a_crash_cut_off() {
+    let mut log = Log::new();
+    let mut cuts = Vec::new();
+    for _ in 0..2 {
+        log.writer.crash_in_record(20_000, 9000);
+        (0..9).for_each(|_| {
+            log.heap_insert(9, 16384, 600);
+        });
+        let last = log.heap_insert(9, 16384, 600);
+        cuts.extend([last, last.plus(8), log.writer.position()]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    log.writer.save(folder.path());
+    let whole = expect_whole_log_of_two_ranges(folder.path(), cuts);
+    let from_start = explain_folder(folder.path(), &range(Some(log.writer.start), None));
+    check(&from_start);
+    assert_eq!(from_start.file_bytes, whole.file_bytes);
 }
 
 #[test]

@@ -316,6 +316,21 @@ fn entries_behind_images_are_not_taken_for_those_of_new_rows() {
     assert!(document.findings.iter().all(|finding| finding.rule != "random-keys"), "{:?}", document.findings);
 }
 
+#[test]
+fn entries_are_of_the_row_that_their_transaction_wrote_last() {
+    let mut log = Log::new();
+    for xid in 1000..1100 {
+        update(&mut log, xid, (xid, 1), (5000 + xid, 2), 40);
+        log.index_insert_with_image(xid, 16390, 3000);
+        log.heap_insert(xid, 16384, 100);
+        log.index_insert_with_image(xid, 16390, 1000);
+    }
+    let explanation = log.explain(&request(Vec::new()));
+    let (_, index) = explanation.evidence.iter().find(|(relation, _)| relation.relation == 16390).unwrap();
+    assert_eq!((index.leaf_inserts, index.update_entries), (200, 100));
+    assert_eq!((index.update_images / 100 / 1000, index.leaf_images / 100 / 1000), (3, 4));
+}
+
 /// Rows that were loaded before the index was built have no entry in the log.
 #[test]
 fn updates_have_all_of_an_index_that_was_built_after_the_load() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use walden_explain::document::{Context, Document};
 use walden_explain::group::ViewSpec;
 use walden_explain::{Bound, Explanation, Request, explain};
-use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::lsn::Lsn;
 use walden_format::record::Fork;
 use walden_format::rmgr::info::{btree, heap, smgr, standby, xact, xlog};
 use walden_format::rmgr::rmid;
@@ -173,6 +173,11 @@ impl Log {
         self.image((rmid::HEAP, heap::INSERT), xid, relation, Fork::MAIN, bytes)
     }
 
+    /// An insert on a leaf page of an index that is changed for the first time since a checkpoint.
+    pub fn index_insert_with_image(&mut self, xid: u32, relation: u32, bytes: usize) -> Lsn {
+        self.image((rmid::BTREE, btree::INSERT_LEAF), xid, relation, Fork::MAIN, bytes)
+    }
+
     /// An image of a page of a fork that was logged for a hint bit.
     pub fn hint_image(&mut self, relation: u32, fork: Fork, bytes: usize) -> Lsn {
         self.image((rmid::XLOG, xlog::FPI_FOR_HINT), 0, relation, fork, bytes)
@@ -230,21 +235,9 @@ impl Log {
         self.writer.record(rmid::XLOG, info, 0, &rest);
     }
 
-    /// Writes the log as segments; the last one ends in zeros.
-    pub fn save(&self, folder: &Path) {
-        let info = &self.writer.info;
-        for (at, content) in self.writer.bytes.chunks(SEGMENT).enumerate() {
-            let number = info.segment_size.segment_of(self.writer.start) + at as u64;
-            let name = SegmentName::new(info.timeline, number, info.segment_size).to_string();
-            let mut content = content.to_vec();
-            content.resize(SEGMENT, 0);
-            fs::write(folder.join(name), content).unwrap();
-        }
-    }
-
     pub fn explain(&self, request: &Request) -> Explanation {
         let folder = tempfile::tempdir().unwrap();
-        self.save(folder.path());
+        self.writer.save(folder.path());
         explain_folder(folder.path(), request)
     }
 

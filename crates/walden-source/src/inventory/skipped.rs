@@ -178,19 +178,24 @@ fn no_segments(paths: &[PathBuf], inventory: &Inventory, unreadable: Option<&Unr
     let places: Vec<_> = paths.iter().take(3).map(|path| path.display().to_string()).collect();
     let places = places.join(", ") + if paths.len() > 3 { ", ..." } else { "" };
     let mut text = format!("no WAL segments in {places}");
-    let (files, _) = inventory.spare_bytes();
+    let files = match inventory.spares.len() {
+        1 => "1 file".to_owned(),
+        many => format!("{many} files"),
+    };
     if let Some(first) = unreadable {
         text += &format!(" that can be read: {first}");
-        if !inventory.unreadable.is_empty() {
-            text += &format!(" (and {} more files)", inventory.unreadable.len());
+        match inventory.unreadable.len() {
+            0 => {}
+            1 => text += " (and 1 more file)",
+            more => text += &format!(" (and {more} more files)"),
         }
     } else if let [Spare { name, kind: SpareKind::Recycled(holds), .. }, ..] = inventory.spares.as_slice() {
         text += &format!(
-            ": {files} files that the server keeps for later use; {name} still holds {holds}, which this file is no \
+            ": {files} that the server keeps for later use; {name} still holds {holds}, which this file is no \
              longer: give it that name to read it"
         );
-    } else if files > 0 {
-        text += &format!(": {files} files that are still all zeros, which the server keeps for later use");
+    } else if !inventory.spares.is_empty() {
+        text += &format!(": {files} of zeros alone that the server keeps for later use");
     } else {
         text += ", expected files named like 000000010000000000000001";
     }

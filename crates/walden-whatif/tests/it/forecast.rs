@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use walden_format::lsn::SegmentName;
 use walden_format::rmgr::info::{heap, smgr, xact, xlog, xlog2};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
@@ -185,19 +184,8 @@ impl Table {
 
     fn forecast(&self, changes: &[&str]) -> Forecast {
         let folder = tempfile::tempdir().unwrap();
-        self.write_to(folder.path());
+        self.writer.save(folder.path());
         forecast(folder.path(), changes)
-    }
-
-    fn write_to(&self, folder: &Path) {
-        let info = &self.writer.info;
-        for (at, content) in self.writer.bytes.chunks(1 << 20).enumerate() {
-            let number = info.segment_size.segment_of(self.writer.start) + at as u64;
-            let name = SegmentName::new(info.timeline, number, info.segment_size).to_string();
-            let mut content = content.to_vec();
-            content.resize(1 << 20, 0);
-            std::fs::write(folder.join(name), content).unwrap();
-        }
     }
 }
 
@@ -208,7 +196,7 @@ fn since_19_switches_of_checksums_are_in_the_log() {
         |state: u8| table.writer.record(rmid::XLOG2, xlog2::CHECKSUMS, 0, &[255, 4, state, 0, 0, 0]);
     let (begun, done) = (switch(2), switch(0));
     let folder = tempfile::tempdir().unwrap();
-    table.write_to(folder.path());
+    table.writer.save(folder.path());
     let inventory = Inventory::of(&[folder.path()]).unwrap();
     let survey = Survey::read(&inventory.runs[0], None, None, 1, |_| ());
     assert_eq!(survey.evidence.data_checksums, [(begun, true), (done, false)]);
@@ -340,7 +328,7 @@ fn images_that_extensions_ask_for_stay() {
     }
     table.commit(10);
     let folder = tempfile::tempdir().unwrap();
-    table.write_to(folder.path());
+    table.writer.save(folder.path());
     let inventory = Inventory::of(&[folder.path()]).unwrap();
     let images = |traced: &str| {
         let traced = vec![("full_page_writes".to_owned(), traced.to_owned())];
@@ -398,7 +386,7 @@ fn archive_timeout_is_learned_from_switches_after_equal_times() {
         // The time of a switch is that of the next transaction end.
         table.commit(now + waits[4]);
         let folder = tempfile::tempdir().unwrap();
-        table.write_to(folder.path());
+        table.writer.save(folder.path());
         let inventory = Inventory::of(&[folder.path()]).unwrap();
         let traced = given.map(|value| ("archive_timeout".to_string(), value.to_string()));
         let question = Question {
@@ -433,7 +421,7 @@ fn switches_of_a_base_backup_are_not_counted() {
     let requested = table.writer.records.last().unwrap().0;
     table.commit(40);
     let folder = tempfile::tempdir().unwrap();
-    table.write_to(folder.path());
+    table.writer.save(folder.path());
     let inventory = Inventory::of(&[folder.path()]).unwrap();
     let survey = Survey::read(&inventory.runs[0], None, None, 1, |_| ());
     assert_eq!((survey.evidence.backups, survey.switches), (1, vec![requested]));
@@ -448,7 +436,7 @@ fn the_window_does_not_hide_what_the_log_shows() {
     (0..10).for_each(|block| table.insert(block, 2, false));
     table.commit(2);
     let folder = tempfile::tempdir().unwrap();
-    table.write_to(folder.path());
+    table.writer.save(folder.path());
     let inventory = Inventory::of(&[folder.path()]).unwrap();
     let question = Question { from: Some(from), threads: 2, memory_bytes: 64 << 20, ..Question::default() };
     let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();

@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use walden_arrow::export::{FileFormat, TableWriter};
 use walden_arrow::{Part, ReadError, ReadOptions, Table, read, read_part};
 use walden_codec::container::Meta;
+use walden_report::units;
 use walden_source::inventory::Inventory;
 use walden_source::workers::run_in_order;
 
@@ -130,8 +131,12 @@ fn report(files: &[TableFile], done: &Done, removed: Option<u64>) -> Result<()> 
     let covered = files.iter().filter(|file| file.fate == Fate::Covered).count();
     if covered > 0 {
         eprintln!(
-            "note: {covered} files are not written, as files of an earlier export hold the same part of the log and more; name \
-             another folder for fewer rows"
+            "note: {} not written, as files of an earlier export hold the same part of the log and more; name \
+             another folder for fewer rows",
+            match covered {
+                1 => "1 file is".to_owned(),
+                many => format!("{many} files are"),
+            }
         );
     }
     let of_removed = match removed {
@@ -139,10 +144,10 @@ fn report(files: &[TableFile], done: &Done, removed: Option<u64>) -> Result<()> 
         _ => String::new(),
     };
     terminal::print(&format!(
-        "{} files written with {} rows in {}, {} up to date{of_removed}\n",
-        done.written,
+        "{} written with {} rows in {}, {} up to date{of_removed}\n",
+        units::counted(done.written, "file"),
         done.rows,
-        walden_report::units::bytes(done.bytes),
+        units::bytes(done.bytes),
         done.kept
     ))
 }

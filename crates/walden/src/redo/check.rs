@@ -272,7 +272,8 @@ fn table(outcome: &Outcome) -> String {
     }
     for ((kind, what), times) in &images.misfits {
         let kind = kind_name(*kind, version);
-        let _ = writeln!(text, "{}: {kind}: {what}, {} times", look.alarm("does not fit"), count(*times));
+        let times = if *times == 1 { "once".to_owned() } else { format!("{} times", count(*times)) };
+        let _ = writeln!(text, "{}: {kind}: {what}, {times}", look.alarm("does not fit"));
     }
     for difference in outcome.differences().take(20) {
         let Difference { key, family, lsn, kind, version, offset, field, expected, found } = difference;

@@ -237,42 +237,32 @@ fn same_cluster<'r>(data: &DataDir, mut runs: impl Iterator<Item = &'r Run> + Cl
 
 #[cfg(test)]
 mod tests {
-    use walden_format::lsn::{SegmentName, SegmentSize};
+    use walden_format::lsn::SegmentSize;
     use walden_format::version::Major;
-    use walden_source::open::Compression;
+    use walden_testing::writer::LogWriter;
 
     use super::*;
 
-    const SYSTEM_ID: u64 = 7;
-
-    fn run(timeline: Timeline, numbers: std::ops::Range<u64>) -> Run {
-        let segment_size = SegmentSize::MIN;
-        let segment = |number: u64| SegmentFile {
-            path: PathBuf::new(),
-            name: SegmentName::new(timeline, number, segment_size),
-            partial: false,
-            compression: Compression::None,
-            member: None,
-            store: None,
-            needs_previous: false,
-            size_on_disk: segment_size.bytes(),
-            start: Lsn(number * segment_size.bytes()),
-            version: Major::V15,
-            system_id: SYSTEM_ID,
-            segment_size,
-            page_bytes: 8192,
-        };
-        let segments = numbers.map(segment).collect();
-        Run { system_id: SYSTEM_ID, timeline, segment_size, version: Major::V15, segments }
+    /// Writes segments of a timeline that were switched at once.
+    fn save_segments(folder: &Path, timeline: Timeline, numbers: std::ops::Range<u64>) {
+        let mut log = LogWriter::new(Major::V15);
+        log.info.timeline = timeline;
+        log.start = log.info.segment_size.start_of(numbers.start);
+        numbers.for_each(|_| log.switch());
+        log.save(folder);
     }
 
     #[test]
     fn a_base_backup_of_a_timeline_that_was_left_goes_with_the_log_of_it() {
+        let folder = tempfile::tempdir().unwrap();
         // The second timeline begins in segment 4, and the server of the first wrote on.
-        let runs = [run(1, 2..8), run(2, 4..8)];
+        save_segments(folder.path(), 1, 2..8);
+        save_segments(folder.path(), 2, 4..8);
+        let runs = Inventory::of(&[folder.path()]).unwrap().runs;
+        assert_eq!(runs.len(), 2);
         let base = |timeline, number: u64| Base {
             path: PathBuf::new(),
-            system_id: SYSTEM_ID,
+            system_id: runs[0].system_id,
             timeline,
             from: Lsn(number * SegmentSize::MIN.bytes() + 40),
         };
