@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
-use crate::documents;
 use crate::encryption::{Encrypted, Encryption, KeyOptions};
 use crate::history::History;
-use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
-use crate::object::{self, ObjectError};
 use crate::store::{Cause, Created, Listed, Store, StoreError};
+use crate::stored::documents;
+use crate::stored::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
+use crate::stored::object::{self, ObjectError};
 
 /// What stands for the hash of a file that is archived encrypted, where no private key opens it.
 const UNKNOWN_HASH: &str = "unknown without a private key";

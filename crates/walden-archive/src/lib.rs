@@ -2,55 +2,41 @@
 //!
 //! [`Archive`] is a [`store::Store`] with the log of one cluster in it. [`push()`] checks a file in full ([`check`]), compresses it
 //! and proves that it comes back, and stores it under a key of its own ([`name`]) that no later write replaces.
+//!
+//! | Folder of the sources | What is in it |
+//! |---|---|
+//! | `store`, `encryption` | where objects lie, and how they are encrypted on the way there |
+//! | `stored` | the files that PostgreSQL archives by name, what is checked of them, and the objects that hold them |
+//! | `inventory` | what there is and what is missing, as listings show it |
+//! | `into` | into the archive: from a server that archives, from streams, and from other archives |
+//! | `out` | out of the archive: for recovery, as plain files, and for whatever else reads the log |
+//! | `inspect` | what can be restored, whether all of it is as it was stored, what servers have that it lacks |
+//! | `care` | packs, the removal of WAL that no backup needs, and restores that are tried out |
 #![forbid(unsafe_code)]
 
-pub mod acknowledge;
-pub mod against;
-mod ahead;
 pub mod archive;
-pub mod backup;
-mod backup_files;
-pub mod base;
 mod boot;
-pub mod check;
-pub mod contents;
-pub mod documents;
-pub mod drill;
+mod care;
 pub mod encryption;
-pub mod export;
-pub mod gaps;
-pub mod get;
 mod hash;
-pub mod import;
-mod intake;
-pub mod list;
-pub mod log;
-pub mod name;
-pub mod object;
-pub mod pack;
-pub mod parts;
+mod inspect;
+mod into;
+mod inventory;
+mod out;
 pub mod pending;
-pub mod prefetch;
-pub mod probe;
-pub mod prune;
-pub mod push;
-pub mod recovery;
-pub mod replay;
-pub mod same_log;
-pub mod serve;
-pub mod server;
-mod snapshot;
-pub mod source;
-pub mod sources;
-pub mod status;
 pub mod store;
+mod stored;
 pub mod url;
-pub mod verified;
-pub mod verify;
 
 pub use archive::{Archive, ArchiveError};
+pub use care::{backup, drill, pack, prune};
+pub use inspect::{acknowledge, against, list, replay, status, verified, verify};
+pub use into::push::push;
+pub use into::{import, probe, push, serve};
+pub use inventory::{gaps, parts};
+pub use out::{base, export, get, log, prefetch, recovery, server, source, sources};
 pub use pending::clean_up_on_signals;
-pub use push::push;
+pub use stored::{check, contents, documents, name, object, same_log};
 pub use walden_source::history;
 
 #[cfg(doctest)]

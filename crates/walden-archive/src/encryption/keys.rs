@@ -154,7 +154,7 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
         return Err(refused("expected at least one recipient who can read, found none"));
     }
     let mut holds_something = false;
-    for prefix in [crate::name::WAL, crate::name::HISTORY, crate::name::BACKUP] {
+    for prefix in [crate::stored::name::WAL, crate::stored::name::HISTORY, crate::stored::name::BACKUP] {
         inner.list(prefix, &mut |_| holds_something = true)?;
     }
     if let Some(found) = newest(inner)? {
@@ -167,7 +167,7 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
             )),
         };
     }
-    if holds_something || exists(inner, crate::name::IDENTITY)? {
+    if holds_something || exists(inner, crate::stored::name::IDENTITY)? {
         return Err(refused(
             "expected an archive with nothing in it, found one in use; an archive is encrypted from its beginning or not at all: import it into a new one",
         ));

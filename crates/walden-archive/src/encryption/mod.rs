@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 pub use store::Encrypted;
 
-use crate::name::VERIFIED;
 use crate::store::{Cause, Store, StoreError};
+use crate::stored::name::VERIFIED;
 
 /// What an encrypted object's key ends with.
 pub const SUFFIX: &str = ".age";

@@ -9,8 +9,8 @@ use super::engine::Engine;
 #[cfg(feature = "encryption")]
 use super::keys::{self, Change, Statement, User};
 use super::{Encryption, KEYS, KeyOptions, SUFFIX, failure, is_plain, sealed};
-use crate::name::IDENTITY;
 use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
+use crate::stored::name::IDENTITY;
 
 /// The store of an archive: plain or encrypted, as the archive's first object decided.
 ///

@@ -1,0 +1,223 @@
+//! Base backups, as far as they say which WAL they need.
+//!
+//! PostgreSQL archives a *backup history file* for each backup of a primary: the content of `backup_label` and where the backup ended
+//! (`do_pg_backup_stop` in `xlog.c`). It archives none for a backup of a standby. What a backup itself has is `backup_manifest`, with
+//! the ranges of WAL that make it consistent (`basebackup.c`, `backup_manifest.c`), or at least `backup_label`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::out::get::with_object;
+use crate::stored::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
+use crate::stored::name::{ArchivedFile, BACKUP, Object};
+
+pub use crate::stored::backup_files::WalRange;
+
+/// A base backup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backup {
+    /// The backup history file's name, or the path of the manifest or label.
+    pub name: String,
+    /// The archived backup history file.
+    pub file: Option<ArchivedFile>,
+    /// The label that the user gave it.
+    pub label: Option<String>,
+    /// Of an incremental backup, where the backup starts that it needs: [`Lsn::INVALID`] if its label does not say so.
+    pub incremental_from: Option<Lsn>,
+    /// The WAL that makes it consistent, in the log's order; the end of the last range is not always known. Never empty.
+    pub ranges: Vec<WalRange>,
+    /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: Option<i64>,
+    /// It was found where backups are kept, and not only in the archive.
+    pub is_on_disk: bool,
+    /// Bytes of the object of the archived backup history file.
+    pub stored_bytes: u64,
+}
+
+impl Backup {
+    /// Where its WAL begins: backups are ordered by this and not by time, as clocks are set.
+    pub fn start(&self) -> (Timeline, Lsn) {
+        self.ranges.first().map_or((0, Lsn::INVALID), |range| (range.timeline, range.start))
+    }
+}
+
+/// What a label says of the backup that an incremental one needs.
+fn incremental_from(label: &Label) -> Option<Lsn> {
+    label.is_incremental.then(|| label.incremental_from.unwrap_or(Lsn::INVALID))
+}
+
+/// Why a backup on disk cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}: {problem}", path.display())]
+pub struct BackupError {
+    /// The manifest, label or folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// The backups that the archive has history files of, in the order of their starts.
+///
+/// # Errors
+/// The store's, and objects that are damaged.
+pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, ArchiveError> {
+    let mut files = Vec::new();
+    archive.store().list(BACKUP, &mut |listed| {
+        if let Some(Object::File(file @ ArchivedFile::Backup(..))) = Object::of_key(&listed.key) {
+            files.push((file, listed.bytes));
+        }
+    })?;
+    let mut backups = Vec::new();
+    for (file, stored_bytes) in files {
+        let text = with_object(archive, file, |object, bytes| {
+            let mut text = Vec::new();
+            crate::out::get::decode(archive, file, object, bytes, &mut text).map(|()| text)
+        })?;
+        // Removed since it was listed.
+        let Some(text) = text else { continue };
+        backups.extend(of_history(file, &text, size).map(|backup| Backup { stored_bytes, ..backup }));
+    }
+    backups.sort_by_key(Backup::start);
+    Ok(backups)
+}
+
+/// The backup of a backup history file. The name alone says where it starts: the file can be empty after a crash of the server.
+fn of_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Backup> {
+    let ArchivedFile::Backup(name, offset) = file else { return None };
+    let start = Lsn(name.start(size)?.0.checked_add(offset.into())?);
+    let label = Label::parse(text);
+    let timeline = name.timeline;
+    let ranges = vec![WalRange { timeline, start, end: label.stop }];
+    Some(Backup {
+        name: file.to_string(),
+        file: Some(file),
+        incremental_from: incremental_from(&label),
+        label: label.label,
+        ranges,
+        time: label.stop_time.or(label.start_time),
+        is_on_disk: false,
+        stored_bytes: 0,
+    })
+}
+
+/// Folders below the one of backups that are searched: `DIR/BACKUP/backup_manifest`, `DIR/HOST/BACKUP/backup_manifest`.
+const MAX_DEPTH: u32 = 2;
+
+/// The backups in a folder: each folder with a `backup_manifest`, or at least a `backup_label`.
+///
+/// # Errors
+/// A folder that cannot be read or has none, and backups that cannot be used.
+pub fn in_folder(folder: &Path, system_identifier: &str) -> Result<Vec<Backup>, BackupError> {
+    let mut found = Vec::new();
+    search(folder, MAX_DEPTH, system_identifier, &mut found)?;
+    if found.is_empty() {
+        let problem = format!("expected folders with {MANIFEST} or {LABEL} in it, found none");
+        return Err(BackupError { path: folder.to_owned(), problem });
+    }
+    Ok(found)
+}
+
+fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> Result<(), BackupError> {
+    let failed = |error: io::Error| BackupError { path: folder.to_owned(), problem: error.to_string() };
+    let (manifest, label) = (folder.join(MANIFEST), folder.join(LABEL));
+    if manifest.is_file() {
+        found.push(of_manifest(&manifest, system)?);
+    } else if label.is_file() {
+        found.push(of_label(&label)?);
+    } else if depth > 0 {
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.path().is_dir() {
+                search(&entry.path(), depth - 1, system, found)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The backup of a manifest, whose own checksum is compared, and with `backup_label` beside it, if there is one.
+///
+/// # Errors
+/// A file that cannot be read, is damaged, or is of another cluster.
+pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
+    let failed = |problem: String| BackupError { path: path.to_owned(), problem };
+    let file = fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let manifest = Manifest::read(file).map_err(failed)?;
+    if let Some(found) = manifest.system_identifier.map(|number| number.to_string())
+        && found != system_identifier
+    {
+        return Err(failed(format!("expected system identifier {system_identifier}, found {found}")));
+    }
+    let beside = path.with_file_name(LABEL);
+    let label = beside.is_file().then(|| read_label(&beside)).transpose()?;
+    let label = Label::parse(&label.unwrap_or_default());
+    Ok(Backup {
+        name: path.display().to_string(),
+        file: None,
+        incremental_from: incremental_from(&label),
+        label: label.label,
+        ranges: manifest.ranges,
+        time: modified(path).max(label.start_time),
+        is_on_disk: true,
+        stored_bytes: 0,
+    })
+}
+
+fn of_label(path: &Path) -> Result<Backup, BackupError> {
+    let label = Label::parse(&read_label(path)?);
+    let (Some(start), Some(timeline)) = (label.start, label.timeline) else {
+        let problem = "expected START WAL LOCATION with its timeline in it, found none".to_owned();
+        return Err(BackupError { path: path.to_owned(), problem });
+    };
+    Ok(Backup {
+        name: path.display().to_string(),
+        file: None,
+        incremental_from: incremental_from(&label),
+        label: label.label,
+        ranges: vec![WalRange { timeline, start, end: None }],
+        time: modified(path).max(label.start_time),
+        is_on_disk: true,
+        stored_bytes: 0,
+    })
+}
+
+fn read_label(path: &Path) -> Result<Vec<u8>, BackupError> {
+    let failed = |error: io::Error| BackupError { path: path.to_owned(), problem: error.to_string() };
+    let mut file = fs::File::open(path).map_err(failed)?;
+    read_bounded(&mut file, crate::stored::check::MAX_TEXT_BYTES).map_err(failed)
+}
+
+/// When a file was written: a copy may be younger than the backup, and never older.
+fn modified(path: &Path) -> Option<i64> {
+    let modified = fs::metadata(path).ok()?.modified().ok()?;
+    jiff::Timestamp::try_from(modified).ok().map(jiff::Timestamp::as_microsecond)
+}
+
+/// Backups in one list, in the order of their starts: one that is on disk and has a history file is one backup.
+pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
+    let mut merged: BTreeMap<(Timeline, Lsn), Backup> = BTreeMap::new();
+    for mut backup in on_disk.into_iter().chain(archived) {
+        match merged.get_mut(&backup.start()) {
+            Some(known) => {
+                known.file = known.file.or(backup.file);
+                known.stored_bytes = known.stored_bytes.max(backup.stored_bytes);
+                known.label = known.label.take().or(backup.label.take());
+                known.incremental_from = known.incremental_from.or(backup.incremental_from);
+                // The history file says when the backup was finished.
+                known.time = if backup.file.is_some() { backup.time.or(known.time) } else { known.time };
+                if known.ranges.last().is_some_and(|range| range.end.is_none()) {
+                    known.ranges = backup.ranges;
+                }
+            }
+            None => {
+                merged.insert(backup.start(), backup);
+            }
+        }
+    }
+    merged.into_values().collect()
+}

@@ -1,0 +1,353 @@
+//! A restore that is tried out: a server recovers from a copy of a base backup and the archive, and its data is checked.
+//!
+//! Nothing of the original is used but its files, which are copied: not its configuration, its tablespaces' places, nor what it
+//! connects to. The server listens on a socket in a temporary folder alone and archives nothing. The folder is removed in the end,
+//! also when this process is interrupted or killed.
+
+mod checks;
+mod copy;
+mod extent;
+mod server;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use walden_format::lsn::{SegmentName, Timeline};
+use walden_server::folder;
+use walden_server::guard::Guard;
+use walden_server::programs::{Version, installed_bin_dirs, program_version};
+use walden_server::signals::wait_for_exit_if_interrupted;
+use walden_source::datadir::DataDir;
+
+pub use checks::{Amcheck, CheckedData, QueryResult};
+
+use crate::archive::Archive;
+use crate::inspect::list::{self, ListOptions, Listing};
+use crate::out::base::BackupStart;
+use crate::out::log::Log;
+use crate::out::recovery::{self, RecoveryError, RecoveryStart};
+
+/// Up to where recovery goes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// The end of the log.
+    End,
+    /// A time, in a form that PostgreSQL reads without a time zone of its own.
+    Time(String),
+    /// A named restore point.
+    RestorePoint(String),
+}
+
+/// How a restore is tried out.
+#[derive(Clone, Debug)]
+pub struct DrillOptions {
+    /// The base backup: a folder in plain or tar format, or the data directory of a stopped server.
+    pub base: PathBuf,
+    /// The folder of the server's programs; else they are searched for.
+    pub bin: Option<PathBuf>,
+    /// The folder in which a temporary one is made; else where the system keeps temporary files.
+    pub folder: Option<PathBuf>,
+    /// Up to where recovery goes.
+    pub target: Target,
+    /// The timeline to follow; else the latest.
+    pub timeline: Option<Timeline>,
+    /// The program and arguments that, followed by a name and a path, fetch a file of the archive.
+    pub restore_command: Vec<OsString>,
+    /// A superuser of the cluster.
+    pub user: String,
+    /// The database that queries are put to.
+    pub database: String,
+    /// Lines for the server's configuration.
+    pub settings: Vec<(String, String)>,
+    /// Queries whose results are shown; without any, all rows are counted.
+    pub queries: Vec<String>,
+    /// Run `pg_amcheck`, if the server has it.
+    pub should_amcheck: bool,
+    /// Recovery may take so long.
+    pub timeout: Option<Duration>,
+}
+
+/// How a restore went.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Drill {
+    /// The server's version.
+    pub server_version: String,
+    /// Where recovery started.
+    pub start_lsn: String,
+    /// Up to where it was to go.
+    pub target: Target,
+    /// The last record that was replayed ends here.
+    pub reached_lsn: String,
+    /// The last commit or abort that was replayed, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub reached_time: Option<i64>,
+    /// The timeline that the restored server began.
+    pub timeline: Timeline,
+    /// Seconds that copying the backup took.
+    pub copy_seconds: f64,
+    /// Seconds from the server's start to its first connection.
+    pub recovery_seconds: f64,
+    /// Bytes of WAL replayed.
+    pub wal_bytes: u64,
+    /// Bytes of WAL replayed in a second.
+    pub wal_bytes_per_second: f64,
+    /// What was checked.
+    pub checked: CheckedData,
+}
+
+impl Drill {
+    /// Recovery got to where it was to go, and the data was found as it has to be.
+    pub fn is_good(&self) -> bool {
+        self.checked.problems.is_empty()
+    }
+}
+
+/// What is being done, for progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// So many bytes of the backup were copied.
+    Copied(u64),
+    /// So many files were asked for by recovery, of so many segments.
+    Restored(u64, u64),
+    /// The data is being checked.
+    Checking,
+}
+
+/// Recovery did not get to where it was to go.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RecoveryFailed(String);
+
+/// The restore point to which recovery was to go is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("restore point {name} is not in the archive; {known}")]
+pub struct UnknownRestorePoint {
+    name: String,
+    /// Which there are, for people.
+    known: String,
+}
+
+/// Whether an error says that recovery failed, or could only fail, and not that it could not be tried.
+pub fn is_recovery_failure(error: &anyhow::Error) -> bool {
+    error.is::<RecoveryFailed>() || error.is::<UnknownRestorePoint>()
+}
+
+/// Tries a restore out.
+///
+/// # Errors
+/// There is no server of the version, the backup cannot be used, or recovery failed: the message has the end of the server's log.
+pub fn drill(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
+    let result = try_out(archive, options, progress);
+    // What failed because the server was stopped by a signal is no outcome: the signal's handler ends the process.
+    wait_for_exit_if_interrupted();
+    result
+}
+
+fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
+    let start = BackupStart::read(&options.base)?;
+    let identity = archive.identity()?;
+    if let Some(found) =
+        start.system_identifier.filter(|found| found.to_string() != identity.system_identifier)
+    {
+        bail!(
+            "cannot restore {}: expected system identifier {}, the archive's, found {found}",
+            options.base.display(),
+            identity.system_identifier
+        );
+    }
+    if let Target::RestorePoint(name) = &options.target {
+        expect_restore_point(archive, name)?;
+    }
+    let log = log_from(archive, &start, options.timeline)?;
+    if !options.settings.iter().any(|(name, _)| name.eq_ignore_ascii_case("recovery_target_timeline")) {
+        // The server would end recovery on an earlier timeline, and find all in order there.
+        recovery::check_histories(archive, options.timeline, start.timeline).map_err(no_history)?;
+        // The server would say so as well, in other words, and only after the backup was copied.
+        recovery::check_timelines(&log, RecoveryStart::from(&start))?;
+    }
+    let temporary = match &options.folder {
+        Some(folder) => folder::temporary_folder_in(folder)
+            .with_context(|| format!("cannot make a temporary folder in {}", folder.display()))?,
+        None => folder::temporary_folder()?,
+    };
+    let guard = Guard::new(temporary)?;
+    let dir = guard.dir().to_owned();
+    let copying = Instant::now();
+    let data = dir.join("data");
+    copy::copy_backup(&options.base, &data, &dir.join("tablespaces"), &mut |bytes| {
+        progress(Step::Copied(bytes))
+    })?;
+    let copy_seconds = copying.elapsed().as_secs_f64();
+    let copied = DataDir::open(&data)?;
+    let version = std::fs::read_to_string(data.join("PG_VERSION")).context("cannot read PG_VERSION")?;
+    let bin = find_programs(options.bin.as_deref(), version.trim())?;
+    let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone() };
+    server.configure(&copied, archive.segment_size()?, options)?;
+    server.check_restore_command(first_segment(&log, &start))?;
+    // How many segments recovery to the end asks for, more or less.
+    let segments = log.segments.len() as u64;
+    let recovering = Instant::now();
+    let recovered = server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)));
+    recovered.map_err(|error| {
+        match extent::end_text(archive, &log).filter(|_| is_recovery_failure(&error)) {
+            Some(end) => error.context(end),
+            None => error,
+        }
+    })?;
+    let recovery_seconds = recovering.elapsed().as_secs_f64();
+    progress(Step::Checking);
+    let reached = server.reached()?;
+    let mut checked = checks::check(&server, options)?;
+    checked.problems.extend(extent::find_shortfall(
+        archive,
+        &log,
+        options,
+        server.version.major,
+        reached.lsn,
+    )?);
+    server.stop()?;
+    let wal_bytes = reached.lsn.bytes_since(start.start);
+    Ok(Drill {
+        server_version: server.version.to_string(),
+        start_lsn: start.start.to_string(),
+        target: options.target.clone(),
+        reached_lsn: reached.lsn.to_string(),
+        reached_time: reached.time,
+        timeline: reached.timeline,
+        copy_seconds,
+        recovery_seconds,
+        wal_bytes,
+        wal_bytes_per_second: wal_bytes as f64 / recovery_seconds.max(0.001),
+        checked,
+    })
+}
+
+/// Restore points that are named where the one that was asked for is not there: the newest of them.
+const MAX_NAMED: usize = 10;
+
+/// Finds a restore point in the archive: the server would say that it is not there after the backup was copied and all was replayed.
+fn expect_restore_point(archive: &Archive, name: &str) -> Result<()> {
+    let mut listing = list::list(archive, ListOptions::default())?;
+    let has = |listing: &Listing| points(listing).any(|point| point == name);
+    if !has(&listing) && !listing.has_all_restore_points {
+        listing = list::list(archive, ListOptions { all_summaries: true, ..ListOptions::default() })?;
+    }
+    // What is received and not archived, and what cannot be read, may have it.
+    let is_all = listing.has_all_restore_points
+        && listing.unreadable.is_empty()
+        && listing.timelines.iter().all(|timeline| timeline.live_end.is_none());
+    if has(&listing) || !is_all {
+        return Ok(());
+    }
+    let known: BTreeSet<&str> = points(&listing).rev().take(MAX_NAMED).collect();
+    let known = match known.is_empty() {
+        true => "it has none".to_owned(),
+        false => format!("known: {}", known.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Err(UnknownRestorePoint { name: name.to_owned(), known }.into())
+}
+
+/// The names of all restore points, in the order of their timelines.
+fn points(listing: &Listing) -> impl DoubleEndedIterator<Item = &str> {
+    listing.timelines.iter().flat_map(|timeline| &timeline.restore_points).map(|point| point.name.as_str())
+}
+
+/// A history that is missing keeps recovery from its end, whether it is tried or not.
+fn no_history(error: RecoveryError) -> anyhow::Error {
+    if !matches!(error, RecoveryError::NoHistory(_)) {
+        return error.into();
+    }
+    let hint = error.hint().unwrap_or_default();
+    RecoveryFailed(format!("{error}: {hint}")).into()
+}
+
+/// The segment that recovery starts in. PostgreSQL asks for it on the newest timeline that may have it, and on older ones if that does
+/// not (`XLogFileReadAnyTLI` in `xlogrecovery.c`): a backup of a standby that was promoted soon after starts in the segment of the
+/// switch, which its own timeline has as a `.partial` at most.
+fn first_segment(log: &Log, start: &BackupStart) -> SegmentName {
+    let number = log.size.segment_of(start.start);
+    let first = log.segments.first().filter(|first| first.number == number);
+    let of_start = || SegmentName::new(start.timeline.unwrap_or(1), number, log.size);
+    first.map_or_else(of_start, |first| first.name)
+}
+
+/// The log that recovery replays, if it gets to the end.
+fn log_from(archive: &Archive, start: &BackupStart, timeline: Option<Timeline>) -> Result<Log> {
+    let number = archive.segment_size()?.segment_of(start.start);
+    Ok(Log::of_recovery(archive, timeline, start.timeline, number)?)
+}
+
+/// The programs of a major version, and their exact version.
+fn find_programs(bin: Option<&Path>, major: &str) -> Result<(PathBuf, Version)> {
+    let wanted: u32 = major.parse().with_context(|| {
+        format!("cannot use the backup: expected a major version of PostgreSQL 12 or later in PG_VERSION, found {major}")
+    })?;
+    let is_named = bin.is_some();
+    let folders = match bin {
+        Some(bin) => vec![bin.to_owned()],
+        None => installed_bin_dirs(),
+    };
+    let mut others = Vec::new();
+    for folder in folders {
+        let program = folder.join("postgres");
+        if !is_named && !program.exists() {
+            continue;
+        }
+        match program_version(&program) {
+            Ok(version) if version.major == wanted => return Ok((folder.canonicalize()?, version)),
+            Ok(version) => others.push(format!("{version} in {}", folder.display())),
+            Err(error) if is_named => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let found = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+    bail!(
+        "cannot find a server for the backup: expected PostgreSQL {wanted}, found {found}\nhint: install it, or name the folder of its programs with --bin"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::lsn::{Lsn, SegmentSize};
+    use walden_source::timelines::Stretch;
+
+    use super::*;
+    use crate::out::log::LogSegment;
+    use crate::stored::name::{ArchivedFile, Object};
+
+    #[test]
+    fn recovery_starts_in_the_segment_of_the_newest_timeline_that_has_it() {
+        let size = SegmentSize::DEFAULT;
+        let name = |timeline, number| SegmentName::new(timeline, number, size);
+        // A backup of a standby that was promoted in the same segment.
+        let end = Some(Lsn(0x1200_02B8));
+        let stretches = vec![Stretch { timeline: 1, end }, Stretch { timeline: 2, end: None }];
+        let log = |numbers: &[u64]| {
+            let segment = |&number: &u64| {
+                let name = name(2, number);
+                let object = Object::File(ArchivedFile::Segment(name));
+                LogSegment { name, number, is_partial: false, object, bytes: 1 }
+            };
+            Log { size, stretches: stretches.clone(), segments: numbers.iter().map(segment).collect() }
+        };
+        let backup = |start| {
+            let timeline = Some(1);
+            BackupStart {
+                start: Lsn(start),
+                timeline,
+                end: None,
+                end_timeline: None,
+                system_identifier: None,
+            }
+        };
+        let first = |log: &Log, start| first_segment(log, &backup(start));
+        assert_eq!(first(&log(&[0x12, 0x13]), 0x1200_0098), name(2, 0x12));
+        // Without one, the backup's own is looked for and named.
+        assert_eq!(first(&log(&[]), 0x1200_0098), name(1, 0x12));
+        assert_eq!(first(&log(&[0x12]), 0x1100_0028), name(1, 0x11));
+    }
+}

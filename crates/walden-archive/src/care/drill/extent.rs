@@ -1,0 +1,103 @@
+//! How far recovery went, and how far it should have gone: PostgreSQL takes a segment that is missing for the end of the log, promotes,
+//! and all that it has replayed is in order.
+
+use walden_format::lsn::Lsn;
+
+use super::{DrillOptions, Target};
+use crate::archive::{Archive, ArchiveError};
+use crate::out::get;
+use crate::out::log::{Log, LogSegment};
+use crate::out::recovery::PARTIAL_HINT;
+
+/// PostgreSQL from this version on refuses to end recovery before its target (`PerformWalRecovery` in `xlogrecovery.c`).
+const REFUSES_TO_END_EARLY: u32 = 13;
+
+/// What to do about a gap.
+const MENDING: &str = "walden archive check --against looks for it on a server; without it, what is behind it can only be restored \
+                       from a base backup taken later";
+
+/// What kept a server of a major version from replaying what it should have, of the log as it was listed before; nothing if it did.
+///
+/// # Errors
+/// The store's, and summaries that cannot be read.
+pub fn find_shortfall(
+    archive: &Archive,
+    log: &Log,
+    options: &DrillOptions,
+    major: u32,
+    reached: Lsn,
+) -> Result<Option<String>, ArchiveError> {
+    if options.settings.iter().any(|(name, _)| is_target(name)) {
+        // Wherever it is.
+        return Ok(None);
+    }
+    match options.target {
+        Target::End => before_end(archive, log, reached),
+        Target::Time(_) | Target::RestorePoint(_) if major >= REFUSES_TO_END_EARLY => Ok(None),
+        Target::Time(_) | Target::RestorePoint(_) => at_gap(archive, log, reached),
+    }
+}
+
+/// Says that a segment is missing in a log, or has been archived as a `.partial` alone, which may be why recovery did not reach its
+/// target.
+pub fn end_text(archive: &Archive, log: &Log) -> Option<String> {
+    if let Some(missing) = log.clone().cut_at_gap() {
+        return Some(format!(
+            "recovery comes no further than segment {missing}, which is not in the archive: {MENDING}"
+        ));
+    }
+    // What cannot be asked is not worth another error.
+    let partial = log.partial_at(archive, log.segments.last()?.number + 1).ok()??;
+    Some(format!("recovery does not ask for {partial}, which follows the last segment: {PARTIAL_HINT}"))
+}
+
+fn is_target(setting: &str) -> bool {
+    let setting = setting.to_ascii_lowercase();
+    matches!(setting.strip_prefix("recovery_target"), Some("" | "_lsn" | "_name" | "_time" | "_xid"))
+}
+
+fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, ArchiveError> {
+    let (Some(first), Some((segment, last))) = (log.segments.first(), last_record(archive, log)?) else {
+        return Ok(None);
+    };
+    if reached > last {
+        return Ok(None);
+    }
+    let found = format!(
+        "recovery ended at {reached}, before the last record of the archived log, at {last} in segment {}",
+        segment.name
+    );
+    let was_complete = log.clone().cut_at_gap().is_none();
+    let now = Log::of_recovery(archive, Some(log.timeline()), None, first.number)?.cut_at_gap();
+    Ok(match now {
+        Some(missing) => Some(format!("{found}: segment {missing} is missing. {MENDING}")),
+        None if was_complete => Some(format!(
+            "{found}, although no segment is missing: walden archive verify says what is damaged"
+        )),
+        // It was on its way: segments are archived several at a time.
+        None => None,
+    })
+}
+
+/// Whether recovery to a target may have ended at a gap.
+fn at_gap(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, ArchiveError> {
+    let mut replayed = log.clone();
+    let Some(missing) = replayed.cut_at_gap() else { return Ok(None) };
+    let last = last_record(archive, &replayed)?;
+    Ok(last.filter(|(_, last)| reached > *last).map(|_| {
+        format!("recovery ended at {reached}, where segment {missing} is missing, and not at its target. {MENDING}")
+    }))
+}
+
+/// The last record that is whole in the segments that recovery asks for, and the segment that has it.
+fn last_record(archive: &Archive, log: &Log) -> Result<Option<(LogSegment, Lsn)>, ArchiveError> {
+    for &segment in log.segments.iter().rev() {
+        let contents = get::read_contents(archive, segment.object, segment.bytes)?;
+        // Others of the same pack have theirs elsewhere.
+        let last = contents.iter().filter_map(|it| it.last_record.as_ref()?.parse::<Lsn>().ok());
+        if let Some(last) = last.filter(|&last| log.size.segment_of(last) == segment.number).max() {
+            return Ok(Some((segment, last)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,388 @@
+//! Removal of WAL that no kept base backup needs.
+//!
+//! A backup needs everything from its start on, on its timeline and on all that descend from it. So a single position decides: where
+//! the WAL of the oldest kept backup begins. What lies before it on any timeline is of no use to any of them, and what lies behind it
+//! stays, as do all histories and every pack of which something stays. Backups count only if the archive has the WAL that makes them
+//! consistent. The last one that leads to a timeline which is newer than those of all kept backups is kept too, unless the user chose
+//! the position.
+
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+
+use self::plan::{Choice, LastBackupOfTimeline, Segments};
+use crate::archive::{Archive, ArchiveError};
+use crate::care::backup::{self, Backup};
+use crate::history::History;
+use crate::inventory::gaps::{self, Gap};
+use crate::inventory::snapshot::Snapshot;
+use crate::out::log::stretches;
+use crate::stored::name::{ArchivedFile, Object, WAL};
+
+/// What is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// So many backups.
+    KeepBackups(u64),
+    /// What recovery to any moment since then needs: microseconds since 1970-01-01 00:00:00 UTC, and how long that is before now.
+    KeepSince {
+        /// The moment.
+        moment: i64,
+        /// Microseconds from the moment to now.
+        age: i64,
+    },
+    /// A backup, by its label, the name of its history file or its path, and all later ones.
+    OlderThanBackup(String),
+    /// All backups that start in a segment or later.
+    OlderThanSegment(SegmentName),
+    /// All backups that start at a position or later.
+    OlderThanPosition(Lsn),
+}
+
+impl Rule {
+    /// The user named what goes.
+    fn is_explicit(&self) -> bool {
+        match self {
+            Rule::KeepBackups(_) | Rule::KeepSince { .. } => false,
+            Rule::OlderThanBackup(_) | Rule::OlderThanSegment(_) | Rule::OlderThanPosition(_) => true,
+        }
+    }
+}
+
+/// What was removed and what stays.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Pruned {
+    /// Where the archive is.
+    pub location: String,
+    /// It was done, and not only planned.
+    pub is_applied: bool,
+    /// Where the first segment starts that stays: everything before it goes.
+    pub kept_from: Option<String>,
+    /// Why nothing goes, if so.
+    pub reason: Option<String>,
+    /// The backups that are known, in the order of their starts.
+    pub backups: Vec<BackupState>,
+    /// By timeline, what goes and what stays.
+    pub timelines: Vec<TimelineState>,
+    /// Objects that go: segments, packs, partial segments and backup history files.
+    pub removed_objects: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// A backup, and what becomes of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BackupState {
+    /// The backup history file's name, or the path of its manifest.
+    pub name: String,
+    /// Its label.
+    pub label: Option<String>,
+    /// The timeline of its start.
+    pub timeline: Timeline,
+    /// Where its WAL begins.
+    pub start: String,
+    /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: Option<i64>,
+    /// Of an incremental backup, where the backup starts that it needs.
+    pub incremental_from: Option<String>,
+    /// Why it does not count, if so.
+    pub problem: Option<String>,
+    /// Its WAL stays.
+    pub is_kept: bool,
+}
+
+/// What becomes of a timeline's WAL.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct TimelineState {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// Segments that go.
+    pub removed_segments: u64,
+    /// The objects that go.
+    pub removed_objects: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
+    /// The first and the last segment that go.
+    pub removed_range: Option<(String, String)>,
+    /// Segments that stay.
+    pub kept_segments: u64,
+    /// The objects that stay.
+    pub kept_objects: u64,
+    /// Their bytes.
+    pub kept_bytes: u64,
+    /// The first and the last segment that stay.
+    pub kept_range: Option<(String, String)>,
+}
+
+/// What is to be removed, and in which order.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pruned: Pruned,
+    keys: Vec<String>,
+}
+
+impl Pruned {
+    /// Nothing is missing of what is kept, and backups were found to go by.
+    pub fn is_good(&self) -> bool {
+        self.warnings.is_empty()
+    }
+}
+
+/// Plans what may be removed; nothing is changed. `on_disk` are backups that were found where they are kept: if there are any, only
+/// these count.
+///
+/// # Errors
+/// The store's, and an archive that cannot be understood.
+pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
+    let size = archive.segment_size()?;
+    let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
+    let only_on_disk = !on_disk.is_empty();
+    let backups = backup::merge(backup::archived(archive, size)?, on_disk);
+    let segments = Segments::new(&objects, size);
+    let newest = match rule {
+        Rule::KeepSince { .. } => {
+            crate::inspect::list::list(archive, crate::inspect::list::ListOptions::default())?
+                .timelines
+                .iter()
+                .filter_map(|timeline| timeline.last_commit_time)
+                .max()
+        }
+        _ => None,
+    };
+    let states: Vec<Option<String>> = backups
+        .iter()
+        .map(|backup| match only_on_disk && !backup.is_on_disk {
+            true => Some("not found where backups are kept".to_owned()),
+            false => segments.problem_of(backup),
+        })
+        .collect();
+    let states = plan::with_parents(&backups, states);
+    let histories = archive.histories()?;
+    let timelines: BTreeSet<Timeline> =
+        objects.keys().map(|object| object.timeline()).chain(histories.keys().copied()).collect();
+    let lines: Vec<_> =
+        timelines.into_iter().map(|timeline| stretches(timeline, histories.get(&timeline))).collect();
+    let choice = Choice { backups: &backups, problems: &states, size, newest, lines: &lines };
+    let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
+    let first_kept = match choice.first_kept(rule) {
+        Ok(number) => {
+            let last_backups = choice.last_backups_before(number);
+            pruned.warnings.extend(last_backups.iter().map(|last| describe_last_backup(last, rule)));
+            let kept = last_backups
+                .iter()
+                .filter(|_| !rule.is_explicit())
+                .map(|last| choice.first_number(last.backup));
+            Some(kept.fold(number, u64::min))
+        }
+        Err(reason) => {
+            pruned.warnings.extend(reason.is_warning.then(|| reason.text.clone()));
+            pruned.reason = Some(reason.text);
+            None
+        }
+    };
+    pruned.kept_from = first_kept.map(|number| size.start_of(number).to_string());
+    // Without a position, all stays.
+    let cut = first_kept.unwrap_or(0);
+    pruned.add_backups(&backups, states, cut, first_kept, size);
+    // Also where nothing goes: all of it is kept then.
+    let acknowledged = gaps::all_acknowledged(archive)?;
+    pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
+    let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
+    pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
+    let cuts = Cuts::new(cut, &objects, &histories, size);
+    let keys = pruned.divide(&objects, &backups, &cuts, size);
+    Ok(Plan { pruned, keys })
+}
+
+/// The number of the first segment that stays, by timeline.
+struct Cuts {
+    cut: u64,
+    earlier: BTreeMap<Timeline, u64>,
+}
+
+impl Cuts {
+    /// A pack of which something stays, stays as a whole. If it has the segment before another timeline's first one, that one stays from
+    /// its beginning too: what lies between would be missing for everyone who finds both.
+    fn new(
+        cut: u64,
+        objects: &BTreeMap<Object, u64>,
+        histories: &BTreeMap<Timeline, History>,
+        size: SegmentSize,
+    ) -> Cuts {
+        let mut cuts = Cuts { cut, earlier: BTreeMap::new() };
+        // Ascending: a timeline's parent comes before it.
+        for (&timeline, history) in histories {
+            let Some(parent) = history.parent() else { continue };
+            let begin = size.segment_of(parent.end);
+            let stays_before = objects.keys().any(|object| {
+                let Some((first, last)) = object.segments() else { return false };
+                let numbers = first.number(size).zip(last.number(size));
+                first.timeline == parent.timeline
+                    && numbers
+                        .is_some_and(|(first, last)| first <= begin && !cuts.removes(parent.timeline, last))
+            });
+            if begin < cut && stays_before {
+                cuts.earlier.insert(timeline, begin);
+            }
+        }
+        cuts
+    }
+
+    /// Whether an object goes whose last segment has this number.
+    fn removes(&self, timeline: Timeline, last: u64) -> bool {
+        last < self.earlier.get(&timeline).copied().unwrap_or(self.cut)
+    }
+}
+
+fn describe_last_backup(last: &LastBackupOfTimeline<'_>, rule: &Rule) -> String {
+    let LastBackupOfTimeline { timeline, backup: Backup { name, .. } } = last;
+    match rule.is_explicit() {
+        true => format!(
+            "timeline {timeline} cannot be restored to any more: {name} is the last backup that leads to it"
+        ),
+        false => format!(
+            "{name} stays as well, as the last backup that leads to timeline {timeline}, which is newer than those of the kept ones: take a base backup on timeline {timeline}, or give it up by --older-than-backup"
+        ),
+    }
+}
+
+fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
+    let Gap { first, last, segments, .. } = gap;
+    let are = if *segments == 1 { "segment is" } else { "segments are" };
+    format!("on timeline {timeline}, {segments} {are} missing, {first} to {last}: recovery ends before them")
+}
+
+fn describe_missing_history(timeline: Timeline) -> String {
+    let history = ArchivedFile::History(timeline);
+    format!(
+        "{history} is missing: recovery that starts on an earlier timeline does not get to timeline {timeline}"
+    )
+}
+
+impl Plan {
+    /// What is planned.
+    pub fn report(&self) -> &Pruned {
+        &self.pruned
+    }
+
+    /// Removes what is planned: backup history files first, then WAL from the oldest on, so that after an interruption nothing is
+    /// missing in the middle.
+    ///
+    /// # Errors
+    /// The store's; what is left is removed by the next run.
+    pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
+        archive.store().remove_leftovers()?;
+        for key in &self.keys {
+            archive.store().remove(key)?;
+        }
+        Ok(Pruned { is_applied: true, ..self.pruned })
+    }
+}
+
+impl Pruned {
+    fn add_backups(
+        &mut self,
+        backups: &[Backup],
+        problems: Vec<Option<String>>,
+        cut: u64,
+        first_kept: Option<u64>,
+        size: SegmentSize,
+    ) {
+        for (backup, problem) in backups.iter().zip(problems) {
+            let (timeline, start) = backup.start();
+            let is_kept = first_kept.is_none() || size.segment_of(start) >= cut;
+            self.backups.push(BackupState {
+                name: backup.name.clone(),
+                label: backup.label.clone(),
+                timeline,
+                start: start.to_string(),
+                time: backup.time,
+                incremental_from: backup.incremental_from.map(|from| from.to_string()),
+                problem,
+                is_kept,
+            });
+        }
+    }
+
+    /// Counts what goes and what stays; the keys of what goes.
+    fn divide(
+        &mut self,
+        objects: &BTreeMap<Object, u64>,
+        backups: &[Backup],
+        cuts: &Cuts,
+        size: SegmentSize,
+    ) -> Vec<String> {
+        let mut keys = Vec::new();
+        for backup in backups {
+            if let Some(file) = backup.file.filter(|_| size.segment_of(backup.start().1) < cuts.cut) {
+                self.removed_objects += 1;
+                self.removed_bytes += backup.stored_bytes;
+                keys.push(file.key());
+            }
+        }
+        let mut timelines: BTreeMap<Timeline, TimelineState> = BTreeMap::new();
+        // In the order of positions and not of timelines: after an interruption, no timeline begins later than the one before it.
+        let mut removed: Vec<(u64, Object)> = Vec::new();
+        for (&object, &bytes) in objects {
+            let (first, last) = match object {
+                Object::File(ArchivedFile::Partial(name)) => (name, name),
+                _ => match object.segments() {
+                    Some(segments) => segments,
+                    None => continue,
+                },
+            };
+            let timeline = object.timeline();
+            let state = timelines
+                .entry(timeline)
+                .or_insert_with(|| TimelineState { timeline, ..TimelineState::default() });
+            let (Some(first_number), Some(last_number)) = (first.number(size), last.number(size)) else {
+                continue;
+            };
+            let goes = cuts.removes(timeline, last_number);
+            state.add(object, bytes, (first, last), goes);
+            if goes {
+                self.removed_objects += 1;
+                self.removed_bytes += bytes;
+                removed.push((first_number, object));
+            }
+        }
+        removed.sort();
+        keys.extend(removed.into_iter().map(|(_, object)| object.key()));
+        self.timelines = timelines.into_values().collect();
+        keys
+    }
+}
+
+impl TimelineState {
+    fn add(&mut self, object: Object, bytes: u64, (first, last): (SegmentName, SegmentName), goes: bool) {
+        let segments = match object {
+            Object::Pack(pack) => pack.segments(),
+            Object::File(ArchivedFile::Segment(_)) => 1,
+            Object::File(_) => 0,
+        };
+        let (of_segments, of_objects, of_bytes, range) = match goes {
+            true => (
+                &mut self.removed_segments,
+                &mut self.removed_objects,
+                &mut self.removed_bytes,
+                &mut self.removed_range,
+            ),
+            false => {
+                (&mut self.kept_segments, &mut self.kept_objects, &mut self.kept_bytes, &mut self.kept_range)
+            }
+        };
+        *of_segments += segments;
+        *of_objects += 1;
+        *of_bytes += bytes;
+        let (first, last) = (first.to_string(), last.to_string());
+        *range = Some(match range.take() {
+            None => (first, last),
+            Some((known_first, known_last)) => (known_first.min(first), known_last.max(last)),
+        });
+    }
+}

@@ -1,0 +1,295 @@
+//! Which backups count, and where the WAL of the oldest kept one begins.
+
+use std::collections::BTreeMap;
+
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::timelines::Stretch;
+
+use super::Rule;
+use crate::care::backup::{Backup, WalRange};
+use crate::inventory::gaps::{self, Acknowledgement, Gap};
+use crate::stored::name::{ArchivedFile, Object};
+
+/// Which segments the archive has.
+pub(super) struct Segments {
+    size: SegmentSize,
+    /// By timeline, ranges of numbers in ascending order that neither touch nor overlap; each up to and with its last number.
+    ranges: BTreeMap<Timeline, Vec<(u64, u64)>>,
+    /// Partial segments.
+    partial: Vec<(Timeline, u64)>,
+}
+
+impl Segments {
+    pub fn new(objects: &BTreeMap<Object, u64>, size: SegmentSize) -> Segments {
+        let mut segments = Segments { size, ranges: BTreeMap::new(), partial: Vec::new() };
+        // They are in the order of their first segments.
+        for object in objects.keys() {
+            if let Object::File(ArchivedFile::Partial(name)) = object {
+                segments.partial.extend(name.number(size).map(|number| (name.timeline, number)));
+            }
+            let Some((first, last)) = object.segments() else { continue };
+            let (Some(from), Some(to)) = (first.number(size), last.number(size)) else { continue };
+            let ranges = segments.ranges.entry(first.timeline).or_default();
+            match ranges.last_mut() {
+                Some(range) if from <= range.1 + 1 => range.1 = range.1.max(to),
+                _ => ranges.push((from, to)),
+            }
+        }
+        segments
+    }
+
+    fn has(&self, timeline: Timeline, number: u64) -> bool {
+        let ranges = self.ranges.get(&timeline).map_or(&[][..], Vec::as_slice);
+        let at = ranges.partition_point(|range| range.1 < number);
+        ranges.get(at).is_some_and(|range| range.0 <= number)
+    }
+
+    /// Why recovery cannot make a backup consistent, if so: the first segment that is missing.
+    pub fn problem_of(&self, backup: &Backup) -> Option<String> {
+        if backup.ranges.last().is_some_and(|range| range.end.is_none()) {
+            // Also one that is being taken now.
+            return Some(
+                "where it ends is not known: its history file is empty, or it has no manifest".to_owned(),
+            );
+        }
+        let timelines: Vec<Timeline> = backup.ranges.iter().map(|range| range.timeline).collect();
+        backup.ranges.iter().find_map(|range| self.missing_in(range, &timelines))
+    }
+
+    fn missing_in(&self, range: &WalRange, timelines: &[Timeline]) -> Option<String> {
+        let first = self.size.segment_of(range.start);
+        let last =
+            range.end.map_or(first, |end| self.size.segment_of(Lsn(end.0.saturating_sub(1)))).max(first);
+        // The segment in which a timeline was left is complete on the one that left it.
+        let has = |number: u64| {
+            let mut later = timelines.iter().filter(|timeline| **timeline >= range.timeline);
+            later.any(|&timeline| self.has(timeline, number))
+                || (number == last && self.partial.contains(&(range.timeline, number)))
+        };
+        // Each number is one of a range that the archive has, or the search ends.
+        let missing = (first..=last).find(|&number| !has(number))?;
+        Some(format!("{} is not in the archive", SegmentName::new(range.timeline, missing, self.size)))
+    }
+
+    /// What is missing between the segments from a number on, and not known to be.
+    pub fn new_gaps_from(&self, cut: u64, acknowledged: &[Acknowledgement]) -> Vec<(Timeline, Gap)> {
+        let mut new = Vec::new();
+        for (&timeline, ranges) in &self.ranges {
+            for pair in ranges.windows(2) {
+                let (first, last) = (pair[0].1 + 1, pair[1].0 - 1);
+                // What is missing before a range that begins at the cut would go as well.
+                if last >= cut && pair[0].1 >= cut {
+                    let name = |number| SegmentName::new(timeline, number, self.size);
+                    let found = gaps::divide((name(first), name(last)), self.size, acknowledged);
+                    new.extend(found.into_iter().filter(Gap::is_new).map(|gap| (timeline, gap)));
+                }
+            }
+        }
+        new
+    }
+}
+
+/// The backup that an incremental one was taken from.
+pub(super) fn parent_of<'a>(backups: &'a [Backup], backup: &Backup) -> Option<&'a Backup> {
+    let from = backup.incremental_from?;
+    // Starts descend from each backup to the one that it was taken from.
+    let is_parent = |other: &&Backup| other.start().1 == from && other.start() < backup.start();
+    backups.iter().rev().find(is_parent)
+}
+
+/// For each backup, why it does not count: also if the one that it was taken from does not. They are in the order of their starts.
+pub(super) fn with_parents(backups: &[Backup], mut problems: Vec<Option<String>>) -> Vec<Option<String>> {
+    for (at, backup) in backups.iter().enumerate() {
+        let Some(from) = backup.incremental_from.filter(|_| problems[at].is_none()) else { continue };
+        problems[at] = match parent_of(&backups[..at], backup) {
+            None => Some(format!("it is incremental, and the backup from {from} that it needs is not known")),
+            Some(parent) => {
+                let number = backups.iter().position(|other| other == parent);
+                let problem = number.and_then(|number| problems[number].as_ref());
+                problem.map(|_| {
+                    format!("it is incremental, and {}, which it needs, does not count", parent.name)
+                })
+            }
+        };
+    }
+    problems
+}
+
+/// Why nothing is removed.
+pub(super) struct Reason {
+    pub text: String,
+    /// It is not only that there is nothing to remove.
+    pub is_warning: bool,
+}
+
+impl Reason {
+    fn note(text: String) -> Reason {
+        Reason { text, is_warning: false }
+    }
+
+    fn warning(text: String) -> Reason {
+        Reason { text, is_warning: true }
+    }
+}
+
+/// What is chosen from.
+pub(super) struct Choice<'a> {
+    /// In the order of their starts.
+    pub backups: &'a [Backup],
+    /// For each, why it does not count.
+    pub problems: &'a [Option<String>],
+    pub size: SegmentSize,
+    /// The last commit that the archive has.
+    pub newest: Option<i64>,
+    /// The timelines that have segments or a history, each with those that it descends from before it.
+    pub lines: &'a [Vec<Stretch>],
+}
+
+/// A timeline that is newer than those of all kept backups, and the last backup that leads to it.
+pub(super) struct LastBackupOfTimeline<'a> {
+    pub timeline: Timeline,
+    pub backup: &'a Backup,
+}
+
+impl<'a> Choice<'a> {
+    /// The number of the first segment that stays by a rule.
+    pub fn first_kept(&self, rule: &Rule) -> Result<u64, Reason> {
+        let counted = self.counted();
+        let kept: Vec<&Backup> = match rule {
+            Rule::OlderThanSegment(name) => return self.older_than(&counted, name.number(self.size)),
+            Rule::OlderThanPosition(lsn) => {
+                return self.older_than(&counted, Some(self.size.segment_of(*lsn)));
+            }
+            _ if counted.is_empty() => {
+                return Err(Reason::warning(
+                    "no backup is known whose WAL the archive has: nothing is removed".to_owned(),
+                ));
+            }
+            Rule::KeepBackups(count) => Choice::newest_of(&counted, *count)?,
+            Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age)?,
+            Rule::OlderThanBackup(wanted) => self.backup_and_later(&counted, wanted)?,
+        };
+        // Of the earliest start: on another timeline, an earlier backup may begin at a later position.
+        let first = kept.iter().map(|backup| self.first_number(backup)).min();
+        first.ok_or_else(|| Reason::warning("no backup is kept: nothing is removed".to_owned()))
+    }
+
+    fn counted(&self) -> Vec<&'a Backup> {
+        let all = self.backups.iter().zip(self.problems);
+        all.filter(|(_, problem)| problem.is_none()).map(|(backup, _)| backup).collect()
+    }
+
+    /// The timelines to which only backups lead that start before a segment. After a failover, the new primary may write one of them,
+    /// while the old one goes on: that is not for a rule to decide by which backup is the newest.
+    ///
+    /// A timeline that is older than one of a kept backup was left for that.
+    pub fn last_backups_before(&self, cut: u64) -> Vec<LastBackupOfTimeline<'a>> {
+        let counted = self.counted();
+        let (kept, removed): (Vec<&Backup>, Vec<&Backup>) =
+            counted.into_iter().partition(|backup| self.number(backup) >= cut);
+        let newest_kept =
+            kept.iter().flat_map(|backup| &backup.ranges).map(|range| range.timeline).max().unwrap_or(0);
+        let leads_to = |backup: &Backup, line: &[Stretch]| {
+            backup.ranges.iter().all(|range| {
+                let stretch = line.iter().find(|stretch| stretch.timeline == range.timeline);
+                stretch.is_some_and(|stretch| {
+                    stretch.end.is_none_or(|left_at| range.end.unwrap_or(range.start) <= left_at)
+                })
+            })
+        };
+        let newer = self.lines.iter().filter_map(|line| {
+            let timeline = line.last()?.timeline;
+            let is_cut = timeline > newest_kept && !kept.iter().any(|backup| leads_to(backup, line));
+            let backup = removed.iter().rev().copied().find(|backup| is_cut && leads_to(backup, line))?;
+            Some(LastBackupOfTimeline { timeline, backup })
+        });
+        newer.collect()
+    }
+
+    /// The number of the segment in which a backup's WAL begins.
+    fn number(&self, backup: &Backup) -> u64 {
+        self.size.segment_of(backup.start().1)
+    }
+
+    /// The same of the first of the backups that a backup needs: an incremental one needs the one that it was taken from, and so on.
+    pub fn first_number(&self, backup: &Backup) -> u64 {
+        let needed = std::iter::successors(Some(backup), |backup| parent_of(self.backups, backup));
+        needed.map(|backup| self.number(backup)).min().unwrap_or_else(|| self.number(backup))
+    }
+
+    /// The newest backups, so many of them full ones: an incremental one is of no use without the full one that it leads back to.
+    fn newest_of<'b>(counted: &[&'b Backup], count: u64) -> Result<Vec<&'b Backup>, Reason> {
+        let is_full = |backup: &Backup| backup.incremental_from.is_none();
+        let full: Vec<usize> = (0..counted.len()).filter(|&at| is_full(counted[at])).collect();
+        let Some(first) = full.len().checked_sub(usize::try_from(count).unwrap_or(usize::MAX)) else {
+            let (found, incremental) = (full.len(), counted.len() - full.len());
+            let backups =
+                if found == 1 { "1 backup counts".to_owned() } else { format!("{found} backups count") };
+            let beside = if incremental == 0 { "" } else { ", incremental ones apart" };
+            let text = format!("{backups}{beside}, and {count} are to be kept: nothing is removed");
+            return Err(Reason::note(text));
+        };
+        Ok(full.get(first).map_or_else(Vec::new, |&at| counted[at..].to_vec()))
+    }
+
+    /// The last backup that was finished before a moment, from which recovery to that moment starts, and all later ones.
+    ///
+    /// Where clocks were set, times do not ascend with positions: a backup is the last one only if all before it were finished before
+    /// the moment too. And days count back from the last commit in the archive if that is earlier than now: a clock that is ahead
+    /// here, or archiving that has stopped, must not make everything old.
+    fn since<'b>(&self, counted: &[&'b Backup], moment: i64, age: i64) -> Result<Vec<&'b Backup>, Reason> {
+        let moment = self.newest.map_or(moment, |newest| moment.min(newest.saturating_sub(age)));
+        let is_before = |backup: &&&Backup| backup.time.is_some_and(|time| time <= moment);
+        match counted.iter().take_while(is_before).count() {
+            0 => Err(Reason::note(
+                "no backup that counts was finished before the days to be kept: nothing is removed"
+                    .to_owned(),
+            )),
+            before => Ok(counted[before - 1..].to_vec()),
+        }
+    }
+
+    fn backup_and_later<'b>(&self, counted: &[&'b Backup], wanted: &str) -> Result<Vec<&'b Backup>, Reason> {
+        let is_wanted = |backup: &Backup| {
+            let names = [Some(backup.name.as_str()), backup.label.as_deref()];
+            let file = backup.file.map(|file| file.to_string());
+            names.contains(&Some(wanted)) || file.as_deref() == Some(wanted)
+        };
+        let found: Vec<_> =
+            self.backups.iter().zip(self.problems).filter(|(one, _)| is_wanted(one)).collect();
+        match found.as_slice() {
+            [] => Err(Reason::warning(format!(
+                "no backup is labelled or named \"{wanted}\": nothing is removed"
+            ))),
+            [(backup, None)] => {
+                Ok(counted.iter().copied().filter(|other| other.start() >= backup.start()).collect())
+            }
+            [(_, Some(problem))] => Err(Reason::warning(format!(
+                "the backup \"{wanted}\" does not count: {problem}; nothing is removed"
+            ))),
+            several => {
+                let names: Vec<&str> = several.iter().map(|(backup, _)| backup.name.as_str()).collect();
+                let names = names.join(", ");
+                Err(Reason::warning(format!(
+                    "several backups are labelled \"{wanted}\" ({names}): name one of these; nothing is removed"
+                )))
+            }
+        }
+    }
+
+    /// An end that the user chose. If backups are known, one that counts must be left.
+    fn older_than(&self, counted: &[&Backup], number: Option<u64>) -> Result<u64, Reason> {
+        let Some(number) = number else {
+            let bytes = self.size.bytes();
+            let text = format!("segments of {bytes} bytes have no such name: nothing is removed");
+            return Err(Reason::warning(text));
+        };
+        if !self.backups.is_empty() && !counted.iter().any(|backup| self.first_number(backup) >= number) {
+            let text = "no backup that counts starts there or later: nothing is removed";
+            return Err(Reason::warning(text.to_owned()));
+        }
+        // An incremental backup that stays keeps those that it leads back to.
+        let kept = counted.iter().filter(|backup| self.number(backup) >= number);
+        Ok(kept.map(|backup| self.first_number(backup)).fold(number, u64::min))
+    }
+}

@@ -1,0 +1,85 @@
+//! Gaps that are known: somebody says in writing who, when and why.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use walden_format::lsn::SegmentName;
+
+use crate::archive::{Archive, ArchiveError};
+use crate::inspect::list::{self, ListOptions};
+use crate::inventory::gaps::{Acknowledgement, Gap};
+use crate::store::Created;
+
+/// Acknowledges segments that are missing, durably.
+///
+/// # Errors
+/// Segments that are not missing, and the archive's.
+pub fn acknowledge(
+    archive: &Archive,
+    first: SegmentName,
+    last: SegmentName,
+    by: &str,
+    reason: &str,
+) -> Result<Acknowledgement, GapError> {
+    if first.timeline != last.timeline || first > last {
+        return Err(GapError::Range { first, last });
+    }
+    let gaps = list::list(archive, ListOptions::default())?.gaps();
+    let open = || gaps.iter().filter(|gap| gap.is_new());
+    // Names of one timeline sort as their positions do.
+    let (first_name, last_name) = (first.to_string(), last.to_string());
+    let holds = |gap: &Gap| gap.first <= first_name && last_name <= gap.last;
+    if !open().any(holds) {
+        let found: Vec<_> = open().map(|gap| format!("{} to {}", gap.first, gap.last)).collect();
+        let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+        return Err(GapError::NotMissing { first, last, found });
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let acknowledgement = Acknowledgement {
+        first: first_name,
+        last: last_name,
+        by: by.to_owned(),
+        time: i64::try_from(now).unwrap_or(i64::MAX),
+        reason: reason.to_owned(),
+    };
+    let json = serde_json::to_vec_pretty(&acknowledgement).unwrap_or_default();
+    let key = acknowledgement.key(first.timeline);
+    match archive.store().create(&key, &json).map_err(ArchiveError::from)? {
+        Created::New => Ok(acknowledgement),
+        // Another process has acknowledged the same at the same moment.
+        Created::Exists => {
+            let there = archive.store().read(&key).map_err(ArchiveError::from)?;
+            archive.store().make_durable(&key).map_err(ArchiveError::from)?;
+            Ok(serde_json::from_slice(&there).unwrap_or(acknowledgement))
+        }
+    }
+}
+
+/// Why a gap was not acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub enum GapError {
+    /// The archive's.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The names are no range of segments.
+    #[error(
+        "cannot acknowledge {first} to {last}: expected two segments of one timeline, the earlier one first"
+    )]
+    Range {
+        /// The first segment.
+        first: SegmentName,
+        /// The last segment.
+        last: SegmentName,
+    },
+    /// Not all of the segments are missing.
+    #[error(
+        "cannot acknowledge {first} to {last}: expected segments that are missing and not acknowledged, found {found}"
+    )]
+    NotMissing {
+        /// The first segment.
+        first: SegmentName,
+        /// The last segment.
+        last: SegmentName,
+        /// The gaps that there are.
+        found: String,
+    },
+}

@@ -1,0 +1,856 @@
+//! What there is: timelines, their segments, what is missing between them, and which moments can be restored to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Serialize;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::{error_text, workers};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
+use crate::inventory::gaps::{self, Acknowledgement};
+use crate::inventory::parts::{self, Extent};
+use crate::inventory::snapshot::Snapshot;
+use crate::out::get;
+use crate::stored::backup_files::Label;
+use crate::stored::contents::{Contents, RestorePoint};
+use crate::stored::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::stored::object::Finding;
+
+pub use crate::inventory::gaps::Gap;
+
+/// What an archive holds.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Listing {
+    /// Where it is.
+    pub location: String,
+    /// The cluster's system identifier.
+    pub system_identifier: String,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// The objects are encrypted.
+    pub encrypted: bool,
+    /// The objects could not be looked into, as no private key was named: parents of timelines, times and restore points are missing.
+    pub locked: bool,
+    /// Every segment's summary was read, so no restore point is missing.
+    pub has_all_restore_points: bool,
+    /// The timelines, in ascending order.
+    pub timelines: Vec<TimelineListing>,
+    /// Timeline histories that are missing, by name, although the archive has WAL of the timeline, or the history of one that descends
+    /// from it, and WAL of an earlier one: recovery from there does not get to the timeline.
+    pub missing_histories: Vec<String>,
+    /// Timelines on which one server went on while another one wrote a timeline that had left them.
+    pub diverging: Vec<Diverging>,
+    /// Backup history files, by name.
+    pub backups: Vec<String>,
+    /// What they say, in the same order: of those that could be read, if it was asked for.
+    pub base_backups: Vec<BaseBackup>,
+    /// Objects that are none of an archive's.
+    pub unknown: Vec<String>,
+    /// Objects that were looked into and are damaged: times, restore points and parents of timelines are those of the others.
+    pub unreadable: Vec<Finding>,
+}
+
+impl Listing {
+    /// What is missing, of all timelines.
+    pub fn gaps(&self) -> Vec<Gap> {
+        self.timelines.iter().flat_map(|timeline| timeline.gaps.iter().cloned()).collect()
+    }
+
+    /// The timelines that left a base backup's own one before it started: it is none of theirs. The backup is named by its backup
+    /// history file.
+    pub fn left_before_backup(&self, backup: &str) -> Vec<&TimelineListing> {
+        let Some(size) = SegmentSize::new(self.segment_bytes) else { return Vec::new() };
+        let Some(ArchivedFile::Backup(segment, offset)) = ArchivedFile::parse(backup) else {
+            return Vec::new();
+        };
+        let Some(start) = segment.start(size).map(|start| start.plus(u64::from(offset))) else {
+            return Vec::new();
+        };
+        let is_left = |timeline: &&TimelineListing| {
+            let left_at = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+            timeline.parent == Some(segment.timeline) && left_at.is_some_and(|left_at| left_at <= start)
+        };
+        self.timelines.iter().filter(is_left).collect()
+    }
+
+    /// What can be reached along the newest timeline that has segments, from its ancestors on: ranges without a gap between their
+    /// segments, in the log's order.
+    pub fn restorable(&self) -> Vec<RestorableRange> {
+        let Some(size) = SegmentSize::new(self.segment_bytes) else { return Vec::new() };
+        let number = |name: &str| SegmentName::parse(name)?.number(size);
+        // From the newest one backwards.
+        let mut ranges: Vec<RestorableRange> = Vec::new();
+        let mut end = u64::MAX;
+        // The last commit before `end`, where it was looked for.
+        let mut last_before_end = None;
+        let mut next = self.timelines.iter().rev().find(|timeline| !timeline.restorable.is_empty());
+        while let Some(timeline) = next {
+            for range in timeline.restorable.iter().rev() {
+                let (Some(first), Some(last)) = (number(&range.first_segment), number(&range.last_segment))
+                else {
+                    continue;
+                };
+                // The segment in which a timeline was left is read on the later one, as is all behind it.
+                if first >= end {
+                    continue;
+                }
+                let mut range = range.clone();
+                if last >= end {
+                    range.last_segment = SegmentName::new(timeline.timeline, end - 1, size).to_string();
+                    range.last_commit_time = last_before_end;
+                }
+                let last = last.min(end - 1);
+                match ranges
+                    .last_mut()
+                    .filter(|later| number(&later.first_segment).is_some_and(|first| first <= last + 1))
+                {
+                    Some(later) => {
+                        later.first_segment = range.first_segment;
+                        later.base_backup_from = range.base_backup_from;
+                        later.previous_commit_time = range.previous_commit_time;
+                        later.first_commit_time = range.first_commit_time.or(later.first_commit_time);
+                        later.last_commit_time = later.last_commit_time.or(range.last_commit_time);
+                    }
+                    None => ranges.push(range),
+                }
+            }
+            let begin = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse().ok());
+            let begin = begin.map_or(0, |begin| size.segment_of(begin));
+            last_before_end = timeline.parent_last_commit_time.filter(|_| begin < end);
+            end = begin.min(end);
+            next = timeline
+                .parent
+                .filter(|&parent| parent < timeline.timeline)
+                .and_then(|parent| self.timelines.iter().find(|timeline| timeline.timeline == parent));
+        }
+        ranges.reverse();
+        ranges
+    }
+}
+
+/// A base backup, as its backup history file describes it. What PostgreSQL wrote is kept as it is: times are local ones of the server,
+/// and the abbreviation of their zone may have several meanings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BaseBackup {
+    /// The backup history file's name.
+    pub name: String,
+    /// The label that the user gave it; nothing if the file is empty, as after a crash of the server.
+    pub label: Option<String>,
+    /// When it began.
+    pub start_time: Option<String>,
+    /// When it ended.
+    pub stop_time: Option<String>,
+    /// `streamed`, or `pg_start_backup` of an exclusive backup before PostgreSQL 15.
+    pub method: Option<String>,
+    /// Whether it is of no use without an earlier one (`pg_basebackup --incremental`, since PostgreSQL 17).
+    pub is_incremental: bool,
+}
+
+impl BaseBackup {
+    fn of_history(name: String, text: &[u8]) -> BaseBackup {
+        let Label { label, start_time_text, stop_time_text, method, is_incremental, .. } = Label::parse(text);
+        let (start_time, stop_time) = (start_time_text, stop_time_text);
+        BaseBackup { name, label, start_time, stop_time, method, is_incremental }
+    }
+}
+
+/// A timeline that was written to at the same time as one that had left it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Diverging {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// The one that left it.
+    pub left_by: Timeline,
+    /// Where it was left.
+    pub left_at: String,
+}
+
+impl fmt::Display for Diverging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Diverging { timeline, left_by, left_at } = self;
+        write!(
+            f,
+            "timeline {timeline} goes on behind {left_at}, where timeline {left_by} left it, with commits later than the first one of \
+             timeline {left_by}: two servers have written at the same time"
+        )
+    }
+}
+
+/// What an archive holds of a timeline.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TimelineListing {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// The timeline that it descends from, if its history is archived.
+    pub parent: Option<Timeline>,
+    /// Where it left that timeline.
+    pub begins_at: Option<String>,
+    /// The last commit or abort of that timeline before the segment in which it was left, in microseconds since 1970-01-01 00:00:00
+    /// UTC. It is looked for if that timeline goes on without a gap to that segment and behind it.
+    pub parent_last_commit_time: Option<i64>,
+    /// The first segment.
+    pub first_segment: Option<String>,
+    /// The last segment.
+    pub last_segment: Option<String>,
+    /// Complete segments.
+    pub segments: u64,
+    /// The last segment of a timeline that was left, if archived.
+    pub partial_segment: Option<String>,
+    /// The end of what is archived of the segment that is being written, as `walden receive --ack-after archive` does.
+    pub live_end: Option<String>,
+    /// Segments missing between the first and the last, and up to where another timeline left this one.
+    pub gaps: Vec<Gap>,
+    /// Bytes of the segments before compression.
+    pub raw_bytes: u64,
+    /// Bytes of their objects.
+    pub stored_bytes: u64,
+    /// Objects that hold them.
+    pub objects: u64,
+    /// The first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub first_commit_time: Option<i64>,
+    /// The last one. Recovery to a time stops only at a commit or abort later than that time: it can reach every moment before this one,
+    /// and not this one.
+    pub last_commit_time: Option<i64>,
+    /// The moments that recovery to a time can reach: a range for each part of the timeline between gaps.
+    pub restorable: Vec<RestorableRange>,
+    /// Named restore points, in the segments that were looked into.
+    pub restore_points: Vec<RestorePoint>,
+}
+
+/// Segments without a gap, and the moments that recovery to a time can reach in them: those from the first commit on, or from the one
+/// before that if there is one, and before the last one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RestorableRange {
+    /// The first segment.
+    pub first_segment: String,
+    /// The last segment.
+    pub last_segment: String,
+    /// Recovery cannot pass a gap: the first segment behind the gap before these, on this timeline or one that it descends from. A base
+    /// backup has to have started there or later. Nothing if there is no gap before these: the archive begins with them, or on a timeline
+    /// that this one descends from, without a gap in between.
+    pub base_backup_from: Option<String>,
+    /// The first commit or abort in them, in microseconds since 1970-01-01 00:00:00 UTC. Nothing if there is none, or if it was not
+    /// looked for, as with all but the newest of many ranges.
+    pub first_commit_time: Option<i64>,
+    /// The last one, which itself cannot be reached by its time.
+    pub last_commit_time: Option<i64>,
+    /// The last commit or abort before them on the timeline that this one left, if its segments lead to these without a gap. Recovery to
+    /// a moment between that and the first commit stops before the first commit here.
+    pub previous_commit_time: Option<i64>,
+}
+
+impl RestorableRange {
+    /// The first and the last commit or abort.
+    pub fn commit_times(&self) -> Option<(i64, i64)> {
+        self.first_commit_time.zip(self.last_commit_time)
+    }
+
+    /// The first moment that recovery to a time can reach, and the commit or abort that it has to be before.
+    pub fn moments(&self) -> Option<(i64, i64)> {
+        let (first, last) = self.commit_times()?;
+        // A clock that was set back makes the commit before a later one.
+        Some((self.previous_commit_time.map_or(first, |previous| previous.min(first)), last))
+    }
+}
+
+/// How much of the archive is read.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ListOptions {
+    /// Read the summary of each segment, for all restore points, in place of those that the first and last moments need.
+    pub all_summaries: bool,
+    /// Read the backup history files, for [`Listing::base_backups`].
+    pub base_backups: bool,
+}
+
+/// Lists an archive.
+///
+/// What is damaged of the objects that are looked into is said in the listing.
+///
+/// # Errors
+/// The store's.
+pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
+    Ok(list_objects(archive, Depth::Contents(options))?.0)
+}
+
+/// Lists an archive that was set up; nothing if nothing was archived there yet.
+///
+/// # Errors
+/// [`ArchiveError::Missing`] in a place that has no archive, where nothing is known of what is archived, and as [`list`].
+pub fn list_if_any(archive: &Archive, options: ListOptions) -> Result<Option<Listing>, ArchiveError> {
+    match list(archive, options) {
+        Err(ArchiveError::Empty(_)) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// What is read beside the listing of keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Depth {
+    /// No object but histories, and those only if they can be read: the listing has no times.
+    Keys,
+    /// What the options ask for.
+    Contents(ListOptions),
+}
+
+/// Lists an archive, with all objects by what they are.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn list_objects(
+    archive: &Archive,
+    depth: Depth,
+) -> Result<(Listing, Vec<(Object, u64)>), ArchiveError> {
+    let (identity, size) = (archive.identity()?.clone(), archive.segment_size()?);
+    let encrypted = archive.encrypted().is_encrypted()?;
+    let locked = gaps::is_locked(archive)?;
+    let options = match depth {
+        Depth::Contents(options) if !locked => Some(options),
+        Depth::Contents(_) | Depth::Keys => None,
+    };
+    let found = classify_objects(archive)?;
+    let mut listing = Listing {
+        location: archive.store().location().to_owned(),
+        system_identifier: identity.system_identifier,
+        segment_bytes: identity.segment_bytes,
+        encrypted,
+        locked,
+        has_all_restore_points: options.is_some(),
+        timelines: Vec::new(),
+        missing_histories: Vec::new(),
+        diverging: Vec::new(),
+        backups: found.backups,
+        base_backups: Vec::new(),
+        unknown: found.unknown,
+        unreadable: Vec::new(),
+    };
+    if options.is_some_and(|options| options.base_backups) {
+        listing.base_backups = read_backups(archive, &listing.backups, &mut listing.unreadable)?;
+    }
+    let live = parts::extents(archive)?;
+    let mut objects = found.timelines;
+    for extent in &live {
+        objects.entry(extent.segment.timeline).or_default();
+    }
+    let (acknowledged, unknown) = gaps::acknowledged(archive, locked)?;
+    listing.unknown.extend(unknown);
+    let histories = match depth {
+        _ if locked => BTreeMap::new(),
+        Depth::Contents(_) => {
+            let (histories, damaged) = archive.undamaged_histories()?;
+            let finding = |(object, error)| Finding { object, problem: error_text(&error) };
+            listing.unreadable.extend(damaged.into_iter().map(finding));
+            histories
+        }
+        Depth::Keys => archive.undamaged_histories().map(|(histories, _)| histories).unwrap_or_default(),
+    };
+    // Those that were archived since they were listed are there, too.
+    let with_history: BTreeSet<Timeline> =
+        found.with_history.into_iter().chain(histories.keys().copied()).collect();
+    let missing = gaps::without_history(&found.with_wal, &with_history, &histories);
+    listing.missing_histories =
+        missing.into_iter().map(|timeline| ArchivedFile::History(timeline).to_string()).collect();
+    let first_numbers = objects
+        .iter()
+        .filter_map(|(&timeline, objects)| {
+            Some((timeline, objects.keys().filter_map(|object| first_number(*object, size)).min()?))
+        })
+        .collect();
+    let timelines =
+        Timelines { archive, size, options, objects, histories, first_numbers, live, acknowledged };
+    for (&timeline, objects) in &timelines.objects {
+        timelines.add_timeline(timeline, objects, &mut listing)?;
+    }
+    Ok((listing, found.all))
+}
+
+/// The objects of an archive by what they are.
+#[derive(Default)]
+struct Classified {
+    /// All of them, in their order.
+    all: Vec<(Object, u64)>,
+    /// Those that hold WAL, by timeline. A timeline that has nothing but a history has none.
+    timelines: BTreeMap<Timeline, BTreeMap<Object, u64>>,
+    with_wal: BTreeSet<Timeline>,
+    with_history: BTreeSet<Timeline>,
+    /// Backup history files, by name.
+    backups: Vec<String>,
+    /// Keys that are none of an archive's.
+    unknown: Vec<String>,
+}
+
+fn classify_objects(archive: &Archive) -> Result<Classified, ArchiveError> {
+    let mut found = Classified::default();
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    found.unknown.extend(wal.unknown);
+    for (object, bytes) in wal.objects {
+        found.all.push((object, bytes));
+        found.timelines.entry(object.timeline()).or_default().insert(object, bytes);
+    }
+    found.with_wal = found.timelines.keys().copied().collect();
+    for prefix in [BACKUP, HISTORY] {
+        archive.store().list(prefix, &mut |listed| {
+            let Some(object) = Object::of_key(&listed.key) else {
+                found.unknown.push(listed.key);
+                return;
+            };
+            found.all.push((object, listed.bytes));
+            match object {
+                Object::File(file @ ArchivedFile::Backup(..)) => found.backups.push(file.to_string()),
+                _ => {
+                    found.timelines.entry(object.timeline()).or_default();
+                    found.with_history.extend(gaps::timeline_of_history(Some(object)));
+                }
+            }
+        })?;
+    }
+    found.all.sort_unstable();
+    found.backups.sort();
+    Ok(found)
+}
+
+/// What the timelines of a listing are made from.
+struct Timelines<'a> {
+    archive: &'a Archive,
+    size: SegmentSize,
+    /// Nothing if no object is read.
+    options: Option<ListOptions>,
+    /// The objects that hold WAL.
+    objects: BTreeMap<Timeline, BTreeMap<Object, u64>>,
+    histories: BTreeMap<Timeline, History>,
+    /// The number of each timeline's first segment.
+    first_numbers: BTreeMap<Timeline, u64>,
+    /// What is archived of segments that are being written.
+    live: Vec<Extent>,
+    acknowledged: Vec<Acknowledgement>,
+}
+
+impl Timelines<'_> {
+    /// Adds a timeline to the listing, which has the earlier ones.
+    fn add_timeline(
+        &self,
+        timeline: Timeline,
+        objects: &BTreeMap<Object, u64>,
+        listing: &mut Listing,
+    ) -> Result<(), ArchiveError> {
+        let expected = Expected::of(timeline, &self.histories, &self.first_numbers, self.size);
+        let mut found = segments(timeline, objects, self.size, &self.acknowledged, expected);
+        let previous_commit_time = self.link_to_parent(&mut found, &listing.timelines)?;
+        // Parts of a segment that is archived were to be removed.
+        let is_live = |extent: &&Extent| {
+            extent.segment.timeline == timeline
+                && found.last_segment.as_ref() < Some(&extent.segment.to_string())
+        };
+        let live: Vec<Extent> = self.live.iter().filter(is_live).copied().collect();
+        let live_end = live_end(self.archive, &live, self.size, &mut listing.unreadable)?;
+        found.live_end = live_end.map(|end| end.to_string());
+        if let Some(options) = self.options {
+            listing.has_all_restore_points &=
+                times(self.archive, objects, options, &mut found, &mut listing.unreadable)?;
+            if let Some(first) = found.restorable.first_mut() {
+                first.previous_commit_time = previous_commit_time;
+            }
+            let diverging = self.find_divergence(timeline, objects, listing)?;
+            listing.diverging.extend(diverging);
+        }
+        listing.timelines.push(found);
+        Ok(())
+    }
+
+    /// Says where a timeline left its parent, which is among the earlier ones, and from where on a base backup may have started. The last
+    /// commit or abort of the parent before the timeline's first one, if the parent leads to it without a gap.
+    fn link_to_parent(
+        &self,
+        found: &mut TimelineListing,
+        earlier: &[TimelineListing],
+    ) -> Result<Option<i64>, ArchiveError> {
+        let Some(parent) = self.histories.get(&found.timeline).and_then(History::parent) else {
+            return Ok(None);
+        };
+        found.parent = Some(parent.timeline);
+        found.begins_at = Some(parent.end.to_string());
+        let switch = self.size.segment_of(parent.end);
+        let before = SegmentName::new(parent.timeline, switch.saturating_sub(1), self.size).to_string();
+        let ranges = earlier.iter().filter(|other| other.timeline == parent.timeline);
+        // The last one that begins before the switch; none if the archive begins behind it.
+        let range = ranges.flat_map(|parent| &parent.restorable).rfind(|range| range.first_segment <= before);
+        if let Some(range) = range.filter(|range| range.last_segment > before && self.options.is_some())
+            && let Some(objects) = self.objects.get(&parent.timeline)
+        {
+            let segments = (range.first_segment.as_str(), before.as_str());
+            found.parent_last_commit_time = last_commit_in(self.archive, objects, segments, self.size)?;
+        }
+        let Some(first) = found.restorable.first_mut() else { return Ok(None) };
+        // In the segment of the switch, a backup of either timeline can start.
+        let begin = SegmentName::new(found.timeline, switch, self.size).to_string();
+        let is_whole = first.first_segment <= begin && first.base_backup_from.is_none();
+        let mut previous_commit_time = None;
+        first.base_backup_from = match range {
+            Some(range) if range.last_segment >= before && is_whole => {
+                let last = match range.last_segment > before {
+                    true => found.parent_last_commit_time,
+                    false => range.last_commit_time,
+                };
+                // Where nothing was committed between two switches, the commit before the first one counts.
+                previous_commit_time = last.or(range.previous_commit_time);
+                range.base_backup_from.clone()
+            }
+            None if is_whole => None,
+            _ => Some(first.first_segment.clone()),
+        };
+        Ok(previous_commit_time)
+    }
+
+    /// Whether a timeline's parent, which the listing has, was written to at the same time. After recovery to a moment, the timeline that
+    /// was left goes on as well, but only up to then.
+    fn find_divergence(
+        &self,
+        timeline: Timeline,
+        objects: &BTreeMap<Object, u64>,
+        listing: &Listing,
+    ) -> Result<Option<Diverging>, ArchiveError> {
+        if let Some(parent) = self.histories.get(&timeline).and_then(History::parent)
+            && let Some(last) = last_commit_behind(listing, parent.timeline, parent.end, self.size)
+            && let Some(first) = first_commit_behind(self.archive, objects, parent.end, self.size)?
+            && first < last
+        {
+            let (left_by, left_at) = (timeline, parent.end.to_string());
+            return Ok(Some(Diverging { timeline: parent.timeline, left_by, left_at }));
+        }
+        Ok(None)
+    }
+}
+
+/// Backup history files that are read at the same time.
+const BACKUP_THREADS: usize = 4;
+
+/// Reads backup history files. Those that are damaged are added to `unreadable`.
+fn read_backups(
+    archive: &Archive,
+    names: &[String],
+    unreadable: &mut Vec<Finding>,
+) -> Result<Vec<BaseBackup>, ArchiveError> {
+    let read = |name: &String| -> Result<Option<Vec<u8>>, ArchiveError> {
+        let Some(file) = ArchivedFile::parse(name) else { return Ok(None) };
+        let mut text = Vec::new();
+        match get::decode(archive, file, Object::File(file), 0, &mut text) {
+            Ok(()) => Ok(Some(text)),
+            // Removed since it was listed.
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let mut found = Vec::new();
+    for (name, text) in names.iter().zip(workers::map_in_order(names, BACKUP_THREADS, read)) {
+        match text {
+            Ok(text) => found.extend(text.map(|text| BaseBackup::of_history(name.clone(), &text))),
+            Err(error) if error.is_damage() => {
+                let object = ArchivedFile::parse(name).map_or_else(|| name.clone(), |file| file.key());
+                unreadable.push(Finding { object, problem: error_text(&error) });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Where the log ends in the parts of a timeline's last segments. What is missing between them ends it before, and is a finding.
+fn live_end(
+    archive: &Archive,
+    live: &[Extent],
+    size: SegmentSize,
+    unreadable: &mut Vec<Finding>,
+) -> Result<Option<Lsn>, ArchiveError> {
+    let mut end = None;
+    for extent in live {
+        let Some(start) = extent.segment.start(size) else { continue };
+        let before = end.filter(|&end| end < start).map(|end| (size.segment_of(end), end, start));
+        let inside = extent.goes_on_at.map(|at| {
+            let offset = |offset: u32| start.plus(u64::from(offset));
+            (size.segment_of(start), offset(extent.end), offset(at))
+        });
+        for (number, from, to) in before.into_iter().chain(inside) {
+            let segment = SegmentName::new(extent.segment.timeline, number, size);
+            // The parts of a segment that was archived meanwhile are being removed.
+            if archive.find(ArchivedFile::Segment(segment))?.is_none() {
+                let problem = format!("expected parts with the log from {from} on, found none before {to}");
+                unreadable.push(Finding { object: parts::folder_of(segment), problem });
+                return Ok(Some(from));
+            }
+        }
+        end = Some(start.plus(u64::from(extent.end)));
+    }
+    Ok(end)
+}
+
+/// The last segment of the newest timeline that has any: where a copy of the log goes on. Nothing if the archive is empty.
+///
+/// # Errors
+/// The store's.
+pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveError> {
+    match archive.identity() {
+        Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => return Ok(None),
+        other => other?,
+    };
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    Ok(wal.objects.into_keys().filter_map(|object| object.segments()).map(|(_, last)| last).max())
+}
+
+/// Which segments a timeline has for certain, although they may not be archived.
+#[derive(Clone, Copy, Default)]
+struct Expected {
+    /// The number of the segment that it begins in.
+    first: Option<u64>,
+    /// The number of the segment behind the last complete one.
+    end: Option<u64>,
+}
+
+impl Expected {
+    /// By the histories, and the first segment that each timeline has. Where an archive begins is nobody's loss, be it by its first push
+    /// or by pruning: of a timeline, only what follows archived segments is expected.
+    fn of(
+        timeline: Timeline,
+        histories: &BTreeMap<Timeline, History>,
+        first_numbers: &BTreeMap<Timeline, u64>,
+        size: SegmentSize,
+    ) -> Expected {
+        let parent = histories.get(&timeline).and_then(History::parent);
+        let begin = parent.map(|parent| (parent.timeline, size.segment_of(parent.end)));
+        let follows = |&(parent, begin): &(Timeline, u64)| {
+            first_numbers.get(&parent).is_some_and(|&first| first <= begin)
+        };
+        // Each timeline that left this one needs it up to there, and the last one needs all.
+        let switches = histories.values().filter_map(|history| history.end_of(timeline));
+        Expected {
+            first: begin.filter(follows).map(|(_, begin)| begin),
+            end: switches.max().map(|switch| size.segment_of(switch)),
+        }
+    }
+}
+
+/// The number of the first segment that an object has, a partial one too.
+fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
+    match object {
+        Object::File(ArchivedFile::Partial(name)) => name.number(size),
+        _ => object.segments()?.0.number(size),
+    }
+}
+
+/// Counts a timeline's segments and finds what is missing between them.
+fn segments(
+    timeline: Timeline,
+    objects: &BTreeMap<Object, u64>,
+    size: SegmentSize,
+    acknowledged: &[Acknowledgement],
+    expected: Expected,
+) -> TimelineListing {
+    let mut listing = TimelineListing {
+        timeline,
+        parent: None,
+        begins_at: None,
+        parent_last_commit_time: None,
+        first_segment: None,
+        last_segment: None,
+        segments: 0,
+        partial_segment: None,
+        live_end: None,
+        gaps: Vec::new(),
+        raw_bytes: 0,
+        stored_bytes: 0,
+        objects: objects.len() as u64,
+        first_commit_time: None,
+        last_commit_time: None,
+        restorable: Vec::new(),
+        restore_points: Vec::new(),
+    };
+    let mut ranges = Vec::new();
+    for (object, bytes) in objects {
+        listing.stored_bytes += bytes;
+        match *object {
+            Object::File(ArchivedFile::Segment(name)) => ranges.push((name, name)),
+            Object::File(ArchivedFile::Partial(name)) => listing.partial_segment = Some(name.to_string()),
+            Object::Pack(pack) => ranges.push((pack.first, pack.last)),
+            Object::File(_) => {}
+        }
+    }
+    ranges.sort();
+    let name = |number| SegmentName::new(timeline, number, size);
+    let mut next: Option<u64> = expected.first.filter(|_| !ranges.is_empty());
+    for (first, last) in ranges {
+        let (Some(from), Some(to)) = (first.number(size), last.number(size)) else { continue };
+        listing.first_segment.get_or_insert_with(|| first.to_string());
+        if let Some(next) = next.filter(|&next| next < from) {
+            listing.gaps.extend(gaps::divide((name(next), name(from - 1)), size, acknowledged));
+        }
+        if listing.restorable.is_empty() || next.is_some_and(|next| next < from) {
+            let (first_segment, last_segment) = (first.to_string(), last.to_string());
+            listing.restorable.push(RestorableRange {
+                base_backup_from: (!listing.gaps.is_empty()).then(|| first_segment.clone()),
+                first_segment,
+                last_segment,
+                first_commit_time: None,
+                last_commit_time: None,
+                previous_commit_time: None,
+            });
+        }
+        // A pack whose own objects are not removed yet counts once.
+        let counted = next.unwrap_or(from).max(from);
+        listing.segments += (to + 1).saturating_sub(counted);
+        if next.is_none_or(|next| to + 1 > next) {
+            next = Some(to + 1);
+            listing.last_segment = Some(last.to_string());
+            if let Some(range) = listing.restorable.last_mut() {
+                range.last_segment = last.to_string();
+            }
+        }
+    }
+    if let (Some(next), Some(end)) = (next, expected.end)
+        && next < end
+    {
+        listing.gaps.extend(gaps::divide((name(next), name(end - 1)), size, acknowledged));
+    }
+    listing.raw_bytes = listing.segments * size.bytes();
+    listing
+}
+
+/// The last commit or abort of a timeline, if it has the segment in which it was left, or segments behind it.
+fn last_commit_behind(listing: &Listing, timeline: Timeline, left_at: Lsn, size: SegmentSize) -> Option<i64> {
+    let left = listing.timelines.iter().find(|other| other.timeline == timeline)?;
+    let last = SegmentName::parse(left.last_segment.as_deref()?)?.number(size)?;
+    left.last_commit_time.filter(|_| last >= size.segment_of(left_at))
+}
+
+/// Objects at most in which the first commit of a timeline is looked for.
+const MAX_LOOKED_AT: usize = 16;
+
+/// The first commit or abort of a timeline behind the segment in which it begins: that starts with a copy of its parent's log.
+fn first_commit_behind(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    begin: Lsn,
+    size: SegmentSize,
+) -> Result<Option<i64>, ArchiveError> {
+    let begin = size.segment_of(begin);
+    let is_behind = |object: &Object| {
+        let last = object.segments().and_then(|(_, last)| last.number(size));
+        last.is_some_and(|last| last > begin)
+    };
+    for (object, &bytes) in objects.iter().filter(|(object, _)| is_behind(object)).take(MAX_LOOKED_AT) {
+        let contents = match get::read_contents(archive, *object, bytes) {
+            // A finding of the timeline's own.
+            Err(error) if error.is_damage() => continue,
+            other => other?,
+        };
+        let first = contents.iter().find_map(|it| {
+            let first_record: Lsn = it.first_record.as_ref()?.parse().ok()?;
+            it.first_end_of_transaction.filter(|_| size.segment_of(first_record) > begin)
+        });
+        if first.is_some() {
+            return Ok(first);
+        }
+    }
+    Ok(None)
+}
+
+/// The last commit or abort in the segments of a timeline from one to another.
+fn last_commit_in(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    (first_segment, last_segment): (&str, &str),
+    size: SegmentSize,
+) -> Result<Option<i64>, ArchiveError> {
+    let end = SegmentName::parse(last_segment).and_then(|last| last.start(size)?.0.checked_add(size.bytes()));
+    for (object, &bytes) in objects.iter().rev() {
+        let is_asked = object.segments().is_some_and(|(first, _)| {
+            let first = first.to_string();
+            first.as_str() >= first_segment && first.as_str() <= last_segment
+        });
+        if !is_asked {
+            continue;
+        }
+        // A pack may go on behind the last segment.
+        let is_before = |contents: &&Contents| {
+            let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+            first.zip(end).is_some_and(|(first, end)| first.0 < end)
+        };
+        let contents = match get::read_contents(archive, *object, bytes) {
+            // An earlier commit can be restored to as well. What is damaged is a finding of the timeline's own.
+            Err(error) if error.is_damage() => continue,
+            other => other?,
+        };
+        let last = contents.iter().filter(is_before).rev().find_map(|it| it.last_end_of_transaction);
+        if last.is_some() {
+            return Ok(last);
+        }
+    }
+    Ok(None)
+}
+
+/// Ranges between gaps of which times are read: of an archive that lacks every second segment, all summaries would be.
+const MAX_RANGES: usize = 16;
+
+/// Reads when the first and the last transaction ended, in all and between gaps, from the ends inwards until there is one; whether all
+/// summaries were read. Those that are damaged are added to `unreadable`: one of them must not hide what the others say.
+fn times(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    options: ListOptions,
+    listing: &mut TimelineListing,
+    unreadable: &mut Vec<Finding>,
+) -> Result<bool, ArchiveError> {
+    let mut summaries = BTreeMap::new();
+    let known_before = unreadable.len();
+    let mut contents = |object: &Object, bytes: u64| -> Result<_, ArchiveError> {
+        if let Some(known) = summaries.get(object) {
+            return Ok(Clone::clone(known));
+        }
+        let read = match get::read_contents(archive, *object, bytes) {
+            Err(error) if error.is_damage() => {
+                unreadable.push(Finding { object: object.key(), problem: error_text(&error) });
+                Vec::new()
+            }
+            other => other?,
+        };
+        summaries.insert(*object, read.clone());
+        Ok(read)
+    };
+    let mut times_of = |is_asked: &dyn Fn(&Object) -> bool| -> Result<_, ArchiveError> {
+        let (mut first, mut last) = (None, None);
+        for (object, &bytes) in objects.iter().filter(|(object, _)| is_asked(object)) {
+            first = contents(object, bytes)?.iter().find_map(|it| it.first_end_of_transaction);
+            if first.is_some() {
+                break;
+            }
+        }
+        for (object, &bytes) in objects.iter().rev().filter(|(object, _)| is_asked(object)) {
+            last = contents(object, bytes)?.iter().rev().find_map(|it| it.last_end_of_transaction);
+            if last.is_some() {
+                break;
+            }
+        }
+        Ok((first, last))
+    };
+    (listing.first_commit_time, listing.last_commit_time) = times_of(&|_| true)?;
+    for range in listing.restorable.iter_mut().rev().take(MAX_RANGES) {
+        // Names of one timeline sort as their positions do. A partial segment is none that recovery reads.
+        let is_in_range = |object: &Object| {
+            let segments = object.segments();
+            segments.is_some_and(|(first, last)| {
+                first.to_string() >= range.first_segment && last.to_string() <= range.last_segment
+            })
+        };
+        (range.first_commit_time, range.last_commit_time) = times_of(&is_in_range)?;
+    }
+    if options.all_summaries {
+        for (object, &bytes) in objects {
+            contents(object, bytes)?;
+        }
+    }
+    let has_all = summaries.len() == objects.len() && unreadable.len() == known_before;
+    listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
+    // Of a segment that is in a pack and in its own object, only once.
+    let mut seen = BTreeSet::new();
+    listing.restore_points.retain(|point| seen.insert((point.lsn.clone(), point.name.clone())));
+    Ok(has_all)
+}

@@ -1,0 +1,175 @@
+//! When an archive was verified, and what was found: one object for each run.
+//!
+//! ```text
+//! verified/run-0000000017.json          a running number
+//! verified/20261125001530123456.json    the time, as the first versions named them: before all numbers
+//! ```
+//!
+//! They are plain in an encrypted archive too: who watches it has no private key. The first versions encrypted them (`.json.age`).
+//!
+//! Runs are in the order of their numbers and not of their times: one with a clock that was ahead must not hide what later ones find.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::encryption::SUFFIX;
+use crate::inspect::verify::Verified;
+use crate::inventory::gaps::Gap;
+use crate::store::{Cause, Created};
+use crate::stored::name::VERIFIED;
+
+/// How many are kept.
+const KEPT: usize = 16;
+
+/// One run of `verify`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VerifiedAt {
+    /// When it ended, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: i64,
+    /// Nothing was decoded: only stored checksums were compared.
+    pub is_fast: bool,
+    /// Objects that were read.
+    pub objects: u64,
+    /// Segments in them.
+    pub segments: u64,
+    /// Objects that were damaged.
+    pub damaged: u64,
+    /// Segments that were missing and not acknowledged.
+    pub missing_segments: u64,
+}
+
+/// Writes what a run has found, and removes what old ones have found.
+///
+/// # Errors
+/// The store's: a user that may only read cannot leave it.
+pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let time = i64::try_from(now).unwrap_or(i64::MAX);
+    let new = verified.gaps.iter().filter(|gap| gap.is_new());
+    let found = VerifiedAt {
+        time,
+        is_fast,
+        objects: verified.objects,
+        segments: verified.segments,
+        damaged: verified.damaged.len() as u64,
+        missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
+    };
+    let json = serde_json::to_vec_pretty(&found).unwrap_or_default();
+    let mut number = next_number(&keys(archive)?);
+    // Another run may end at the same moment.
+    while archive.store().create(&key(number), &json)? == Created::Exists {
+        number += 1;
+    }
+    let keys = keys(archive)?;
+    for old in keys.iter().rev().skip(KEPT) {
+        archive.store().remove(old)?;
+    }
+    Ok(())
+}
+
+/// What is known of the last run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LastRun {
+    /// There was none.
+    None,
+    /// What it has found.
+    Found(VerifiedAt),
+    /// What it has found is encrypted, and no private key was named: [`UNREADABLE`].
+    Locked,
+}
+
+impl LastRun {
+    /// What it has found, if that is known.
+    pub fn found(self) -> Option<VerifiedAt> {
+        match self {
+            LastRun::Found(found) => Some(found),
+            LastRun::None | LastRun::Locked => None,
+        }
+    }
+}
+
+/// What is said of [`LastRun::Locked`].
+pub const UNREADABLE: &str = "verification results cannot be read without a private key";
+
+/// What the last run has found.
+///
+/// # Errors
+/// The store's.
+pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
+    for key in keys(archive)?.iter().rev() {
+        let content = match key.strip_suffix(SUFFIX) {
+            Some(key) => archive.encrypted().read_sealed(key),
+            None => archive.store().read(key),
+        };
+        let content = match content {
+            Err(error) if matches!(error.cause, Cause::Locked | Cause::WrongIdentity) => {
+                return Ok(LastRun::Locked);
+            }
+            content => content?,
+        };
+        if let Ok(found) = serde_json::from_slice(&content) {
+            return Ok(LastRun::Found(found));
+        }
+    }
+    Ok(LastRun::None)
+}
+
+/// What a number's key begins with: behind all digits, so that keys sort as their runs.
+const RUN: &str = "run-";
+/// Digits of a number.
+const DIGITS: usize = 10;
+
+fn key(number: u64) -> String {
+    format!("{VERIFIED}{RUN}{number:0DIGITS$}.json")
+}
+
+/// The number in a key, if it has one.
+fn number_of(key: &str) -> Option<u64> {
+    let key = key.strip_suffix(SUFFIX).unwrap_or(key);
+    let digits = key.strip_prefix(VERIFIED)?.strip_prefix(RUN)?.strip_suffix(".json")?;
+    (digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| digits.parse().ok())?
+}
+
+/// The number behind those of all keys.
+fn next_number(keys: &[String]) -> u64 {
+    keys.iter().rev().find_map(|key| number_of(key)).map_or(1, |last| last + 1)
+}
+
+/// The keys of all runs as they are stored, in their order.
+fn keys(archive: &Archive) -> Result<Vec<String>, ArchiveError> {
+    let mut keys = Vec::new();
+    archive.store().list(VERIFIED, &mut |listed| {
+        let name = listed.key.strip_suffix(SUFFIX).unwrap_or(&listed.key);
+        let digits = name.strip_prefix(VERIFIED).and_then(|name| name.strip_suffix(".json"));
+        let is_time = digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_time || number_of(&listed.key).is_some() {
+            keys.push(listed.key);
+        }
+    })?;
+    keys.sort();
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_as_their_runs() {
+        assert_eq!(key(17), "verified/run-0000000017.json");
+        let keys = [
+            "verified/20261125001530123456.json".to_owned(),
+            "verified/20991231235959000000.json".to_owned(),
+            key(1),
+            key(2),
+            key(10),
+        ];
+        assert!(keys.is_sorted());
+        assert_eq!((next_number(&keys[..2]), next_number(&keys)), (1, 11));
+        assert_eq!(number_of("verified/run-17.json"), None);
+        assert_eq!(number_of("verified/run-0000000017.json.age"), Some(17));
+    }
+}

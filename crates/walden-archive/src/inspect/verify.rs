@@ -1,0 +1,438 @@
+//! Whether everything in an archive is as it was archived.
+//!
+//! Every object is read and decoded, each file's hash compared, and each segment checked once more as it was before it was archived:
+//! every record's checksum, and that the first record of a segment points back at the last one of the segment before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+use serde_json::Value;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_source::{error_text, workers};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
+use crate::inspect::list::{self, Depth, Gap};
+use crate::inspect::replay::{ReplaySummary, Replayed};
+use crate::inventory::gaps;
+use crate::inventory::parts;
+use crate::out::get::PackMembers;
+use crate::stored::check::{self, Checked, Rules};
+use crate::stored::contents::Contents;
+use crate::stored::name::{ArchivedFile, Object};
+use crate::stored::object::{self, Finding, Summary};
+
+/// What was found.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Verified {
+    /// Objects that were read.
+    pub objects: u64,
+    /// Segments in them.
+    pub segments: u64,
+    /// Other files in them.
+    pub other_files: u64,
+    /// Records of which the checksum was compared.
+    pub records: u64,
+    /// Bytes before compression.
+    pub raw_bytes: u64,
+    /// Bytes of the objects.
+    pub stored_bytes: u64,
+    /// What is wrong, by object.
+    pub damaged: Vec<Finding>,
+    /// Segments missing.
+    pub gaps: Vec<Gap>,
+    /// Timeline histories missing, by name, as of [`list::Listing::missing_histories`].
+    pub missing_histories: Vec<String>,
+    /// What is not wrong, and that the user should know.
+    pub warnings: Vec<Finding>,
+    /// Full-page images that were held against replayed pages; nothing without replay.
+    pub replayed_images: Option<u64>,
+    /// How many of them differ.
+    pub different: Option<u64>,
+    /// What replay did beside that.
+    pub replay: Option<ReplaySummary>,
+}
+
+impl Verified {
+    /// Everything is as it was archived, and nothing is missing but what was acknowledged.
+    pub fn is_good(&self) -> bool {
+        self.damaged.is_empty()
+            && self.is_replayed_well()
+            && !self.gaps.iter().any(Gap::is_new)
+            && self.missing_histories.is_empty()
+    }
+}
+
+/// What of an object is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifyOptions {
+    /// Compare checksums of what is stored, and decode nothing.
+    pub fast: bool,
+    /// Objects that are worked on at the same time.
+    pub threads: usize,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> VerifyOptions {
+        VerifyOptions { fast: false, threads: 2 }
+    }
+}
+
+/// Verifies an archive; `progress` is called with the objects done and their number.
+///
+/// # Errors
+/// An archive that cannot be listed at all: what is wrong with an object is a finding.
+pub fn verify(
+    archive: &Archive,
+    options: VerifyOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Verified, ArchiveError> {
+    archive.unlock()?;
+    let (mut listing, mut objects) = list::list_objects(archive, Depth::Keys)?;
+    let size = archive.segment_size()?;
+    // One that cannot be read is among the objects that are looked at.
+    let (histories, _) = archive.undamaged_histories().unwrap_or_default();
+    let histories: Vec<History> = histories.into_values().collect();
+    let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
+    let mut inspected: BTreeMap<Object, Inspection> = BTreeMap::new();
+    for round in 1.. {
+        inspect_new(archive, &objects, options, &histories, progress, &mut inspected);
+        if round == MAX_ROUNDS || !inspected.values().any(|it| it.is_gone) {
+            break;
+        }
+        // Packed or pruned since it was listed.
+        (listing, objects) = list::list_objects(archive, Depth::Keys)?;
+        let listed: BTreeSet<Object> = objects.iter().map(|(object, _)| *object).collect();
+        inspected.retain(|object, it| !it.is_gone && listed.contains(object));
+    }
+    let mut gaps = listing.gaps();
+    if gaps.iter().any(Gap::is_new) {
+        // Some may have been on their way.
+        gaps = gaps::in_both(&gaps, &list::list_objects(archive, Depth::Keys)?.0.gaps(), size);
+    }
+    let mut found = Verified {
+        gaps,
+        missing_histories: listing.missing_histories,
+        warnings: listing.unknown.into_iter().map(unknown).collect(),
+        ..Verified::default()
+    };
+    let mut links = Links::new(size, &histories);
+    for (object, inspected) in inspected {
+        found.objects += 1;
+        found.stored_bytes += inspected.stored_bytes;
+        found.add(object, inspected, &mut links);
+    }
+    for segment in parts::segments(archive)? {
+        let failed = |error| Finding { object: parts::folder_of(segment), problem: error_text(&error) };
+        found.damaged.extend(parts::assemble(archive, segment).err().map(failed));
+    }
+    found.damaged.sort();
+    Ok(found)
+}
+
+/// How often the archive is listed where objects are gone once they are read.
+const MAX_ROUNDS: usize = 16;
+
+/// Looks at the objects that were not looked at yet.
+fn inspect_new(
+    archive: &Archive,
+    objects: &[(Object, u64)],
+    options: VerifyOptions,
+    histories: &[History],
+    progress: &(dyn Fn(u64, u64) + Sync),
+    inspected: &mut BTreeMap<Object, Inspection>,
+) {
+    let new: Vec<(Object, u64)> =
+        objects.iter().copied().filter(|(object, _)| !inspected.contains_key(object)).collect();
+    let all = (inspected.len() + new.len()) as u64;
+    workers::run_in_order(
+        0..new.len(),
+        options.threads,
+        || (),
+        |(), index| {
+            let (object, bytes) = new[index];
+            let inspected = match options.fast {
+                true => inspect_fast(archive, object, bytes),
+                false => inspect(archive, object, bytes, histories),
+            };
+            (object, Inspection { stored_bytes: bytes, ..inspected })
+        },
+        |(object, one)| {
+            inspected.insert(object, one);
+            progress(inspected.len() as u64, all);
+            ControlFlow::Continue(())
+        },
+    );
+}
+
+impl Verified {
+    /// Replay was not asked for, or found every image as it has to be.
+    fn is_replayed_well(&self) -> bool {
+        let is_good = |replay: &ReplaySummary| replay.misfits.is_empty() && replay.damaged.is_empty();
+        self.different.unwrap_or(0) == 0 && self.replay.as_ref().is_none_or(is_good)
+    }
+
+    /// Adds what replay from a base backup found. Damage on its way is among what is damaged already.
+    pub fn add_replay(&mut self, replayed: &Replayed) {
+        let (compared, different) = replayed.images();
+        self.replayed_images = Some(compared);
+        self.different = Some(different);
+        self.replay = Some(replayed.summary());
+    }
+
+    fn add(&mut self, object: Object, inspected: Inspection, links: &mut Links) {
+        let key = object.key();
+        for CheckedFile { file, bytes, warnings, records } in inspected.files {
+            self.raw_bytes += bytes;
+            match file {
+                ArchivedFile::Segment(_) => self.segments += 1,
+                _ => self.other_files += 1,
+            }
+            let warning = |problem| Finding { object: key.clone(), problem };
+            self.warnings.extend(warnings.into_iter().map(warning));
+            if let (ArchivedFile::Segment(name), Some(records)) = (file, records) {
+                self.records += records.count;
+                let problem = links.follow(name, records);
+                self.damaged.extend(problem.map(|problem| Finding { object: key.clone(), problem }));
+            }
+        }
+        if let Some(problem) = inspected.problem {
+            links.last = None;
+            self.damaged.push(Finding { object: key, problem });
+        }
+    }
+}
+
+/// What is kept of a file that was checked until all are: little more than the listing has of it, as an archive may have millions.
+struct CheckedFile {
+    file: ArchivedFile,
+    bytes: u64,
+    warnings: Vec<String>,
+    /// Of a segment.
+    records: Option<Records>,
+}
+
+impl CheckedFile {
+    fn new(file: ArchivedFile, checked: Checked) -> CheckedFile {
+        let records = checked.contents.as_ref().map(Records::of);
+        CheckedFile { file, bytes: checked.bytes, warnings: checked.warnings, records }
+    }
+}
+
+/// Of a segment's records, what shows whether segments follow each other.
+#[derive(Clone, Copy)]
+struct Records {
+    count: u64,
+    /// Where the first one says that the one before it starts.
+    first_previous: Option<Lsn>,
+    /// Where the last complete one starts, and one that goes on in the next segment.
+    last: [Option<Lsn>; 2],
+}
+
+impl Records {
+    fn of(contents: &Contents) -> Records {
+        let lsn = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
+        Records {
+            count: contents.records,
+            first_previous: lsn(&contents.first_record_previous),
+            last: [&contents.last_record, &contents.unfinished_record].map(lsn),
+        }
+    }
+}
+
+/// What was seen of an object.
+#[derive(Default)]
+struct Inspection {
+    files: Vec<CheckedFile>,
+    problem: Option<String>,
+    /// It is not there any more: that is its problem.
+    is_gone: bool,
+    stored_bytes: u64,
+}
+
+impl Inspection {
+    fn failed(error: &ArchiveError) -> Inspection {
+        Inspection {
+            problem: Some(error_text(error)),
+            is_gone: error.is_not_found(),
+            ..Inspection::default()
+        }
+    }
+}
+
+fn inspect_fast(archive: &Archive, object: Object, bytes: u64) -> Inspection {
+    match object::check_stored(archive.store(), object, bytes) {
+        Ok(files) => {
+            let file = |(file, bytes, hash)| CheckedFile::new(file, Checked::of_hash(bytes, hash));
+            Inspection { files: files.into_iter().map(file).collect(), ..Inspection::default() }
+        }
+        Err(error) => Inspection::failed(&error.into()),
+    }
+}
+
+fn inspect(archive: &Archive, object: Object, bytes: u64, histories: &[History]) -> Inspection {
+    let result = match object {
+        Object::File(file) => inspect_file(archive, file, histories),
+        Object::Pack(_) => inspect_pack(archive, object, bytes, histories),
+    };
+    result.unwrap_or_else(|error| Inspection::failed(&error))
+}
+
+fn inspect_file(
+    archive: &Archive,
+    file: ArchivedFile,
+    histories: &[History],
+) -> Result<Inspection, ArchiveError> {
+    let object = archive.store().read(&file.key())?;
+    let mut content = Vec::new();
+    object::decode_within(file, archive.known_segment_bytes(), &object, &mut content)?;
+    let mut inspected = Inspection::default();
+    let summary = object::summary_at_end(&file.key(), &object)?;
+    inspected.check(archive, file, &content, histories, Some(&summary));
+    Ok(inspected)
+}
+
+fn inspect_pack(
+    archive: &Archive,
+    object: Object,
+    bytes: u64,
+    histories: &[History],
+) -> Result<Inspection, ArchiveError> {
+    let Object::Pack(pack) = object else { return Ok(Inspection::default()) };
+    let mut members = PackMembers::open(archive, pack, bytes)?;
+    let mut summaries = object::read_pack_summaries(archive.store(), pack, bytes)?.into_iter();
+    let mut inspected = Inspection::default();
+    while let Some(segment) = members.next_segment() {
+        let mut content = Vec::new();
+        if let Err(error) = members.decode_next(&mut content) {
+            inspected.is_gone = error.is_not_found();
+            inspected.problem = Some(format!("{segment}: {}", error_text(&error)));
+            break;
+        }
+        let (file, summary) = (ArchivedFile::Segment(segment), summaries.next());
+        inspected.check(archive, file, &content, histories, summary.as_ref());
+    }
+    Ok(inspected)
+}
+
+impl Inspection {
+    /// Checks a decoded file as strictly as before it was archived, and compares it with what is stored of it; damage that was accepted
+    /// then is a warning now.
+    fn check(
+        &mut self,
+        archive: &Archive,
+        file: ArchivedFile,
+        content: &[u8],
+        histories: &[History],
+        stored: Option<&Summary>,
+    ) {
+        let rules = Rules { accept_damaged: true, histories };
+        match check::check_held(file, content, rules) {
+            Ok(checked) => {
+                let expected = archive.identity().map(|identity| identity.system_identifier.clone());
+                let found = checked.cluster.map(|cluster| cluster.system_id.to_string());
+                if let (Ok(expected), Some(found)) = (expected, found)
+                    && expected != found
+                {
+                    let problem = format!("{file}: expected system identifier {expected}, found {found}");
+                    self.problem.get_or_insert(problem);
+                }
+                if let Some(stored) = stored {
+                    self.compare(file, &checked, stored);
+                }
+                self.files.push(CheckedFile::new(file, checked));
+            }
+            Err(refusal) => {
+                self.problem.get_or_insert(format!("{file}: {}", error_text(&refusal)));
+            }
+        }
+    }
+
+    /// Compares what was found of a file with what is stored of it: lists and searches by time rely on that. Warnings may differ: damage
+    /// that was accepted is one of another kind now.
+    fn compare(&mut self, file: ArchivedFile, checked: &Checked, stored: &Summary) {
+        let found = Summary {
+            warnings: stored.warnings.clone(),
+            is_damage_accepted: stored.is_damage_accepted,
+            is_as_bytes: stored.is_as_bytes,
+            ..Summary::new(file, checked)
+        };
+        if *stored != found {
+            let [found, stored] = [&found, stored].map(|it| serde_json::to_value(it).unwrap_or_default());
+            let difference = difference("", &found, &stored);
+            self.problem
+                .get_or_insert(format!("{file}: the stored summary is not what the file has{difference}"));
+        }
+    }
+}
+
+/// Where two JSON values differ first, in words: what the file has, and what is stored.
+fn difference(path: &str, found: &Value, stored: &Value) -> String {
+    if let (Value::Object(found), Value::Object(stored)) = (found, stored) {
+        let keys: BTreeSet<&String> = found.keys().chain(stored.keys()).collect();
+        let of =
+            |map: &serde_json::Map<String, Value>, key: &String| map.get(key).cloned().unwrap_or_default();
+        let differing =
+            keys.into_iter().map(|key| (key, of(found, key), of(stored, key))).find(|(_, a, b)| a != b);
+        return match differing {
+            Some((key, found, stored)) => difference(&format!("{path}{key}."), &found, &stored),
+            None => String::new(),
+        };
+    }
+    let path = path.trim_end_matches('.');
+    format!(": expected {path} {found}, found {stored}")
+}
+
+/// Whether segments follow each other, on a timeline and from a timeline to the one that left it.
+struct Links {
+    size: SegmentSize,
+    /// The segment before, and which records the next one's first record may point back at.
+    last: Option<(SegmentName, Vec<Lsn>)>,
+    /// The segment in which each timeline begins, and the one before it, which is its parent's.
+    switches: BTreeMap<SegmentName, SegmentName>,
+    /// The same as `last` of the segments before switches.
+    before_switches: BTreeMap<SegmentName, Vec<Lsn>>,
+}
+
+impl Links {
+    fn new(size: SegmentSize, histories: &[History]) -> Links {
+        let switch = |history: &History| {
+            let parent = history.parent()?;
+            let number = size.segment_of(parent.end);
+            let before = SegmentName::new(parent.timeline, number.checked_sub(1)?, size);
+            Some((SegmentName::new(history.timeline, number, size), before))
+        };
+        let switches = histories.iter().filter_map(switch).collect();
+        Links { size, last: None, switches, before_switches: BTreeMap::new() }
+    }
+
+    /// What is wrong between the segment before and this one.
+    fn follow(&mut self, name: SegmentName, found: Records) -> Option<String> {
+        let last = self.last.take();
+        let number = name.number(self.size);
+        let follows = |before: SegmentName| {
+            before.timeline == name.timeline && before.number(self.size).map(|before| before + 1) == number
+        };
+        // A timeline's first segment begins with a copy of its parent's, and so follows the same one.
+        let of_parent = || self.before_switches.get(self.switches.get(&name)?).cloned();
+        let of_last = last.filter(|(before, _)| follows(*before)).map(|(_, records)| records);
+        let expected = of_last.or_else(of_parent).unwrap_or_default();
+        // After a crash, a record that was cut off is overwritten by one that points back at the one before it.
+        let mut records: Vec<Lsn> = found.last.into_iter().flatten().collect();
+        if records.is_empty() {
+            // One record fills the segment: what comes next points back at where it started.
+            records.clone_from(&expected);
+        }
+        if self.switches.values().any(|before| *before == name) {
+            self.before_switches.insert(name, records.clone());
+        }
+        self.last = Some((name, records));
+        let found = found.first_previous?;
+        let is_right = expected.is_empty() || expected.contains(&found);
+        (!is_right).then(|| {
+            let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
+            format!("{name}: expected the first record to point back at {expected}, found {found}")
+        })
+    }
+}

@@ -1,0 +1,287 @@
+//! Files that come as streams and from elsewhere than a server's `pg_wal`, checked as strictly as pushed ones.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Seek, Write};
+use std::sync::{Mutex, PoisonError};
+
+use sha1::{Digest, Sha1};
+use tempfile::SpooledTempFile;
+use walden_format::lsn::Timeline;
+use walden_format::stream::StreamInfo;
+
+use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
+use crate::into::push::{PushOptions, Pushed, Pusher};
+use crate::out::server::FIRST_BYTES;
+use crate::store::MAX_OBJECT_BYTES;
+use crate::stored::check::{self, Checked, MAX_TEXT_BYTES, Refusal};
+use crate::stored::name::ArchivedFile;
+use crate::stored::object::{Content, to_hex};
+
+/// Bytes of a file that are held in memory; of larger ones, in a temporary file.
+const IN_MEMORY: usize = 64 << 20;
+
+/// Takes files into an archive.
+pub(crate) struct Intake {
+    pusher: Pusher,
+    archive: Archive,
+    level: u8,
+    /// Bytes of a segment.
+    limit: u64,
+    /// The clusters that the source was shown to have files of, by system identifier, each with what shows it.
+    clusters: Mutex<BTreeMap<u64, String>>,
+}
+
+/// Why a file was not archived.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IntakeError {
+    #[error("cannot read it")]
+    Read(#[source] io::Error),
+    #[error("the file's size: expected at most {limit} bytes, found more")]
+    TooLarge { limit: u64 },
+    #[error("SHA-1 of the content: expected {expected} as in the file's name, found {found}")]
+    Digest { expected: String, found: String },
+    #[error(
+        "the cluster that it is of: expected a segment of the source that says it, found none that can be read"
+    )]
+    UnknownCluster,
+    #[error("the cluster that it is of: expected segments of one cluster in the source, found system identifiers {}", found.join(" and "))]
+    SeveralClusters { found: Vec<String> },
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+}
+
+impl IntakeError {
+    /// Whether the archive can take no other file either.
+    pub fn is_final(&self) -> bool {
+        matches!(self, IntakeError::Archive(error) if is_final(error))
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            IntakeError::Refused(Refusal::Damaged { .. }) => Some(
+                "look for another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is".to_owned(),
+            ),
+            IntakeError::Refused(Refusal::Incomplete { .. }) => Some(
+                "if it is the newest one of a server that runs, import it once the server has filled it; else look for another copy".to_owned(),
+            ),
+            IntakeError::UnknownCluster => Some(
+                "histories and backup history files do not say which cluster they are of: import them together with segments of their cluster".to_owned(),
+            ),
+            IntakeError::SeveralClusters { .. } => Some(
+                "histories and backup history files do not say which cluster they are of: import a folder that has the files of one cluster alone".to_owned(),
+            ),
+            IntakeError::Archive(error) => error.hint().map(str::to_owned),
+            _ => None,
+        }
+    }
+}
+
+fn is_final(error: &ArchiveError) -> bool {
+    use ArchiveError::{Empty, Identity, Missing};
+    error.store_error().is_some() || matches!(error, Missing(_) | Empty(_) | Identity { .. })
+}
+
+/// The histories of the archive, and those of a source that the archive lacks, each with what was read of it. One that cannot be read is
+/// left out: it is refused at its turn.
+pub(crate) fn histories(
+    archive: &Archive,
+    own: impl Iterator<Item = (Timeline, io::Result<Vec<u8>>)>,
+) -> Result<Vec<History>, ArchiveError> {
+    let (mut histories, _) = archive.undamaged_histories()?;
+    for (timeline, text) in own {
+        if let Ok(text) = text
+            && let Ok(history) = History::parse(timeline, &text)
+        {
+            histories.entry(timeline).or_insert(history);
+        }
+    }
+    Ok(histories.into_values().collect())
+}
+
+/// Reads a history, and no more of it than a history has.
+pub(crate) fn read_text(content: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    content.take(MAX_TEXT_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// What became of one file, or the error of an archive that can take no other file either.
+pub(crate) fn split_final(
+    result: Result<Pushed, IntakeError>,
+) -> Result<Result<Pushed, IntakeError>, ArchiveError> {
+    match result {
+        Err(IntakeError::Archive(error)) if is_final(&error) => Err(error),
+        other => Ok(other),
+    }
+}
+
+impl Intake {
+    /// `histories` say where timelines ended, and `cluster` is the system identifier that the source states, with what states it.
+    ///
+    /// # Errors
+    /// An archive that cannot be read.
+    pub fn new(
+        archive: &Archive,
+        options: &PushOptions,
+        histories: Vec<History>,
+        cluster: Option<(u64, String)>,
+    ) -> Result<Intake, ArchiveError> {
+        let limit = match archive.identity() {
+            Ok(identity) => identity.segment_bytes,
+            Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => MAX_OBJECT_BYTES,
+            Err(error) => return Err(error),
+        };
+        let pusher = Pusher::new(archive.clone(), options.clone(), histories);
+        let clusters = Mutex::new(cluster.into_iter().collect());
+        Ok(Intake { pusher, archive: archive.clone(), level: options.level, limit, clusters })
+    }
+
+    /// Archives a file, unless it is archived already with the same content.
+    ///
+    /// Histories and backup history files do not say which cluster they are of, so the segments of the same source come first: one of
+    /// another cluster among them, or none at all, and such files are refused. A history of another cluster would end recovery with a
+    /// wrong timeline, and a backup history file of one would count as a backup when WAL is removed.
+    ///
+    /// # Errors
+    /// Why it is not archived.
+    pub fn ingest(
+        &self,
+        file: ArchivedFile,
+        content: &mut dyn Read,
+        sha1: Option<&[u8; 20]>,
+    ) -> Result<Pushed, IntakeError> {
+        let limit = match file {
+            ArchivedFile::Segment(_) | ArchivedFile::Partial(_) => self.limit,
+            ArchivedFile::History(_) | ArchivedFile::Backup(..) => MAX_TEXT_BYTES,
+        };
+        let mut copy = BufferedFile::default();
+        let bytes = io::copy(&mut content.take(limit + 1), &mut copy).map_err(IntakeError::Read)?;
+        if let ArchivedFile::Segment(_) | ArchivedFile::Partial(_) = file
+            && let Ok(info) = StreamInfo::of_segment(&copy.first)
+        {
+            let mut clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
+            clusters.entry(info.system_id).or_insert_with(|| file.to_string());
+        }
+        if bytes > limit {
+            return Err(IntakeError::TooLarge { limit });
+        }
+        let (hash, found) = (*copy.blake3.finalize().as_bytes(), copy.sha1.finalize());
+        if let Some(expected) = sha1
+            && *expected != *found
+        {
+            return Err(IntakeError::Digest { expected: to_hex(expected), found: to_hex(&found) });
+        }
+        let present = self.pusher.find_present(file, &Checked::of_hash(bytes, hash));
+        if let Ok(Some(found)) = present {
+            return Ok(found);
+        }
+        if let (
+            ArchivedFile::History(_) | ArchivedFile::Backup(..),
+            Ok(_) | Err(ArchiveError::Conflict { .. }),
+        ) = (file, &present)
+        {
+            self.expect_own_cluster()?;
+        }
+        let conflict = match present {
+            Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
+                Some(conflict)
+            }
+            Err(error) => return Err(error.into()),
+            Ok(_) => None,
+        };
+        let mut content = copy.content;
+        content.rewind().map_err(IntakeError::Read)?;
+        let checked = check::check(file, &mut content, self.pusher.rules());
+        if let Some(conflict) = conflict {
+            let Ok(checked) = checked else { return Err(conflict.into()) };
+            let found = self.pusher.find_same_log(file, &checked, &mut Content::Read(&mut content));
+            return found.map_err(IntakeError::Read)?.ok_or(conflict.into());
+        }
+        let checked = checked?;
+        Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)
+    }
+
+    /// Confirms that all that the source was shown to have is of the archive's cluster. Also in an archive that is no cluster's yet:
+    /// whose files it takes first must be the same cluster's as those of the server that claims it.
+    fn expect_own_cluster(&self) -> Result<(), IntakeError> {
+        let clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut systems = clusters.keys();
+        match (systems.next(), systems.next()) {
+            (None, _) => Err(IntakeError::UnknownCluster),
+            (Some(&system_id), None) => Ok(self.archive.expect_cluster(system_id)?),
+            (Some(_), Some(_)) => {
+                let found = clusters.iter().map(|(system_id, shown_by)| format!("{system_id} ({shown_by})"));
+                Err(IntakeError::SeveralClusters { found: found.collect() })
+            }
+        }
+    }
+}
+
+/// A file's content, which can be read again, its first bytes, and its hashes.
+struct BufferedFile {
+    content: SpooledTempFile,
+    first: Vec<u8>,
+    blake3: blake3::Hasher,
+    sha1: Sha1,
+}
+
+impl Default for BufferedFile {
+    fn default() -> BufferedFile {
+        BufferedFile {
+            content: SpooledTempFile::new(IN_MEMORY),
+            first: Vec::new(),
+            blake3: blake3::Hasher::new(),
+            sha1: Sha1::new(),
+        }
+    }
+}
+
+impl Write for BufferedFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.content.write(bytes)?;
+        let missing = FIRST_BYTES - self.first.len();
+        self.first.extend_from_slice(&bytes[..written.min(missing)]);
+        self.blake3.update(&bytes[..written]);
+        self.sha1.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.content.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_codec::container::Error as ContainerError;
+
+    use super::*;
+    use crate::store::{Cause, StoreError};
+    use crate::stored::object::ObjectError;
+
+    /// The store's error on its way through a decoder.
+    fn in_a_container(cause: Cause) -> ArchiveError {
+        let (key, location) = ("wal/1.wpk".to_owned(), "s3://bucket".to_owned());
+        let error = StoreError { operation: "read", key: key.clone(), location, cause, source: None };
+        ObjectError::Container { key, source: ContainerError::Io(io::Error::other(error)) }.into()
+    }
+
+    #[test]
+    fn an_outage_while_an_object_is_decoded_is_the_store_s() {
+        let outage = in_a_container(Cause::Unavailable);
+        assert_eq!((outage.cause(), outage.is_damage()), ("unavailable", false));
+        assert_eq!(outage.hint(), Cause::Unavailable.hint());
+        assert!(IntakeError::Archive(outage).is_final());
+        assert!(split_final(Err(in_a_container(Cause::Unavailable).into())).is_err());
+        let gone = in_a_container(Cause::NotFound);
+        assert_eq!((gone.cause(), gone.is_not_found()), ("not_found", true));
+        let (key, expected, found) = ("wal/1.wpk".to_owned(), "a".to_owned(), "b".to_owned());
+        let damaged: ArchiveError = ObjectError::Mismatch { key, expected, found }.into();
+        assert_eq!((damaged.cause(), damaged.is_damage()), ("damaged_object", true));
+        assert!(!IntakeError::Archive(damaged).is_final());
+    }
+}

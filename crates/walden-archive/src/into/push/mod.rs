@@ -1,0 +1,120 @@
+//! What `archive_command` asks for, and what PostgreSQL is going to ask for next.
+
+mod ahead;
+mod pg_wal;
+mod pusher;
+mod result;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use walden_source::workers;
+
+use crate::archive::Archive;
+use crate::stored::name::ArchivedFile;
+
+pub(crate) use self::ahead::{MAX_AGE, Stamp};
+use self::ahead::{Note, Notes};
+pub(crate) use self::pg_wal::local_histories;
+pub use self::pg_wal::ready_files;
+pub(crate) use self::pusher::{FileRead, Pusher};
+pub use self::result::{FAST, PushError, PushOptions, Pushed};
+
+/// What one call did.
+#[derive(Debug)]
+pub struct Batch {
+    /// What became of the file that was asked for.
+    pub asked: Result<Pushed, PushError>,
+    /// What became of others that were ready.
+    pub others: Vec<Result<Pushed, PushError>>,
+    /// Files that are ready, with those that were archived now: PostgreSQL has not marked them as done yet.
+    pub ready: usize,
+}
+
+/// Archives a file and others that PostgreSQL has ready, in parallel.
+///
+/// What becomes of the others is said, and has no influence on what is said of the first.
+pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
+    let began = Instant::now();
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let Some(file) = ArchivedFile::parse(&name) else {
+        return Batch { asked: Err(PushError::Name(name)), others: Vec::new(), ready: 0 };
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let ready = ready_files(folder).unwrap_or_default();
+    let mut pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
+    pusher.ahead = Notes::read(folder, archive);
+    let mut files = vec![file];
+    let waiting = match pusher.choose_others(file, &ready) {
+        Ok((others, waiting)) => {
+            files.extend(others);
+            waiting
+        }
+        Err(source) => {
+            let asked = Err(PushError::Archive { name, source });
+            return Batch { asked, others: Vec::new(), ready: ready.len() };
+        }
+    };
+    let is_lost = AtomicBool::new(false);
+    let push_file = |buffer: &mut Vec<u8>, index: usize| {
+        let is_in_time = !is_lost.load(Ordering::Relaxed) && began.elapsed() < options.time;
+        let (file, other_path) = (files[index], folder.join(files[index].to_string()));
+        let waiting = waiting.saturating_sub(index);
+        let result = match index {
+            0 => Some(pusher.push(file, path, waiting, buffer)),
+            _ => is_in_time.then(|| pusher.push(file, &other_path, waiting, buffer)),
+        };
+        // Whatever keeps one from being archived may keep all of them, and PostgreSQL comes back with this one.
+        if matches!(result, Some(Err(PushError::Archive { .. }))) {
+            is_lost.store(true, Ordering::Relaxed);
+        }
+        result
+    };
+    let (mut results, mut notes) = (Vec::new(), Vec::new());
+    workers::run_in_order(0..files.len(), options.threads, Vec::new, push_file, |result| {
+        results.extend(result.map(|result| {
+            let (pushed, read) = result?;
+            notes.extend(note(&pushed, read).filter(|_| pushed.file != file));
+            Ok(pushed)
+        }));
+        ControlFlow::Continue(())
+    });
+    if !notes.is_empty() {
+        Notes::replace(folder, archive, notes);
+    }
+    // The first one is always worked on.
+    let asked = results.remove(0);
+    Batch { asked, others: results, ready: ready.len() }
+}
+
+/// What the call that asks for a file need not read again. What has a warning is read, so that it is said once more.
+fn note(pushed: &Pushed, read: Option<FileRead>) -> Option<Note> {
+    let (stamp, stored) = (read?.stamp?, pushed.stored?);
+    pushed.warnings.is_empty().then(|| Note::new(pushed.file, stamp, stored))
+}
+
+/// Archives files of a folder, and no others; `done` gets what became of each, in their order, and may end it.
+///
+/// `begin` is called on each thread first.
+pub fn push_all(
+    archive: &Archive,
+    folder: &Path,
+    files: &[ArchivedFile],
+    options: &PushOptions,
+    begin: fn(),
+    mut done: impl FnMut(ArchivedFile, Result<Pushed, PushError>) -> ControlFlow<()>,
+) {
+    let pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
+    let buffer = || {
+        begin();
+        Vec::new()
+    };
+    let push = |buffer: &mut Vec<u8>, index: usize| {
+        let (file, waiting) = (files[index], files.len() - index);
+        let result = pusher.push(file, &folder.join(file.to_string()), waiting, buffer);
+        (file, result.map(|(pushed, _)| pushed))
+    };
+    workers::run_in_order(0..files.len(), options.threads, buffer, push, |(file, result)| done(file, result));
+}

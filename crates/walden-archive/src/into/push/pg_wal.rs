@@ -1,0 +1,38 @@
+//! What lies in a server's `pg_wal` beside the segments.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use walden_source::regular_file;
+
+use crate::history::History;
+use crate::stored::check;
+use crate::stored::name::ArchivedFile;
+
+/// The files that PostgreSQL has ready, in the order in which it asks for them: histories first, then by name.
+///
+/// `archive_status` is only read: it is PostgreSQL's.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
+    let mut ready = Vec::new();
+    for entry in fs::read_dir(wal.join("archive_status"))? {
+        let name = entry?.file_name();
+        let file = name.to_str().and_then(|name| name.strip_suffix(".ready")).and_then(ArchivedFile::parse);
+        ready.extend(file);
+    }
+    ready.sort_by_cached_key(|file| file.archiving_order());
+    Ok(ready)
+}
+
+/// The timeline histories that lie beside the segments.
+pub(crate) fn local_histories(wal: &Path) -> Vec<History> {
+    let paths = fs::read_dir(wal).into_iter().flatten().flatten().map(|entry| entry.path());
+    let history = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        let Some(ArchivedFile::History(timeline)) = ArchivedFile::parse(name) else { return None };
+        History::parse(timeline, &regular_file::read(&path, check::MAX_TEXT_BYTES).ok()?).ok()
+    };
+    paths.filter_map(history).collect()
+}

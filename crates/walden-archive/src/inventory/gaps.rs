@@ -1,0 +1,350 @@
+//! Segments that are missing, and gaps that somebody has acknowledged in writing.
+//!
+//! ```text
+//! gaps/00000001/FIRST-LAST.json    who acknowledged the gap, when and why
+//! ```
+//!
+//! An acknowledgement is created once and never replaced. It covers its segments alone: a gap that grows is a new one beside it.
+//!
+//! Timeline histories that are missing are no gaps: nobody can do without one that leads recovery from a timeline to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
+use crate::inventory::snapshot::Snapshot;
+use crate::stored::name::{ArchivedFile, HISTORY, Object, WAL, timeline_prefix};
+
+/// The prefix of acknowledgements.
+pub const GAPS: &str = "gaps/";
+
+/// What to do about a timeline history that is missing.
+pub const HISTORY_HINT: &str = "walden archive check --against DSN --repair fetches it from a server of the cluster, and walden \
+                                       archive push archives a copy; without it, recovery that starts on an earlier timeline takes \
+                                       the timeline for one that does not exist";
+
+/// Segments that are missing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Gap {
+    /// The first that is missing.
+    pub first: String,
+    /// The last that is missing.
+    pub last: String,
+    /// How many.
+    pub segments: u64,
+    /// Who said that they are known to be missing, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<Acknowledgement>,
+}
+
+impl Gap {
+    /// Whether nobody has said that the segments are known to be missing.
+    pub fn is_new(&self) -> bool {
+        self.acknowledged.is_none()
+    }
+
+    /// How many of these segments are among the missing ones.
+    pub(crate) fn count(&self, segments: &BTreeSet<String>) -> u64 {
+        segments.range::<String, _>(&self.first..=&self.last).count() as u64
+    }
+}
+
+/// That a gap is known.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Acknowledgement {
+    /// The first segment.
+    pub first: String,
+    /// The last segment.
+    pub last: String,
+    /// Who has acknowledged it.
+    pub by: String,
+    /// When, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: i64,
+    /// Why the segments are missing.
+    pub reason: String,
+}
+
+impl Acknowledgement {
+    /// What a key says of an acknowledgement.
+    fn of_key(key: &str) -> Option<Acknowledgement> {
+        let (first, last) = key.rsplit('/').next()?.strip_suffix(".json")?.split_once('-')?;
+        let reason = "encrypted: it is read with a private key".to_owned();
+        Some(Acknowledgement {
+            first: first.to_owned(),
+            last: last.to_owned(),
+            by: "somebody".to_owned(),
+            time: 0,
+            reason,
+        })
+    }
+
+    /// The key of its object.
+    pub(crate) fn key(&self, timeline: u32) -> String {
+        format!("{GAPS}{timeline:08X}/{}-{}.json", self.first, self.last)
+    }
+}
+
+/// What was acknowledged, and the keys of objects that should say so and do not.
+///
+/// Without a private key (`is_locked`), the keys of encrypted objects still say which segments are acknowledged.
+///
+/// # Errors
+/// The store's.
+pub fn acknowledged(
+    archive: &Archive,
+    is_locked: bool,
+) -> Result<(Vec<Acknowledgement>, Vec<String>), ArchiveError> {
+    let mut keys = Vec::new();
+    archive.store().list(GAPS, &mut |listed| keys.push(listed.key))?;
+    keys.sort();
+    let (mut acknowledged, mut unknown) = (Vec::new(), Vec::new());
+    for key in keys {
+        let parsed: io::Result<Acknowledgement> = if is_locked {
+            Acknowledgement::of_key(&key).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        } else {
+            serde_json::from_slice(&archive.store().read(&key)?).map_err(io::Error::other)
+        };
+        let timeline = |one: &Acknowledgement| SegmentName::parse(&one.first).map(|first| first.timeline);
+        match parsed {
+            // One that says something else than its key hides no gap.
+            Ok(one) if timeline(&one).is_some_and(|timeline| one.key(timeline) == key) => {
+                acknowledged.push(one);
+            }
+            _ => unknown.push(key),
+        }
+    }
+    Ok((acknowledged, unknown))
+}
+
+/// Whether objects are encrypted, and no private key was named to read them with.
+pub(crate) fn is_locked(archive: &Archive) -> Result<bool, ArchiveError> {
+    Ok(archive.encrypted().is_encrypted()? && archive.encrypted().options().identity.is_none())
+}
+
+/// What was acknowledged, as far as it can be read.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>, ArchiveError> {
+    Ok(acknowledged(archive, is_locked(archive)?)?.0)
+}
+
+/// What is missing in both of two listings, with what the second says of acknowledgements.
+///
+/// A segment can be archived before the one in front of it, as several are at once: for that moment there is a gap, which a later
+/// listing does not have.
+pub(crate) fn in_both(before: &[Gap], after: &[Gap], size: SegmentSize) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    for gap in after {
+        for other in before {
+            // Names of one timeline sort as their positions do.
+            let (first, last) = ((&gap.first).max(&other.first), (&gap.last).min(&other.last));
+            let number = |name: &str| SegmentName::parse(name)?.number(size);
+            if first <= last
+                && let (Some(from), Some(to)) = (number(first), number(last))
+            {
+                gaps.push(Gap {
+                    first: first.clone(),
+                    last: last.clone(),
+                    segments: to - from + 1,
+                    acknowledged: gap.acknowledged.clone(),
+                });
+            }
+        }
+    }
+    gaps
+}
+
+/// Parts the gap of `first..=last`, numbers of a timeline's segments, where what was acknowledged begins and ends.
+pub(crate) fn divide(
+    (first, last): (SegmentName, SegmentName),
+    size: SegmentSize,
+    acknowledged: &[Acknowledgement],
+) -> Vec<Gap> {
+    let (Some(mut next), Some(end)) = (first.number(size), last.number(size)) else { return Vec::new() };
+    let name = |number| SegmentName::new(first.timeline, number, size).to_string();
+    let mut known: Vec<(u64, u64, &Acknowledgement)> = Vec::new();
+    for one in acknowledged {
+        let ends = (SegmentName::parse(&one.first), SegmentName::parse(&one.last));
+        if let (Some(from), Some(to)) = ends
+            && from.timeline == first.timeline
+            && let (Some(from), Some(to)) = (from.number(size), to.number(size))
+        {
+            known.push((from, to, one));
+        }
+    }
+    known.sort_by_key(|&(from, to, _)| (from, to));
+    let mut gaps = Vec::new();
+    let mut add = |from: u64, to: u64, by: Option<&Acknowledgement>| {
+        let acknowledged = by.cloned();
+        gaps.push(Gap { first: name(from), last: name(to), segments: to - from + 1, acknowledged });
+    };
+    for (from, to, one) in known {
+        let (from, to) = (from.max(next), to.min(end));
+        if from > to {
+            continue;
+        }
+        if from > next {
+            add(next, from - 1, None);
+        }
+        add(from, to, Some(one));
+        next = to + 1;
+    }
+    if next <= end {
+        add(next, end, None);
+    }
+    gaps
+}
+
+/// The timelines whose history is missing, by those that have WAL, those whose history is there, whether it can be read or not, and the
+/// histories that were read.
+///
+/// Recovery finds the latest timeline by asking for one history after the other (`findNewestTimeLine` in `timeline.c`): where one is
+/// missing, it ends on the timeline before it. Where an archive begins is nobody's loss: recovery that starts on the first timeline does
+/// not need the history of that one.
+pub(crate) fn without_history(
+    with_wal: &BTreeSet<Timeline>,
+    with_history: &BTreeSet<Timeline>,
+    histories: &BTreeMap<Timeline, History>,
+) -> Vec<Timeline> {
+    let Some(&first) = with_wal.first() else { return Vec::new() };
+    let mut known = with_wal.clone();
+    for history in histories.values() {
+        known.extend(history.ancestors.iter().map(|ancestor| ancestor.timeline));
+        known.extend(&history.without_log);
+    }
+    known.into_iter().filter(|timeline| *timeline > first && !with_history.contains(timeline)).collect()
+}
+
+/// The timelines of an archive whose history is missing, although the archive has their WAL, or the history of one that descends from
+/// them.
+///
+/// # Errors
+/// The store's.
+pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
+    // PostgreSQL archives a history before the timeline's first segment: what is listed later has it.
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    let histories = if is_locked(archive)? { BTreeMap::new() } else { archive.undamaged_histories()?.0 };
+    listed_without_history(archive, &wal.objects, &histories)
+}
+
+/// The timelines whose history is missing, by WAL that was listed before, and by the histories that were read after that.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn listed_without_history(
+    archive: &Archive,
+    wal: &BTreeMap<Object, u64>,
+    histories: &BTreeMap<Timeline, History>,
+) -> Result<Vec<Timeline>, ArchiveError> {
+    let with_wal: BTreeSet<Timeline> = wal.keys().map(|object| object.timeline()).collect();
+    let mut with_history: BTreeSet<Timeline> = BTreeSet::new();
+    archive.store().list(HISTORY, &mut |listed| {
+        with_history.extend(timeline_of_history(Object::of_key(&listed.key)));
+    })?;
+    Ok(without_history(&with_wal, &with_history, histories))
+}
+
+/// The timeline of which an object is the history.
+pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
+    match object {
+        Some(Object::File(ArchivedFile::History(timeline))) => Some(timeline),
+        _ => None,
+    }
+}
+
+/// Whether the archive has WAL of a timeline, and of one before it, from which the timeline's history leads to it.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<bool, ArchiveError> {
+    let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
+        let mut has_object = false;
+        archive.store().list(&timeline_prefix(timeline), &mut |listed| {
+            has_object |= Object::of_key(&listed.key).is_some();
+        })?;
+        Ok(has_object)
+    };
+    // A standby asks for the history of the next timeline again and again, and there is nothing of it.
+    if !has_wal(timeline)? {
+        return Ok(false);
+    }
+    // Most often it is the one before that has it. Whichever else has, one listing shows, and not one for each timeline.
+    let is_earlier = |object: &Object| object.timeline() < timeline;
+    Ok((timeline > 1 && has_wal(timeline - 1)?)
+        || Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects.keys().any(is_earlier))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histories_are_needed_behind_the_first_timeline_that_has_wal() {
+        let histories: BTreeMap<Timeline, History> = [(4, &b"1\t0/1\tx\n2\t0/2\tx\n3\t0/3\tx\n"[..])]
+            .map(|(timeline, text)| (timeline, History::parse(timeline, text).unwrap()))
+            .into();
+        let missing = |with_wal: &[Timeline], with_history: &[Timeline], histories: &BTreeMap<_, _>| {
+            let set = |timelines: &[Timeline]| timelines.iter().copied().collect::<BTreeSet<_>>();
+            without_history(&set(with_wal), &set(with_history), histories)
+        };
+        let none = BTreeMap::new();
+        assert_eq!(missing(&[1, 2, 4], &[2, 4], &histories), [3]);
+        assert_eq!(missing(&[1, 2], &[], &none), [2]);
+        assert_eq!(missing(&[1, 5], &[4], &histories), [2, 3, 5]);
+        // An archive that begins on timeline 3, or was pruned up to there.
+        assert!(missing(&[3, 4], &[4], &histories).is_empty());
+        assert_eq!(missing(&[3, 5], &[4], &histories), [5]);
+        assert!(missing(&[], &[4], &histories).is_empty());
+    }
+
+    fn segment(number: u32) -> SegmentName {
+        SegmentName { timeline: 1, log: 0, segment: number }
+    }
+
+    fn acknowledgement(first: u32, last: u32) -> Acknowledgement {
+        let (first, last) = (segment(first).to_string(), segment(last).to_string());
+        Acknowledgement { first, last, by: "me".to_owned(), time: 1, reason: "known".to_owned() }
+    }
+
+    /// First and last segment, and whether it is acknowledged.
+    fn divided(first: u32, last: u32, acknowledged: &[(u32, u32)]) -> Vec<(u32, u32, bool)> {
+        let acknowledged: Vec<_> =
+            acknowledged.iter().map(|&(first, last)| acknowledgement(first, last)).collect();
+        let gaps = divide((segment(first), segment(last)), SegmentSize::DEFAULT, &acknowledged);
+        let number = |name: &str| SegmentName::parse(name).unwrap().segment;
+        let sum: u64 = gaps.iter().map(|gap| gap.segments).sum();
+        assert_eq!(sum, u64::from(last - first + 1));
+        gaps.iter().map(|gap| (number(&gap.first), number(&gap.last), gap.acknowledged.is_some())).collect()
+    }
+
+    #[test]
+    fn what_grows_beyond_an_acknowledgement_is_new() {
+        assert_eq!(divided(5, 9, &[]), [(5, 9, false)]);
+        assert_eq!(divided(5, 9, &[(5, 9)]), [(5, 9, true)]);
+        assert_eq!(divided(5, 9, &[(6, 7)]), [(5, 5, false), (6, 7, true), (8, 9, false)]);
+        assert_eq!(divided(4, 10, &[(5, 9)]), [(4, 4, false), (5, 9, true), (10, 10, false)]);
+        assert_eq!(divided(5, 9, &[(1, 20)]), [(5, 9, true)]);
+        assert_eq!(divided(5, 9, &[(8, 20), (1, 6), (5, 5)]), [(5, 6, true), (7, 7, false), (8, 9, true)]);
+        assert_eq!(divided(5, 9, &[(1, 4), (10, 12)]), [(5, 9, false)]);
+    }
+
+    #[test]
+    fn a_gap_is_what_two_listings_lack() {
+        let gaps = |ranges: &[(u32, u32)]| -> Vec<Gap> {
+            let divide = |&(first, last)| divide((segment(first), segment(last)), SegmentSize::DEFAULT, &[]);
+            ranges.iter().flat_map(divide).collect()
+        };
+        let left = |before: &[(u32, u32)], after: &[(u32, u32)]| {
+            in_both(&gaps(before), &gaps(after), SegmentSize::DEFAULT)
+        };
+        assert_eq!(left(&[(4, 10)], &[(4, 10)]), gaps(&[(4, 10)]));
+        assert_eq!(left(&[(4, 10)], &[(5, 6), (9, 12)]), gaps(&[(5, 6), (9, 10)]));
+        assert_eq!(left(&[(4, 4), (8, 8)], &[(6, 8)]), gaps(&[(8, 8)]));
+        assert_eq!(left(&[(4, 5)], &[(6, 8)]), gaps(&[]));
+    }
+}

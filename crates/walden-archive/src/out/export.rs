@@ -1,0 +1,445 @@
+//! Archived files as plain files in a folder, as PostgreSQL named them.
+//!
+//! A file gets its name when it is whole and durable, and never takes the place of another: what is there with the same content
+//! counts as done, so that an export that was interrupted goes on when it is run again. Only a segment that was being written when it
+//! was exported is replaced by one with more of the same log.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::inventory::gaps::{self, Acknowledgement, Gap};
+use crate::inventory::parts;
+use crate::inventory::snapshot::Snapshot;
+use crate::out::get::{self, GetError, Output, PackMembers};
+use crate::out::log::{Log, stretches};
+use crate::pending;
+use crate::store::Store;
+use crate::stored::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::stored::object;
+
+/// Which files are exported.
+#[derive(Clone, Copy, Debug)]
+pub struct Selection {
+    /// Only the log that ends on this timeline, from its ancestors on; else every timeline.
+    pub timeline: Option<Timeline>,
+    /// The first segment's number.
+    pub from: Option<u64>,
+    /// The last segment's number.
+    pub to: Option<u64>,
+}
+
+/// What is to be exported.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The files, and the objects that have them; those of one pack follow each other.
+    pub files: Vec<(ArchivedFile, Object, u64)>,
+    /// Segments that are being written, of which the archive has parts.
+    pub begun: Vec<SegmentName>,
+    /// Segments that are missing among them.
+    pub gaps: Vec<Gap>,
+    /// Bytes of a segment.
+    pub size: SegmentSize,
+}
+
+/// What was exported.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Exported {
+    /// Files written.
+    pub written: u64,
+    /// Files that were there with the same content.
+    pub unchanged: u64,
+    /// Segments among both.
+    pub segments: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// Why files were not exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The archive cannot be used, or a file not be written.
+    #[error(transparent)]
+    Get(#[from] GetError),
+    /// The name is taken.
+    #[error("cannot write {}: expected no file of this name, or one with the archived content, found one with another content", .0.display())]
+    Conflict(PathBuf),
+}
+
+impl ExportError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            ExportError::Get(error) => error.hint(),
+            ExportError::Conflict(_) => {
+                Some("nothing was overwritten; export into an empty folder, and compare the two files")
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// Chooses files by listing the archive.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn of(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
+        let size = archive.segment_size()?;
+        let range = selection.from.unwrap_or(0)..=selection.to.unwrap_or(u64::MAX);
+        let is_whole = selection.from.is_none() && selection.to.is_none();
+        // Before segments are listed: what is archived meanwhile has no parts any more, and is exported as such.
+        let with_parts = parts::segments(archive)?;
+        let mut plan = Plan { files: Vec::new(), begun: Vec::new(), gaps: Vec::new(), size };
+        let timelines = match selection.timeline {
+            Some(timeline) => BTreeSet::from([timeline]),
+            None => timelines(archive, &with_parts)?,
+        };
+        let acknowledged = gaps::all_acknowledged(archive)?;
+        let histories = archive.histories()?;
+        let followed = |timeline| stretches(timeline, histories.get(&timeline));
+        for listed in [HISTORY, BACKUP] {
+            archive.store().list(listed, &mut |listed| {
+                let Some(object @ Object::File(file)) = Object::of_key(&listed.key) else { return };
+                let is_followed = selection.timeline.is_none_or(|timeline| {
+                    followed(timeline).iter().any(|stretch| stretch.timeline == file.timeline())
+                });
+                let is_in_range = match file {
+                    ArchivedFile::Backup(name, _) => {
+                        name.number(size).is_some_and(|number| range.contains(&number))
+                    }
+                    _ => true,
+                };
+                if is_followed && is_in_range {
+                    plan.files.push((file, object, listed.bytes));
+                }
+            })?;
+        }
+        plan.files.sort();
+        for timeline in timelines {
+            let log = match selection.timeline {
+                Some(_) => Log::of(archive, Some(timeline), range.clone())?,
+                None => Log::of_timeline_alone(archive, timeline, range.clone())?,
+            };
+            plan.add_begun(&log, &with_parts, &range);
+            plan.add_log(&log, if is_whole { None } else { Some(&range) }, &acknowledged);
+        }
+        Ok(plan)
+    }
+
+    /// The files of a recovery.
+    ///
+    /// # Errors
+    /// The store's, and a history that is gone.
+    pub fn of_recovery(
+        archive: &Archive,
+        recovery: &crate::out::recovery::Recovery,
+    ) -> Result<Plan, ArchiveError> {
+        let begun = recovery.begun.into_iter().collect();
+        let mut plan = Plan { files: Vec::new(), begun, gaps: Vec::new(), size: recovery.log.size };
+        for file in recovery.files() {
+            if let ArchivedFile::History(_) = file
+                && let Some((object, bytes)) = archive.find(file)?
+            {
+                plan.files.push((file, object, bytes));
+            }
+        }
+        plan.add_log(&recovery.log, None, &gaps::all_acknowledged(archive)?);
+        Ok(plan)
+    }
+
+    /// Adds the segments of a log that the archive has in parts alone.
+    fn add_begun(&mut self, log: &Log, with_parts: &[SegmentName], range: &RangeInclusive<u64>) {
+        let is_archived = |number| log.segments.iter().any(|segment| segment.number == number);
+        let follows = |name: &&SegmentName| {
+            name.number(self.size).is_some_and(|number| {
+                range.contains(&number) && name.timeline == log.timeline_of(number) && !is_archived(number)
+            })
+        };
+        self.begun.extend(with_parts.iter().filter(follows));
+    }
+
+    /// Adds segments, and what is missing between them and up to the bounds of a range that was asked for.
+    fn add_log(&mut self, log: &Log, range: Option<&RangeInclusive<u64>>, acknowledged: &[Acknowledgement]) {
+        self.files.extend(log.segments.iter().map(|segment| (segment.file(), segment.object, segment.bytes)));
+        self.gaps.extend(log.gaps(acknowledged));
+        let (Some(range), Some(first), Some(last)) = (range, log.segments.first(), log.segments.last())
+        else {
+            return;
+        };
+        if *range.start() > 0 && *range.start() < first.number {
+            self.gaps.extend(log.missing(*range.start()..=first.number - 1, acknowledged));
+        }
+        if *range.end() < u64::MAX && last.number < *range.end() {
+            self.gaps.extend(log.missing(last.number + 1..=*range.end(), acknowledged));
+        }
+    }
+
+    /// Segments among the files.
+    pub fn segments(&self) -> u64 {
+        let is_segment = |file: &&(ArchivedFile, Object, u64)| {
+            matches!(file.0, ArchivedFile::Segment(_) | ArchivedFile::Partial(_))
+        };
+        (self.files.iter().filter(is_segment).count() + self.begun.len()) as u64
+    }
+}
+
+/// All timelines that have segments or parts of them.
+fn timelines(archive: &Archive, with_parts: &[SegmentName]) -> Result<BTreeSet<Timeline>, ArchiveError> {
+    let listed = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    let begun = with_parts.iter().map(|name| name.timeline);
+    Ok(listed.objects.keys().map(|object| object.timeline()).chain(begun).collect())
+}
+
+/// Writes files into a folder, which is made if it is not there. `progress` gets the files that are done.
+///
+/// # Errors
+/// The first error. Files that are whole stay.
+pub fn export(
+    archive: &Archive,
+    plan: &Plan,
+    folder: &Path,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Exported, ExportError> {
+    let write = |source| GetError::Write { path: folder.to_owned(), source };
+    fs::create_dir_all(folder).map_err(write)?;
+    // Files of one pack are one piece of work: each is decoded from the one before.
+    let is_one = |a: &(ArchivedFile, Object, u64), b: &(ArchivedFile, Object, u64)| {
+        a.1 == b.1 && matches!(a.1, Object::Pack(_))
+    };
+    let work: Vec<_> = plan.files.chunk_by(is_one).collect();
+    let (next, is_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = Mutex::new((Exported::default(), None));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, work.len().max(1)) {
+            scope.spawn(|| {
+                while !is_failed.load(Ordering::Relaxed)
+                    && let Some(files) = work.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let result = export_object(archive, files, folder, &mut |file, written| {
+                        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                        done.0.add(file, written);
+                        progress(done.0.written + done.0.unchanged);
+                    });
+                    if let Err(error) = result {
+                        is_failed.store(true, Ordering::Relaxed);
+                        done.lock().unwrap_or_else(PoisonError::into_inner).1.get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    let (mut exported, error) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match error {
+        Some(error) => Err(error),
+        None => {
+            for &name in &plan.begun {
+                export_begun(archive, name, plan.size, folder, &mut |file, written| {
+                    exported.add(file, written);
+                    progress(exported.written + exported.unchanged);
+                })?;
+            }
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(write)?;
+            Ok(exported)
+        }
+    }
+}
+
+impl Exported {
+    fn add(&mut self, file: ArchivedFile, written: Option<u64>) {
+        match written {
+            Some(bytes) => {
+                self.written += 1;
+                self.written_bytes += bytes;
+            }
+            None => self.unchanged += 1,
+        }
+        self.segments += u64::from(matches!(file, ArchivedFile::Segment(_) | ArchivedFile::Partial(_)));
+    }
+}
+
+/// Writes the files of an object; `done` gets each file and its bytes, or nothing of a file that was there.
+fn export_object(
+    archive: &Archive,
+    files: &[(ArchivedFile, Object, u64)],
+    folder: &Path,
+    done: &mut dyn FnMut(ArchivedFile, Option<u64>),
+) -> Result<(), ExportError> {
+    let mut members: Option<PackMembers<&dyn Store>> = None;
+    for &(file, object, bytes) in files {
+        let failed = |source| GetError::Archive { name: file.to_string(), source };
+        let target = folder.join(file.to_string());
+        if matches!(object, Object::File(_)) && is_there(archive, object, bytes, &target)? {
+            done(file, None);
+            continue;
+        }
+        let new = get::with_listed_object(archive, file, (object, bytes), |object, bytes| {
+            // A file that cannot be written is no trouble of the archive's.
+            let mut output = match NewFile::create(&target) {
+                Ok(file) => Output { file, failure: None },
+                Err(error) => return Ok(Err(error)),
+            };
+            let decoded = decode(archive, (file, object, bytes), &mut members, &mut output);
+            match output.failure {
+                Some(source) => Ok(Err(GetError::Write { path: target.clone(), source }.into())),
+                None => decoded.map(|()| Ok(output.file)),
+            }
+        });
+        done(file, new.map_err(failed)??.publish()?);
+    }
+    Ok(())
+}
+
+/// Writes what the archive has of a segment that is being written, with zeros behind; `done` as in [`export_object`].
+fn export_begun(
+    archive: &Archive,
+    name: SegmentName,
+    size: SegmentSize,
+    folder: &Path,
+    done: &mut dyn FnMut(ArchivedFile, Option<u64>),
+) -> Result<(), ExportError> {
+    let file = ArchivedFile::Segment(name);
+    let target = folder.join(file.to_string());
+    let failed = |source| GetError::Archive { name: file.to_string(), source };
+    if let Some(bytes) = parts::assemble(archive, name).map_err(failed)? {
+        let mut new = NewFile::create(&target)?;
+        let written = get::write_begun(&bytes, size, &mut new);
+        written.map_err(|source| GetError::Write { path: target, source })?;
+        done(file, new.publish()?);
+        return Ok(());
+    }
+    // Archived since its parts were listed.
+    match archive.find(file).map_err(failed)? {
+        Some((object, bytes)) => export_object(archive, &[(file, object, bytes)], folder, done),
+        None => Ok(()),
+    }
+}
+
+/// Decodes a file, with the reader of the pack that has it if there is one.
+fn decode<'a>(
+    archive: &'a Archive,
+    (file, object, bytes): (ArchivedFile, Object, u64),
+    members: &mut Option<PackMembers<&'a dyn Store>>,
+    out: &mut dyn Write,
+) -> Result<(), ArchiveError> {
+    let (Object::Pack(pack), ArchivedFile::Segment(segment)) = (object, file) else {
+        return get::decode(archive, file, object, bytes, out);
+    };
+    // A pack whose decoding failed is opened again, as its reader is in no defined position.
+    let mut open = match members.take().filter(|open| open.pack() == pack) {
+        Some(open) => open,
+        None => PackMembers::open(archive, pack, bytes)?,
+    };
+    open.go_to(segment)?;
+    open.decode_next(out)?;
+    *members = Some(open);
+    Ok(())
+}
+
+/// Whether a file is there with the content that its object's summary states.
+fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Result<bool, ExportError> {
+    let write = |source| GetError::Write { path: target.to_owned(), source };
+    let mut file = match File::open(target) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(write(error).into()),
+    };
+    let Ok(summary) = object::read_summary(archive.store(), &object.key(), bytes) else { return Ok(false) };
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut file, &mut hasher).map_err(write)?;
+    match object::to_hex(hasher.finalize().as_bytes()) == summary.blake3 {
+        true => Ok(file.sync_all().map_err(write).map(|()| true)?),
+        // It is compared when the archived content is there.
+        false => Ok(false),
+    }
+}
+
+/// A file that is being written under another name.
+struct NewFile {
+    target: PathBuf,
+    file: BufWriter<tempfile::NamedTempFile>,
+    bytes: u64,
+}
+
+impl NewFile {
+    fn create(target: &Path) -> Result<NewFile, ExportError> {
+        let file = pending::begin(target, 0o600);
+        let file = file.map_err(|source| GetError::Write { path: target.to_owned(), source })?;
+        let file = BufWriter::with_capacity(1 << 18, file);
+        Ok(NewFile { target: target.to_owned(), file, bytes: 0 })
+    }
+
+    /// Gives the file its name, unless it has the content of the one that has it; the bytes if it gets the name.
+    fn publish(self) -> Result<Option<u64>, ExportError> {
+        let NewFile { target, file, bytes } = self;
+        let write = |source| GetError::Write { path: target.clone(), source };
+        let file = file.into_inner().map_err(|error| write(error.into_error()))?;
+        file.as_file().sync_all().map_err(write)?;
+        match pending::publish(file, &target, false) {
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
+                match compare(&target, error.file.path()).map_err(write)? {
+                    Content::Same => Ok(None),
+                    Content::Beginning => {
+                        pending::publish(error.file, &target, true).map_err(|error| write(error.error))?;
+                        Ok(Some(bytes))
+                    }
+                    Content::Other => Err(ExportError::Conflict(target.clone())),
+                }
+            }
+            Err(error) => Err(write(error.error).into()),
+        }
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// What a file that is there has of a new one.
+enum Content {
+    Same,
+    /// As much of it as had been written when it was exported, and zeros behind.
+    Beginning,
+    Other,
+}
+
+fn compare(old: &Path, new: &Path) -> io::Result<Content> {
+    if fs::metadata(old)?.len() != fs::metadata(new)?.len() {
+        return Ok(Content::Other);
+    }
+    let (mut old, mut new) = (BufReader::new(File::open(old)?), BufReader::new(File::open(new)?));
+    let mut is_same = true;
+    loop {
+        let (ours, theirs) = (old.fill_buf()?, new.fill_buf()?);
+        let length = ours.len().min(theirs.len());
+        if length == 0 {
+            return Ok(if is_same { Content::Same } else { Content::Beginning });
+        }
+        let (ours, theirs) = (&ours[..length], &theirs[..length]);
+        let same =
+            if is_same { ours.iter().zip(theirs).take_while(|(one, other)| one == other).count() } else { 0 };
+        is_same &= same == length;
+        if ours[same..].iter().any(|&byte| byte != 0) {
+            return Ok(Content::Other);
+        }
+        old.consume(length);
+        new.consume(length);
+    }
+}

@@ -1,0 +1,462 @@
+//! Out of the archive: what `restore_command` asks for, from where it was fetched ahead or from the archive itself.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use walden_codec::container::{Entry, FileForm, Head, Reader};
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::inventory::gaps;
+use crate::inventory::parts;
+use crate::pending::Incoming;
+use crate::store::Store;
+use crate::stored::contents::Contents;
+use crate::stored::name::{ArchivedFile, Object, PackName};
+use crate::stored::object::{self, ObjectError, ObjectReader, Summary};
+
+/// Why a file was not handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum GetError {
+    /// The archive has no such file: recovery goes on without it.
+    #[error("{name} is not in the archive at {location}")]
+    NotThere {
+        /// The file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+    },
+    /// The history of a timeline whose WAL is archived is missing: recovery must stop, and not end on an earlier timeline.
+    #[error(
+        "cannot get {name} from {location}: expected the history of a timeline whose segments are in the archive, found none"
+    )]
+    NoHistory {
+        /// The file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+    },
+    /// The archive cannot be used: recovery must stop.
+    #[error("cannot get {name}")]
+    Archive {
+        /// The file's name.
+        name: String,
+        /// Why.
+        #[source]
+        source: ArchiveError,
+    },
+    /// The archive is not that of the server which asks: recovery must stop, and not end for a file that is elsewhere.
+    #[error(
+        "cannot get {name} from {location}: expected the archive of system identifier {expected}, as in {}, found that of {found}",
+        control.display()
+    )]
+    OtherCluster {
+        /// The file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+        /// The server's control file.
+        control: PathBuf,
+        /// The server's system identifier.
+        expected: u64,
+        /// The archive's.
+        found: String,
+    },
+    /// The file cannot be written: recovery must stop.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file that was asked for.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl GetError {
+    /// Whether the file's file system has no space for it.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, GetError::Write { source, .. } if [StorageFull, QuotaExceeded].contains(&source.kind()))
+    }
+
+    /// The cause in a word, for logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            GetError::NotThere { .. } => "not_there",
+            GetError::NoHistory { .. } => "no_history",
+            GetError::Archive { source, .. } => source.cause(),
+            GetError::OtherCluster { .. } => "other_cluster",
+            GetError::Write { .. } => "write",
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            GetError::Archive { source, .. } => source.hint(),
+            GetError::OtherCluster { .. } => Some(
+                "restore_command has to name the archive of the server's own cluster, which after pg_upgrade is a new one; by hand, files of another cluster are fetched outside of a data directory",
+            ),
+            GetError::NoHistory { .. } => Some(gaps::HISTORY_HINT),
+            GetError::NotThere { .. } | GetError::Write { .. } => None,
+        }
+    }
+}
+
+/// How often a file is looked for whose object is gone once it is read: into a pack, from there into a larger one, pruned.
+const ATTEMPTS: usize = 4;
+
+/// Finds a file's object and uses it. If the object is not there any more when it is used, the file is looked for again.
+///
+/// # Errors
+/// The store's, and those of `read`.
+pub fn with_object<T>(
+    archive: &Archive,
+    file: ArchivedFile,
+    read: impl FnMut(Object, u64) -> Result<T, ArchiveError>,
+) -> Result<Option<T>, ArchiveError> {
+    with_found_object(|| archive.find(file), read)
+}
+
+fn with_found_object<T>(
+    mut find: impl FnMut() -> Result<Option<(Object, u64)>, ArchiveError>,
+    mut read: impl FnMut(Object, u64) -> Result<T, ArchiveError>,
+) -> Result<Option<T>, ArchiveError> {
+    let mut attempt = 1;
+    loop {
+        let Some((object, bytes)) = find()? else { return Ok(None) };
+        match read(object, bytes) {
+            Err(error) if error.is_not_found() && attempt < ATTEMPTS => attempt += 1,
+            other => return other.map(Some),
+        }
+    }
+}
+
+/// Uses a file's object as it was listed; if that is not there any more, as [`with_object`] finds it.
+///
+/// # Errors
+/// As [`with_object`], and that of `read` if the file is in no object any more.
+pub fn with_listed_object<T>(
+    archive: &Archive,
+    file: ArchivedFile,
+    listed: (Object, u64),
+    mut read: impl FnMut(Object, u64) -> Result<T, ArchiveError>,
+) -> Result<T, ArchiveError> {
+    match read(listed.0, listed.1) {
+        Err(error) if error.is_not_found() => with_object(archive, file, read)?.ok_or(error),
+        other => other,
+    }
+}
+
+/// What the summaries of a listed object say of the segments in it. If it is not there any more, those of the objects that have the
+/// segments now are read; of segments that are in none, nothing is known.
+///
+/// # Errors
+/// The store's, and summaries that cannot be read.
+pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Vec<Contents>, ArchiveError> {
+    let names: Vec<SegmentName> = match object::read_contents(archive.store(), object, bytes) {
+        Err(error) if error.is_not_found() => match object {
+            Object::File(ArchivedFile::Segment(name)) => vec![name],
+            Object::Pack(pack) => pack.names().collect(),
+            // Nothing else is packed.
+            Object::File(_) => Vec::new(),
+        },
+        other => return Ok(other?),
+    };
+    let mut known: BTreeMap<String, Summary> = BTreeMap::new();
+    let mut found = Vec::new();
+    for name in names {
+        let file = ArchivedFile::Segment(name);
+        if !known.contains_key(&name.to_string()) {
+            let read = |object, bytes| Ok(object::read_summaries(archive.store(), object, bytes)?);
+            let summaries = with_object(archive, file, read)?.unwrap_or_default();
+            known.extend(summaries.into_iter().map(|summary| (summary.name.clone(), summary)));
+        }
+        found.extend(known.remove(&name.to_string()).and_then(|summary| summary.contents));
+    }
+    Ok(found)
+}
+
+/// Writes a file under a path, which gets it whole or not at all.
+///
+/// # Errors
+/// [`GetError::NotThere`] if nothing of the name is archived; everything else means that the archive has it, or may have it, and
+/// that it cannot be read.
+pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
+    get_after(archive, file, target, || {})
+}
+
+/// Writes a file as [`get`] does; `found` is called once the file's object is found, and before it is read.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_after(
+    archive: &Archive,
+    file: ArchivedFile,
+    target: &Path,
+    found: impl FnOnce(),
+) -> Result<(), GetError> {
+    let name = || file.to_string();
+    let write = |source| GetError::Write { path: target.to_owned(), source };
+    let not_there = || GetError::NotThere { name: name(), location: archive.store().location().to_owned() };
+    let mut found = Some(found);
+    let mut has_parts = false;
+    let find = || match (archive.find_in_one_listing(file)?, file) {
+        // The parts of a segment go once it is archived: if neither is there at first, the second look finds what was archived between.
+        (None, ArchivedFile::Segment(segment)) => {
+            has_parts = !parts::list(archive, segment)?.is_empty();
+            archive.find_in_one_listing(file)
+        }
+        (found, _) => Ok(found),
+    };
+    let mut read = |object, bytes| {
+        if let Some(found) = found.take() {
+            found();
+        }
+        // A file that cannot be written is no trouble of the archive's.
+        let mut output = match Incoming::create(target) {
+            Ok(file) => Output { file, failure: None },
+            Err(error) => return Ok(Err(error)),
+        };
+        match (decode(archive, file, object, bytes, &mut output), output.failure) {
+            (_, Some(failure)) => Ok(Err(failure)),
+            (decoded, None) => decoded.map(|()| Ok(output.file)),
+        }
+    };
+    let mut content = with_found_object(find, &mut read);
+    if let Err(error) = &content
+        && error.is_damage()
+        && let Some((pack, bytes)) = pack_beside(archive, file)
+        && let Ok(output) = read(pack, bytes)
+    {
+        content = Ok(Some(output));
+    }
+    match content.map_err(|source| GetError::Archive { name: name(), source })? {
+        None => {
+            let failed = |source| GetError::Archive { name: name(), source };
+            archive.expect_archive().map_err(failed)?;
+            let segment = match file {
+                ArchivedFile::Segment(segment) if has_parts => segment,
+                ArchivedFile::History(timeline) => return look_again_for_history(archive, timeline, target),
+                _ => return Err(not_there()),
+            };
+            if let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? {
+                let size = archive.segment_size().map_err(failed)?;
+                let histories = archive.histories().map_err(failed)?;
+                match parts::left_at(segment, size, &histories) {
+                    Some(0) => return Err(not_there()),
+                    Some(offset) => bytes.truncate(offset as usize),
+                    None => {}
+                }
+                let mut output = Incoming::create(target).map_err(write)?;
+                return write_begun(&bytes, size, &mut output).and_then(|()| output.publish()).map_err(write);
+            }
+            match archive.find(file).map_err(failed)? {
+                // Archived since its parts were listed, and they are removed.
+                Some(_) => get(archive, file, target),
+                None => Err(not_there()),
+            }
+        }
+        Some(output) => output.map_err(write)?.publish().map_err(write),
+    }
+}
+
+/// The pack that has a segment whose own object is there too, and cannot be decoded. Each of the two is enough: the pack was compared with
+/// the segment before it was stored, and has its hash. What can still be read of the own object must not say that it had other content.
+fn pack_beside(archive: &Archive, file: ArchivedFile) -> Option<(Object, u64)> {
+    let [own, pack] = archive.find_duplicate(file)?;
+    let summary = |(object, bytes)| object::read_summary_of(archive.store(), file, object, bytes).ok();
+    let packed = summary(pack)?;
+    summary(own).is_none_or(|own| own.blake3 == packed.blake3).then_some(pack)
+}
+
+/// Looks again for a history that was not found: it must not be reported as not there if segments of its timeline are, as recovery
+/// would end on an earlier timeline.
+fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) -> Result<(), GetError> {
+    let file = ArchivedFile::History(timeline);
+    let (name, location) = (file.to_string(), archive.store().location().to_owned());
+    let failed = |source| GetError::Archive { name: file.to_string(), source };
+    if !gaps::needs_history(archive, timeline).map_err(failed)? {
+        return Err(GetError::NotThere { name, location });
+    }
+    match archive.find(file).map_err(failed)? {
+        // Archived since it was looked for, and segments after it.
+        Some(_) => get(archive, file, target),
+        None => Err(GetError::NoHistory { name, location }),
+    }
+}
+
+/// A file that is written, and what kept it from being so: decoders pass on a copy that they say more about.
+pub(crate) struct Output<W> {
+    pub file: W,
+    pub failure: Option<io::Error>,
+}
+
+impl<W: Write> Write for Output<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).map_err(|error| {
+            let kind = error.kind();
+            if kind != io::ErrorKind::Interrupted {
+                self.failure = Some(error);
+            }
+            kind.into()
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Writes a segment of which only the first bytes are known, zeros behind them: recovery ends there.
+pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(bytes)?;
+    let missing = size.bytes().saturating_sub(bytes.len() as u64);
+    io::copy(&mut io::repeat(0).take(missing), out)?;
+    Ok(())
+}
+
+/// Writes the file that an object of so many bytes holds; what was written is worth nothing unless this succeeds.
+///
+/// # Errors
+/// The store's, and an object that is damaged.
+pub fn decode(
+    archive: &Archive,
+    file: ArchivedFile,
+    object: Object,
+    bytes: u64,
+    out: &mut dyn Write,
+) -> Result<(), ArchiveError> {
+    match (object, file) {
+        (Object::Pack(pack), ArchivedFile::Segment(segment)) => {
+            let mut members = PackMembers::open(archive, pack, bytes)?;
+            members.go_to(segment)?;
+            members.decode_next(out)
+        }
+        _ => {
+            let content = archive.store().read(&object.key())?;
+            object::decode_within(file, archive.known_segment_bytes(), &content, out)?;
+            Ok(())
+        }
+    }
+}
+
+/// Segments of a pack, one after the other: each is decoded once, however many follow. `S` is a reference to the store, counted or not.
+pub struct PackMembers<S> {
+    key: String,
+    reader: Reader<ObjectReader<S>>,
+    index: Vec<Entry>,
+    /// The head of the next member, if it was read already.
+    head: Option<Head>,
+    next: SegmentName,
+    pack: PackName,
+    /// Bytes that a segment has at most.
+    max_bytes: u64,
+}
+
+impl<'a> PackMembers<&'a dyn Store> {
+    /// Opens a pack of so many bytes, at its first segment.
+    ///
+    /// # Errors
+    /// A pack that is damaged or has other segments than its key says.
+    pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<Self, ArchiveError> {
+        PackMembers::open_in(archive.store(), pack, bytes, archive.known_segment_bytes())
+    }
+}
+
+impl<S: Deref<Target: Store>> PackMembers<S> {
+    /// Opens a pack of so many bytes in a store, at its first segment; each of its segments has so many bytes, if that is known.
+    ///
+    /// # Errors
+    /// As [`PackMembers::open`].
+    pub(crate) fn open_in(
+        store: S,
+        pack: PackName,
+        bytes: u64,
+        segment_bytes: Option<u64>,
+    ) -> Result<PackMembers<S>, ArchiveError> {
+        let key = pack.key();
+        let failed = |source| ObjectError::of_container(&key, source);
+        let input = ObjectReader::new(store, key.clone(), bytes);
+        let limits = object::read_limits(FileForm::Pack, segment_bytes);
+        let mut reader = Reader::open(input, limits).map_err(failed)?;
+        let index = reader.index().map_err(failed)?;
+        let has_own = index.len() as u64 == pack.segments()
+            && pack
+                .names()
+                .zip(&index)
+                .all(|(name, entry)| entry.head.meta.name == name.to_string().as_bytes());
+        if !has_own {
+            let (expected, found) = ("the segments that its key names".to_owned(), "others".to_owned());
+            return Err(ObjectError::Mismatch { key, expected, found }.into());
+        }
+        let head = reader.seek(&index[0]).map_err(failed)?;
+        let max_bytes = object::max_bytes(ArchivedFile::Segment(pack.first), segment_bytes);
+        Ok(PackMembers { key, reader, index, head: Some(head), next: pack.first, pack, max_bytes })
+    }
+
+    /// The pack.
+    pub fn pack(&self) -> PackName {
+        self.pack
+    }
+
+    /// The last segment at or before one, both of the pack, that can be decoded without those before it.
+    pub fn keyframe_of(&self, segment: SegmentName) -> SegmentName {
+        let at = (segment.segment.saturating_sub(self.pack.first.segment) as usize).min(self.index.len() - 1);
+        let keyframe = self.index[..=at].iter().rposition(|entry| entry.head.keyframe).unwrap_or(0);
+        SegmentName { segment: self.pack.first.segment + keyframe as u32, ..self.pack.first }
+    }
+
+    /// Goes to a segment: those before it are decoded as far as it needs them.
+    ///
+    /// # Errors
+    /// A pack that is damaged or does not have the segment.
+    pub fn go_to(&mut self, segment: SegmentName) -> Result<(), ArchiveError> {
+        if !self.pack.contains(segment) {
+            let (key, expected) = (self.key.clone(), segment.to_string());
+            return Err(ObjectError::Mismatch { key, expected, found: "other segments".to_owned() }.into());
+        }
+        let keyframe = self.keyframe_of(segment);
+        if self.next < keyframe || segment < self.next {
+            let entry = &self.index[(keyframe.segment - self.pack.first.segment) as usize];
+            let head = self.reader.seek(entry);
+            let head = head.map_err(|source| ObjectError::Container { key: self.key.clone(), source })?;
+            (self.head, self.next) = (Some(head), keyframe);
+        }
+        while self.next < segment {
+            self.decode_next(&mut io::sink())?;
+        }
+        Ok(())
+    }
+
+    /// The segment that [`PackMembers::decode_next`] decodes; nothing at the end.
+    pub fn next_segment(&self) -> Option<SegmentName> {
+        self.pack.contains(self.next).then_some(self.next)
+    }
+
+    /// Decodes a segment.
+    ///
+    /// # Errors
+    /// A pack that is damaged.
+    pub fn decode_next(&mut self, out: &mut dyn Write) -> Result<(), ArchiveError> {
+        let key = &self.key;
+        let failed = |source| ObjectError::Container { key: key.clone(), source };
+        let wanted = self.next.to_string();
+        let head = match self.head.take() {
+            None => self.reader.next().map_err(failed)?,
+            head => head,
+        };
+        let found = head.as_ref().map(|head| String::from_utf8_lossy(&head.meta.name).into_owned());
+        let Some(head) = head.filter(|_| found.as_ref() == Some(&wanted)) else {
+            let found = found.unwrap_or_else(|| "the pack's end".to_owned());
+            return Err(ObjectError::Mismatch { key: key.clone(), expected: wanted, found }.into());
+        };
+        let reader = &mut self.reader;
+        object::bounded(key, self.max_bytes, out, |out| reader.decode(&head, out).map_err(failed))?;
+        self.next.segment += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! An archive as a source of segments, for whatever reads WAL.
+//!
+//! A listing says which segments there are; objects are read when their segments are, in order, and the next ones ahead of that.
+//! A segment is decoded once even if two threads want it: the one that scans it, and the one that needs the end of a record.
+
+mod ahead;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use walden_codec::container::{Entry, FileForm, Reader};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::stream::StreamInfo;
+use walden_source::error_text;
+use walden_source::inventory::SegmentFile;
+use walden_source::open::Compression;
+use walden_source::store::{SegmentContents, SegmentStore, SharedStore};
+use walden_source::timelines::Stretch;
+use walden_source::workers::map_in_order;
+
+use self::ahead::ReadAhead;
+use crate::archive::{Archive, ArchiveError};
+use crate::out::get::{self, PackMembers};
+use crate::out::log::{Log, LogSegment};
+use crate::store::Store;
+use crate::stored::name::{Object, PackName};
+use crate::stored::object::{self, ObjectError, ObjectReader};
+
+/// A bound of what is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bound {
+    /// A position.
+    Lsn(Lsn),
+    /// A time, in microseconds since 1970-01-01 00:00:00 UTC.
+    Time(i64),
+}
+
+/// What of an archive is read.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceOptions {
+    /// The timeline that the log ends on; else the newest one that has segments.
+    pub timeline: Option<Timeline>,
+    /// Where reading starts.
+    pub from: Option<Bound>,
+    /// Where reading ends.
+    pub to: Option<Bound>,
+    /// Packs that are looked into at the same time.
+    pub threads: usize,
+}
+
+/// The log of an archive, ready to be read.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// The timelines that are followed, in the log's order.
+    pub stretches: Vec<Stretch>,
+    /// The segments, in the log's order.
+    pub segments: Vec<SegmentFile>,
+}
+
+/// Finds the segments of a log in an archive. No more than the first of them is read.
+///
+/// # Errors
+/// An archive that cannot be listed or has none of the segments, and a first segment that cannot be read.
+pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, ArchiveError> {
+    let size = archive.segment_size()?;
+    let number = |bound| match bound {
+        Some(Bound::Lsn(lsn)) => Some(size.segment_of(lsn)),
+        _ => None,
+    };
+    // With the segment in which the last record may end.
+    let last = number(options.to).map_or(u64::MAX, |number| number.saturating_add(1));
+    let mut log = Log::of(archive, options.timeline, number(options.from).unwrap_or(0)..=last)?;
+    let time = |bound| match bound {
+        Some(Bound::Time(time)) => Some(time),
+        _ => None,
+    };
+    log.narrow(archive, time(options.from), time(options.to))?;
+    let nothing = || ArchiveError::NoSegments {
+        location: archive.store().location().to_owned(),
+        timeline: log.timeline(),
+    };
+    let first = *log.segments.first().ok_or_else(nothing)?;
+    let members = pack_members(archive, &log.segments, options.threads);
+    let files = Files { location: archive.store().location().trim_end_matches('/').to_owned(), members };
+    let entries: Vec<LogSegment> = log.segments.clone();
+    let inner = Arc::new(Inner {
+        archive: archive.clone(),
+        ahead: ReadAhead::new(archive.shared_store(), entries),
+        decoded: Mutex::new(BTreeMap::new()),
+        first: Mutex::new(None),
+    });
+    let content = Contents { inner: Arc::clone(&inner), pack: None }.decode(0)?;
+    let info = StreamInfo::of_segment(&content).map_err(|kind| {
+        let fault = walden_format::fault::Fault { lsn: Lsn(0), at: Lsn(0), kind };
+        let (expected, found) = (fault.expected(), fault.found());
+        ObjectError::Mismatch { key: first.object.key(), expected, found }
+    })?;
+    *lock(&inner.first) = Some(content);
+    let store = SharedStore::new(ArchiveSegments(inner));
+    let file = |(index, segment): (usize, &LogSegment)| files.segment(index, segment, &info, &store);
+    let segments = log.segments.iter().enumerate().filter_map(file).collect();
+    Ok(Source { system_id: info.system_id, stretches: log.stretches, segments })
+}
+
+/// What segments are called, and how packs are divided.
+struct Files {
+    location: String,
+    members: BTreeMap<PackName, Vec<Entry>>,
+}
+
+impl Files {
+    /// A segment as `walden-source` reads it; all of a cluster's have the same version and sizes.
+    fn segment(
+        &self,
+        index: usize,
+        segment: &LogSegment,
+        info: &StreamInfo,
+        store: &SharedStore,
+    ) -> Option<SegmentFile> {
+        let mut path = format!("{}/{}", self.location, segment.object.key());
+        let (mut size_on_disk, mut needs_previous) = (segment.bytes, false);
+        if let Object::Pack(pack) = segment.object {
+            path = format!("{path}: {}", segment.name);
+            let entry = self.members.get(&pack).and_then(|entries| member(entries, segment.name));
+            size_on_disk = entry.map_or(segment.bytes / pack.segments(), |entry| entry.stored);
+            needs_previous = entry.map_or(segment.name != pack.first, |entry| !entry.head.keyframe);
+        }
+        Some(SegmentFile {
+            path: PathBuf::from(path),
+            name: segment.name,
+            partial: segment.is_partial,
+            compression: Compression::Walden,
+            member: Some(index as u64),
+            store: Some(store.clone()),
+            needs_previous,
+            size_on_disk,
+            start: segment.name.start(info.segment_size)?,
+            version: info.version,
+            system_id: info.system_id,
+            segment_size: info.segment_size,
+            page_bytes: info.page_bytes,
+        })
+    }
+}
+
+fn member(entries: &[Entry], name: SegmentName) -> Option<&Entry> {
+    let name = name.to_string();
+    entries.iter().find(|entry| entry.head.meta.name == name.as_bytes())
+}
+
+/// The indexes of packs, which say where decoding can begin. A pack without one is decoded from its start, if at all: whoever reads
+/// it gets the error.
+fn pack_members(
+    archive: &Archive,
+    segments: &[LogSegment],
+    threads: usize,
+) -> BTreeMap<PackName, Vec<Entry>> {
+    let mut packs: Vec<(PackName, u64)> = Vec::new();
+    for segment in segments {
+        if let Object::Pack(pack) = segment.object
+            && packs.last().is_none_or(|(last, _)| *last != pack)
+        {
+            packs.push((pack, segment.bytes));
+        }
+    }
+    let limits = object::read_limits(FileForm::Pack, archive.known_segment_bytes());
+    let index = |&(pack, bytes): &(PackName, u64)| {
+        let input = ObjectReader::new(archive.store(), pack.key(), bytes);
+        Reader::open(input, limits).and_then(|mut reader| reader.index()).unwrap_or_default()
+    };
+    let indexes = map_in_order(&packs, threads, index);
+    packs.into_iter().map(|(pack, _)| pack).zip(indexes).collect()
+}
+
+/// The segments of an archive, for readers in several threads.
+struct ArchiveSegments(Arc<Inner>);
+
+struct Inner {
+    archive: Archive,
+    ahead: ReadAhead,
+    /// Segments that somebody holds, or is decoding at the moment.
+    decoded: Mutex<BTreeMap<usize, Arc<Mutex<Decoded>>>>,
+    /// The first segment, which was decoded to find out what all have in common; until it is read.
+    first: Mutex<Option<Arc<Vec<u8>>>>,
+}
+
+type Decoded = Weak<Vec<u8>>;
+
+impl fmt::Debug for ArchiveSegments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArchiveSegments").field("segments", &self.0.ahead.segments().len()).finish()
+    }
+}
+
+impl SegmentStore for ArchiveSegments {
+    fn reader(&self) -> Box<dyn SegmentContents> {
+        Box::new(Contents { inner: Arc::clone(&self.0), pack: None })
+    }
+}
+
+/// Decodes segments for one thread.
+struct Contents {
+    inner: Arc<Inner>,
+    pack: Option<PackMembers<Arc<dyn Store>>>,
+}
+
+impl SegmentContents for Contents {
+    fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>> {
+        let index = usize::try_from(number).unwrap_or(usize::MAX);
+        self.content(index).map_err(|error| {
+            // A pack's key names many segments, and whoever reads on for the end of a record names the segment that it starts in.
+            let named = self.inner.ahead.segment(index).map(|it| format!("segment {}: ", it.name));
+            let text = format!("{}{}", named.unwrap_or_default(), error_text(&error));
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
+    }
+}
+
+impl Contents {
+    /// A segment's content, decoded here unless another thread has it.
+    fn content(&mut self, index: usize) -> Result<Arc<Vec<u8>>, ArchiveError> {
+        let inner = Arc::clone(&self.inner);
+        let slot = inner.slot(index);
+        // Held while decoding: a thread that wants the same segment waits for it.
+        let mut decoded = lock(&slot);
+        if let Some(content) = decoded.upgrade() {
+            return Ok(content);
+        }
+        let first = lock(&inner.first).take_if(|_| index == 0);
+        let content = first.map_or_else(|| self.decode(index), Ok)?;
+        *decoded = Arc::downgrade(&content);
+        Ok(content)
+    }
+
+    fn decode(&mut self, index: usize) -> Result<Arc<Vec<u8>>, ArchiveError> {
+        let inner = Arc::clone(&self.inner);
+        let segment = inner.ahead.segment(index)?;
+        let listed = (segment.object, segment.bytes);
+        let content = get::with_listed_object(&inner.archive, segment.file(), listed, |object, bytes| {
+            self.decode_from(object, bytes, &segment, index)
+        });
+        Ok(Arc::new(content?))
+    }
+
+    /// Decodes a segment from the object in which it was listed, or in which it is by now.
+    fn decode_from(
+        &mut self,
+        object: Object,
+        bytes: u64,
+        segment: &LogSegment,
+        index: usize,
+    ) -> Result<Vec<u8>, ArchiveError> {
+        let inner = Arc::clone(&self.inner);
+        let segment_bytes = inner.archive.known_segment_bytes();
+        let mut content = Vec::new();
+        match object {
+            Object::File(file) if object == segment.object => {
+                object::decode_within(file, segment_bytes, &inner.ahead.read(index)?, &mut content)?;
+            }
+            Object::File(file) => {
+                let stored = inner.archive.store().read(&object.key())?;
+                object::decode_within(file, segment_bytes, &stored, &mut content)?;
+            }
+            Object::Pack(pack) => {
+                // A pack whose decoding failed is opened again, as its reader is in no defined position.
+                let mut members = match self.pack.take().filter(|members| members.pack() == pack) {
+                    Some(members) => members,
+                    None => PackMembers::open_in(inner.archive.shared_store(), pack, bytes, segment_bytes)?,
+                };
+                members.go_to(segment.name)?;
+                members.decode_next(&mut content)?;
+                self.pack = Some(members);
+            }
+        }
+        Ok(content)
+    }
+}
+
+/// More entries than threads could hold segments of: those that nobody holds are removed.
+const MAX_SLOTS: usize = 256;
+
+impl Inner {
+    fn slot(&self, index: usize) -> Arc<Mutex<Decoded>> {
+        let mut slots = lock(&self.decoded);
+        if slots.len() > MAX_SLOTS {
+            slots.retain(|_, slot| {
+                // Counted twice or more: a thread is decoding.
+                Arc::strong_count(slot) > 1 || lock(slot).strong_count() > 0
+            });
+        }
+        Arc::clone(slots.entry(index).or_default())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,480 @@
+//! What is checked before a file is acknowledged.
+//!
+//! PostgreSQL removes a segment once `archive_command` has said that it is archived, so this is the last moment at which a damaged
+//! one can be noticed while the original is still there. Every record is decoded and its checksum compared; what PostgreSQL
+//! never archives is refused.
+
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+
+use walden_format::fault::{Fault, FaultKind};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::record::Record;
+use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
+use walden_format::version::Major;
+
+use crate::history::{History, HistoryError};
+use crate::stored::contents::{Contents, Survey};
+use crate::stored::name::ArchivedFile;
+
+/// Bytes that are read at a time, hashed, and decoded while they are in a processor's cache: whole pages of any size.
+const CHUNK: usize = 256 << 10;
+/// Largest accepted history or backup label, in bytes.
+pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 20;
+/// Bytes of the smallest segments. Every segment size is a multiple: a position's offset in its segment, modulo this, does not depend on
+/// the size.
+const MIN_SEGMENT_BYTES: u64 = 1 << 20;
+
+/// What is known of a file that may be archived.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Checked {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// BLAKE3 of the file.
+    pub hash: [u8; 32],
+    /// The cluster that wrote it, if the file says so.
+    pub cluster: Option<Cluster>,
+    /// What a segment's records say, for lists and searches by time.
+    pub contents: Option<Contents>,
+    /// What the user should know although the file is archived.
+    pub warnings: Vec<String>,
+    /// A segment whose records all have the right checksums up to its end.
+    pub is_sound: bool,
+    /// It is damaged, and [`Rules::accept_damaged`] let it pass.
+    pub is_damage_accepted: bool,
+    /// Its records are sound, and it was compressed as bytes since decoding them did not give the file back.
+    pub is_as_bytes: bool,
+}
+
+impl Checked {
+    /// A file of which no more is known than its bytes and their BLAKE3.
+    pub(crate) fn of_hash(bytes: u64, hash: [u8; 32]) -> Checked {
+        Checked {
+            bytes,
+            hash,
+            cluster: None,
+            contents: None,
+            warnings: Vec::new(),
+            is_sound: false,
+            is_damage_accepted: false,
+            is_as_bytes: false,
+        }
+    }
+}
+
+/// Which cluster wrote a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cluster {
+    /// The system identifier that `initdb` gave it.
+    pub system_id: u64,
+    /// PostgreSQL's major version.
+    pub version: Major,
+    /// The size of its segments.
+    pub segment_size: SegmentSize,
+}
+
+/// What the warning of a file begins with whose damage was accepted. In summaries of the first versions, nothing else says so.
+pub(crate) const ACCEPTED: &str = "archived although it is";
+
+/// How strictly a file is checked.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Rules<'h> {
+    /// Archive records that are damaged, with a warning: the server itself wrote them so.
+    pub accept_damaged: bool,
+    /// Histories of timelines, which say where these begin and earlier ones ended.
+    pub histories: &'h [History],
+}
+
+/// Why a file is not archived.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// It cannot be read.
+    #[error("cannot read the file")]
+    Io(#[from] io::Error),
+    /// It is not what its name says.
+    #[error("{what}: expected {expected}, found {found}")]
+    Mismatch {
+        /// What was compared.
+        what: &'static str,
+        /// What the name, or PostgreSQL's rules, demand.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// Its pages are those of another timeline, and nothing shows that the timeline of its name begins in it.
+    #[error(
+        "the pages' timeline: expected {expected}, or a record or history by which it begins in this segment, found {found}"
+    )]
+    Timeline {
+        /// The timeline of the name.
+        expected: Timeline,
+        /// That of the pages.
+        found: Timeline,
+    },
+    /// Its records are damaged.
+    #[error("damaged at {} (offset {offset}): expected {}, found {}", fault.at, fault.expected(), fault.found())]
+    Damaged {
+        /// Where in the file.
+        offset: u64,
+        /// What is wrong there.
+        fault: Fault,
+    },
+    /// Nothing was written behind its last record: the server is still at it, or the end is lost.
+    #[error(
+        "the segment is not complete: its records end at {end} (offset {offset}), and nothing was written behind"
+    )]
+    Incomplete {
+        /// The end of the last record.
+        end: Lsn,
+        /// Where in the file.
+        offset: u64,
+    },
+    /// It is not a timeline history as PostgreSQL writes them.
+    #[error("the timeline history is damaged")]
+    History(#[from] HistoryError),
+}
+
+impl Refusal {
+    /// What the user can do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Refusal::Io(_) => "let the user that PostgreSQL runs as read the file",
+            Refusal::Mismatch { .. } => {
+                "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"
+            }
+            Refusal::Timeline { .. } => {
+                "if the timeline begins in this segment, put its history file beside it; else it was renamed or copied: PostgreSQL keeps the file, find out what did so before you remove anything"
+            }
+            Refusal::Damaged { .. } => {
+                "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged"
+            }
+            Refusal::Incomplete { .. } => {
+                "if it is the one that the server is writing, it is archived once it is full; if the server has gone on to the next one, look for another copy, such as on a standby"
+            }
+            Refusal::History(_) => {
+                "compare it with the copies on the standbys and in other archives; never edit history files"
+            }
+        }
+    }
+}
+
+/// Checks a file; `content` has its bytes.
+///
+/// # Errors
+/// Why the file is not one that PostgreSQL archives, or not whole.
+pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Result<Checked, Refusal> {
+    match file {
+        ArchivedFile::Segment(name) => check_segment(name, false, &mut Reading::new(content), rules),
+        ArchivedFile::Partial(name) => check_segment(name, true, &mut Reading::new(content), rules),
+        ArchivedFile::History(timeline) => {
+            let text = read_text(content)?;
+            History::parse(timeline, &text)?;
+            Ok(plain(&text, Vec::new()))
+        }
+        ArchivedFile::Backup(name, offset) => check_backup(name, offset, content),
+    }
+}
+
+/// Checks a file that is in memory.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_held(file: ArchivedFile, content: &[u8], rules: Rules<'_>) -> Result<Checked, Refusal> {
+    match file {
+        ArchivedFile::Segment(name) => check_segment(name, false, &mut Held(content), rules),
+        ArchivedFile::Partial(name) => check_segment(name, true, &mut Held(content), rules),
+        _ => check(file, &mut &content[..], rules),
+    }
+}
+
+/// A file in parts of [`CHUNK`] bytes, the last of which may be shorter.
+trait Chunks {
+    /// The next part; empty at the end.
+    fn next(&mut self) -> io::Result<&[u8]>;
+}
+
+/// A file that is in memory: the part of it that is left.
+struct Held<'c>(&'c [u8]);
+
+impl Chunks for Held<'_> {
+    fn next(&mut self) -> io::Result<&[u8]> {
+        let (next, left) = self.0.split_at(self.0.len().min(CHUNK));
+        self.0 = left;
+        Ok(next)
+    }
+}
+
+/// A file that is read.
+struct Reading<'c> {
+    content: &'c mut dyn Read,
+    chunk: Vec<u8>,
+}
+
+impl<'c> Reading<'c> {
+    fn new(content: &'c mut dyn Read) -> Reading<'c> {
+        Reading { content, chunk: vec![0; CHUNK] }
+    }
+}
+
+impl Chunks for Reading<'_> {
+    fn next(&mut self) -> io::Result<&[u8]> {
+        let filled = read_full(self.content, &mut self.chunk)?;
+        Ok(&self.chunk[..filled])
+    }
+}
+
+fn plain(content: &[u8], warnings: Vec<String>) -> Checked {
+    let hash = *blake3::hash(content).as_bytes();
+    Checked { warnings, ..Checked::of_hash(content.len() as u64, hash) }
+}
+
+fn read_text(content: &mut dyn Read) -> Result<Vec<u8>, Refusal> {
+    let mut text = Vec::new();
+    content.take(MAX_TEXT_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_TEXT_BYTES {
+        let (expected, found) = (format!("at most {MAX_TEXT_BYTES} bytes"), "more".to_owned());
+        return Err(Refusal::Mismatch { what: "the file's size", expected, found });
+    }
+    Ok(text)
+}
+
+/// A backup history file begins with where the backup's log starts, and in which segment (`do_pg_backup_stop` in `xlog.c`).
+///
+/// PostgreSQL does not synchronise these files: after a crash one can be empty. Nothing restores from them, and archiving must
+/// go on.
+fn check_backup(name: SegmentName, offset: u32, content: &mut dyn Read) -> Result<Checked, Refusal> {
+    let text = read_text(content)?;
+    if text.iter().all(|&byte| byte == 0) {
+        let warning = "the backup history file is empty, as after a crash of the server; archived as it is";
+        return Ok(plain(&text, vec![warning.to_owned()]));
+    }
+    let line = String::from_utf8_lossy(text.split(|&byte| byte == b'\n').next().unwrap_or_default());
+    let found = line.strip_prefix("START WAL LOCATION: ").and_then(|line| line.split_once(" (file "));
+    let fits = found.is_some_and(|(lsn, file)| {
+        let start = lsn.parse::<Lsn>().ok();
+        file.strip_suffix(')') == Some(&name.to_string())
+            && start.is_some_and(|lsn| lsn.0 % MIN_SEGMENT_BYTES == u64::from(offset) % MIN_SEGMENT_BYTES)
+    });
+    if !fits {
+        let expected = format!("START WAL LOCATION: .../...{offset:06X} (file {name})");
+        let found = line.chars().take(100).flat_map(char::escape_default).collect();
+        return Err(Refusal::Mismatch { what: "the first line of the backup history file", expected, found });
+    }
+    Ok(plain(&text, Vec::new()))
+}
+
+fn check_segment(
+    name: SegmentName,
+    is_partial: bool,
+    content: &mut dyn Chunks,
+    rules: Rules<'_>,
+) -> Result<Checked, Refusal> {
+    let mut here = content.next()?;
+    let info = StreamInfo::of_segment(here).map_err(|kind| {
+        let fault = Fault { lsn: Lsn(0), at: Lsn(0), kind };
+        Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
+    })?;
+    let start = check_name(name, &info, here)?;
+    let mut older = (info.timeline < name.timeline).then(|| OlderPages::new(name, &info, start));
+    // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).
+    let info = StreamInfo { timeline: name.timeline, ..info };
+    let size = info.segment_size.bytes();
+    let mut decoder = Decoder::new(info, start, start.plus(size));
+    let mut survey = Survey::new(name, &info);
+    let mut hasher = blake3::Hasher::new();
+    let (mut bytes, mut fault, mut pages_behind) = (0, None, PagesBehindFault::new(info, start));
+    while !here.is_empty() {
+        hasher.update(here);
+        if fault.is_none() {
+            match decoder.push(here, &mut survey) {
+                Ok(Progress::More | Progress::Done) => {}
+                Err(found) => fault = Some(found),
+            }
+        }
+        if let Some(older) = &mut older {
+            older.observe(here, bytes);
+        }
+        if let Some(found) = &fault {
+            pages_behind.observe(here, bytes, found, decoder.page_timeline());
+        }
+        bytes += here.len() as u64;
+        here = content.next()?;
+    }
+    if bytes != size {
+        let (expected, found) =
+            (format!("{size} bytes (the cluster's segment size)"), format!("{bytes} bytes"));
+        return Err(Refusal::Mismatch { what: "the file's size", expected, found });
+    }
+    if let Some(older) = older
+        && !survey.states_timeline
+        && !older.may_lead_to(rules.histories, start.plus(size))
+    {
+        return Err(Refusal::Timeline { expected: name.timeline, found: older.timeline });
+    }
+    let mut warnings = Vec::new();
+    let (end, is_sound) = (decoder.position(), fault.is_none());
+    let mut is_damage_accepted = false;
+    if let Some(fault) = fault {
+        let offset = fault.at.bytes_since(start);
+        let ends_here = is_partial || ends_in(rules.histories, name.timeline, start, start.plus(size), end);
+        if ends_here && !pages_behind.log_goes_on {
+            if !is_partial {
+                warnings.push(format!("the timeline ends in this segment, at {end}; what follows is unused"));
+            }
+        } else if rules.accept_damaged {
+            let refusal = Refusal::Damaged { offset, fault };
+            is_damage_accepted = true;
+            warnings.push(format!("{ACCEPTED} {refusal}"));
+        } else if is_unwritten(&fault) && !pages_behind.log_goes_on {
+            return Err(Refusal::Incomplete { end, offset: end.bytes_since(start) });
+        } else {
+            return Err(Refusal::Damaged { offset, fault });
+        }
+    }
+    let cluster =
+        Cluster { system_id: info.system_id, version: info.version, segment_size: info.segment_size };
+    let unfinished = decoder.unfinished().map(|unfinished| unfinished.lsn);
+    let (contents, hash) = (survey.finish(end, unfinished), *hasher.finalize().as_bytes());
+    Ok(Checked {
+        bytes,
+        hash,
+        cluster: Some(cluster),
+        contents: Some(contents),
+        warnings,
+        is_sound,
+        is_damage_accepted,
+        is_as_bytes: false,
+    })
+}
+
+/// Whether there is what a segment has that is not full: zeros, or an older page of a file that was recycled.
+fn is_unwritten(fault: &Fault) -> bool {
+    let is_older = match fault.kind {
+        FaultKind::PageAddress { expected, found } => found < expected,
+        FaultKind::PageTimeline { expected, found } => (1..expected).contains(&found),
+        _ => false,
+    };
+    fault.is_unwritten() || is_older
+}
+
+/// The segment's start, if its first page is where the name says.
+fn check_name(name: SegmentName, info: &StreamInfo, first: &[u8]) -> Result<Lsn, Refusal> {
+    let address = walden_format::page::PageHeader::parse(first).map_or(Lsn::INVALID, |header| header.address);
+    let mismatch = |what, expected: String, found: String| Refusal::Mismatch { what, expected, found };
+    let start = name.start(info.segment_size).ok_or_else(|| {
+        let size = info.segment_size.bytes() >> 20;
+        mismatch("the name", format!("one that segments of {size} MB have"), name.to_string())
+    })?;
+    if address != start {
+        let found = SegmentName::new(info.timeline, info.segment_size.segment_of(address), info.segment_size);
+        let found = format!("{address}, which is in {found}");
+        return Err(mismatch("the first page's address", start.to_string(), found));
+    }
+    // The first segment of a timeline begins with a copy of its parent's, headers included.
+    if info.timeline > name.timeline || info.timeline == 0 {
+        let (expected, found) = (name.timeline.to_string(), info.timeline.to_string());
+        return Err(mismatch("the first page's timeline", expected, found));
+    }
+    Ok(start)
+}
+
+/// Whether a later timeline's history says that this one ended in the segment, no later than where its records end.
+fn ends_in(histories: &[History], timeline: Timeline, start: Lsn, segment_end: Lsn, end: Lsn) -> bool {
+    let switches = histories.iter().filter_map(|history| history.end_of(timeline));
+    switches.into_iter().any(|switch| start <= switch && switch < segment_end && switch <= end)
+}
+
+/// The pages of a segment that begins with pages of an older timeline than that of its name, as the first segment of a timeline does.
+///
+/// A page has the timeline of its first byte's writer. A new timeline begins with the rest of the page in which its parent ended: a switch
+/// of segments on that page leaves no page of the new timeline behind it, and only the records on it say that it has begun (the first
+/// one, end-of-recovery or a checkpoint, has both timelines), or, where that one goes on in the next segment, the timeline's history.
+struct OlderPages {
+    name: SegmentName,
+    page_bytes: usize,
+    start: Lsn,
+    /// The timeline of the last older page.
+    timeline: Timeline,
+    /// Where the last older page starts.
+    last: Lsn,
+    /// A page has the timeline of the name.
+    has_own: bool,
+}
+
+impl OlderPages {
+    fn new(name: SegmentName, info: &StreamInfo, start: Lsn) -> OlderPages {
+        let page_bytes = info.page_bytes as usize;
+        OlderPages { name, page_bytes, start, timeline: info.timeline, last: start, has_own: false }
+    }
+
+    /// `chunk` starts `offset` bytes into the segment.
+    fn observe(&mut self, chunk: &[u8], offset: u64) {
+        for (number, page) in chunk.chunks(self.page_bytes).enumerate() {
+            let address = self.start.plus(offset + (number * self.page_bytes) as u64);
+            match walden_format::page::PageHeader::parse(page) {
+                Ok(header) if header.address != address => {}
+                Ok(header) if header.timeline < self.name.timeline => {
+                    (self.timeline, self.last) = (header.timeline, address);
+                }
+                Ok(header) => self.has_own |= header.timeline == self.name.timeline,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether pages show, or a history says, that the timeline of the name begins in the segment, and behind where the last older page
+    /// starts. At the start of a segment it would have begun with a page of its own (`XLogInitNewTimeline`).
+    fn may_lead_to(&self, histories: &[History], segment_end: Lsn) -> bool {
+        let own = histories.iter().filter(|history| history.timeline == self.name.timeline);
+        let mut begins = own.filter_map(|history| Some(history.parent()?.end));
+        self.has_own || begins.any(|begin| self.last < begin && begin < segment_end)
+    }
+}
+
+/// Looks behind a fault for pages that belong there, which would mean that the log goes on and the fault is damage.
+struct PagesBehindFault {
+    info: StreamInfo,
+    start: Lsn,
+    log_goes_on: bool,
+}
+
+impl PagesBehindFault {
+    fn new(info: StreamInfo, start: Lsn) -> PagesBehindFault {
+        PagesBehindFault { info, start, log_goes_on: false }
+    }
+
+    /// `chunk` starts `offset` bytes into the segment; `timeline` is that of the last valid page before the fault.
+    ///
+    /// A page of an earlier timeline is left from before a promotion, in a file that was recycled.
+    fn observe(&mut self, chunk: &[u8], offset: u64, fault: &Fault, timeline: Timeline) {
+        let page_bytes = self.info.page_bytes as usize;
+        for (number, page) in chunk.chunks(page_bytes).enumerate() {
+            let address = self.start.plus(offset + (number * page_bytes) as u64);
+            let header = walden_format::page::PageHeader::parse(page);
+            let belongs = header
+                .is_ok_and(|header| header.address == address && !(1..timeline).contains(&header.timeline));
+            // The page of the fault itself belongs there.
+            self.log_goes_on |= belongs && address > fault.at;
+        }
+    }
+}
+
+fn read_full(content: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match content.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+impl Visitor for Survey {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        self.observe(record);
+        ControlFlow::Continue(())
+    }
+}
