@@ -27,7 +27,7 @@ pub struct Forecast {
     pub seconds_since: Option<f64>,
     /// Bytes until `max_wal_size` requests one.
     pub bytes_left: Option<u64>,
-    /// Seconds until then at the present rate; `None` at a standstill.
+    /// Seconds until then at the present rate, 0 once it is reached; `None` at a standstill before that.
     pub seconds_left_by_volume: Option<f64>,
     /// Seconds until `checkpoint_timeout`; `None` once it has passed.
     pub seconds_left_by_time: Option<f64>,
@@ -53,7 +53,11 @@ pub fn forecast(
     let at = settings
         .map(|settings| size.start_of(size.segment_of(cycle.redo).saturating_add(settings.segments(size))));
     let bytes_left = at.map(|at| at.0.saturating_sub(position.0));
-    let by_volume = bytes_left.filter(|_| rate > 0.0).map(|bytes| bytes as f64 / rate);
+    // Once `max_wal_size` is reached, one is due, or in progress, whatever is written now.
+    let by_volume = bytes_left.and_then(|bytes| match bytes {
+        0 => Some(0.0),
+        _ => (rate > 0.0).then(|| bytes as f64 / rate),
+    });
     let until_timeout = settings.zip(seconds_since).map(|(settings, since)| settings.timeout as f64 - since);
     let is_timeout_passed = until_timeout.is_some_and(|seconds| seconds <= 0.0);
     let by_time = until_timeout.filter(|_| !is_timeout_passed);
@@ -113,6 +117,9 @@ mod tests {
         assert!(!idle.is_timeout_passed);
         let due = next(50 * segment, 1.0, 9999.0);
         assert_eq!((due.bytes_left, due.seconds_left, due.cause), (Some(0), Some(0.0), Some("volume")));
+        // What wrote so much has ended meanwhile.
+        let ended = next(50 * segment, 0.0, 1010.0);
+        assert_eq!((ended.seconds_left, ended.cause), (Some(0.0), Some("volume")));
         let unknown = forecast(cycle, Lsn(6 * segment), size, None, 1.0, 1010.0);
         assert_eq!(
             (unknown.bytes_left, unknown.seconds_left, unknown.seconds_since),

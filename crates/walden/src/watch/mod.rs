@@ -204,6 +204,9 @@ impl<'a> Session<'a> {
         if is_connection && name_sources.is_empty() {
             name_sources.push(args.source.clone());
         }
+        if name_sources.is_empty() && !(args.by.is_empty() && args.group.is_none()) {
+            crate::wrong_usage("--by and --group group by names: --names says where they are");
+        }
         let is_dsn = |source: &&String| !Path::new(source.as_str()).is_file();
         let dsn = name_sources.iter().find(is_dsn).cloned();
         let (source, folders) = match is_connection {

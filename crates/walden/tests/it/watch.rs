@@ -642,4 +642,8 @@ fn sources_without_wal_are_refused() {
     assert!(run.code == 3 && run.stderr.contains("cannot read"), "{run:?}");
     let run = walden(&["watch", "--set", "max_wal_size=much", text(folder.path())]);
     assert!(run.code == 2 && run.stderr.contains("max_wal_size"), "{run:?}");
+    for grouping in ["--by=schema", "--group=t"] {
+        let run = walden(&["watch", "--once", grouping, text(folder.path())]);
+        assert!(run.code == 2 && run.stderr.contains("--names"), "{run:?}");
+    }
 }
