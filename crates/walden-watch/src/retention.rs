@@ -456,7 +456,11 @@ fn remedies(holders: &[Holder], situation: &Situation) -> Vec<Remedy> {
                 let name = slot.name.replace('\'', "''");
                 match slot.active {
                     Some(true) => format!("let the client of slot {name} catch up; it is connected"),
-                    _ => format!(
+                    None => format!(
+                        "if slot {name} has no client (--dsn asks the server), let it come back, or drop the slot: SELECT \
+                         pg_drop_replication_slot('{name}')"
+                    ),
+                    Some(false) => format!(
                         "let the client of slot {name} come back, or drop it: SELECT pg_drop_replication_slot('{name}')"
                     ),
                 }

@@ -71,12 +71,18 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     if let Some(client) = &mut client {
         let settings = read_settings(client).unwrap_or_else(|| situation.server.settings.clone());
         let asked = server::by_sql(client, &settings)?;
+        let mut slots = asked.slots;
+        for slot in slots.iter_mut().filter(|slot| slot.active == Some(false)) {
+            // Before 17, a server does not say it; the file is written at the checkpoint after a slot has moved.
+            let file = situation.server.slots.iter().find(|file| file.name == slot.name);
+            slot.idle_seconds = slot.idle_seconds.or(file.and_then(|file| file.idle_seconds));
+        }
         situation.server = ServerState {
             settings,
             checkpoint: situation.server.checkpoint.or(asked.checkpoint),
             is_shut_down: false,
             archiver: situation.server.archiver.or(asked.archiver),
-            slots: asked.slots,
+            slots,
         };
         situation.failures = ArchiverFailures::by_sql(client);
     }
@@ -296,6 +302,16 @@ fn growth(retention: &Retention) -> String {
         (true, Some(full)) => format!("It grows by {per_second}{disk}: full in {}.\n", seconds(full)),
         (true, None) => format!("It grows by {per_second}{disk}.\n"),
         (false, _) => {
+            let is_perhaps_unused = |holder: &&Holder| {
+                holder.bytes > 0 && holder.slot.as_ref().is_some_and(|slot| slot.active.is_none())
+            };
+            if let Some(holder) = retention.holders.iter().find(is_perhaps_unused) {
+                let name = harmless(&holder.name);
+                return format!(
+                    "{per_second} are written; it grows by all of that if slot {name} has no client, which files do not say (--dsn \
+                     asks the server){disk}.\n"
+                );
+            }
             format!("{per_second} are written; checkpoints recycle what nothing else keeps{disk}.\n")
         }
     }
@@ -310,6 +326,10 @@ fn slot_text(holder: &Holder) -> String {
         (false, Some(false), _, Some(idle)) => {
             format!("Slot {name}: inactive for {}.\n", seconds(idle as f64))
         }
+        (false, None, _, Some(age)) => format!(
+            "Slot {name}: its file was written {} ago; whether a client uses it, only the server says (--dsn).\n",
+            seconds(age as f64)
+        ),
         _ => String::new(),
     }
 }
@@ -324,11 +344,12 @@ fn backlog_text(backlog: &Backlog) -> String {
         None => String::new(),
     };
     format!(
-        "Slot {}: of {} of log, {} are of its own database{unpublished}, {} of other databases.\n",
+        "Slot {}: of {} of log, {} are of its own database{unpublished}, {} of other databases, {} of none (commits, page headers, padding, shared catalogs).\n",
         harmless(&backlog.slot),
         bytes(backlog.bytes),
         share(backlog.own_database_bytes),
         share(backlog.other_databases_bytes),
+        share(backlog.shared_bytes),
     )
 }
 
@@ -394,6 +415,25 @@ mod tests {
         assert_eq!(slot_text(&of_slot("s1", Some(false))), "Slot s1: inactive for 10 min 0 s.\n");
         assert_eq!(slot_text(&of_slot("s1", Some(true))), "Slot s1: used by standby1.\n");
         assert_eq!(slot_text(&of_slot("s1", None)), "");
+        let mut of_file = of_slot("s1", None);
+        of_file.slot.as_mut().unwrap().idle_seconds = Some(600);
+        assert!(slot_text(&of_file).starts_with("Slot s1: its file was written 10 min 0 s ago; "));
+    }
+
+    #[test]
+    fn parts_of_a_backlog_add_up() {
+        let backlog = Backlog {
+            slot: "s1".to_owned(),
+            bytes: 100,
+            own_database_bytes: 50,
+            other_databases_bytes: 20,
+            shared_bytes: 30,
+            unpublished_bytes: None,
+        };
+        let text = backlog_text(&backlog);
+        for part in ["50 B (50.0 %)", "20 B (20.0 %)", "30 B (30.0 %)"] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     #[test]
@@ -405,7 +445,11 @@ mod tests {
             failures: None,
             disk: None,
         };
-        let retention = Retention::new(&Listing::default(), &situation);
+        let mut retention = Retention::new(&Listing::default(), &situation);
         assert!(growth(&retention).starts_with("How fast it grows is not known"));
+        retention.bytes_per_second = Some(1e6);
+        assert!(growth(&retention).contains("checkpoints recycle"), "{}", growth(&retention));
+        retention.holders.push(of_slot("s1", None));
+        assert!(growth(&retention).contains("if slot s1 has no client"), "{}", growth(&retention));
     }
 }
