@@ -383,7 +383,10 @@ impl Session<'_> {
             replication.report(link.progress, false)?;
             (link.reported, link.must_report) = (Instant::now(), false);
         }
-        self.status.lock().note(link.progress.received, link.progress.flushed, link.server_end);
+        let mut inner = self.status.lock();
+        inner.note(link.progress.received, link.progress.flushed, link.server_end);
+        inner.heard = Some(replication.heard());
+        drop(inner);
         Ok(())
     }
 

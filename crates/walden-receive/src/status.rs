@@ -60,6 +60,9 @@ pub struct Status {
     pub archived_lsn: Option<String>,
     /// The end of the server's log when it was last heard of.
     pub server_lsn: String,
+    /// When that was, in microseconds since 1970; nothing before the log came, or from an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard_time: Option<i64>,
     /// Bytes of the server's log that are not durable yet.
     pub lag_bytes: u64,
     /// For how long there have been such bytes.
@@ -84,6 +87,8 @@ pub(crate) struct Inner {
     pub received: Lsn,
     pub flushed: Lsn,
     pub server_end: Lsn,
+    /// When the server was last heard of.
+    pub heard: Option<Instant>,
     /// Why the log cannot be archived as it comes.
     pub upload_problem: Option<String>,
     /// Since when something is missing.
@@ -136,7 +141,29 @@ impl Shared {
         status.lag_bytes = inner.server_end.bytes_since(inner.flushed);
         status.lag_seconds = inner.behind_since.map_or(Duration::ZERO, |since| since.elapsed()).as_secs_f64();
         let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        status.time = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        status.time = micros(time);
+        status.heard_time = inner.heard.map(|heard| micros(time.saturating_sub(heard.elapsed())));
         status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_the_server_was_heard_of_is_in_the_status() {
+        let shared = Shared::default();
+        assert_eq!(shared.now().heard_time, None);
+        shared.lock().heard = Some(Instant::now());
+        let status = shared.now();
+        let heard = status.heard_time.unwrap();
+        assert!((status.time - 60_000_000..=status.time).contains(&heard), "{status:?}");
+        // As an earlier version left it.
+        let mut json = serde_json::to_value(&status).unwrap();
+        json.as_object_mut().unwrap().remove("heard_time");
+        let read: Status = serde_json::from_value(json).unwrap();
+        assert_eq!(read, Status { heard_time: None, ..status });
     }
 }

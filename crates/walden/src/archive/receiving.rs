@@ -111,7 +111,10 @@ fn behind(status: &Status) -> String {
             format!(", {lag} behind the server{lasted}")
         }
         Ok(Lsn::INVALID) | Err(_) => String::new(),
-        Ok(end) => format!(", {lag} behind {end}{lasted}, where the server was when it was last heard of"),
+        Ok(end) => {
+            let heard = status.heard_time.map(|time| format!(", {} ago", ago(time))).unwrap_or_default();
+            format!(", {lag} behind {end}{lasted}, where the server was when it was last heard of{heard}")
+        }
     }
 }
 
@@ -161,5 +164,13 @@ mod tests {
             assert!(expected.is_none_or(|expected| line.contains(expected)), "{line}");
             assert_eq!(line.contains(" (all of it as of "), time < now, "{line}");
         }
+        let status = Status {
+            state: State::Waiting,
+            server_lsn: "0/05000000".to_owned(),
+            heard_time: Some(now - HOUR),
+            time: now,
+            ..Status::default()
+        };
+        assert!(line(&status).contains("last heard of, 60 min 0 s ago"), "{}", line(&status));
     }
 }
