@@ -26,6 +26,8 @@ use walden_report::html::Page;
 use walden_report::table::harmless;
 use walden_watch::server::QueryError;
 
+use crate::terminal;
+
 /// A file that is being written.
 pub struct Output {
     temporary: NamedTempFile,
@@ -245,7 +247,7 @@ fn sync_folder(folder: &Path) -> Result<()> {
 
 /// Checks that pictures, pages or JSON can be written, before a computation that may take an hour. Existing files are kept.
 pub fn can_write<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<()> {
-    paths.into_iter().try_for_each(|path| text_output(path).map(drop))
+    paths.into_iter().try_for_each(|path| text_output(path, None).map(drop))
 }
 
 /// Writes a page, and replaces an existing file.
@@ -262,30 +264,30 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Writes a text, and replaces an existing file.
 pub fn write_text(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
-    let named = || format!("cannot write {}", path.display());
-    match text_output(path)? {
+    let (text, named) = (text.as_ref(), || format!("cannot write {}", path.display()));
+    match text_output(path, text.first().copied())? {
         None => fs::write(path, text).with_context(named),
         Some(output) => {
-            output.file().write_all(text.as_ref()).with_context(named)?;
+            output.file().write_all(text).with_context(named)?;
             output.commit(&Meta::default()).map(drop)
         }
     }
 }
 
-/// An output that replaces the target; `None` for a pipe or a device, which is written directly.
-fn text_output(path: &Path) -> Result<Option<Output>> {
+/// An output that replaces the target by a text that begins with `first`, as far as that is known yet; `None` for a pipe or a device,
+/// which is written directly.
+fn text_output(path: &Path, first: Option<u8>) -> Result<Option<Output>> {
     match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => {
             bail!("cannot write {}: expected the name of a file, found a folder", path.display())
         }
         Ok(meta) if !meta.is_file() => return Ok(None),
-        Ok(_) if !is_text(path)? => {
-            bail!(
-                "{} holds no page, picture or JSON, and is left as it is: name another file",
-                path.display()
-            )
+        Ok(_) => {
+            if let Some(found) = what_is_kept(path, first)? {
+                bail!("{} holds {found}, and is left as it is: name another file", path.display())
+            }
         }
-        _ => {}
+        Err(_) => {}
     }
     // What a link leads to is replaced, not the link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -294,12 +296,19 @@ fn text_output(path: &Path) -> Result<Option<Output>> {
     output.with_context(|| format!("cannot write {}", path.display())).map(Some)
 }
 
-/// Whether a file may be an earlier page, picture or JSON, so that a segment named after the wrong option is not replaced.
-fn is_text(path: &Path) -> Result<bool> {
+/// What a file holds that is not replaced: all but an earlier page, picture or JSON, so that a segment named after the wrong option stays,
+/// and of these what is not of the new text's kind: saved names cannot be read from a server as it was then once more.
+fn what_is_kept(path: &Path, new: Option<u8>) -> Result<Option<&'static str>> {
     let mut first = Vec::new();
     let read = File::open(path).and_then(|file| file.take(1).read_to_end(&mut first));
     read.with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(matches!(first[..], [] | [b'<' | b'{' | b'[']))
+    let is_page = new.map(|new| new == b'<');
+    Ok(match first[..] {
+        [] => None,
+        [b'<'] => (is_page == Some(false)).then_some("a page or picture"),
+        [b'{' | b'['] => (is_page == Some(true)).then_some("JSON"),
+        _ => Some("no page, picture or JSON"),
+    })
 }
 
 /// An error with a hint of its own.
@@ -333,6 +342,10 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     }
     let kind_of = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(io::Error::kind);
     let kind = error.chain().find_map(kind_of)?;
+    let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    if is_full && terminal::is_of_stdout(error) {
+        return Some("free some space where standard output goes; what is there already is not complete");
+    }
     Some(match kind {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
         io::ErrorKind::PermissionDenied => {
@@ -488,6 +501,28 @@ mod tests {
             .map(|result| result.unwrap_err().to_string());
         assert!(refused.iter().all(|error| error.contains("holds no page, picture or JSON")), "{refused:?}");
         assert_eq!(fs::read(&segment).unwrap(), [0x10, 0xD1]);
+    }
+
+    #[test]
+    fn a_page_does_not_replace_saved_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = folder.path().join("names.json");
+        write_text(&names, "{}").unwrap();
+        let refused = write_text(&names, "<p>").unwrap_err().to_string();
+        assert!(refused.contains("holds JSON, and is left as it is"), "{refused}");
+        write_text(&names, "{\"newer\": 1}").unwrap();
+        assert_eq!(fs::read_to_string(&names).unwrap(), "{\"newer\": 1}");
+        let page = folder.path().join("page.html");
+        write_text(&page, "<p>").unwrap();
+        assert!(write_text(&page, "{}").unwrap_err().to_string().contains("holds a page or picture"));
+    }
+
+    #[test]
+    fn a_full_standard_output_has_no_incomplete_file() {
+        let full = terminal::of_stdout(io::ErrorKind::StorageFull.into());
+        let hint = hint_of(&anyhow::Error::from(full).context("cannot write to standard output")).unwrap();
+        assert!(hint.contains("standard output"), "{hint}");
+        assert!(!hint.contains("incomplete"), "{hint}");
     }
 
     #[test]

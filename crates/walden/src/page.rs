@@ -428,15 +428,25 @@ impl View<'_> {
             Fork::MAIN => String::new(),
             fork => format!(" of fork {fork}"),
         };
-        let relation = self.key.relation;
+        let file = self.key.relation;
+        let wanted = &self.args.relation;
+        let is_file = *wanted == file.to_string();
+        let relation = if is_file { file.to_string() } else { format!("{wanted} ({file})") };
+        let latest = self.args.at.iter().chain(&self.args.diff).max().filter(|&&latest| latest != END);
+        let up_to = latest.map(|latest| format!(" up to {latest}")).unwrap_or_default();
         if !follow.blocks.is_empty() {
             let blocks = ranges(follow.blocks.iter().copied());
             eprintln!(
-                "error: no record touches block {} of {relation}; blocks{fork} that records touch: {blocks}",
+                "error: no record{up_to} touches block {} of {relation}; blocks{fork} that records touch: {blocks}",
                 self.key.block
             );
         } else if follow.relation_seen {
-            eprintln!("error: no record touches {relation}{fork}, only other forks of it");
+            eprintln!("error: no record{up_to} touches {relation}{fork}, only other forks of it");
+        } else if latest.is_some() {
+            eprintln!(
+                "error: no record{up_to} touches {relation}\nhint: ask for a later moment: the relation may be created, or get \
+                 this file, later"
+            );
         } else {
             eprintln!(
                 "error: no record touches {relation}\nhint: `walden explain --by relation` lists the files that records \

@@ -83,9 +83,17 @@ pub fn of_stdout(error: io::Error) -> io::Error {
 
 /// The reader of standard output closed it early, as in `walden explain ... | head`.
 pub fn is_reader_gone(error: &anyhow::Error) -> bool {
-    let is_of_stdout = |error: &io::Error| error.get_ref().is_some_and(|inner| inner.is::<StdoutError>());
-    let mut errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    errors.any(|error| error.kind() == io::ErrorKind::BrokenPipe && is_of_stdout(error))
+    errors_of_stdout(error).any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Standard output could not be written.
+pub fn is_of_stdout(error: &anyhow::Error) -> bool {
+    errors_of_stdout(error).next().is_some()
+}
+
+fn errors_of_stdout(error: &anyhow::Error) -> impl Iterator<Item = &io::Error> {
+    let is_of_stdout = |error: &&io::Error| error.get_ref().is_some_and(|inner| inner.is::<StdoutError>());
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).filter(is_of_stdout)
 }
 
 /// How tables look here.

@@ -200,6 +200,11 @@ fn check_history(wal: &Path, files: &Files) {
         let changed: Vec<&Value> = changes["changes"].as_array().unwrap().iter().collect();
         assert!(changed.iter().any(|change| change["field"] == "pd_lsn"), "{changes}");
         assert!(of(&["--diff", "end", "end"])["changes"].as_array().unwrap().is_empty());
+        // What comes later is not denied.
+        let at = end(last);
+        let run = walden(&["page", wal, "--relation", file, "--block", "60000", "--at", &at]);
+        let expected = format!("no record up to {at} touches block 60000");
+        assert!(run.code == 1 && run.stderr.contains(&expected), "{run:?}");
     }
     let arguments = ["page", wal, "--relation", &files.table, "--block", "60000"];
     let run = walden(&arguments);
