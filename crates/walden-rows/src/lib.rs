@@ -76,6 +76,12 @@ pub enum RowsError {
          that was made within the log, name the database too, as in DATABASE.SCHEMA.TABLE"
     )]
     NoTable(String),
+    /// The names have the table, and the base backup does not.
+    #[error(
+        "cannot find the table {0} in the base backup, although the names have it: the table or its database was made after the \
+         backup; leave the base backup (--base) out"
+    )]
+    NotInBase(String),
     /// The name is that of something that is no table.
     #[error("{name} is {kind}: name a table, a partitioned table or a materialized view")]
     NotATable {
@@ -193,7 +199,13 @@ impl RowChanges {
         let mut known = Known::default();
         let (mut catalog, pending, tables, findings, from) = loop {
             let start = match &options.base {
-                Some(base) => Start::from_base(base, &options.table, &known.tables, &layouts)?,
+                Some(base) => {
+                    let start = Start::from_base(base, &options.table, &known.tables, &layouts);
+                    start.map_err(|error| match error {
+                        RowsError::NoTable(_) => no_table(names, &options),
+                        other => other,
+                    })?
+                }
                 None => Start::from_names(names, &options.table)?,
             };
             let (store, base) = store(&options)?;
@@ -215,7 +227,7 @@ impl RowChanges {
         if tables.is_empty() {
             return Err(match options.table.other_kind(&catalog) {
                 Some(kind) => RowsError::NotATable { name: options.table.to_string(), kind },
-                None => RowsError::NoTable(options.table.to_string()),
+                None => no_table(names, &options),
             });
         }
         if options.table.is_ambiguous(&catalog) {
@@ -372,6 +384,15 @@ impl RowChanges {
         let mut files = of(&is_wanted);
         files.extend(&toast_files);
         (files, toast_files)
+    }
+}
+
+/// Why a table is not found, by what the names say of it.
+fn no_table(names: &Names, options: &Options) -> RowsError {
+    let table = options.table.to_string();
+    match options.base.is_some() && start::is_in_names(names, &options.table) {
+        true => RowsError::NotInBase(table),
+        false => RowsError::NoTable(table),
     }
 }
 

@@ -75,22 +75,7 @@ impl Start {
         let database_name = wanted.database_name();
         let mut databases: Vec<u32> = match wanted {
             Wanted::File(file) => vec![file.database],
-            Wanted::Name(name) => {
-                let parts = walden_source::names::split_name(name);
-                let fits = |relation: &&walden_source::names::Relation| {
-                    let mut parts = parts.iter().rev();
-                    parts.next() == Some(&relation.name)
-                        && parts.next().is_none_or(|schema| *schema == relation.schema)
-                        && matches!(relation.kind.letter(), 'r' | 'p' | 'm')
-                };
-                let database = |oid| names.database(oid).map(|database| &database.name);
-                names
-                    .relations()
-                    .filter(fits)
-                    .map(|relation| relation.database)
-                    .filter(|oid| database_name.is_none() || database(*oid) == database_name.as_ref())
-                    .collect()
-            }
+            Wanted::Name(name) => databases_with(names, name, database_name.as_deref()),
         };
         // A name from before a table was renamed, or that one gets within the log.
         if databases.is_empty() && matches!(wanted, Wanted::Name(_)) {
@@ -165,6 +150,30 @@ impl Start {
             }
         }
     }
+}
+
+/// Whether names have a table as it is named; a file may be that of anything.
+pub(crate) fn is_in_names(names: &Names, wanted: &Wanted) -> bool {
+    match wanted {
+        Wanted::Name(name) => !databases_with(names, name, wanted.database_name().as_deref()).is_empty(),
+        Wanted::File(_) => false,
+    }
+}
+
+/// The databases of names that have a table of this name.
+fn databases_with(names: &Names, name: &str, database_name: Option<&str>) -> Vec<u32> {
+    let parts = walden_source::names::split_name(name);
+    let fits = |relation: &&walden_source::names::Relation| {
+        let mut parts = parts.iter().rev();
+        parts.next() == Some(&relation.name)
+            && parts.next().is_none_or(|schema| *schema == relation.schema)
+            && matches!(relation.kind.letter(), 'r' | 'p' | 'm')
+    };
+    let is_meant = |oid: &u32| {
+        database_name
+            .is_none_or(|wanted| names.database(*oid).is_some_and(|database| database.name == wanted))
+    };
+    names.relations().filter(fits).map(|relation| relation.database).filter(is_meant).collect()
 }
 
 /// The databases of names that may have a table that no relation in them is named as: those of users, if there are any.

@@ -117,7 +117,7 @@ impl Place {
         let (section, _) = self.configuration()?;
         let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) else {
             bail!(
-                "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory, in the data directory that --pgdata or --data names, or in {SYSTEM_FOLDER}"
+                "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory, in a data directory that an option names, or in {SYSTEM_FOLDER}"
             );
         };
         let options = PlaceOptions {

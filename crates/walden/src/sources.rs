@@ -13,7 +13,7 @@ use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::datadir::ControlFile;
-use walden_source::inventory::{Inventory, Run};
+use walden_source::inventory::{Duplicate, Inventory, Run};
 use walden_source::scan::Damage;
 
 use crate::place::Place;
@@ -153,10 +153,7 @@ pub fn tell_about(inventory: &Inventory) {
     for gap in inventory.gaps() {
         eprintln!("warning: {gap}");
     }
-    for duplicate in &inventory.duplicates {
-        let (kept, dropped) = (duplicate.kept.path.display(), duplicate.dropped.path.display());
-        eprintln!("note: {dropped} holds the same segment as {kept} and is left out");
-    }
+    tell_about_duplicates(&inventory.duplicates);
     for file in inventory.longer() {
         let (path, expected, found) = (file.path.display(), file.segment_size.bytes(), file.size_on_disk);
         eprintln!(
@@ -168,6 +165,26 @@ pub fn tell_about(inventory: &Inventory) {
         let bytes = units::bytes(bytes);
         let files = units::counted(spares as u64, "file");
         eprintln!("note: {files} ({bytes}) kept for later use, with nothing yet");
+    }
+}
+
+/// An archive beside the `pg_wal` of its server has hundreds of them: more than a few are one line.
+fn tell_about_duplicates(duplicates: &[Duplicate]) {
+    const MAX_LINES: usize = 3;
+    let paths =
+        |one: &Duplicate| (one.dropped.path.display().to_string(), one.kept.path.display().to_string());
+    match duplicates {
+        [first, ..] if duplicates.len() > MAX_LINES => {
+            let (count, (dropped, kept)) = (units::count(duplicates.len() as u64), paths(first));
+            eprintln!(
+                "note: {count} files hold the same segments as others and are left out, such as {dropped} beside {kept}"
+            );
+        }
+        few => {
+            for (dropped, kept) in few.iter().map(paths) {
+                eprintln!("note: {dropped} holds the same segment as {kept} and is left out");
+            }
+        }
     }
 }
 
