@@ -233,24 +233,30 @@ struct GivenHints {
 #[derive(Clone, Copy, Default)]
 struct LoggedHints {
     wal_log_hints: Option<bool>,
+    /// That it is off was logged last, and images for hint bits came after that.
+    is_off_before_images: bool,
     data_checksums: Option<bool>,
 }
 
 fn learn_hints(survey: &Survey, window: Lsn, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let records = survey.evidence.hint_records + survey.outside.hint_records;
+    let last_image = survey.evidence.last_hint_record.max(survey.outside.last_hint_record);
+    let last = survey.evidence.wal_log_hints.last();
     let logged = LoggedHints {
-        wal_log_hints: survey.evidence.wal_log_hints.last().map(|(_, on)| *on),
+        wal_log_hints: last.map(|(_, on)| *on),
+        is_off_before_images: last.is_some_and(|&(lsn, on)| !on && lsn < last_image),
         data_checksums: value_at(&survey.evidence.data_checksums, window),
     };
     infer_hints(records, logged, given, settings)
 }
 
-/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, and not which: what is given of
-/// one decides for the other.
+/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, and not which: what is given or
+/// logged of one decides for the other.
 fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let images = format!("{records} full-page images for hint bits");
     let known_checksums = given.data_checksums.or(logged.data_checksums);
-    let are_of_checksums = known_checksums.unwrap_or(given.wal_log_hints == Some(false));
+    let are_hints_off = given.wal_log_hints.map_or(logged.is_off_before_images, |on| !on);
+    let are_of_checksums = known_checksums.unwrap_or(are_hints_off);
     let (hints, hints_from, hints_why) = match (records, logged.wal_log_hints) {
         (_, Some(true)) => (true, Origin::Learned, "logged in a record".to_owned()),
         (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
@@ -259,7 +265,7 @@ fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &
         }
         _ => (true, Origin::Learned, format!("{images}, or data checksums are on")),
     };
-    let is_other_off = given.wal_log_hints == Some(false) && given.data_checksums.is_none();
+    let is_other_off = are_hints_off && given.data_checksums.is_none();
     let (checksums, checksums_from, checksums_why) = match (records, logged.data_checksums) {
         (_, Some(on)) => (on, Origin::Learned, "logged by checkpoints".to_owned()),
         (1.., None) if is_other_off => (true, Origin::Learned, format!("{images}, without wal_log_hints")),
@@ -528,7 +534,11 @@ mod tests {
         let learn = |records, wal_log_hints, given_hints, given_checksums| {
             learn_all(
                 records,
-                LoggedHints { wal_log_hints, data_checksums: None },
+                LoggedHints {
+                    wal_log_hints,
+                    is_off_before_images: records > 0 && wal_log_hints == Some(false),
+                    data_checksums: None,
+                },
                 given_hints,
                 given_checksums,
             )
@@ -536,14 +546,19 @@ mod tests {
         let (on, off) = (Some(true), Some(false));
         // Since 19 checkpoints say whether there are checksums.
         for (records, checksums) in [(0, true), (9, true), (0, false)] {
-            let logged = LoggedHints { wal_log_hints: None, data_checksums: Some(checksums) };
+            let data_checksums = Some(checksums);
+            let logged = LoggedHints { wal_log_hints: None, is_off_before_images: false, data_checksums };
             assert_eq!(learn_all(records, logged, None, None), (false, checksums, vec![]));
         }
-        let without = LoggedHints { wal_log_hints: None, data_checksums: off };
+        let without = LoggedHints { wal_log_hints: None, is_off_before_images: false, data_checksums: off };
         assert_eq!(learn_all(9, without, None, None), (true, false, vec![]));
         assert_eq!(learn_all(0, without, None, on), (false, true, vec!["data_checksums"]));
         assert_eq!(learn(0, None, None, None), (false, false, vec![]));
         assert_eq!(learn(9, None, None, None), (true, false, vec![]));
+        assert_eq!(learn(9, off, None, None), (false, true, vec![]));
+        // Logged at the server's last start, behind the images: they may be of the time before.
+        let later = LoggedHints { wal_log_hints: off, is_off_before_images: false, data_checksums: None };
+        assert_eq!(learn_all(9, later, None, None), (true, false, vec![]));
         assert_eq!(learn(0, on, None, None), (true, false, vec![]));
         // What a server with checksums reports, and with either setting alone.
         assert_eq!(learn(9, None, off, on), (false, true, vec![]));

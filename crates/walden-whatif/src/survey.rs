@@ -83,6 +83,8 @@ pub struct Evidence {
     pub consistency_images: u64,
     /// `FPI_FOR_HINT` records.
     pub hint_records: u64,
+    /// The position of the last of these.
+    pub last_hint_record: Lsn,
     /// Records that are written under `wal_level=logical` only.
     pub logical_records: u64,
     /// Records that `wal_level=minimal` does not write.
@@ -248,6 +250,7 @@ impl Evidence {
         self.logical_decoding.extend(other.logical_decoding);
         self.data_checksums.extend(other.data_checksums);
         self.wal_log_hints.extend(other.wal_log_hints);
+        self.last_hint_record = self.last_hint_record.max(other.last_hint_record);
         for (sum, more) in [
             (&mut self.checkpoint_images, other.checkpoint_images),
             (&mut self.consistency_images, other.consistency_images),
@@ -440,7 +443,10 @@ impl Segment {
                 self.ended_backups.push(backup.start);
             }
             (SWITCH, _) => self.switch = Some(record.lsn),
-            (FPI_FOR_HINT, _) => self.evidence_at(record.lsn).hint_records += 1,
+            (FPI_FOR_HINT, _) => {
+                let evidence = self.evidence_at(record.lsn);
+                (evidence.hint_records, evidence.last_hint_record) = (evidence.hint_records + 1, record.lsn);
+            }
             _ => {}
         }
     }

@@ -202,7 +202,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         to,
         traced,
         changes,
-        objects: objects(args, &named)?,
+        objects: objects(args, &named).unwrap_or_else(|error| crate::wrong_usage(&error.to_string())),
         all_images: args.all_images,
         threads,
         memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
