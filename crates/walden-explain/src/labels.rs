@@ -111,9 +111,9 @@ impl Label {
             Part::Toast => format!("TOAST{rewritten}"),
             Part::ToastIndex => format!("TOAST index{rewritten}"),
             Part::Relation => "main fork".into(),
-            Part::FreeSpaceMap => format!("free space map{}", self.of_other()),
-            Part::VisibilityMap => format!("visibility map{}", self.of_other()),
-            Part::InitFork => format!("init fork{}", self.of_other()),
+            Part::FreeSpaceMap => format!("free space map{}{rewritten}", self.of_other()),
+            Part::VisibilityMap => format!("visibility map{}{rewritten}", self.of_other()),
+            Part::InitFork => format!("init fork{}{rewritten}", self.of_other()),
             _ => self.text.clone(),
         }
     }

@@ -94,7 +94,7 @@ pub enum ExplainError {
     #[error("cannot explain segments of PostgreSQL {0} and {1} together: name the segments of one")]
     SeveralVersions(Major, Major),
     /// No transaction ends at or after the start of the range.
-    #[error("cannot start at the time given as --from: no transaction in the input ends at or after it")]
+    #[error("cannot start at the given time: no transaction in the input ends at or after it")]
     TimeAfterEnd,
 }
 

@@ -102,13 +102,18 @@ pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
 
 /// Rates are compared where both ranges have a length, else transactions, else bytes.
 fn usual(a: &Numbers, b: &Numbers) -> Per {
-    if a.micros.min(b.micros) >= 1_000_000 {
+    if has_rates(a, b) {
         Per::Second
     } else if a.transactions.min(b.transactions) > 0 {
         Per::Transaction
     } else {
         Per::Total
     }
+}
+
+/// Whether both ranges are long enough for bytes per second.
+fn has_rates(a: &Numbers, b: &Numbers) -> bool {
+    a.micros.min(b.micros) >= 1_000_000
 }
 
 /// The numbers of one range that everything is compared by.
@@ -457,10 +462,10 @@ fn side(side: Side<'_>, numbers: &Numbers) -> SideDocument {
 fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) -> Vec<String> {
     let (per, mut notes) = (compare.per, Vec::new());
     match per {
-        Per::Second => {}
-        Per::Transaction => {
-            notes.push("a range has no length in time: the WAL per transaction is compared".to_owned())
+        Per::Transaction if !has_rates(compare.a, compare.b) => {
+            notes.push("a range is shorter than a second: the WAL per transaction is compared".to_owned())
         }
+        Per::Second | Per::Transaction => {}
         Per::Total => {
             notes.push("the bytes are compared as they are, whatever the length of the ranges".to_owned())
         }

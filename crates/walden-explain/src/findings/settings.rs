@@ -89,6 +89,19 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
     if requested == 0 {
         return Vec::new();
     }
+    // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
+    let most = requested as f64 / (checkpoints().count() + 1) as f64;
+    // Without settings, what has none of the other causes' regularities counts as requested: so do the first few of any cause.
+    if facts.checkpoint_settings().is_none() && volume + time == 0 {
+        return vec![Candidate {
+            text: text(requested, "of causes that so few checkpoints do not show"),
+            points_at: "max_wal_size".into(),
+            remedy: format!(
+                "--names gives the server's settings, which tell why; whatever it is, fewer checkpoints mean fewer images; {PRICE}"
+            ),
+            ..Candidate::new(claim, (0.0, most))
+        }];
+    }
     let backups = facts.explanation.backups;
     let why = match backups {
         0 => "on request: CHECKPOINT, CREATE DATABASE, the begin of a base backup".to_owned(),
@@ -96,8 +109,6 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
             "on request: CHECKPOINT, CREATE DATABASE, the begin of a base backup ({backups} ended in this log)"
         ),
     };
-    // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
-    let most = requested as f64 / (checkpoints().count() + 1) as f64;
     vec![Candidate {
         text: text(requested, &why),
         points_at: "CHECKPOINT".into(),
