@@ -140,6 +140,9 @@ fn amounts_are_in_the_unit_of_the_comparison() {
         amount(Per::Transaction),
         "orders writes 304 bytes per transaction and wrote 152 bytes: +152 bytes per transaction"
     );
+    // Asked for, of ranges that have rates too.
+    let notes = compare_per(Per::Transaction, &a, &b).notes;
+    assert!(!notes.iter().any(|note| note.contains("shorter than a second")), "{notes:?}");
     assert_eq!(amount(Per::Total), "orders writes 30 kB and wrote 15 kB: +15 kB");
     assert_eq!(amount(Per::Second), "orders writes 304 bytes per transaction and wrote 152 bytes: +15 kB/s");
 }

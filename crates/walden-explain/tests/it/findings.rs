@@ -1049,6 +1049,27 @@ fn checkpoints_of_initdb_are_left_out() {
     assert_eq!(with(Lsn(5 * SEGMENT as u64)), "CHECKPOINT");
 }
 
+/// The server's settings would say whether they are for volume or by time.
+#[test]
+fn few_checkpoints_without_settings_have_no_cause() {
+    let mut log = Log::new();
+    log.writer.start = Lsn(5 * SEGMENT as u64);
+    let mut written = 0;
+    for time in [1000, 1040, 1170] {
+        written += SEGMENT / 2;
+        while log.writer.bytes.len() < written {
+            log.insert_with_image(1000, 16384, 8000);
+        }
+        log.checkpoint(time, true);
+    }
+    let explanation = log.explain(&request(Vec::new()));
+    let found = document_with(&explanation, &Names::default()).findings;
+    let found = found.into_iter().find(|finding| finding.rule == "checkpoint-images").unwrap();
+    assert_eq!(found.points_at, "max_wal_size");
+    assert!(found.text.contains("of causes that so few checkpoints do not show"), "{}", found.text);
+    assert!(!found.remedy.contains("CHECKPOINT"), "{}", found.remedy);
+}
+
 /// The first segment of a cluster.
 #[test]
 fn catalogs_of_a_new_cluster_are_from_initdb() {
