@@ -24,6 +24,34 @@ pub(crate) fn value(types: &Types, type_oid: u32, bytes: &[u8]) -> Value {
     read(types, type_oid, bytes, 0).unwrap_or_else(|| Value::Unknown(bytes.to_vec()))
 }
 
+/// Reads a value from the text that PostgreSQL prints of it, as far as the text alone says it. Others are [`Value::Printed`].
+pub(crate) fn printed(types: &Types, type_oid: u32, text: &str) -> Value {
+    let value = match types.kind(type_oid) {
+        Kind::Base(oid::BOOL) => match text {
+            "t" => Some(Value::Bool(true)),
+            "f" => Some(Value::Bool(false)),
+            _ => None,
+        },
+        Kind::Base(oid::INT2) => text.parse().ok().map(Value::Int2),
+        Kind::Base(oid::INT4) => text.parse().ok().map(Value::Int4),
+        Kind::Base(oid::INT8) => text.parse().ok().map(Value::Int8),
+        Kind::Base(oid::OID) => text.parse().ok().map(Value::Oid),
+        Kind::Base(oid::FLOAT4) => text.parse().ok().map(|number| Value::Float4(Float(number))),
+        Kind::Base(oid::FLOAT8) => text.parse().ok().map(|number| Value::Float8(Float(number))),
+        Kind::Base(oid::BYTEA) => text.strip_prefix("\\x").and_then(hex_bytes).map(Value::Bytea),
+        Kind::Base(oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME) => Some(Value::Text(text.to_owned())),
+        _ => None,
+    };
+    value.unwrap_or_else(|| Value::Printed(text.to_owned()))
+}
+
+fn hex_bytes(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |pair: &[u8; 2]| u8::try_from(16 * digit(pair[0])? + digit(pair[1])?).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
+}
+
 fn read(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option<Value> {
     if depth > MAX_DEPTH {
         return None;
@@ -302,6 +330,22 @@ mod tests {
 
     fn column(type_oid: u32, length: i16, align: char) -> Column {
         Column::plain(1, "c", type_oid, length, align)
+    }
+
+    #[test]
+    fn printed_values_are_those_of_their_types() {
+        let types = Types::default();
+        for (type_oid, text, expected) in [
+            (oid::BOOL, "t", Value::Bool(true)),
+            (oid::INT4, "7", Value::Int4(7)),
+            (oid::FLOAT8, "-Infinity", Value::Float8(Float(f64::NEG_INFINITY))),
+            (oid::BYTEA, "\\x00ff", Value::Bytea(vec![0, 255])),
+            (oid::BYTEA, "\\x0", Value::Printed("\\x0".to_owned())),
+            (oid::TEXT, "", Value::Text(String::new())),
+            (oid::BOX, "(1,1),(0,0)", Value::Printed("(1,1),(0,0)".to_owned())),
+        ] {
+            assert_eq!(printed(&types, type_oid, text), expected, "{text}");
+        }
     }
 
     /// Types of users: an enum, a composite type with an array of itself, a domain of itself, a range.

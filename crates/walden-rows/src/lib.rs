@@ -73,7 +73,8 @@ pub enum RowsError {
     /// Nothing is known of the table.
     #[error(
         "cannot find the table {0}: give the names of its server (--names), or a base backup that has it (--base); of a table \
-         that was made within the log, name the database too, as in DATABASE.SCHEMA.TABLE"
+         that was made within the log, name the database too, as in DATABASE.SCHEMA.TABLE{hint}",
+        hint = select::spelling_hint(.0)
     )]
     NoTable(String),
     /// The names have the table, and the base backup does not.
@@ -248,6 +249,17 @@ impl RowChanges {
         let mut notes = notes(&findings, options.base.is_some());
         if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid) {
             notes.push(format!("the log has no record of transaction {xid}"));
+        }
+        notes.extend(unlogged(&tables, &catalog, &findings));
+        if options.base.is_none()
+            && names.inherits(catalog.database).is_none()
+            && has_plain(&tables, &catalog)
+        {
+            notes.push(
+                "the names do not say which tables inherit from others, whose changes may be missing: save the names again with \
+                 this version of Walden (--save-names)"
+                    .to_owned(),
+            );
         }
         notes.extend(namesake(&options.table, &tables, &catalog, &findings));
         let findings = Arc::new(findings);
@@ -472,6 +484,10 @@ fn survey(
         interesting: start.transactions(),
         active: FxHashSet::default(),
         prepared: FxHashMap::default(),
+        looks_for_old_files: matches!(start, Start::Names { .. }),
+        unknown_files: FxHashSet::default(),
+        created: FxHashMap::default(),
+        rewritten: FxHashMap::default(),
         tablespaces: tablespaces.clone(),
         wanted_xid: options.filter.xid,
         start: from.unwrap_or(run.start()),
@@ -485,6 +501,29 @@ fn survey(
         return Err(RowsError::Store(failure.to_string()));
     }
     Ok((survey.findings, survey.others))
+}
+
+/// Tables that are unlogged at the log's start, or are made so within it.
+fn unlogged(tables: &FxHashSet<u32>, catalog: &Catalog, findings: &Findings) -> Vec<String> {
+    let made = |oid: u32| {
+        findings.changes.iter().find_map(|change| match &change.new {
+            Some(CatalogRow::Class(class)) if class.oid == oid => Some(class),
+            _ => None,
+        })
+    };
+    let classes = tables.iter().filter_map(|&oid| catalog.class(oid).or_else(|| made(oid)));
+    let mut names: Vec<&str> =
+        classes.filter(|class| class.persistence == 'u').map(|class| class.name.as_str()).collect();
+    names.sort_unstable();
+    names
+        .into_iter()
+        .map(|name| format!("{name} is unlogged: as long as it is, its changes are not in the log"))
+        .collect()
+}
+
+/// Whether one of the tables may have others that inherit from it without being its partitions.
+fn has_plain(tables: &FxHashSet<u32>, catalog: &Catalog) -> bool {
+    tables.iter().filter_map(|oid| catalog.class(*oid)).any(|class| class.kind == 'r')
 }
 
 fn notes(findings: &Findings, has_base: bool) -> Vec<String> {

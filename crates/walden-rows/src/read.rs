@@ -22,14 +22,13 @@ use crate::cell::{DAMAGED, NO_CHUNKS, cell_in_row};
 use crate::change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn, is_shown,
 };
-use crate::decode::value;
+use crate::decode::{printed, value};
 use crate::heap::{Action, Bytes, Collector, TupleChange};
 use crate::start::Pending;
 use crate::stored::{Stored, decompress};
 use crate::survey::{CatalogChange, Findings};
 use crate::toast::Chunks;
 use crate::tuple::Tuple;
-use crate::value::Value;
 
 const NOT_THESE: &str = "the row does not fit the columns that are known: they were others then";
 const NO_COLUMNS: &str = "the columns are not known";
@@ -392,7 +391,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     fn missing(&self, column: &Column) -> Cell {
         match &column.missing {
             Missing::Null => Cell::Null,
-            Missing::Text(text) => Cell::Value(Value::Printed(text.clone())),
+            Missing::Text(text) => Cell::Value(printed(&self.catalog.types, column.type_oid, text)),
             Missing::Bytes(bytes) => Cell::Value(value(&self.catalog.types, column.type_oid, bytes)),
         }
     }

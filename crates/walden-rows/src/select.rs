@@ -16,6 +16,17 @@ pub enum Wanted {
     File(RelFileLocator),
 }
 
+/// How names are written, if one has what SQL would fold to lower case or take for something else.
+pub(crate) fn spelling_hint(name: &str) -> &'static str {
+    match name.contains(|c: char| c == '"' || c.is_uppercase()) || split_name(name).len() > 3 {
+        true => {
+            "\nhint: upper and lower case count, also without quotes; a part with a dot or a quote in it is written in quotes, and a \
+             quote within it twice, as in public.\"a \"\"b\"\".c\""
+        }
+        false => "",
+    }
+}
+
 impl std::fmt::Display for Wanted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -99,6 +110,19 @@ impl Wanted {
             if oids.len() == before {
                 return oids;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_may_be_spelled_otherwise_have_a_hint() {
+        assert_eq!(["t", "public.t", "shop.public.t"].map(spelling_hint), ["", "", ""]);
+        for name in ["PUBLIC.alt", "We\"ird Ta.ble", "a.b.c.d"] {
+            assert!(spelling_hint(name).contains("in quotes"), "{name}");
         }
     }
 }

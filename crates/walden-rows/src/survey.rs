@@ -9,7 +9,6 @@ use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
-use walden_format::transam::precedes;
 use walden_redo::Replay;
 
 use crate::catalog::{Class, Key, Layout, Row, mappings, read};
@@ -128,8 +127,16 @@ pub(crate) struct Survey<'c> {
     pub interesting: FxHashSet<u32>,
     /// Those of them that have a record since the server's last start.
     pub active: FxHashSet<u32>,
-    /// Prepared transactions that have not ended, and whether they have subtransactions.
-    pub prepared: FxHashMap<u32, bool>,
+    /// Prepared transactions that have not ended, and their subtransactions.
+    pub prepared: FxHashMap<u32, FxHashSet<u32>>,
+    /// Whether the catalogs' files at the log's start are not known for sure: names that are newer than a rewrite have those after it.
+    pub looks_for_old_files: bool,
+    /// Files of the database with changes of heap tuples that are neither the catalogs' nor of relations that do not matter.
+    pub unknown_files: FxHashSet<RelFileLocator>,
+    /// Files that transactions in progress have made.
+    pub created: FxHashMap<u32, FxHashSet<RelFileLocator>>,
+    /// Catalogs that transactions in progress have rewritten.
+    pub rewritten: FxHashMap<u32, FxHashSet<u32>>,
     /// Tablespaces in which the database's relations are that are in no other one, before and after it is moved.
     pub tablespaces: FxHashSet<u32>,
     /// The transaction that is asked for.
@@ -166,12 +173,21 @@ impl Visitor for Survey<'_> {
                     && !self.other_files.contains(&first.relation)
                 {
                     self.note_change(xid);
+                    if self.looks_for_old_files {
+                        self.unknown_files.insert(first.relation);
+                    }
                 }
             }
             None if record.header.rmid == rmid::XACT => self.transaction(record),
             None if record.header.rmid == rmid::SMGR => {
-                if let Ok(Payload::StorageTruncate(_)) = payload::parse(record) {
-                    self.note_change(xid);
+                match payload::parse(record) {
+                    Ok(Payload::StorageTruncate(_)) => self.note_change(xid),
+                    Ok(Payload::StorageCreate(created))
+                        if self.looks_for_old_files && created.relation.database == self.database =>
+                    {
+                        self.created.entry(xid).or_default().insert(created.relation);
+                    }
+                    _ => {}
                 }
                 self.replay.apply(record, &mut ());
             }
@@ -200,6 +216,16 @@ impl Survey<'_> {
             Ok(Payload::RelationMapUpdate(update)) if update.database == self.database => {
                 for (oid, file) in mappings(update.map).unwrap_or_default() {
                     self.note_catalog_file(oid, update.tablespace, file);
+                    // The map has all mapped catalogs, also those that are not rewritten.
+                    let file = RelFileLocator {
+                        tablespace: update.tablespace,
+                        database: self.database,
+                        relation: file,
+                    };
+                    let xid = record.header.xid;
+                    if self.created.get(&xid).is_some_and(|created| created.contains(&file)) {
+                        self.note_rewrite(xid, oid);
+                    }
                 }
             }
             // `ALTER DATABASE ... SET TABLESPACE` copies the database to itself (`movedb`).
@@ -221,18 +247,53 @@ impl Survey<'_> {
         }
     }
 
+    fn note_rewrite(&mut self, xid: u32, catalog: u32) {
+        if self.looks_for_old_files && self.layouts.contains_key(&catalog) {
+            self.rewritten.entry(xid).or_default().insert(catalog);
+        }
+    }
+
+    /// A transaction that rewrote a catalog removes the file from before with its commit, which names the files of the catalog's indexes
+    /// as well: the one that has changes of heap tuples is the catalog's.
+    fn note_old_file(&mut self, record: &Record<'_>, top: u32, end: &TransactionEnd<'_>, is_commit: bool) {
+        if !self.looks_for_old_files {
+            return;
+        }
+        let mut rewritten = FxHashSet::default();
+        for xid in end.subxacts.chain([top]) {
+            self.created.remove(&xid);
+            rewritten.extend(self.rewritten.remove(&xid).unwrap_or_default());
+        }
+        let dropped: Vec<RelFileLocator> = end.dropped_relations.collect();
+        if !is_commit || rewritten.is_empty() {
+            return;
+        }
+        // Those whose files from before are known.
+        let known: FxHashSet<u32> =
+            dropped.iter().filter_map(|file| self.catalogs.get(file).copied()).collect();
+        rewritten.retain(|catalog| !known.contains(catalog));
+        let unknown: Vec<RelFileLocator> =
+            dropped.into_iter().filter(|file| self.unknown_files.contains(file)).collect();
+        match (unknown.as_slice(), Vec::from_iter(rewritten).as_slice()) {
+            // The log has no change from before the rewrite.
+            ([], _) | (_, []) => {}
+            ([file], [catalog]) => {
+                self.findings.catalog_files.insert(*file, *catalog);
+            }
+            _ => {
+                let unread = self.findings.unread.get_or_insert((0, record.lsn));
+                unread.0 += 1;
+            }
+        }
+    }
+
     /// Transactions that were in progress ended without a record. Prepared ones go on.
     fn end_lost(&mut self, lsn: Lsn) {
         let findings = &mut self.findings;
-        let may_be_prepared = |xid: u32| {
-            let top = findings.top(xid);
-            // Which subtransactions a prepared transaction has is known from its end; they are younger.
-            let is_of_it = |prepared: u32, has_subxacts: bool| {
-                prepared == top || has_subxacts && precedes(prepared, xid)
-            };
-            self.prepared.iter().any(|(prepared, has_subxacts)| is_of_it(*prepared, *has_subxacts))
+        let is_prepared = |xid: u32| {
+            self.prepared.contains_key(&xid) || self.prepared.values().any(|subxacts| subxacts.contains(&xid))
         };
-        let is_lost = |xid: &u32| *xid != 0 && !findings.ends.contains_key(xid) && !may_be_prepared(*xid);
+        let is_lost = |xid: &u32| *xid != 0 && !findings.ends.contains_key(xid) && !is_prepared(*xid);
         let lost: Vec<u32> = self.active.drain().filter(is_lost).collect();
         for xid in lost {
             findings.lost.entry(xid).or_insert(lsn);
@@ -254,7 +315,7 @@ impl Survey<'_> {
                 self.findings.parents.extend(parents);
             }
             Ok(Payload::Prepare(prepare)) => {
-                self.prepared.insert(prepare.xid, prepare.subxacts > 0);
+                self.prepared.insert(prepare.xid, prepare.subxids().collect());
             }
             _ => {}
         }
@@ -264,6 +325,7 @@ impl Survey<'_> {
         let top = end.twophase_xid.unwrap_or(record.header.xid);
         let outcome = outcome(record, is_commit, end.time);
         self.prepared.remove(&top);
+        self.note_old_file(record, top, end, is_commit);
         self.findings.note_end(&self.interesting, top, end.subxacts, outcome);
     }
 
@@ -298,6 +360,17 @@ impl Survey<'_> {
             && tuple.action == Action::Insert
         {
             self.findings.transient.insert(class.file);
+        }
+        // It gets another file, and the row does not say which one it had.
+        if let Some(Row::Class(class)) = &new
+            && is_old_unknown
+            && class.file != 0
+        {
+            let is_new =
+                |created: &FxHashSet<RelFileLocator>| created.iter().any(|file| file.relation == class.file);
+            if self.created.get(&record.header.xid).is_some_and(is_new) {
+                self.note_rewrite(record.header.xid, class.oid);
+            }
         }
         for row in [&old, &new] {
             if let Some(Row::Class(class)) = row

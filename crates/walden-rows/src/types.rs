@@ -153,15 +153,15 @@ const BUILTIN: &[Builtin] = &[
     Builtin(oid::XID8,          "xid8",                        8, 'd', 271),
 ];
 
-/// Ranges of PostgreSQL's own: OID, of its array, of its multirange, of its bounds, name.
+/// Ranges of PostgreSQL's own: OID, of its array, of its multirange, of the multirange's array, of its bounds, name.
 #[rustfmt::skip]
-const RANGES: &[(u32, u32, u32, u32, &str)] = &[
-    (3904, 3905, 4451, oid::INT4,        "int4"),
-    (3906, 3907, 4532, oid::NUMERIC,     "num"),
-    (3908, 3909, 4533, oid::TIMESTAMP,   "ts"),
-    (3910, 3911, 4534, oid::TIMESTAMPTZ, "tstz"),
-    (3912, 3913, 4535, oid::DATE,        "date"),
-    (3926, 3927, 4536, oid::INT8,        "int8"),
+const RANGES: &[(u32, u32, u32, u32, u32, &str)] = &[
+    (3904, 3905, 4451, 6150, oid::INT4,        "int4"),
+    (3906, 3907, 4532, 6151, oid::NUMERIC,     "num"),
+    (3908, 3909, 4533, 6152, oid::TIMESTAMP,   "ts"),
+    (3910, 3911, 4534, 6153, oid::TIMESTAMPTZ, "tstz"),
+    (3912, 3913, 4535, 6155, oid::DATE,        "date"),
+    (3926, 3927, 4536, 6157, oid::INT8,        "int8"),
 ];
 
 /// The types of a database.
@@ -211,10 +211,11 @@ impl Types {
                 return Some(format!("{name}[]"));
             }
         }
-        RANGES.iter().find_map(|&(range, array, multirange, _, name)| match oid {
+        RANGES.iter().find_map(|&(range, array, multirange, multirange_array, _, name)| match oid {
             of if of == range => Some(format!("{name}range")),
             of if of == array => Some(format!("{name}range[]")),
             of if of == multirange => Some(format!("{name}multirange")),
+            of if of == multirange_array => Some(format!("{name}multirange[]")),
             _ => None,
         })
     }
@@ -262,10 +263,10 @@ impl Types {
             return Some(Layout { length, align: align_of(align)? });
         }
         let wide = |subtype| matches!(subtype, oid::TIMESTAMP | oid::TIMESTAMPTZ | oid::INT8);
-        let range = RANGES.iter().find(|range| [range.0, range.1, range.2].contains(&oid));
+        let range = RANGES.iter().find(|range| [range.0, range.1, range.2, range.3].contains(&oid));
         let is_array = BUILTIN.iter().any(|builtin| builtin.4 == oid);
         match (range, is_array) {
-            (Some(range), _) => Some(Layout { length: -1, align: if wide(range.3) { 8 } else { 4 } }),
+            (Some(range), _) => Some(Layout { length: -1, align: if wide(range.4) { 8 } else { 4 } }),
             (None, true) => {
                 let is_wide = BUILTIN.iter().any(|builtin| builtin.4 == oid && builtin.3 == 'd');
                 Some(Layout { length: -1, align: if is_wide { 8 } else { 4 } })
@@ -340,10 +341,11 @@ fn builtin(oid: u32) -> Option<Kind> {
             return Some(Kind::Array { element: of });
         }
     }
-    RANGES.iter().find_map(|&(range, array, multirange, subtype, _)| match oid {
+    RANGES.iter().find_map(|&(range, array, multirange, multirange_array, subtype, _)| match oid {
         of if of == range => Some(Kind::Range { subtype }),
         of if of == array => Some(Kind::Array { element: range }),
         of if of == multirange => Some(Kind::Multirange { subtype }),
+        of if of == multirange_array => Some(Kind::Array { element: multirange }),
         _ => None,
     })
 }
@@ -371,6 +373,17 @@ mod tests {
             assert_eq!(types.layout(oid), Some(Layout { length: 4, align: 4 }));
             assert!(types.name(oid).is_some_and(|name| name.starts_with("reg")));
         }
+    }
+
+    #[test]
+    fn arrays_of_multiranges_are_known() {
+        let types = Types::default();
+        for (multirange, array, subtype, align) in [(4451, 6150, oid::INT4, 4), (4536, 6157, oid::INT8, 8)] {
+            assert_eq!(types.kind(array), Kind::Array { element: multirange });
+            assert_eq!(types.kind(multirange), Kind::Multirange { subtype });
+            assert_eq!(types.layout(array), Some(Layout { length: -1, align }));
+        }
+        assert_eq!(types.name(6150).as_deref(), Some("int4multirange[]"));
     }
 
     /// An array of a domain over a type that has an attribute of another one, and one that was dropped.

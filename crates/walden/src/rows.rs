@@ -60,7 +60,8 @@ pub struct RowsArgs {
     timeline: Option<u32>,
 
     /// The table, with its partitions: a name such as public.orders or shop.public.orders, a path such as base/5/16384, or
-    /// TABLESPACE/DATABASE/FILE as numbers
+    /// TABLESPACE/DATABASE/FILE as numbers. Upper and lower case count, also without quotes; a part with a dot or a quote in
+    /// it is written in quotes, and a quote within it twice
     #[arg(long, value_name = "NAME|PATH|SPC/DB/REL")]
     relation: String,
 

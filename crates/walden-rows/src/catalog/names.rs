@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
-use walden_source::names::{Names, Relation, RelationKind, Resolved};
+use walden_source::names::{Names, Persistence, Relation, RelationKind, Resolved};
 
 use super::layout::oid;
 use super::{Catalog, Class, Row};
@@ -40,6 +40,13 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
             let row = Row::Enum { oid, of: of.oid, label };
             catalog.set(row.key(), Some(row));
         }
+        // Of an `ALTER TYPE`, the log has only the attributes that it changes: the others have to be there.
+        if of.kind == 'c' {
+            for column in &of.columns {
+                let row = Row::Attribute { relation: of.relation, column: column.clone() };
+                catalog.set(row.key(), Some(row));
+            }
+        }
         let row = Row::Type { of, namespace };
         catalog.set(row.key(), Some(row));
     }
@@ -58,7 +65,11 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
             tablespace: file.map_or(0, |file| file.tablespace),
             toast,
             kind: relation.kind.letter(),
-            persistence: 'p',
+            persistence: match relation.persistence {
+                Persistence::Permanent => 'p',
+                Persistence::Unlogged => 'u',
+                Persistence::Temporary => 't',
+            },
         });
         catalog.set(row.key(), Some(row));
         if let Some(parent) = relation.partition_of {
@@ -77,6 +88,10 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
             let row = Row::Attribute { relation: relation.oid, column: column.clone() };
             catalog.set(row.key(), Some(row));
         }
+    }
+    for &(child, parent) in names.inherits(database).unwrap_or_default() {
+        let row = Row::Inherits { child, parent };
+        catalog.set(row.key(), Some(row));
     }
     catalog.settle();
     catalog
@@ -112,4 +127,50 @@ fn toast_tables(names: &Names, database: u32) -> FxHashMap<u32, u32> {
     let is_toast =
         |relation: &&Relation| relation.kind == RelationKind::Toast && relation.database == database;
     names.relations().filter(is_toast).filter_map(|toast| Some((toast.table?, toast.oid))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustc_hash::FxHashSet;
+    use walden_source::names::{Column, Type};
+
+    use super::*;
+    use crate::catalog::Key;
+
+    #[test]
+    fn tables_that_inherit_belong_to_their_parents() {
+        let mut names = Names::default();
+        names.set_inherits(5, vec![(20_001, 20_000), (20_002, 20_001), (20_002, 20_010)]);
+        let catalog = from_names(&names, 5);
+        let descendants = |oid: u32| {
+            let mut oids = FxHashSet::from_iter([oid]);
+            catalog.add_partitions(&mut oids);
+            oids
+        };
+        assert_eq!(descendants(20_000), FxHashSet::from_iter([20_000, 20_001, 20_002]));
+        assert_eq!(descendants(20_010), FxHashSet::from_iter([20_010, 20_002]));
+    }
+
+    /// `ALTER TYPE ... ADD ATTRIBUTE` within the log adds one to those that the names have.
+    #[test]
+    fn attributes_of_composite_types_follow_the_log() {
+        let column = |number| Column::plain(number, "c", 23, 4, 'i');
+        let mut names = Names::default();
+        let (oid, relation) = (20_001, 20_000);
+        let of = Type {
+            oid,
+            kind: 'c',
+            length: -1,
+            align: 'd',
+            relation,
+            columns: vec![column(1), column(2)],
+            ..Type::default()
+        };
+        names.add_type(5, of);
+        let mut catalog = from_names(&names, 5);
+        let row = Row::Attribute { relation, column: column(3) };
+        catalog.set(Key::Attribute(relation, 3), Some(row));
+        catalog.refresh_composites();
+        assert_eq!(catalog.types.columns(oid).map(<[Column]>::len), Some(3));
+    }
 }

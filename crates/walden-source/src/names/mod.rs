@@ -47,6 +47,8 @@ pub struct Names {
     columns: FxHashMap<(u32, u32), Vec<Column>>,
     /// Types of users, by database and OID.
     types: FxHashMap<(u32, u32), Type>,
+    /// The tables that inherit from others, with those, by database; partitions included. Names that were saved before have none.
+    inherits: FxHashMap<u32, Vec<(u32, u32)>>,
     /// From the file before a rewrite to the one after it, and back.
     successors: FxHashMap<RelFileLocator, RelFileLocator>,
     predecessors: FxHashMap<RelFileLocator, RelFileLocator>,
@@ -180,9 +182,10 @@ impl Names {
     /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
     /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
     /// `settings` (an object of text), and
-    /// four arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`), `tablespaces` (`oid`, `name`), `types` and `relations`
+    /// five arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`), `tablespaces` (`oid`, `name`), `types` and `relations`
     /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`,
-    /// `files`, `columns`). A file is `[tablespace, database, number]`; the first one is current, or null if none is known to be.
+    /// `files`, `columns`), and `inherits` (`database`, `pairs` of `inhrelid` and `inhparent`; files saved before lack it). A file is
+    /// `[tablespace, database, number]`; the first one is current, or null if none is known to be.
     /// `kind` and `persistence` are the letters of `pg_class`. Columns have the names of `pg_attribute`; `types` are those that
     /// users made. What a reader does not know it passes over.
     ///
@@ -224,6 +227,7 @@ impl Names {
             files,
             columns,
             types,
+            inherits,
             ..
         } = newer;
         self.settings.extend(settings);
@@ -240,6 +244,7 @@ impl Names {
         self.tablespaces.extend(tablespaces);
         self.columns.extend(columns);
         self.types.extend(types);
+        self.inherits.extend(inherits);
         let moved: Vec<usize> = relations.into_iter().map(|relation| self.add_relation(relation)).collect();
         for (locator, file) in files {
             self.files.insert(locator, NamedFile { relation: moved[file.relation], current: file.current });
@@ -248,6 +253,16 @@ impl Names {
             self.learn_rewrite(old, new);
         }
         Ok(())
+    }
+
+    /// The tables of a database that inherit from others: pairs of `inhrelid` and `inhparent`. `None` if it is not known which do.
+    pub fn inherits(&self, database: u32) -> Option<&[(u32, u32)]> {
+        self.inherits.get(&database).map(Vec::as_slice)
+    }
+
+    /// Says which tables of a database inherit from which: pairs of `inhrelid` and `inhparent`.
+    pub fn set_inherits(&mut self, database: u32, pairs: Vec<(u32, u32)>) {
+        self.inherits.insert(database, pairs);
     }
 
     /// Names a database.

@@ -37,7 +37,16 @@ struct Saved {
     #[serde(default)]
     types: Vec<TypeRow>,
     #[serde(default)]
+    inherits: Vec<InheritsRow>,
+    #[serde(default)]
     relations: Vec<RelationRow>,
+}
+
+/// A database of which it is known which tables inherit from others, perhaps none.
+#[derive(Serialize, Deserialize)]
+struct InheritsRow {
+    database: u32,
+    pairs: Vec<(u32, u32)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -269,6 +278,9 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
     for row in saved.types {
         names.add_type(row.database, row.into());
     }
+    for InheritsRow { database, pairs } in saved.inherits {
+        names.set_inherits(database, pairs);
+    }
     for row in saved.relations {
         if !row.columns.is_empty() {
             names.set_columns(row.database, row.oid, row.columns.into_iter().map(Column::from).collect());
@@ -324,6 +336,11 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
     let mut types: Vec<_> = names.types.iter().collect();
     types.sort_by_key(|(key, _)| **key);
     array(&mut out, "types", types.into_iter().map(|((database, _), of)| type_row(*database, of)), ",")?;
+
+    let mut inherits: Vec<_> = names.inherits.iter().collect();
+    inherits.sort_by_key(|(database, _)| **database);
+    let rows = inherits.into_iter().map(|(&database, pairs)| InheritsRow { database, pairs: pairs.clone() });
+    array(&mut out, "inherits", rows, ",")?;
 
     let mut files = vec![Vec::new(); names.relations.len()];
     for (locator, file) in &names.files {

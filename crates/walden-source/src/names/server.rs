@@ -27,6 +27,11 @@ const SETTINGS: [&str; 13] = [
     "wal_segment_size",
 ];
 
+/// The settings by which `walden rows` prints values. From 12 on, all `extra_float_digits` above 0 mean the shortest exact form.
+const PRINTED: &str =
+    "SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'postgres';
+    SET LOCAL extra_float_digits = 3; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C';";
+
 pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
     let parameters = Parameters::parse(conninfo)?;
     let mut names = Names::default();
@@ -152,6 +157,10 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
         };
         names.add(relation, file);
     }
+    let query = "SELECT h.inhrelid, h.inhparent FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
+         WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' ORDER BY 1, 2";
+    let pairs = rows(client, query)?.iter().map(|row| (number(row, 0), number(row, 1))).collect();
+    names.set_inherits(database, pairs);
     columns(client, database, version, names)?;
     types(client, database, version, names)
 }
@@ -159,13 +168,14 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
 /// The columns of tables that users made, and of composite types.
 fn columns(client: &mut Client, database: u32, version: u32, names: &mut Names) -> Result<(), NamesError> {
     let since = |first: u32, column: &str| if version >= first { column.to_owned() } else { "''".to_owned() };
-    // An array of one element, whose text is taken out of any type's array.
-    let missing = match version >= 110_000 {
-        true => "CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END",
-        false => "NULL",
+    // An array of one element, of any type: the function gives its text without quotes. The settings are those of
+    // the database or the role otherwise; `SET LOCAL` holds for the statements of one message.
+    let (settings, missing) = match version >= 110_000 {
+        true => (PRINTED, "CASE WHEN a.atthasmissing THEN array_to_string(a.attmissingval, '') END"),
+        false => ("", "NULL"),
     };
     let query = format!(
-        "SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attlen, a.attalign, a.attstorage,
+        "{settings} SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attlen, a.attalign, a.attstorage,
                 a.attisdropped, {}, {}, a.attnum = ANY (i.indkey), {missing}, c.relkind
          FROM pg_attribute a
          JOIN pg_class c ON c.oid = a.attrelid

@@ -25,9 +25,12 @@ walden_testing::tests! {
     a_backup_of_a_busy_server_is_enough,
     a_backup_within_a_transaction_that_changes_tables_is_enough,
     what_a_crash_ended_is_taken_back,
+    what_a_crash_ended_beside_a_prepared_transaction_is_taken_back,
     statements_reach_what_they_are_for_alone,
     statements_meet_one_row_or_fail,
     catalogs_and_databases_that_move_are_followed,
+    catalogs_that_were_rewritten_before_are_followed,
+    names_have_what_inherits_and_what_is_missing,
     names_that_change_hands_are_followed,
     text_is_converted_as_the_server_does,
     rows_of_a_database_in_another_encoding,
@@ -920,6 +923,40 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
     Ok(())
 }
 
+/// A prepared transaction with a subtransaction goes on after the crash, and ends no other one's.
+fn what_a_crash_ended_beside_a_prepared_transaction_is_taken_back() -> Outcome {
+    let cluster =
+        cluster_that_keeps_wal(postgres(15)?).setting("max_prepared_transactions", "4").start().unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY)");
+    let prepare = "BEGIN; INSERT INTO kept VALUES (1); SAVEPOINT a; INSERT INTO kept VALUES (2); PREPARE TRANSACTION 'p'";
+    run(&mut client, prepare);
+    // They are younger than the prepared transaction, as its subtransaction is.
+    let mut other = connect(&cluster);
+    run(&mut other, "BEGIN; INSERT INTO kept VALUES (3); SAVEPOINT a; INSERT INTO kept VALUES (4)");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    cluster.crash().unwrap();
+    drop((client, other));
+    cluster.start().unwrap();
+    let mut client = connect(&cluster);
+    run(&mut client, "COMMIT PREPARED 'p'");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    drop(client);
+    let names = save_names(&cluster, "postgres");
+    let wal = cluster.data_dir().join("pg_wal");
+    let arguments =
+        ["--names", names.to_str().unwrap(), "--relation", "public.kept", "--format", "json", "--aborted"];
+    let found = walden(&[&["rows", wal.to_str().unwrap()][..], &arguments[..]].concat());
+    let lines = lines(&found);
+    let changes: Vec<(i64, &str)> = lines
+        .iter()
+        .map(|line| (line["after"]["id"].as_i64().unwrap(), line["state"].as_str().unwrap()))
+        .collect();
+    let expected = [(1, "committed"), (2, "committed"), (3, "aborted"), (4, "aborted")];
+    assert_eq!(changes, expected, "{}", found.stderr);
+    Ok(())
+}
+
 /// Whether a value in the TOAST table is not known: it was removed, and its chunks pruned, before the backup copied their pages. The
 /// other columns are known, as the log has images of the table's own pages.
 fn is_chunk_unknown(line: &Value, name: &str) -> bool {
@@ -1331,6 +1368,102 @@ fn catalogs_and_databases_that_move_are_followed() -> Outcome {
         assert_eq!(changes, expected, "{from:?}: {}", found.stderr);
         assert_eq!(lines(&rows("moving.public.made"))[0]["after"]["id"], 1, "{from:?}");
     }
+    Ok(())
+}
+
+/// The names are newer than a rewrite, before which the catalogs were no longer where initdb puts them.
+fn catalogs_that_were_rewritten_before_are_followed() -> Outcome {
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
+    let mut client = connect(&cluster);
+    for statement in [
+        "CREATE TABLE moved (id int PRIMARY KEY, v text)",
+        "VACUUM FULL pg_class",
+        "VACUUM FULL pg_attribute",
+        "VACUUM FULL pg_index",
+    ] {
+        run(&mut client, statement);
+    }
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    run(&mut client, "CHECKPOINT");
+    let row = client.query_one("SELECT pg_walfile_name(redo_lsn) FROM pg_control_checkpoint()", &[]).unwrap();
+    let first: String = row.get(0);
+    for statement in [
+        "INSERT INTO moved VALUES (1, '123'), (2, 'abc')",
+        "TRUNCATE moved",
+        "INSERT INTO moved VALUES (3, 'x')",
+        "ALTER TABLE moved ALTER v TYPE int USING 5",
+        "VACUUM FULL pg_attribute",
+        "VACUUM FULL pg_class",
+        "VACUUM FULL pg_index",
+        "INSERT INTO moved VALUES (4, 6)",
+    ] {
+        run(&mut client, statement);
+    }
+    drop(client);
+    let names = save_names(&cluster, "postgres");
+    let wal = stop_and_collect_wal(&cluster, &first);
+    let arguments = ["--names", names.to_str().unwrap(), "--relation", "public.moved", "--format", "json"];
+    let found = walden(&[&["rows", wal.to_str().unwrap()][..], &arguments[..]].concat());
+    let lines = lines(&found);
+    let inserts = lines.iter().filter(|line| line["operation"] == "insert");
+    let rows: Vec<String> = inserts.map(|line| line["after"].to_string()).collect();
+    let expected =
+        [r#"{"id":1,"v":"123"}"#, r#"{"id":2,"v":"abc"}"#, r#"{"id":3,"v":"x"}"#, r#"{"id":4,"v":6}"#];
+    assert_eq!(rows, expected, "{}", found.stderr);
+    assert_eq!(found.code, 0, "{}", found.stderr);
+    Ok(())
+}
+
+/// Tables that inherit, and defaults of columns that were added later, by names alone; and a table that is not logged.
+fn names_have_what_inherits_and_what_is_missing() -> Outcome {
+    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
+    let mut client = connect(&cluster);
+    for statement in [
+        "ALTER DATABASE postgres SET timezone = 'America/New_York'",
+        "ALTER DATABASE postgres SET extra_float_digits = -3",
+        "CREATE TABLE top (id int)",
+        "CREATE TABLE middle () INHERITS (top)",
+        "CREATE TABLE bottom () INHERITS (middle, top)",
+        "CREATE UNLOGGED TABLE unseen (id int)",
+        "CREATE TABLE late (id int)",
+    ] {
+        run(&mut client, statement);
+    }
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    run(&mut client, "CHECKPOINT");
+    let row = client.query_one("SELECT pg_walfile_name(redo_lsn) FROM pg_control_checkpoint()", &[]).unwrap();
+    let first: String = row.get(0);
+    for statement in [
+        "INSERT INTO late VALUES (1)",
+        "ALTER TABLE late ADD z int DEFAULT 7, ADD b bool DEFAULT true, ADD bx box DEFAULT '(1,1),(0,0)',
+            ADD f float8 DEFAULT 0.1234567890123456, ADD ts timestamptz DEFAULT '2024-01-01 00:00+00', ADD v int",
+        "UPDATE late SET v = 1",
+        "INSERT INTO top VALUES (1)",
+        "INSERT INTO middle VALUES (2)",
+        "INSERT INTO bottom VALUES (3)",
+        "INSERT INTO unseen VALUES (4)",
+    ] {
+        run(&mut client, statement);
+    }
+    drop(client);
+    let names = save_names(&cluster, "postgres");
+    let wal = stop_and_collect_wal(&cluster, &first);
+    let rows = |table: &str| {
+        let arguments = ["--names", names.to_str().unwrap(), "--relation", table, "--format", "json"];
+        walden(&[&["rows", wal.to_str().unwrap()][..], &arguments[..]].concat())
+    };
+    let found = rows("public.top");
+    let relations: Vec<String> = lines(&found).iter().map(|line| line["relation"].to_string()).collect();
+    assert_eq!(relations, ["public.top", "public.middle", "public.bottom"].map(|name| format!("\"{name}\"")));
+    assert!(!found.stderr.contains("inherit"), "{}", found.stderr);
+    let found = rows("public.late");
+    let lines = lines(&found);
+    let update = lines.iter().find(|line| line["operation"] == "update").unwrap();
+    for column in ["z", "b", "bx", "f", "ts"] {
+        assert_eq!(update["before"][column], update["after"][column], "{update}");
+    }
+    let found = rows("public.unseen");
+    assert!(found.stderr.contains("unseen is unlogged"), "{}", found.stderr);
     Ok(())
 }
 
