@@ -140,8 +140,9 @@ pub(crate) enum VacuumWork {
     None,
 }
 
-/// The label of relations without a name.
+/// The label of relations without a name, and of those whose database has names, which lack them.
 const NOT_NAMED: &str = "(not named: --names gives names)";
+const NOT_IN_NAMES: &str = "(not in the names: dropped or rewritten)";
 
 /// Levels of partitions that are followed: names from a damaged file may form a cycle.
 const MAX_PARTITION_LEVELS: usize = 64;
@@ -337,8 +338,12 @@ impl<'a> Labels<'a> {
         let relation = self.names.resolve(locator).relation();
         // TOAST tables have a schema of their own.
         let table = relation.map(|relation| self.names.table_of(locator.database, relation));
-        let Some(table) = table else { return Label::plain(Part::Schema, NOT_NAMED) };
+        let Some(table) = table else { return Label::plain(Part::Schema, self.not_named(locator)) };
         Label::plain(Part::Schema, &self.with_database(locator, Identifier(&table.schema).to_string()))
+    }
+
+    fn not_named(&self, locator: RelFileLocator) -> &'static str {
+        if self.names.database(locator.database).is_some() { NOT_IN_NAMES } else { NOT_NAMED }
     }
 
     /// The label of the partitioned table at the root of a relation's table, or of the table itself.
@@ -376,7 +381,7 @@ impl<'a> Labels<'a> {
         let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
         let relation = self.names.resolve(locator).relation();
         let (Some(relation), Some(pattern)) = (relation, pattern) else {
-            return Label::plain(Part::Group, NOT_NAMED);
+            return Label::plain(Part::Group, self.not_named(locator));
         };
         let table = self.names.table_of(locator.database, relation);
         let full =
