@@ -23,6 +23,10 @@ impl Engine {
         match *self {}
     }
 
+    pub fn expect_keys(&self, _: &dyn Store) -> Result<(), StoreError> {
+        match *self {}
+    }
+
     pub fn unlock(&self, _: &dyn Store) -> Result<(), StoreError> {
         match *self {}
     }

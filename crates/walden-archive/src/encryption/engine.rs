@@ -47,10 +47,15 @@ impl Engine {
 
     /// The newest recipient that the keys of an archive state.
     pub fn stated_recipient(inner: &dyn Store) -> Result<String, StoreError> {
-        let newest = keys::newest(inner)?.and_then(|statement| statement.recipients.into_iter().next());
+        let newest = keys::expect_newest(inner)?.recipients.into_iter().next();
         newest.ok_or_else(|| {
             failure(inner, "read", KEYS, Cause::Other, "expected the archive's keys, found none")
         })
+    }
+
+    /// Makes sure that the keys are there.
+    pub fn expect_keys(&self, inner: &dyn Store) -> Result<(), StoreError> {
+        keys::expect(inner)
     }
 
     /// The recipient to which objects are encrypted now.
@@ -63,10 +68,13 @@ impl Engine {
             return Ok(known);
         }
         let text = match &self.options.recipient {
-            Some(expected) if *expected == self.first => expected.clone(),
+            Some(expected) if *expected == self.first => {
+                keys::expect(inner)?;
+                expected.clone()
+            }
             None => Engine::stated_recipient(inner)?,
             Some(expected) => {
-                let stated = keys::newest(inner)?.map(|statement| statement.recipients).unwrap_or_default();
+                let stated = keys::expect_newest(inner)?.recipients;
                 if !stated.contains(expected) {
                     let problem = format!(
                         "expected an archive that is encrypted to {expected}, found one that is encrypted to {}",

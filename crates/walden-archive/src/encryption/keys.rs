@@ -108,6 +108,32 @@ pub fn newest(inner: &dyn Store) -> Result<Option<Statement>, StoreError> {
     generations(inner)?.last().map(|&generation| statement(inner, generation)).transpose()
 }
 
+/// The newest generation's statement, of an archive that is encrypted.
+///
+/// # Errors
+/// [`Cause::KeysMissing`], and as [`newest`].
+pub fn expect_newest(inner: &dyn Store) -> Result<Statement, StoreError> {
+    newest(inner)?.ok_or_else(|| missing(inner))
+}
+
+/// Makes sure that an archive that is encrypted has keys: what is encrypted to keys that are gone, nobody could read.
+///
+/// # Errors
+/// [`Cause::KeysMissing`], and the store's.
+pub fn expect(inner: &dyn Store) -> Result<(), StoreError> {
+    if generations(inner)?.is_empty() { Err(missing(inner)) } else { Ok(()) }
+}
+
+fn missing(inner: &dyn Store) -> StoreError {
+    StoreError {
+        operation: "read",
+        key: KEYS.to_owned(),
+        location: inner.location().to_owned(),
+        cause: Cause::KeysMissing,
+        source: None,
+    }
+}
+
 /// What a generation states.
 ///
 /// # Errors
@@ -323,7 +349,7 @@ fn write(
 /// Reads the archive's private keys, newest first, with the private key of a user.
 ///
 /// # Errors
-/// [`Cause::Locked`] without a file of identities, [`Cause::WrongIdentity`] with another's, and the store's.
+/// [`Cause::Locked`] without a file of identities, [`Cause::WrongIdentity`] with another's, [`Cause::KeysMissing`], and the store's.
 pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec<Identity>, StoreError> {
     let Some(file) = file else {
         return Err(StoreError {
@@ -339,6 +365,7 @@ pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec
     if identities.iter().any(|identity| identity.to_public().to_string() == first) {
         return Ok(identities);
     }
+    expect(inner)?;
     let mut damage = None;
     for generation in generations(inner)?.into_iter().rev() {
         match decrypt_generation(inner, generation, &identities) {

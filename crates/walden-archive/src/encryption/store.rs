@@ -104,6 +104,14 @@ impl Encrypted {
         }
     }
 
+    /// Makes sure that an archive that is encrypted has its keys.
+    ///
+    /// # Errors
+    /// [`Cause::KeysMissing`], and the store's.
+    pub fn expect_keys(&self) -> Result<(), StoreError> {
+        self.with_engine(|engine| engine.expect_keys(self.inner())).map(drop)
+    }
+
     /// Makes sure that objects can be read: of an encrypted archive, that a user's key opens the archive's.
     ///
     /// # Errors

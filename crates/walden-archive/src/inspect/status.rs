@@ -10,6 +10,7 @@ use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::inspect::list::{self, Diverging, ListOptions, Listing, RestorableRange};
 use crate::inspect::verified::{self, LastRun, VerifiedAt};
 use crate::inventory::gaps::{self, Gap};
+use crate::store::Cause;
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::Finding;
 
@@ -51,6 +52,8 @@ pub struct Holdings {
     pub unreadable: Vec<Finding>,
     /// The last run of `verify`.
     pub verified: Option<VerifiedAt>,
+    /// The archive is encrypted, and its keys are not there.
+    pub are_keys_missing: bool,
     /// What `verify` has found is encrypted, as by the first versions, and no private key was named.
     pub is_verification_locked: bool,
 }
@@ -78,6 +81,10 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         gaps = gaps::in_both(&gaps, &second.gaps(), archive.segment_size()?);
         listing = Some(second);
     }
+    let are_keys_missing = match archive.encrypted().expect_keys() {
+        Err(error) if error.cause == Cause::KeysMissing => true,
+        other => other.map(|()| false)?,
+    };
     let last_run = verified::last(archive)?;
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
     let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
@@ -104,6 +111,7 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         diverging: listing.as_ref().map(|it| it.diverging.clone()).unwrap_or_default(),
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
         unreadable: listing.map(|listing| listing.unreadable).unwrap_or_default(),
+        are_keys_missing,
         is_verification_locked: last_run == LastRun::Locked,
         verified: last_run.found(),
     })

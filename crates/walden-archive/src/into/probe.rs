@@ -84,6 +84,8 @@ impl ProbeError {
 /// # Errors
 /// What does not work.
 pub fn probe(archive: &Archive) -> Result<Probe, ProbeError> {
+    // Without keys it would be tried out as one that is not encrypted.
+    archive.encrypted().expect_keys().map_err(|error| ProbeError::Found(error.into()))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let prefix = format!("{PROBES}{:x}-{}/", now.as_nanos(), std::process::id());
     let store = Prefixed { inner: archive.encrypted().shared_inner(), prefix: prefix.clone() };

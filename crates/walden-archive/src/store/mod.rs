@@ -172,6 +172,8 @@ pub enum Cause {
     NoBucket,
     /// The store does not let this user do it.
     Denied,
+    /// Nobody said as whom the store is to be asked, and the machine's metadata service does not say it either.
+    NoCredentials,
     /// The store has no room left.
     Full,
     /// The store is there for reading only.
@@ -188,6 +190,8 @@ pub enum Cause {
     WrongIdentity,
     /// It is encrypted to another public key than was expected, or not at all.
     OtherRecipient,
+    /// The archive is encrypted, and its keys are not there.
+    KeysMissing,
     /// The object is not as it was stored, as an encrypted one and a store that knows its size say.
     Damaged,
     /// Anything else.
@@ -201,6 +205,7 @@ impl Cause {
             Cause::NotFound => "not_found",
             Cause::NoBucket => "no_bucket",
             Cause::Denied => "denied",
+            Cause::NoCredentials => "no_credentials",
             Cause::Full => "full",
             Cause::ReadOnly => "read_only",
             Cause::Unavailable => "unavailable",
@@ -208,6 +213,7 @@ impl Cause {
             Cause::Locked => "locked",
             Cause::WrongIdentity => "wrong_identity",
             Cause::OtherRecipient => "other_recipient",
+            Cause::KeysMissing => "keys_missing",
             Cause::Damaged => "damaged_object",
             Cause::InvalidKey | Cause::Other => "other",
         }
@@ -220,6 +226,9 @@ impl Cause {
                 "check the bucket's name, the endpoint and the region; buckets are not made by walden"
             }
             Cause::Denied => "let the user that PostgreSQL runs as read and write the archive",
+            Cause::NoCredentials => {
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of whoever asks, as of the server's service, or access_key_id and secret_access_key in [archive.store] of walden.toml; profiles and ~/.aws are not read"
+            }
             Cause::Full => {
                 "make room in the archive's file system or bucket, for example with walden archive prune"
             }
@@ -236,6 +245,9 @@ impl Cause {
             Cause::OtherRecipient => {
                 "if the archive is the right one, put the recipient that walden archive key list shows into walden.toml; if nobody changed its keys, find out who wrote to it"
             }
+            Cause::KeysMissing => {
+                "put the folder keys/ back, from another copy of the archive: what is encrypted without it nobody can read but who has the archive's own private keys"
+            }
             Cause::Damaged => "walden archive verify says what else is damaged; restore it from another copy",
             Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
         })
@@ -250,6 +262,7 @@ impl fmt::Display for StoreError {
             Cause::NotFound => f.write_str(": no such object"),
             Cause::NoBucket => f.write_str(": no such bucket"),
             Cause::Denied => f.write_str(": permission denied"),
+            Cause::NoCredentials => f.write_str(": no credentials are named"),
             Cause::Full => f.write_str(": no room left"),
             Cause::ReadOnly => f.write_str(": the store is read-only"),
             Cause::Unavailable => f.write_str(": the store did not answer as expected"),
@@ -258,6 +271,7 @@ impl fmt::Display for StoreError {
             Cause::Locked => f.write_str(": the archive is encrypted, and no private key was named"),
             Cause::WrongIdentity => f.write_str(": the private key cannot be used"),
             Cause::OtherRecipient => f.write_str(": encrypted for others"),
+            Cause::KeysMissing => f.write_str(": the archive is encrypted, and its keys are missing"),
             Cause::Damaged => f.write_str(": damaged"),
             Cause::Other => Ok(()),
         }

@@ -59,7 +59,7 @@ impl Remote {
         options: &[(String, String)],
         answer_within: Option<Duration>,
     ) -> Result<Remote, StoreError> {
-        let failed = |error: ClientError| failure("open", "", url, error);
+        let failed = |error: ClientError| failure("open", "the archive", url, error);
         let mut builder = AmazonS3Builder::from_env().with_url(url);
         let mut client_options = client_options_of_environment();
         if let Ok(endpoint) = std::env::var("AWS_ENDPOINT_URL") {
@@ -331,6 +331,9 @@ fn error_text(error: &ClientError) -> String {
     std::iter::successors(Some(first), |cause| cause.source()).map(ToString::to_string).collect()
 }
 
+/// Where the client asks for credentials that nothing else gives: a service of Amazon's machines.
+const METADATA_SERVICE: &str = "//169.254.169.254/";
+
 /// The status of an answer that says that an object does not have the bytes that were asked for.
 const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";
 
@@ -340,6 +343,7 @@ fn failure(operation: &'static str, key: &str, location: &str, error: ClientErro
         _ if error_text(&error).contains("NoSuchBucket") => Cause::NoBucket,
         // A part was asked for of an object that has fewer bytes, or none at all. Asking again does not help.
         _ if error_text(&error).contains(OUT_OF_RANGE) => Cause::Damaged,
+        _ if error_text(&error).contains(METADATA_SERVICE) => Cause::NoCredentials,
         ClientError::NotFound { .. } => Cause::NotFound,
         ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
         ClientError::Generic { .. } => Cause::Unavailable,

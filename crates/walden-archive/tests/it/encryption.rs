@@ -9,7 +9,9 @@ use walden_archive::get::{GetError, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
+use walden_archive::probe::probe;
 use walden_archive::push::{PushError, PushOptions, push};
+use walden_archive::status::holdings;
 use walden_archive::store::{Cause, Created, FileHash, Folder, Store, StoreError};
 use walden_archive::verified::{self, LastRun};
 use walden_archive::verify::{VerifyOptions, verify};
@@ -295,6 +297,32 @@ fn plain_objects_do_not_answer_in_an_encrypted_archive() {
     fs::remove_dir_all(set.path().join("archive/keys")).expect("removed");
     let got = get(&archive(set.path()), set.file(1), &set.path().join("other"));
     assert!(matches!(got, Err(GetError::Archive { .. })), "{got:?}");
+}
+
+/// PostgreSQL would recycle its copy.
+#[test]
+fn nothing_is_archived_for_keys_that_are_gone() {
+    let set = setting();
+    let keys = set.path().join("archive/keys");
+    fs::remove_file(set.object(1)).expect("removed");
+    fs::rename(&keys, set.path().join("keys")).expect("moved away");
+    let path = set.path().join("pg_wal").join(&set.originals[1].0);
+    let stated = KeyOptions::default();
+    for options in [&set.server, &stated] {
+        let asked = push(&archive_with(set.path(), options), &path, &PushOptions::default()).asked;
+        let Err(PushError::Archive { source, .. }) = asked else { panic!("{asked:?}") };
+        assert_eq!(source.cause(), "keys_missing");
+    }
+    assert!(!set.object(1).exists());
+    assert_eq!(cause(set.get(&set.reader, 0)), Cause::KeysMissing);
+    let archive = archive_with(set.path(), &set.server);
+    assert!(holdings(&archive, &Vec::new).expect("holdings").are_keys_missing);
+    let error = probe(&archive).expect_err("without keys");
+    assert!(error.hint().is_some_and(|hint| hint.contains("keys/")), "{error}");
+    fs::rename(set.path().join("keys"), &keys).expect("moved back");
+    push(&archive_with(set.path(), &set.server), &path, &PushOptions::default()).asked.expect("archived");
+    set.get(&set.reader, 1).expect("there");
+    assert!(!holdings(&archive, &Vec::new).expect("holdings").are_keys_missing);
 }
 
 #[test]

@@ -131,6 +131,11 @@ impl Report {
             if holdings.system_identifier.is_none() && was_used {
                 found.push(format!("there is no archive any more in {}", holdings.location));
             }
+            if holdings.are_keys_missing {
+                found.push(
+                    "the archive is encrypted, and its keys are missing (keys/): whatever is archived, nobody could read".to_owned(),
+                );
+            }
             if holdings.missing_segments > 0 {
                 found.push(missing_text(holdings.missing_segments));
             }
