@@ -138,6 +138,9 @@ impl Refusal {
     /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
+            Refusal::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                "check the path: archive_command hands it over as %p, from the data directory on"
+            }
             Refusal::Io(_) => "let the user that PostgreSQL runs as read the file",
             Refusal::Mismatch { .. } => {
                 "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"

@@ -9,6 +9,7 @@ use walden_archive::gaps::Gap;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
+use walden_report::units;
 
 use crate::place::Place;
 use crate::terminal;
@@ -79,18 +80,16 @@ fn user_and_machine() -> String {
 
 /// A gap as `list` and `verify` print it.
 pub fn line(gap: &Gap) -> String {
-    let Gap { first, last, segments, acknowledged } = gap;
+    let Gap { first, last, acknowledged, .. } = gap;
+    let segments = units::counted(gap.segments, "segment");
     match acknowledged {
-        None => format!("MISSING: {segments} segments, {first} to {last}"),
+        None => format!("MISSING: {segments}, {first} to {last}"),
         // Of an encrypted acknowledgement, only the segments are known.
         Some(one) if one.time == 0 => {
-            format!(
-                "missing: {segments} segments, {first} to {last}, acknowledged: {}",
-                harmless(&one.reason)
-            )
+            format!("missing: {segments}, {first} to {last}, acknowledged: {}", harmless(&one.reason))
         }
         Some(one) => format!(
-            "missing: {segments} segments, {first} to {last}, acknowledged by {} on {}: {}",
+            "missing: {segments}, {first} to {last}, acknowledged by {} on {}: {}",
             harmless(&one.by),
             Timestamp::from_unix_micros(one.time),
             harmless(&one.reason)

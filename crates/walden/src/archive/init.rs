@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use walden_archive::Archive;
+use walden_archive::pending::parent_folder;
 use walden_archive::probe::Probe;
 
 use super::check;
@@ -56,6 +57,10 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let place = match (&args.repo, &args.config) {
         (Some(_), _) if args.output.exists() => bail!(
             "cannot write {0}: it exists already; --config {0} makes the archive that it names, -o names another file",
+            args.output.display()
+        ),
+        (Some(_), _) if !parent_folder(&args.output).is_dir() => bail!(
+            "cannot write {}: expected its folder to be there: make it, or name another file by -o",
             args.output.display()
         ),
         // A relative path would mean another folder to each program that reads the file.

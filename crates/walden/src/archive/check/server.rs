@@ -148,8 +148,9 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
         checks.push(found.unwrap_or_else(|error| Check::error(name, &error)));
         is_good
     };
-    add("server", system(&mut client, identity));
-    if let Some(archive) = archive.filter(|_| identity.is_some()) {
+    let is_own = add("server", system(&mut client, identity));
+    // Timelines of two clusters have nothing to do with each other.
+    if let Some(archive) = archive.filter(|_| identity.is_some() && is_own) {
         add("timeline", timeline(&mut client, archive));
     }
     add("clock", clock(&mut client));
