@@ -339,7 +339,7 @@ impl Decoder {
     }
 
     fn reached_limit(&self) -> bool {
-        !matches!(self.state, State::Within(_)) && self.position >= self.limit
+        !matches!(self.state, State::Within(_) | State::Skipping(_)) && self.position >= self.limit
     }
 
     fn page(&mut self, page: &[u8], address: Lsn, visitor: &mut impl Visitor) -> Result<(), Fault> {

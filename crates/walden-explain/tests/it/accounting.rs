@@ -193,6 +193,13 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
     let cuts = [around(last), of_segment, around(log.writer.position())].concat();
     expect(&log, &cuts);
+    // Over more than one page.
+    insert(&mut log, 2 * SEGMENT - 9000);
+    let long = log.heap_insert(9, 16384, 30_000);
+    let third = log.writer.start.plus(2 * SEGMENT as u64);
+    assert!(long < third && log.writer.position() > third.plus(2 * PAGE as u64));
+    expect(&log, &[0, 8, 40, 48, 9000].map(|bytes| third.plus(bytes)));
+    log.writer.bytes.truncate(2 * SEGMENT);
     // Which is not there.
     log.writer.bytes.truncate(SEGMENT);
     expect(&log, &[Lsn(last.0 - 8), last, last.plus(8), Lsn(segment.0 - 8)]);
