@@ -490,8 +490,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&page).unwrap(), "<p>yesterday's");
         let link = folder.path().join("link.html");
         std::os::unix::fs::symlink(&page, &link).unwrap();
-        write_text(&link, "today's").unwrap();
-        assert_eq!(fs::read_to_string(&page).unwrap(), "today's");
+        write_text(&link, "<p>today's").unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "<p>today's");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
         assert!(can_write([&folder.path().to_owned()]).unwrap_err().to_string().contains("found a folder"));
