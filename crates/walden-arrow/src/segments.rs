@@ -138,10 +138,24 @@ pub(crate) fn read_segments<O: Observer>(
     let options = ScanOptions { threads: bounds.threads, from: Some(scan_from), to: scan_to };
     let mut damage = None;
     scan(run, options, make_visitor, |outcome| {
-        let SegmentOutcome { index, visitor, start: segment_start, position, end, .. } = outcome;
+        let SegmentOutcome {
+            index,
+            mut visitor,
+            start: segment_start,
+            position,
+            end,
+            is_behind_continuation,
+            ..
+        } = outcome;
+        if let SegmentEnd::EndOfLog(tail) = &end
+            && tail.bytes() > 0
+            && is_behind_continuation
+        {
+            visitor.begin_with_tail(position);
+        }
         let SegmentVisitor { sums, observer, .. } = visitor;
         let mut framing = sums.framing;
-        start.add_lead(&sums, &mut framing);
+        start.add_lead(run, index, &sums, &mut framing);
         let segment_end = segment_start.plus(size);
         if start == Start::Begun && position > segment_end && bounds.to.is_some_and(|to| to <= segment_end) {
             // The last record continues in a segment that nobody reads otherwise.
@@ -171,7 +185,7 @@ pub(crate) fn read_segments<O: Observer>(
 enum Start {
     /// The log begins with the segment: all of them.
     AtSegment,
-    /// The range begins at a record, or in padding: only the header of a page right before it, if that is in the range too.
+    /// The range begins at a record, or without one: only the header of a page right before it, if that is in the range too.
     AtRecord,
     /// The range begins in an earlier part: it has begun, unless the last record there began before `from`.
     InEarlierPart { from: Lsn },
@@ -180,7 +194,14 @@ enum Start {
 }
 
 impl Start {
-    fn add_lead(&mut self, sums: &SegmentSums, framing: &mut Buckets) {
+    fn add_lead(&mut self, run: &Run, segment: usize, sums: &SegmentSums, framing: &mut Buckets) {
+        if let Start::InEarlierPart { from } = *self {
+            let has_begun = match sums.previous {
+                Some(previous) => previous >= from,
+                None => has_begun_before(run, segment, from),
+            };
+            *self = if has_begun { Start::Begun } else { Start::AtRecord };
+        }
         match *self {
             Start::AtSegment => {
                 framing.add(Bucket::PageHeader, sums.lead_headers);
@@ -188,22 +209,27 @@ impl Start {
             }
             // It has not begun before the first record.
             Start::AtRecord if sums.first.is_none() => return,
-            Start::InEarlierPart { from } if sums.previous.is_none_or(|previous| previous >= from) => {
-                framing.add(Bucket::PageHeader, sums.lead_headers);
-            }
-            Start::AtRecord | Start::InEarlierPart { .. } => {
-                framing.add(Bucket::PageHeader, sums.first_header);
-            }
-            Start::Begun => framing.add(Bucket::PageHeader, sums.lead_headers),
+            Start::AtRecord => framing.add(Bucket::PageHeader, sums.first_header),
+            Start::InEarlierPart { .. } | Start::Begun => framing.add(Bucket::PageHeader, sums.lead_headers),
         }
         *self = Start::Begun;
     }
 }
 
+/// Whether a range that begins at `from` has begun before a segment, in which no record says so by its `xl_prev`.
+fn has_begun_before(run: &Run, segment: usize, from: Lsn) -> bool {
+    let size = run.segment_size.bytes();
+    let mut earlier = (0..segment).rev().take_while(|index| run.segments[*index].start.plus(size) > from);
+    earlier.any(|index| {
+        sums_of(run, index, || SegmentVisitor::new(run, index, Some(from), NO_TIME, ())).first.is_some()
+    })
+}
+
 /// The time of the last transaction end before a segment, in its run.
 fn time_before(run: &Run, segment: usize) -> i64 {
     for index in (0..segment).rev() {
-        let time = times_of(run, index, || SegmentVisitor::new(run, index, None, NO_TIME, LastEnd)).1;
+        let sums = sums_of(run, index, || SegmentVisitor::new(run, index, None, NO_TIME, LastEnd));
+        let (_, time) = sums.times;
         if time != NO_TIME {
             return time;
         }
@@ -213,23 +239,25 @@ fn time_before(run: &Run, segment: usize) -> i64 {
 
 /// The time of the first transaction end in a segment; `None` without one.
 pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
-    let time = times_of(run, segment, || SegmentVisitor::new(run, segment, None, NO_TIME, FirstEnd)).0;
+    let sums = sums_of(run, segment, || SegmentVisitor::new(run, segment, None, NO_TIME, FirstEnd));
+    let (time, _) = sums.times;
     (time != NO_TIME).then_some(time)
 }
 
-fn times_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> (i64, i64) {
+/// The sums of a segment that is read by itself.
+fn sums_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> SegmentSums {
     let start = run.segments[index].start;
     let end = start.plus(run.segment_size.bytes());
     let options = ScanOptions { threads: 1, from: Some(start), to: Some(end) };
-    let mut times = (NO_TIME, NO_TIME);
+    let mut sums = SegmentSums::default();
     scan(
         run,
         options,
         |_| make(),
         |outcome| {
-            times = outcome.visitor.sums.times;
+            sums = outcome.visitor.sums;
             ControlFlow::Continue(())
         },
     );
-    times
+    sums
 }

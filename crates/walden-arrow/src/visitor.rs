@@ -43,7 +43,7 @@ impl Observer for () {
 /// Sums over the records that start in a segment, and the bytes around them.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentSums {
-    /// Start of the first record that counts, or of the padding that a range begins with.
+    /// Start of the first record that counts, or of the padding, the abandoned record or the log's tail that a range begins with.
     pub first: Option<Lsn>,
     /// Start of the record before the first one that counts, by its `xl_prev`.
     pub previous: Option<Lsn>,
@@ -116,6 +116,14 @@ impl<O: Observer> SegmentVisitor<O> {
     fn begin_range(&mut self, first: Lsn) {
         self.sums.first_header = self.header_before(first);
         self.sums.first = Some(first);
+    }
+
+    /// Begins a range without a record at what follows the last record, unless that was before it: then the range before has it
+    /// whole.
+    pub fn begin_with_tail(&mut self, tail: Lsn) {
+        if self.sums.first.is_none() && self.is_from(tail) {
+            self.begin_range(tail);
+        }
     }
 
     /// Width of the page header right before the first position of a range, if that is in the range too; 0 else.
@@ -204,7 +212,10 @@ impl<O: Observer> Visitor for SegmentVisitor<O> {
         self.sums.lead_continuation += bytes;
     }
 
-    fn abandoned(&mut self, _lsn: Lsn, bytes: u64) {
+    fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
+        if self.sums.first.is_none() && self.is_from(lsn) {
+            self.begin_range(lsn);
+        }
         if self.sums.first.is_some() || self.from.is_none() {
             self.sums.framing.add(Bucket::Abandoned, bytes);
         }

@@ -12,9 +12,13 @@ use walden_arrow::{Batches, Part, ReadError, ReadOptions, Table, is_divisible, r
 use walden_explain::tally::Bucket;
 use walden_explain::{Bound, Explanation, Request, explain};
 use walden_format::lsn::Lsn;
+use walden_format::rmgr::info::xlog;
+use walden_format::rmgr::rmid;
 use walden_format::transam::FIRST_NORMAL_XID;
+use walden_format::version::Major;
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::Names;
+use walden_testing::writer::{LogWriter, PAGE};
 
 fn golden() -> Vec<(PathBuf, Inventory)> {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden"));
@@ -190,8 +194,19 @@ fn sums_of(run: &Run, from: Option<Lsn>, to: Option<Lsn>) -> Vec<u64> {
     sums
 }
 
-/// Positions that divide a run in two ranges: at and in records, in headers of pages, around starts of segments, and, with
-/// `in_padding`, in what follows a switch instead of these.
+/// Asserts that the ranges before and from each of these positions have the sums of the whole run.
+fn expect_whole_of_two_ranges(run: &Run, positions: impl IntoIterator<Item = u64>) {
+    let whole = sums_of(run, None, None);
+    for position in positions {
+        let at = Some(Lsn(position));
+        let (left, right) = (sums_of(run, None, at), sums_of(run, at, None));
+        let both: Vec<u64> = left.iter().zip(&right).map(|(left, right)| left + right).collect();
+        assert_eq!(both, whole, "{} {at:?}", run.segments[0].path.display());
+    }
+}
+
+/// Positions that divide a run in two ranges: at and in records, in headers of pages, around starts of segments, behind the last
+/// record, and, with `in_padding`, in what follows a switch instead of these.
 fn dividing_positions(run: &Run, in_padding: bool) -> BTreeSet<u64> {
     let records = table(std::slice::from_ref(run), Table::Records, &options(run));
     let starts = records.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>().values();
@@ -199,8 +214,8 @@ fn dividing_positions(run: &Run, in_padding: bool) -> BTreeSet<u64> {
     let kinds = kinds.as_string::<i32>();
     let ends = records.column_by_name("end_lsn").unwrap().as_primitive::<UInt64Type>();
     let page_bytes = run.geometry().page_bytes();
-    let last = starts[starts.len() - 1];
-    let mut positions = BTreeSet::new();
+    let (last, end) = (starts[starts.len() - 1], ends.value(starts.len() - 1));
+    let mut positions = BTreeSet::from([last + 8, end, end + 8]);
     // A page behind whose header a record begins.
     let pages: Vec<u64> =
         starts.iter().filter(|start| *start % page_bytes == 24).map(|start| start - 24).collect();
@@ -214,7 +229,7 @@ fn dividing_positions(run: &Run, in_padding: bool) -> BTreeSet<u64> {
         let start = segment.start.0;
         positions.extend([start - 8, start, start + 8, start + 40, start + 48]);
     }
-    positions.retain(|position| *position <= last);
+    positions.retain(|position| *position < run.end().0);
     let mut padding: Vec<Range<u64>> = Vec::new();
     for row in (0..starts.len()).filter(|row| kinds.value(*row) == "SWITCH") {
         let (start, end) = (starts[row], ends.value(row));
@@ -235,14 +250,9 @@ fn assert_that_ranges_add_up(in_padding: bool) {
             continue;
         }
         for run in &inventory.runs {
-            let whole = sums_of(run, None, None);
-            for position in dividing_positions(run, in_padding) {
-                let at = Some(Lsn(position));
-                let (left, right) = (sums_of(run, None, at), sums_of(run, at, None));
-                let both: Vec<u64> = left.iter().zip(&right).map(|(left, right)| left + right).collect();
-                assert_eq!(both, whole, "{} {at:?}", path.display());
-                count += 1;
-            }
+            let positions = dividing_positions(run, in_padding);
+            count += positions.len();
+            expect_whole_of_two_ranges(run, positions);
         }
     }
     assert!(count > 15, "{count} positions");
@@ -256,6 +266,45 @@ fn ranges_that_meet_add_up() {
 #[test]
 fn ranges_that_meet_in_padding_add_up() {
     assert_that_ranges_add_up(true);
+}
+
+/// Inserts records until a log has this many bytes. Returns where the last one starts.
+fn fill(log: &mut LogWriter, bytes: usize) -> Lsn {
+    while log.bytes.len() < bytes {
+        log.main_data(rmid::XLOG, xlog::NOOP, &[7; 600]);
+    }
+    log.previous
+}
+
+/// What follows the last record is in the range that it starts in, even if no record is.
+#[test]
+fn ranges_that_meet_at_the_end_of_the_log_add_up() {
+    let expect = |log: &LogWriter, positions: &[Lsn]| {
+        let folder = tempfile::tempdir().unwrap();
+        log.save(folder.path());
+        let inventory = Inventory::of(&[folder.path()]).unwrap();
+        expect_whole_of_two_ranges(&inventory.runs[0], positions.iter().map(|lsn| lsn.0));
+    };
+    let around = |lsn: Lsn| [Lsn(lsn.0 - 8), lsn, lsn.plus(8)];
+    let mut log = LogWriter::new(Major::V15);
+    let segment_bytes = log.info.segment_size.bytes() as usize;
+    let segment = log.start.plus(segment_bytes as u64);
+    let last = fill(&mut log, 3 * PAGE + 1000);
+    expect(&log, &[around(last), around(log.position())].concat());
+    // A record that a crash cut off, alone in its range.
+    let cut_off = log.position();
+    log.crash_in_record(20_000, 9000);
+    let last = log.main_data(rmid::XLOG, xlog::NOOP, &[7; 600]);
+    expect(&log, &[around(cut_off), around(last), around(log.position())].concat());
+
+    // The last record goes on in the next segment.
+    fill(&mut log, segment_bytes - 700);
+    let last = log.main_data(rmid::XLOG, xlog::NOOP, &[7; 3000]);
+    let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
+    expect(&log, &[&around(last)[..], &of_segment, &around(log.position())].concat());
+    // Which is not there.
+    log.bytes.truncate(segment_bytes);
+    expect(&log, &around(last));
 }
 
 #[test]
