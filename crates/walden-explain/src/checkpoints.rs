@@ -186,14 +186,19 @@ pub fn explain_checkpoints(
         Some(settings) => Some(settings.segments(segment_size)),
         None => usual_distance(&checkpoints, segment_size, timeout),
     };
-    for checkpoint in &mut checkpoints {
+    for (before, checkpoint) in records.iter().zip(checkpoints.iter_mut().skip(1)) {
         if let (Cause::First, Some(distance), Some(interval)) =
             (checkpoint.cause, checkpoint.distance, checkpoint.interval)
         {
             let segments = crossed_segments(checkpoint, distance, segment_size);
-            checkpoint.cause = if timeout.is_some_and(|timeout| is_timed(interval, timeout)) {
+            let is_far = trigger.is_some_and(|trigger| segments >= trigger);
+            let is_by_time = |timeout| {
+                is_timed(interval, timeout)
+                    || (is_far && is_after_skipped(before, checkpoint, interval, timeout, segment_size))
+            };
+            checkpoint.cause = if timeout.is_some_and(is_by_time) {
                 Cause::Time
-            } else if trigger.is_some_and(|trigger| segments >= trigger) {
+            } else if is_far {
                 Cause::Volume
             } else {
                 Cause::Requested
@@ -215,6 +220,22 @@ fn is_timed(interval: i64, timeout: i64) -> bool {
     interval >= timeout - 1 && (interval <= timeout + 2 || interval % timeout <= 2)
 }
 
+/// Whether a checkpoint whose redo pointer is as far behind the one before as `max_wal_size` allows began by time all the same: after the
+/// timeout, and in the segment in which the one before ended.
+///
+/// The request by volume came while the one before was in progress, and was acted on at its end. If nothing was logged behind its
+/// record, the checkpoint was skipped (`CreateCheckPoint`), and the timeout started anew (`CheckpointerMain`), so that the interval is
+/// longer by what the one before took. Another request needs another finished segment (`XLogWrite`), and there is none.
+fn is_after_skipped(
+    before: &CheckpointRecord,
+    checkpoint: &Checkpoint,
+    interval: i64,
+    timeout: i64,
+    size: SegmentSize,
+) -> bool {
+    interval >= timeout - 1 && size.segment_of(before.lsn) == size.segment_of(checkpoint.record.redo)
+}
+
 /// The common timeout that most intervals fit, if any does.
 fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
     let fits = |timeout: &i64| {
@@ -230,9 +251,17 @@ fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
 /// two that differ by one: a checkpoint may begin late.
 fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option<i64>) -> Option<u64> {
     let mut near_start = Vec::new();
-    for checkpoint in checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::First) {
-        let (Some(distance), Some(interval)) = (checkpoint.distance, checkpoint.interval) else { continue };
-        let timed = timeout.is_some_and(|timeout| is_timed(interval, timeout));
+    for pair in checkpoints.windows(2) {
+        let [before, checkpoint] = pair else { continue };
+        let (Cause::First, Some(distance), Some(interval)) =
+            (checkpoint.cause, checkpoint.distance, checkpoint.interval)
+        else {
+            continue;
+        };
+        let timed = timeout.is_some_and(|timeout| {
+            is_timed(interval, timeout)
+                || is_after_skipped(&before.record, checkpoint, interval, timeout, size)
+        });
         let offset = size.offset_of(checkpoint.record.redo);
         if !timed && offset < size.bytes() / 4 {
             near_start.push((crossed_segments(checkpoint, distance, size), offset));
@@ -329,6 +358,43 @@ mod tests {
             assert_eq!(cause(7 + segments, 40), Cause::Volume, "{segments}");
             assert_eq!(cause(7 + segments + 1, 40), Cause::Volume, "{segments}");
         }
+    }
+
+    /// The first one ended 20 seconds later, in the segment of its end, and a request that had come meanwhile was skipped.
+    #[test]
+    fn a_skipped_request_starts_the_timeout_anew() {
+        let settings = CheckpointSettings {
+            timeout: 300,
+            max_wal_size: 64 << 20,
+            completion_target_milli: 900,
+            keeps_one: true,
+        };
+        assert_eq!(settings.segments(SIZE), 2);
+        let ended_in = |segment: u64| {
+            let lsn = Lsn(segment * SIZE.bytes() + 5000);
+            CheckpointRecord { lsn, ..seen(7, 9000, 0) }
+        };
+        let cause =
+            |ended, segment, time| causes(&[ended_in(ended), seen(segment, 6000, time)], Some(settings))[1];
+        assert_eq!(cause(9, 9, 320), Cause::Time);
+        // The request was not skipped, as the log went on.
+        assert_eq!(cause(9, 9, 20), Cause::Volume);
+        // One more segment was finished since: another request.
+        assert_eq!(cause(9, 10, 320), Cause::Volume);
+        // None had been finished for a request.
+        assert_eq!(cause(8, 8, 320), Cause::Requested);
+        // Without settings, others show the timeout and the volume.
+        let long = CheckpointRecord { lsn: Lsn(10 * SIZE.bytes() + 100), ..seen(7, 9 << 20, 680) };
+        let log = [
+            seen(0, 0, 0),
+            seen(3, 50, 40),
+            seen(6, 50, 80),
+            seen(6, 9 << 20, 380),
+            long,
+            seen(10, 200, 1000),
+        ];
+        use Cause::*;
+        assert_eq!(causes(&log, None), [First, Volume, Volume, Time, Time, Time]);
     }
 
     #[test]

@@ -438,3 +438,27 @@ impl<'a> Labels<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use walden_source::names::Database;
+
+    use super::*;
+
+    #[test]
+    fn relations_without_a_name_say_whether_their_database_has_names() {
+        let file = RelFileLocator { tablespace: 1663, database: 5, relation: 16384 };
+        let schema =
+            |names: &Names| Labels::of_names(names, false).schema(Owner::Relation(file, Fork::MAIN)).text;
+        let mut names = Names::default();
+        assert_eq!(schema(&names), NOT_NAMED);
+        names.add_database(5, Database { name: "shop".to_owned(), tablespace: 1663, encoding: None });
+        assert_eq!(schema(&names), NOT_IN_NAMES);
+    }
+
+    #[test]
+    fn maps_of_a_file_before_a_rewrite_are_marked() {
+        let map = Label { rewritten: true, ..Label::plain(Part::VisibilityMap, "") };
+        assert_eq!(map.part_text(), "visibility map (before its rewrite)");
+    }
+}

@@ -1,6 +1,7 @@
 //! The groups of the views that need more than cells, bounded in number.
 
 use rustc_hash::FxHashMap;
+use walden_format::transam::FIRST_NORMAL_XID;
 
 use crate::explanation::sort_by_bytes;
 use crate::group::{Dimension, GroupKey, ViewSpec};
@@ -38,8 +39,9 @@ impl<'a> ViewGroups<'a> {
         }
     }
 
+    /// Adds records of a transaction, or of none. The same are of none as in `Transactions::add`.
     pub(crate) fn add(&mut self, xid: u32, mut key: GroupKey, sum: &Tally) {
-        if (self.by_xid || self.by_writer) && xid != 0 {
+        if (self.by_xid || self.by_writer) && xid >= FIRST_NORMAL_XID {
             self.open.entry(xid).or_default().entry(key).or_default().merge(sum);
         } else {
             key.xid = self.by_xid.then_some(0);
@@ -90,12 +92,9 @@ impl<'a> ViewGroups<'a> {
         self.done.extend(rows);
     }
 
-    pub(crate) fn finish(mut self) -> (Vec<(GroupKey, Tally)>, (u64, Tally)) {
-        // What is left has no normal number: initdb's bootstrap.
-        let open: Vec<u32> = self.open.keys().copied().collect();
-        for xid in open {
-            self.close(xid, None);
-        }
+    /// The groups, once all transactions are closed.
+    pub(crate) fn finish(self) -> (Vec<(GroupKey, Tally)>, (u64, Tally)) {
+        debug_assert!(self.open.is_empty(), "transactions are open: {:?}", self.open.keys());
         let mut rows: Vec<_> = self.done.into_iter().collect();
         sort_by_bytes(&mut rows);
         (rows, self.rest)

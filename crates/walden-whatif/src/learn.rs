@@ -288,15 +288,16 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
 
     let timed = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Time;
     let intervals: Vec<i64> = checkpoints.iter().filter(timed).filter_map(|one| one.interval).collect();
-    let longest = checkpoints.iter().filter_map(|one| one.interval).max().unwrap_or(0);
-    let (timeout, from, why) = match most_frequent(&intervals) {
+    // Longer ones are multiples of it, or begin anew at a skipped request.
+    let (timeout, from, why) = match intervals.iter().min() {
         Some(interval) => {
-            let timeout = round_to_usual_timeout(interval);
+            let timeout = round_to_usual_timeout(*interval);
             let why = format!("interval of {}", counted(intervals.len() as u64, "checkpoint"));
             (timeout, Origin::Learned, why)
         }
         None => {
-            let fits = [300, 900, 1800, 3600, 86_400].into_iter().find(|usual| *usual >= longest);
+            let shortest = shortest_timeout(&checkpoints, settings);
+            let fits = [300, 900, 1800, 3600, 86_400].into_iter().find(|usual| *usual >= shortest);
             (
                 fits.unwrap_or(86_400),
                 Origin::Assumed,
@@ -349,6 +350,24 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
         Origin::Assumed,
         "no evidence in the trace".into(),
     );
+}
+
+/// The shortest `checkpoint_timeout` that allows the intervals of checkpoints, in seconds.
+///
+/// Where no segment was finished since the end of the checkpoint before, a request may have been skipped there and have started the timeout
+/// anew (`explain_checkpoints`): the interval is longer by what the checkpoint before took, at most `checkpoint_completion_target` of
+/// the timeout.
+fn shortest_timeout(checkpoints: &[Checkpoint], settings: &Settings) -> i64 {
+    let size = settings.segment_size;
+    let shortest = |pair: &[Checkpoint]| {
+        let [before, one] = pair else { return None };
+        let interval = one.interval?;
+        let [begin, end, next] =
+            [before.record.redo, before.record.lsn, one.record.redo].map(|lsn| size.segment_of(lsn));
+        let after_skipped = interval.saturating_mul(1000) / (1000 + settings.completion_target_milli as i64);
+        Some(if begin < end && end == next { after_skipped } else { interval })
+    };
+    checkpoints.windows(2).filter_map(shortest).max().unwrap_or(0)
 }
 
 /// Whether too many checkpoints began later than `max_wal_size` allows, if `usual` segments are its distance, as `by_volume` of them seem
@@ -648,6 +667,28 @@ mod tests {
         // Each had to wait for the one before: nothing is known.
         let (lag, late_by) = request_lag(&begun_at(late, 22 << 20), &commits, &settings);
         assert_eq!((lag.after_commit, lag.at_most, late_by), (0, WRITTEN_AFTER, 0));
+    }
+
+    #[test]
+    fn a_skipped_request_makes_an_interval_longer_than_the_timeout() {
+        let settings = Settings::default_of(Major::V15);
+        let checkpoint = |segment: u64, ended_in: u64, interval| {
+            let [redo, lsn] = [segment, ended_in].map(|segment| settings.segment_size.start_of(segment));
+            let record = walden_explain::checkpoints::CheckpointRecord {
+                lsn,
+                redo,
+                time: 0,
+                shutdown: false,
+                is_finished: true,
+            };
+            Checkpoint { record, distance: None, interval, cause: Cause::Requested }
+        };
+        let shortest = |ended_in, next| {
+            shortest_timeout(&[checkpoint(7, ended_in, None), checkpoint(next, next, Some(320))], &settings)
+        };
+        assert_eq!(shortest(9, 9), 168);
+        assert_eq!(shortest(9, 10), 320, "another segment was finished");
+        assert_eq!(shortest(7, 7), 320, "none was");
     }
 
     #[test]

@@ -51,6 +51,10 @@ fn contributions_add_up_to_the_difference() {
     }
     let source = wal.to_str().unwrap();
     let middle = records[records.len() / 2].lsn.to_string();
+    // Of an option that was given.
+    let late = walden(&["diff", "--at", "2100-01-01", source]);
+    assert!(late.code == 3 && late.stderr.contains("cannot start at the given time"), "{late:?}");
+    assert!(!late.stderr.contains("--from"), "{late:?}");
     for per in ["second", "transaction", "total"] {
         let by = ["--by", "schema", "--by", "vacuum,record", "--by", "database", "--by", "tablespace"];
         let found =

@@ -285,6 +285,8 @@ fn indexes_and_fillfactors_have_ranges() {
         );
     }
     assert!(effects.iter().any(|effect| effect["worst_bytes"].as_i64().unwrap() > 10_000));
+    let unknown = whatif(&["--drop-index", "no_such_index", wal]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("no_such_index"), "{unknown:?}");
 }
 
 /// What `walden bench redo --calibrate` writes.
