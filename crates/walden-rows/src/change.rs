@@ -148,6 +148,17 @@ pub enum Cell {
     Unknown(&'static str),
 }
 
+impl Cell {
+    /// Whether two cells of a column are the same. A value that is known by its text alone is the one that is printed so.
+    pub fn is_same(&self, other: &Cell) -> bool {
+        match (self, other) {
+            (Cell::Value(Value::Printed(text)), Cell::Value(value))
+            | (Cell::Value(value), Cell::Value(Value::Printed(text))) => value.to_string() == *text,
+            _ => self == other,
+        }
+    }
+}
+
 /// A row: a cell for each of [`Table::columns`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {

@@ -10,7 +10,7 @@ use crate::stored::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types::{Kind, Types, oid};
 use crate::value::{
-    Array, Dimension, Float, Inet, Interval, Numeric, Range, Value, jsonb_text, tsvector_text,
+    Array, Dimension, Float, Inet, Interval, Numeric, Range, Value, hex_bytes, jsonb_text, tsvector_text,
 };
 
 /// Values within each other that are followed.
@@ -40,16 +40,10 @@ pub(crate) fn printed(types: &Types, type_oid: u32, text: &str) -> Value {
         Kind::Base(oid::FLOAT8) => text.parse().ok().map(|number| Value::Float8(Float(number))),
         Kind::Base(oid::BYTEA) => text.strip_prefix("\\x").and_then(hex_bytes).map(Value::Bytea),
         Kind::Base(oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME) => Some(Value::Text(text.to_owned())),
+        Kind::Base(base) => Value::of_text(base, text),
         _ => None,
     };
     value.unwrap_or_else(|| Value::Printed(text.to_owned()))
-}
-
-fn hex_bytes(text: &str) -> Option<Vec<u8>> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let byte = |pair: &[u8; 2]| u8::try_from(16 * digit(pair[0])? + digit(pair[1])?).ok();
-    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
 fn read(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option<Value> {
@@ -342,6 +336,8 @@ mod tests {
             (oid::BYTEA, "\\x00ff", Value::Bytea(vec![0, 255])),
             (oid::BYTEA, "\\x0", Value::Printed("\\x0".to_owned())),
             (oid::TEXT, "", Value::Text(String::new())),
+            (oid::DATE, "2000-01-02", Value::Date(1)),
+            (oid::DATE, "02.01.2000", Value::Printed("02.01.2000".to_owned())),
             (oid::BOX, "(1,1),(0,0)", Value::Printed("(1,1),(0,0)".to_owned())),
         ] {
             assert_eq!(printed(&types, type_oid, text), expected, "{text}");

@@ -10,6 +10,7 @@ mod decode;
 pub mod encoding;
 mod heap;
 mod names_at_end;
+mod places;
 mod read;
 mod select;
 pub mod sql;
@@ -146,8 +147,8 @@ pub enum RowsError {
     /// A page could not be kept or read.
     #[error("{0}")]
     Store(String),
-    /// The base backup's TOAST table cannot be read.
-    #[error("cannot read a TOAST table of the base backup: {0}")]
+    /// A TOAST table of the base backup cannot be read, or what is known of one cannot be kept.
+    #[error("cannot read values of a TOAST table: {0}")]
     Toast(#[source] io::Error),
 }
 
@@ -166,8 +167,19 @@ pub struct RowChanges {
     pending: Pending,
     tables: FxHashSet<u32>,
     start: Lsn,
+    /// Why changes may be missing or be read with the wrong columns. The notes say these as well.
+    pub gaps: Vec<Gap>,
     /// What the caller should know of: rows of catalogs that could not be read, for example.
     pub notes: Vec<String>,
+}
+
+/// Something that the log has and that could not be followed, so that changes may be missing or be read with the wrong columns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The first record that could not be followed.
+    pub from: Lsn,
+    /// What it is and what to do, on one line.
+    pub why: String,
 }
 
 /// How far the log was read, and what was found.
@@ -246,7 +258,8 @@ impl RowChanges {
                 None => RowsError::NoColumns(name),
             });
         }
-        let mut notes = notes(&findings, options.base.is_some());
+        let gaps = gaps(&findings, options.base.is_some());
+        let mut notes: Vec<String> = gaps.iter().map(|gap| gap.why.clone()).collect();
         if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid) {
             notes.push(format!("the log has no record of transaction {xid}"));
         }
@@ -264,7 +277,7 @@ impl RowChanges {
         notes.extend(namesake(&options.table, &tables, &catalog, &findings));
         let findings = Arc::new(findings);
         let start = from.unwrap_or(run.start());
-        Ok(RowChanges { run, options, findings, catalog, pending, tables, start, notes })
+        Ok(RowChanges { run, options, findings, catalog, pending, tables, start, gaps, notes })
     }
 
     /// The same for the part of a log that [`choose`] picks; the notes say if there are others.
@@ -460,8 +473,8 @@ fn survey(
     let mut tablespaces = known.tablespaces.clone();
     tablespaces.insert(rough.tablespace);
     let files = start.catalog_files().iter().map(|(oid, file)| (*file, *oid));
-    let initial = start.initial_files(&rough);
-    let files = files.chain(initial).chain(known.catalogs.iter().map(|(file, oid)| (*file, *oid)));
+    let earlier = start.earlier_files(&rough);
+    let files = files.chain(earlier).chain(known.catalogs.iter().map(|(file, oid)| (*file, *oid)));
     let in_tablespaces = |(file, oid): (RelFileLocator, u32)| {
         let moved = tablespaces.iter().map(move |&tablespace| (RelFileLocator { tablespace, ..file }, oid));
         moved.chain([(file, oid)])
@@ -489,6 +502,9 @@ fn survey(
         created: FxHashMap::default(),
         rewritten: FxHashMap::default(),
         tablespaces: tablespaces.clone(),
+        unmet: start.uncertain_catalogs(from.unwrap_or(run.start())),
+        named_files: rough.classes().filter_map(|class| rough.file(class)).collect(),
+        suspects: FxHashMap::default(),
         wanted_xid: options.filter.xid,
         start: from.unwrap_or(run.start()),
         to: options.filter.to,
@@ -497,6 +513,7 @@ fn survey(
     let scan = ScanOptions { threads: options.threads, from, to: None };
     // Damage ends the second pass as well, which reports it.
     (survey.findings.reached, _) = scan_in_order(run, scan, &mut survey, done);
+    survey.findings.misplaced = survey.misplaced();
     if let Some(failure) = survey.replay.store.failure() {
         return Err(RowsError::Store(failure.to_string()));
     }
@@ -526,16 +543,28 @@ fn has_plain(tables: &FxHashSet<u32>, catalog: &Catalog) -> bool {
     tables.iter().filter_map(|oid| catalog.class(*oid)).any(|class| class.kind == 'r')
 }
 
-fn notes(findings: &Findings, has_base: bool) -> Vec<String> {
-    let Some((count, first)) = findings.unread else { return Vec::new() };
+fn gaps(findings: &Findings, has_base: bool) -> Vec<Gap> {
     let hint = match has_base {
         true => "",
         false => "; a base backup (--base) has these pages",
     };
-    vec![format!(
-        "{count} changes of the catalogs could not be read, the first at {first}, as their pages are not known. If the table's \
-         columns or file were changed there, rows may be missing or unknown{hint}"
-    )]
+    let unread = findings.unread.map(|(count, from)| Gap {
+        from,
+        why: format!(
+            "{count} changes of the catalogs could not be read, the first at {from}, as their pages are not known. If the table's \
+             columns or file were changed there, rows may be missing or unknown{hint}"
+        ),
+    });
+    let misplaced = findings.misplaced.map(|(catalog, from)| Gap {
+        from,
+        why: format!(
+            "{} was rewritten (VACUUM FULL) between the log and the names: what seem to be changes of it, the first at {from}, are \
+             in a file that the names do not have. If the table's columns or file were changed there, rows may be missing or \
+             wrong; give names that were saved before it was rewritten as well (--names), or a base backup (--base)",
+            catalog::name(catalog)
+        ),
+    });
+    unread.into_iter().chain(misplaced).collect()
 }
 
 /// A table that gets the name of the wanted one within the log, as where one is dropped and made anew: it is another one.

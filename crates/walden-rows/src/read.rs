@@ -189,7 +189,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         let mut flow = ControlFlow::Continue(());
         for tuple in tuples.drain(..) {
             if self.toast_files.contains(&tuple.file) {
-                self.chunks.take(&tuple, is_page_known);
+                if let Err(error) = self.chunks.take(&tuple, is_page_known) {
+                    self.failure.get_or_insert(error);
+                }
             } else if let Some(&oid) = self.current.get(&tuple.file) {
                 flow = self.tuple_change(record, oid, tuple);
             }

@@ -20,7 +20,13 @@ pub(crate) enum Start {
     /// A base backup's catalogs, as they were when their files were copied.
     Base { database: u32, loaded: Loaded },
     /// Names of a server at a position.
-    Names { catalog: Catalog, files: FxHashMap<u32, RelFileLocator>, at: Option<Lsn> },
+    Names {
+        catalog: Box<Catalog>,
+        files: FxHashMap<u32, RelFileLocator>,
+        /// Files of catalogs that names have which were saved before others.
+        former: Vec<(RelFileLocator, u32)>,
+        at: Option<Lsn>,
+    },
 }
 
 /// What a transaction did to the catalogs before the log's start, and made valid within it.
@@ -92,7 +98,8 @@ impl Start {
         let default_tablespace =
             names.database(database).map_or(DEFAULT_TABLESPACE, |known| known.tablespace);
         let files = catalog::catalog_files(names, database, default_tablespace);
-        Ok(Start::Names { catalog, files, at: names.origin.lsn })
+        let former = catalog::former_files(names, database, &files);
+        Ok(Start::Names { catalog: Box::new(catalog), files, former, at: names.origin.lsn })
     }
 
     /// The files of the catalogs, by OID.
@@ -103,17 +110,27 @@ impl Start {
         }
     }
 
-    /// Where initdb puts the catalogs: names that are newer than a rewrite have the files after it.
-    pub fn initial_files(&self, rough: &Catalog) -> Vec<(RelFileLocator, u32)> {
-        let Start::Names { files, .. } = self else { return Vec::new() };
+    /// Where initdb puts the catalogs, and where earlier names have them: names that are newer than a rewrite have the files after it.
+    pub fn earlier_files(&self, rough: &Catalog) -> Vec<(RelFileLocator, u32)> {
+        let Start::Names { files, former, .. } = self else { return Vec::new() };
         let (tablespace, database) = (rough.tablespace, rough.database);
-        files.keys().map(|&oid| (RelFileLocator { tablespace, database, relation: oid }, oid)).collect()
+        let initial = files.keys().map(|&oid| (RelFileLocator { tablespace, database, relation: oid }, oid));
+        initial.chain(former.iter().copied()).collect()
+    }
+
+    /// Catalogs that may have been rewritten between the log, which starts at `start`, and the moment of the names: one that is where
+    /// initdb puts it never was, unless the names are older than the log.
+    pub fn uncertain_catalogs(&self, start: Lsn) -> FxHashSet<u32> {
+        let Start::Names { files, at, .. } = self else { return FxHashSet::default() };
+        let are_older = at.is_some_and(|at| at < start);
+        let was_moved = |catalog: &u32| files.get(catalog).is_some_and(|file| file.relation != *catalog);
+        catalog::DISTINCT_CATALOGS.into_iter().filter(|catalog| are_older || was_moved(catalog)).collect()
     }
 
     /// The rows that counted when the files were copied, or the names were read.
     pub fn rough(&self) -> Catalog {
         match self {
-            Start::Names { catalog, .. } => catalog.clone(),
+            Start::Names { catalog, .. } => Catalog::clone(catalog),
             Start::Base { database, loaded } => {
                 let mut catalog = Catalog::new(*database, Some(loaded.tablespace), loaded.encoding);
                 for version in loaded.versions.iter().filter(|version| version.is_current()) {
@@ -146,7 +163,7 @@ impl Start {
             Start::Names { mut catalog, at, .. } => {
                 roll_back(&mut catalog, at, findings);
                 catalog.settle();
-                (catalog, Pending::default())
+                (*catalog, Pending::default())
             }
         }
     }

@@ -11,7 +11,7 @@ use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_redo::Replay;
 
-use crate::catalog::{Class, Key, Layout, Row, mappings, read};
+use crate::catalog::{Class, Key, Layout, Row, is_likely_row, mappings, read};
 use crate::change::Outcome;
 use crate::encoding::Encoding;
 use crate::heap::{self, Action, Bytes, Collector, TupleChange};
@@ -37,6 +37,8 @@ pub(crate) struct Findings {
     pub changes: Vec<CatalogChange>,
     /// Changes of catalogs' rows that could not be read, and the first of them.
     pub unread: Option<(u64, Lsn)>,
+    /// A catalog that seems to be in a file that the names do not have, and the first record that says so.
+    pub misplaced: Option<(u32, Lsn)>,
     /// Files that transient relations had, such as those that a rewrite fills.
     pub transient: FxHashSet<u32>,
     /// Transactions that a crash or a promotion ended, of which there is no record, with the record from which this is known.
@@ -139,6 +141,12 @@ pub(crate) struct Survey<'c> {
     pub rewritten: FxHashMap<u32, FxHashSet<u32>>,
     /// Tablespaces in which the database's relations are that are in no other one, before and after it is moved.
     pub tablespaces: FxHashSet<u32>,
+    /// Catalogs that may be in other files than those in which they are looked for, as no record of these files has been met.
+    pub unmet: FxHashSet<u32>,
+    /// Files of relations that are known at the log's start.
+    pub named_files: FxHashSet<RelFileLocator>,
+    /// Catalogs that seem to have rows in a file that is not known, with the first record of one.
+    pub suspects: FxHashMap<u32, Lsn>,
     /// The transaction that is asked for.
     pub wanted_xid: Option<u32>,
     /// Where replay starts; the segment may start before.
@@ -167,6 +175,7 @@ impl Visitor for Survey<'_> {
             Some(first) => {
                 if record.blocks.iter().any(|block| self.catalogs.contains_key(&block.relation)) {
                     self.note_change(xid);
+                    self.note_met(record);
                     self.catalog_record(record);
                 } else if heap::is_heap(record)
                     && first.relation.database == self.database
@@ -175,6 +184,9 @@ impl Visitor for Survey<'_> {
                     self.note_change(xid);
                     if self.looks_for_old_files {
                         self.unknown_files.insert(first.relation);
+                    }
+                    if !self.unmet.is_empty() && !self.named_files.contains(&first.relation) {
+                        self.look_for_catalog_rows(record);
                     }
                 }
             }
@@ -336,6 +348,40 @@ impl Survey<'_> {
             let Some(&catalog) = self.catalogs.get(&tuple.file) else { continue };
             self.catalog_change(record, catalog, &tuple);
         }
+    }
+
+    /// A catalog that is met in one of the files in which it is looked for is in these: the log has what rewrites it.
+    fn note_met(&mut self, record: &Record<'_>) {
+        if self.unmet.is_empty() {
+            return;
+        }
+        for catalog in record.blocks.iter().filter_map(|block| self.catalogs.get(&block.relation)) {
+            self.unmet.remove(catalog);
+        }
+    }
+
+    /// A catalog that was rewritten between the log and the names is in a file of which they know nothing: its rows are noticed by
+    /// their columns. They are not followed, as a table of a user's may have the same ones.
+    fn look_for_catalog_rows(&mut self, record: &Record<'_>) {
+        self.tuples.clear();
+        self.replay.apply(record, &mut Collector::new(&mut self.tuples));
+        let (layouts, encoding) = (self.layouts, self.encoding);
+        for tuple in &self.tuples {
+            for bytes in [&tuple.old, &tuple.new] {
+                let Bytes::Whole(bytes) = bytes else { continue };
+                for &catalog in &self.unmet {
+                    if is_likely_row(catalog, layouts, encoding, bytes) {
+                        self.suspects.entry(catalog).or_insert(record.lsn);
+                    }
+                }
+            }
+        }
+    }
+
+    /// At the log's end: the first catalog that was met in no known file, but seems to be in another one.
+    pub fn misplaced(&self) -> Option<(u32, Lsn)> {
+        let suspects = self.suspects.iter().filter(|(catalog, _)| self.unmet.contains(catalog));
+        suspects.map(|(catalog, lsn)| (*catalog, *lsn)).min_by_key(|(catalog, lsn)| (*lsn, *catalog))
     }
 
     fn catalog_change(&mut self, record: &Record<'_>, catalog: u32, tuple: &TupleChange) {

@@ -1,9 +1,9 @@
 //! Values in TOAST tables, reassembled from their chunks.
 //!
-//! Where a chunk's page is known, only its place is kept; the page store has the page. A chunk on a page that is not known is
-//! held itself, as the row that refers to it follows soon.
+//! Where a chunk's page is known, only its place is kept; the page store has the page. Many places go to a temporary file. A chunk on
+//! a page that is not known is held itself, as the row that refers to it follows soon.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -15,14 +15,15 @@ use walden_redo::{BlockKey, Page, PageStore};
 use walden_source::datadir::DataDir;
 
 use crate::heap::{Action, Bytes, TupleChange};
+use crate::places::{ChunkPlace, SpilledPlaces, ValueKey};
 use crate::stored::{MAX_VALUE_BYTES, Stored, next};
 use crate::types::Layout;
 
 /// Bytes of chunks that are held at most.
 const MAX_HELD_BYTES: usize = 64 << 20;
-
-/// A value in a TOAST table: its file and `chunk_id`.
-type ValueKey = (RelFileLocator, u32);
+/// Places that are kept in memory at most, beside those of values with chunks that are held. One takes up to some 200 bytes, if it is
+/// its value's only one.
+const MAX_PLACES: usize = 1 << 18;
 
 /// Where a chunk is.
 #[derive(Debug)]
@@ -44,6 +45,11 @@ fn held_bytes(chunks: &[(u32, Place)]) -> usize {
     chunks.iter().map(|(_, place)| place.held_bytes()).sum()
 }
 
+/// Number of chunks of which only the place is kept.
+fn places(chunks: &[(u32, Place)]) -> usize {
+    chunks.iter().filter(|(_, place)| matches!(place, Place::Page(_))).count()
+}
+
 /// The chunks that were met.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
@@ -51,6 +57,11 @@ pub(crate) struct Chunks {
     /// Values with chunks that are held, the oldest first.
     held: VecDeque<ValueKey>,
     held_bytes: usize,
+    /// Number of places in `values`, and what it was after some went to the file the last time.
+    places: usize,
+    kept_places: usize,
+    /// Those that were met before.
+    spilled: SpilledPlaces,
     /// Files whose pages in the base backup were read.
     searched: FxHashSet<RelFileLocator>,
 }
@@ -81,24 +92,28 @@ impl<'a> Chunk<'a> {
 
 impl Chunks {
     /// Takes a change of a TOAST table.
-    pub fn take(&mut self, change: &TupleChange, is_page_known: bool) {
+    ///
+    /// # Errors
+    /// The temporary file cannot be written.
+    pub fn take(&mut self, change: &TupleChange, is_page_known: bool) -> io::Result<()> {
         let (Action::Insert, Bytes::Whole(tuple), Some(tid)) = (change.action, &change.new, change.new_tid)
         else {
-            return;
+            return Ok(());
         };
-        let Some(chunk) = Chunk::of(tuple) else { return };
+        let Some(chunk) = Chunk::of(tuple) else { return Ok(()) };
         let place = match is_page_known {
             true => Place::Page(tid),
             false => Place::Held(chunk.content.into()),
         };
-        self.add((change.file, chunk.value), chunk.number, place);
+        self.add((change.file, chunk.value), chunk.number, place)
     }
 
-    fn add(&mut self, key: ValueKey, number: u32, place: Place) {
+    fn add(&mut self, key: ValueKey, number: u32, place: Place) -> io::Result<()> {
         let chunks = self.values.entry(key).or_default();
         // A rewritten table has the values again, under the same numbers.
         if number == 0 {
             let forgotten = held_bytes(chunks);
+            self.places -= places(chunks);
             chunks.clear();
             if forgotten > 0 {
                 self.held_bytes -= forgotten;
@@ -111,17 +126,40 @@ impl Chunks {
             self.held.push_back(key);
         }
         self.held_bytes += place.held_bytes();
+        self.places += usize::from(matches!(place, Place::Page(_)));
         chunks.push((number, place));
         while self.held_bytes > MAX_HELD_BYTES {
             let Some(oldest) = self.held.pop_front() else { break };
-            self.held_bytes -= held_bytes(&self.values.remove(&oldest).unwrap_or_default());
+            let forgotten = self.values.remove(&oldest).unwrap_or_default();
+            self.held_bytes -= held_bytes(&forgotten);
+            self.places -= places(&forgotten);
         }
+        if self.places >= self.kept_places.saturating_add(MAX_PLACES) { self.spill() } else { Ok(()) }
+    }
+
+    /// Moves places to the temporary file, except for those of values with chunks that are held: a value whose first chunk is in memory
+    /// is looked for there alone.
+    fn spill(&mut self) -> io::Result<()> {
+        let mut moved = Vec::with_capacity(self.places);
+        self.values.retain(|&key, chunks| {
+            if held_bytes(chunks) > 0 {
+                return true;
+            }
+            moved.extend(chunks.iter().filter_map(|&(number, ref place)| match place {
+                Place::Page(tid) => Some(ChunkPlace { key, number, tid: *tid }),
+                Place::Held(_) => None,
+            }));
+            false
+        });
+        self.places -= moved.len();
+        self.kept_places = self.places;
+        self.spilled.push(moved)
     }
 
     /// The stored bytes of a value, which may be compressed; nothing if not all are known.
     ///
     /// # Errors
-    /// The base backup cannot be read.
+    /// The base backup or the temporary file cannot be read.
     pub fn fetch(
         &mut self,
         store: &mut PageStore,
@@ -130,51 +168,42 @@ impl Chunks {
         pointer: &ToastPointer,
     ) -> io::Result<Option<Vec<u8>>> {
         let key = (file, pointer.value);
-        if let Some(found) = self.assemble(store, key, pointer) {
+        if let Some(found) = self.assemble(store, key, pointer)? {
             return Ok(Some(found));
         }
         if let Some(base) = base
             && self.searched.insert(file)
         {
             self.search(store, base, file)?;
-            return Ok(self.assemble(store, key, pointer));
+            return self.assemble(store, key, pointer);
         }
         Ok(None)
     }
 
-    fn assemble(&self, store: &mut PageStore, key: ValueKey, pointer: &ToastPointer) -> Option<Vec<u8>> {
-        let mut chunks: Vec<_> = self.values.get(&key)?.iter().collect();
-        chunks.sort_by_key(|(number, _)| *number);
-        let wanted = pointer.stored.raw_bytes as usize;
-        let mut value = Vec::new();
-        let mut page = Page::default();
-        for (index, (number, place)) in chunks.into_iter().enumerate() {
-            if *number as usize != index || value.len() >= wanted.min(MAX_VALUE_BYTES) {
-                return None;
-            }
-            match place {
-                Place::Held(content) => value.extend_from_slice(content),
-                Place::Page(tid) => {
-                    let slot = store.slot(BlockKey { relation: key.0, fork: Fork::MAIN, block: tid.block });
-                    if !store.read(slot, &mut page) {
-                        return None;
-                    }
-                    let chunk = Chunk::of(page.normal_item(tid.offset_number).ok()?)?;
-                    // The place may have been given to another chunk.
-                    if (chunk.value, chunk.number) != (key.1, *number) {
-                        return None;
-                    }
-                    value.extend_from_slice(chunk.content);
-                }
-            }
+    fn assemble(
+        &self,
+        store: &mut PageStore,
+        key: ValueKey,
+        pointer: &ToastPointer,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let in_memory = self.values.get(&key).map(Vec::as_slice).unwrap_or_default();
+        let is_whole = in_memory.iter().any(|(number, _)| *number == 0);
+        let spilled = if is_whole { Vec::new() } else { self.spilled.find(key)? };
+        let spilled: Vec<(u32, Place)> =
+            spilled.into_iter().map(|chunk| (chunk.number, Place::Page(chunk.tid))).collect();
+        // Of several with a number, the newest counts.
+        let chunks: BTreeMap<u32, &Place> =
+            spilled.iter().chain(in_memory).map(|(number, place)| (*number, place)).collect();
+        if chunks.is_empty() {
+            return Ok(None);
         }
-        (value.len() == wanted).then_some(value)
+        Ok(join(chunks, store, key, pointer.stored.raw_bytes as usize))
     }
 
     /// Notes the places of all chunks that the base backup has, as they are after the records so far.
     fn search(&mut self, store: &mut PageStore, base: &mut DataDir, file: RelFileLocator) -> io::Result<()> {
         let mut page = Page::default();
-        let mut found: FxHashMap<ValueKey, Vec<(u32, Place)>> = FxHashMap::default();
+        let mut found = Vec::new();
         for block in 0..base.blocks(file, Fork::MAIN)? {
             let slot = store.slot(BlockKey { relation: file, fork: Fork::MAIN, block });
             if !store.read(slot, &mut page) {
@@ -186,15 +215,47 @@ impl Chunks {
                 let Some(chunk) = page.item(number).filter(|_| is_normal).and_then(Chunk::of) else {
                     continue;
                 };
-                let place = Place::Page(Tid { block, offset_number: number });
-                found.entry((file, chunk.value)).or_default().push((chunk.number, place));
+                let tid = Tid { block, offset_number: number };
+                found.push(ChunkPlace { key: (file, chunk.value), number: chunk.number, tid });
+            }
+            if found.len() >= MAX_PLACES {
+                self.spilled.push_base(std::mem::take(&mut found))?;
             }
         }
-        for (key, chunks) in found {
-            self.values.entry(key).or_insert(chunks);
-        }
-        Ok(())
+        self.spilled.push_base(found)
     }
+}
+
+/// A value from all of its chunks; nothing if one is missing.
+fn join(
+    chunks: BTreeMap<u32, &Place>,
+    store: &mut PageStore,
+    key: ValueKey,
+    wanted: usize,
+) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    let mut page = Page::default();
+    for (index, (number, place)) in chunks.into_iter().enumerate() {
+        if number as usize != index || value.len() >= wanted.min(MAX_VALUE_BYTES) {
+            return None;
+        }
+        match place {
+            Place::Held(content) => value.extend_from_slice(content),
+            Place::Page(tid) => {
+                let slot = store.slot(BlockKey { relation: key.0, fork: Fork::MAIN, block: tid.block });
+                if !store.read(slot, &mut page) {
+                    return None;
+                }
+                let chunk = Chunk::of(page.normal_item(tid.offset_number).ok()?)?;
+                // The place may have been given to another chunk.
+                if (chunk.value, chunk.number) != (key.1, number) {
+                    return None;
+                }
+                value.extend_from_slice(chunk.content);
+            }
+        }
+    }
+    (value.len() == wanted).then_some(value)
 }
 
 #[cfg(test)]
@@ -207,7 +268,7 @@ mod tests {
     fn a_value_that_is_written_again_is_as_young_as_its_last_chunks() {
         let mut chunks = Chunks::default();
         let add = |chunks: &mut Chunks, value, number, bytes| {
-            chunks.add((FILE, value), number, Place::Held(vec![0; bytes].into()));
+            chunks.add((FILE, value), number, Place::Held(vec![0; bytes].into())).expect("no file is needed");
         };
         add(&mut chunks, 1, 0, 1000);
         add(&mut chunks, 2, 0, 1000);
@@ -221,5 +282,33 @@ mod tests {
         assert!(!chunks.values.contains_key(&(FILE, 2)), "the oldest value is still held");
         assert_eq!(chunks.values[&(FILE, 1)].len(), 2);
         assert_eq!(chunks.held_bytes, MAX_HELD_BYTES - 500);
+    }
+
+    #[test]
+    fn places_in_memory_are_bounded() {
+        let mut chunks = Chunks::default();
+        let tid = |value: u32| Tid { block: value, offset_number: 1 };
+        let mut add = |value: u32, number: u32, place: Place| {
+            chunks.add((FILE, value), number, place).expect("a temporary file");
+            assert!(chunks.places <= 2 * MAX_PLACES && chunks.values.len() <= MAX_PLACES + 1);
+        };
+        add(0, 0, Place::Page(tid(0)));
+        add(0, 1, Place::Held([1].into()));
+        let last = MAX_PLACES as u32;
+        for value in 1..=last {
+            add(value, 0, Place::Page(tid(value)));
+            add(value, 1, Place::Page(tid(value)));
+        }
+        let counted: usize = chunks.values.values().map(|chunks| places(chunks)).sum();
+        assert_eq!(chunks.places, counted);
+        // What is held is not on a page that is known.
+        assert_eq!(chunks.values[&(FILE, 0)].len(), 2);
+        // The chunks of the last of these are in two runs.
+        for value in [1, 2, last / 2] {
+            let key = (FILE, value);
+            assert!(!chunks.values.contains_key(&key), "{value}");
+            let found = chunks.spilled.find(key).expect("a temporary file");
+            assert_eq!(found, [0, 1].map(|number| ChunkPlace { key, number, tid: tid(value) }));
+        }
     }
 }

@@ -44,7 +44,8 @@ Examples:
 
 Without a base backup, the row before a change is known from the first full-page image of its page on; see docs/rows.md.
 
-Exit status: 0 done, 1 some rows are not known (they are marked), 2 wrong usage, 3 input unreadable or damaged.";
+Exit status: 0 done, 1 some rows are not known (they are marked), or changes may be missing (a note says so), 2 wrong usage, 3 input \
+unreadable or damaged.";
 
 /// Show the rows of a table that changed, before and after, from the WAL alone; as SQL, what reverts them
 #[derive(Args, Debug)]
@@ -182,6 +183,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let mut progress = Progress::bytes("reading", 2 * bytes);
     let changes = RowChanges::survey(run, &names, options, |bytes| progress.advance(bytes))?;
     let notes = changes.notes.clone();
+    let has_gaps = !changes.gaps.is_empty();
     let (summary, is_written) = match args.undo {
         true => undo(args, changes, &mut progress)?,
         false => (write(args, changes, &mut progress)?, true),
@@ -193,7 +195,8 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     if let Some(damage) = &summary.damage {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
     }
-    let is_complete = is_written && summary.counts.before_unknown == 0 && summary.counts.after_unknown == 0;
+    let counts = &summary.counts;
+    let is_complete = is_written && !has_gaps && counts.before_unknown == 0 && counts.after_unknown == 0;
     Ok(match (summary.damage.is_some() || has_unreadable, is_complete) {
         (true, _) => ExitCode::from(DAMAGED),
         (false, true) => ExitCode::SUCCESS,
@@ -230,7 +233,7 @@ fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Resul
         };
         return write_file(path, format, changes, progress);
     }
-    let mut printer = Printer::new(args.format, changes.names_at_end())?;
+    let mut printer = Printer::new(args.format, changes.names_at_end(), &changes.gaps)?;
     let summary = read(changes, progress, |entry| printer.entry(entry))?;
     printer.finish()?;
     Ok(summary)
@@ -301,9 +304,9 @@ fn selection(args: &RowsArgs) -> String {
     text
 }
 
-/// Writes a script; gives back also whether it reverts all changes.
+/// Writes a script; gives back also whether it reverts all changes that are known.
 fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
-    let mut script = Script::new(changes.names_at_end())?;
+    let mut script = Script::new(changes.names_at_end(), changes.gaps.clone())?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
     let is_whole = script.reverts_all_changes();
     script.finish(&selection(args), &summary)?;

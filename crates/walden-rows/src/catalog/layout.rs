@@ -38,6 +38,16 @@ pub(crate) fn layouts(version: Major) -> Option<FxHashMap<u32, Layout>> {
     (!layouts.is_empty()).then_some(layouts)
 }
 
+/// The name of a catalog; empty if it is none of them.
+pub(crate) fn name(oid: u32) -> &'static str {
+    let mut lines = include_str!("catalogs.txt").lines().filter(|line| !line.starts_with('#'));
+    let found = lines.find_map(|line| {
+        let (name, rest) = line.split_once(' ')?;
+        (rest.split_ascii_whitespace().next()?.parse::<u32>() == Ok(oid)).then_some(name)
+    });
+    found.unwrap_or_default()
+}
+
 fn layout(line: &'static str, version: u32) -> Option<(u32, Layout)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let mut number = || words.next()?.parse::<u32>().ok();
@@ -81,7 +91,9 @@ mod tests {
                 assert!(layout.columns.len() >= 3 && layout.columns.len() == layout.indexes.len(), "{oid}");
             }
             assert!(layouts[&oid::PG_ATTRIBUTE].index("attmissingval").is_some());
+            assert!(layouts.keys().all(|oid| name(*oid).starts_with("pg_")), "{version}");
         }
+        assert_eq!([oid::PG_CLASS, oid::PG_RANGE, 1].map(name), ["pg_class", "pg_range", ""]);
         assert!(layouts(Major::V12).is_none());
         for (version, is_there) in [(Major::V18, false), (Major::V19, true)] {
             let layouts = layouts(version).expect("a known version");

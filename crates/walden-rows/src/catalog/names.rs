@@ -114,6 +114,18 @@ pub(crate) fn catalog_files(names: &Names, database: u32, tablespace: u32) -> Fx
     all.map(|oid| (oid, known.get(&oid).copied().unwrap_or(initial(oid)))).into_iter().collect()
 }
 
+/// Files in which the catalogs were before, as far as names that were saved then are among these.
+pub(crate) fn former_files(
+    names: &Names,
+    database: u32,
+    files: &FxHashMap<u32, RelFileLocator>,
+) -> Vec<(RelFileLocator, u32)> {
+    let of_catalogs = names.files().filter(|(file, relation)| {
+        relation.database == database && files.get(&relation.oid).is_some_and(|current| current != file)
+    });
+    of_catalogs.map(|(file, relation)| (file, relation.oid)).collect()
+}
+
 /// The files of relations by their OIDs.
 fn current_files(names: &Names, database: u32) -> FxHashMap<u32, RelFileLocator> {
     let is_current = |(file, relation): &(RelFileLocator, &Relation)| {

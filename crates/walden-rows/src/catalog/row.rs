@@ -126,6 +126,33 @@ pub(crate) fn read(
     }
 }
 
+/// Catalogs whose rows hardly any other table's are taken for, by their many columns. What changes tables changes these.
+pub(crate) const DISTINCT_CATALOGS: [u32; 3] = [oid::PG_CLASS, oid::PG_ATTRIBUTE, oid::PG_TYPE];
+
+/// Whether a tuple is most likely one of these catalogs' rows, wherever it lies: it has as many columns, and letters that the catalog
+/// has.
+pub(crate) fn is_likely_row(
+    catalog: u32,
+    layouts: &FxHashMap<u32, Layout>,
+    encoding: Encoding,
+    tuple: &[u8],
+) -> bool {
+    let natts = layouts.get(&catalog).map(|layout| layout.columns.len());
+    if Tuple::of(tuple).map(|tuple| tuple.natts()) != natts {
+        return false;
+    }
+    match read(catalog, layouts, encoding, tuple) {
+        Some(Row::Class(class)) => {
+            class.oid != 0 && "rimStvcfpI".contains(class.kind) && "put".contains(class.persistence)
+        }
+        Some(Row::Attribute { relation, column }) => {
+            relation != 0 && "csid".contains(column.align) && "pemx".contains(column.storage)
+        }
+        Some(Row::Type { of, .. }) => of.oid != 0 && "bcdeprm".contains(of.kind) && "csid".contains(of.align),
+        _ => false,
+    }
+}
+
 /// The columns of a catalog's tuple by their names.
 struct Fields<'a> {
     layout: &'a Layout,
@@ -268,4 +295,68 @@ fn index(fields: &Fields<'_>) -> Option<Row> {
     let count = usize::try_from(fields.short("indnkeyatts")?).ok()?;
     let columns = numbers.iter().take(count).map(|number| i16::from_le_bytes(*number)).collect();
     Some(Row::Index { oid: fields.number("indexrelid")?, table: fields.number("indrelid")?, columns })
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::version::Major;
+
+    use super::*;
+    use crate::catalog::layouts;
+
+    /// Values of columns by their names.
+    type Values<'a> = &'a [(&'a str, &'a [u8])];
+
+    /// A tuple with these values, zeros in the other columns of a fixed length, and nulls in all others.
+    fn tuple(layout: &Layout, values: Values<'_>) -> Vec<u8> {
+        const HEADER_BYTES: usize = 23;
+        let natts = layout.columns.len();
+        let hoff = (HEADER_BYTES + natts.div_ceil(8)).next_multiple_of(8);
+        let mut bytes = vec![0; hoff];
+        // t_infomask2, HEAP_HASNULL of t_infomask, t_hoff
+        (bytes[18], bytes[20], bytes[22]) = (natts as u8, 1, hoff as u8);
+        for (index, column) in layout.columns.iter().enumerate() {
+            let Ok(length) = usize::try_from(column.length) else { continue };
+            bytes[HEADER_BYTES + index / 8] |= 1 << (index % 8);
+            let align = types::align_of(column.align).expect("an alignment");
+            bytes.resize(bytes.len().next_multiple_of(align), 0);
+            let at = bytes.len();
+            bytes.resize(at + length, 0);
+            if let Some((_, value)) = values.iter().find(|(name, _)| *name == column.name) {
+                bytes[at..at + value.len()].copy_from_slice(value);
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn rows_of_catalogs_are_told_from_others() {
+        for version in [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18, Major::V19] {
+            let layouts = layouts(version).expect("a known version");
+            let rows: [(u32, Values<'_>); 3] = [
+                (
+                    oid::PG_CLASS,
+                    &[("oid", &[7]), ("relname", b"t"), ("relkind", b"r"), ("relpersistence", b"p")],
+                ),
+                (
+                    oid::PG_ATTRIBUTE,
+                    &[("attrelid", &[7]), ("attnum", &[1]), ("attalign", b"i"), ("attstorage", b"p")],
+                ),
+                (oid::PG_TYPE, &[("oid", &[7]), ("typtype", b"b"), ("typalign", b"c")]),
+            ];
+            for (catalog, values) in rows {
+                let is_row = |of: u32, values: Values<'_>| {
+                    is_likely_row(of, &layouts, Encoding::default(), &tuple(&layouts[&catalog], values))
+                };
+                for other in DISTINCT_CATALOGS {
+                    assert_eq!(is_row(other, values), other == catalog, "{version}: {catalog}, {other}");
+                }
+                // Without its letters, or its OID.
+                assert!(
+                    !is_row(catalog, &values[..2]) && !is_row(catalog, &values[1..]),
+                    "{version}: {catalog}"
+                );
+            }
+        }
+    }
 }

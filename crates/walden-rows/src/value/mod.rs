@@ -9,6 +9,7 @@ mod json;
 mod nested;
 mod network;
 mod numeric;
+mod text;
 mod text_search;
 mod time;
 
@@ -19,6 +20,7 @@ pub use json::jsonb_text;
 pub use nested::{Array, Dimension, Range};
 pub use network::Inet;
 pub use numeric::{Numeric, NumericSign};
+pub(crate) use text::hex_bytes;
 pub use text_search::tsvector_text;
 pub use time::Interval;
 

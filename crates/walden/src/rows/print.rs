@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use walden_format::payload::Timestamp;
 use walden_rows::value::Value;
 use walden_rows::{
-    Cell, Entry, EventKind, Image, NamesAtEnd, Operation, Outcome, Row, RowChange, Table, sql,
+    Cell, Entry, EventKind, Gap, Image, NamesAtEnd, Operation, Outcome, Row, RowChange, Table, sql,
 };
 
 use super::RowsFormat;
@@ -61,11 +61,20 @@ impl Relation {
 }
 
 impl Printer {
-    pub fn new(format: RowsFormat, names: NamesAtEnd) -> AnyResult<Printer> {
+    pub fn new(format: RowsFormat, names: NamesAtEnd, gaps: &[Gap]) -> AnyResult<Printer> {
         let mut text = String::new();
         match format {
             RowsFormat::Csv => text.push_str("lsn,time,state,xid,top_xid,relation,operation,before,after\n"),
+            RowsFormat::Json => {
+                for gap in gaps {
+                    text.push_str(&serde_json::to_string(&GapLine(gap))?);
+                    text.push('\n');
+                }
+            }
             RowsFormat::Sql => {
+                for gap in gaps {
+                    text.push_str(&gap_comment(gap));
+                }
                 let _ = write!(text, "BEGIN;\n{}", sql::SETTINGS);
             }
             _ => {}
@@ -269,6 +278,11 @@ fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>)
     Ok(())
 }
 
+/// Why a script may lack changes, as a comment.
+pub(super) fn gap_comment(gap: &Gap) -> String {
+    format!("-- Changes may be missing: {}\n", gap.why)
+}
+
 /// A change that cannot be made or reverted, for a comment.
 pub(super) fn said(change: &RowChange, why: &str) -> String {
     let table = sql::in_comment(&change.table.name);
@@ -289,7 +303,7 @@ fn rows(change: &RowChange, out: &mut String) {
     match (&change.before, &change.after) {
         (Image::Row(before), Image::Row(after)) => {
             for ((name, is_key), (old, new)) in names.zip(before.cells.iter().zip(&after.cells)) {
-                if old != new || matches!(new, Cell::Unknown(_)) {
+                if !old.is_same(new) || matches!(new, Cell::Unknown(_)) {
                     let _ = writeln!(out, "    {name}: {} -> {}", shown(old), shown(new));
                 } else if is_key {
                     let _ = writeln!(out, "    {name}: {}", shown(new));
@@ -329,6 +343,19 @@ fn shown(cell: &Cell) -> String {
             )
         }
         Cell::Value(value) => value.to_string(),
+    }
+}
+
+/// Why changes may be missing, as it is in JSON.
+struct GapLine<'a>(&'a Gap);
+
+impl Serialize for GapLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("lsn", &Shown(self.0.from))?;
+        map.serialize_entry("operation", "incomplete")?;
+        map.serialize_entry("why", &self.0.why)?;
+        map.end()
     }
 }
 

@@ -9,9 +9,9 @@ use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context as _, Result};
-use walden_rows::{Entry, EventKind, NamesAtEnd, Outcome, Summary, sql};
+use walden_rows::{Entry, EventKind, Gap, NamesAtEnd, Outcome, Summary, sql};
 
-use super::print::said;
+use super::print::{gap_comment, said};
 use crate::terminal;
 
 /// Bytes behind a statement: its length.
@@ -20,6 +20,8 @@ const LENGTH: u64 = 8;
 pub(super) struct Script {
     /// The server has these.
     names: NamesAtEnd,
+    /// Why there may be changes that the script does not have.
+    gaps: Vec<Gap>,
     file: BufWriter<File>,
     bytes: u64,
     statements: u64,
@@ -33,11 +35,12 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub fn new(names: NamesAtEnd) -> Result<Script> {
+    pub fn new(names: NamesAtEnd, gaps: Vec<Gap>) -> Result<Script> {
         let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
         let file = BufWriter::new(file);
         Ok(Script {
             names,
+            gaps,
             file,
             bytes: 0,
             statements: 0,
@@ -133,8 +136,12 @@ impl Script {
     fn header(&self, relation: &str, summary: &Summary) -> String {
         let counts = &summary.counts;
         let relation: String = relation.chars().filter(|c| !c.is_control()).collect();
+        let gaps: String = self.gaps.iter().map(gap_comment).collect();
         let complete = match self.missing + self.truncations + self.unlogged {
-            0 => "-- Complete: every committed change of the selection is reverted.\n".to_owned(),
+            0 if self.gaps.is_empty() => {
+                "-- Complete: every committed change of the selection is reverted.\n".to_owned()
+            }
+            0 => "-- NOT COMPLETE: only the changes that are known are reverted.\n".to_owned(),
             _ => format!(
                 "-- NOT COMPLETE: {} changes and {} truncations or drops are not reverted in full{}; look for NOT REVERTED.\n",
                 self.missing,
@@ -160,7 +167,7 @@ impl Script {
         let alterations: String = self.alterations.iter().map(|[first, _]| format!("{first}\n")).collect();
         format!(
             "-- Reverts the changes of {relation} from {} to {}: {} statements for {} changes.\n\
-             {complete}{unfinished}{aborted}\
+             {complete}{gaps}{unfinished}{aborted}\
              -- It changes nothing if a row is not as the log left it. Stop at the first error: psql -v ON_ERROR_STOP=1\n\
              -- Triggers fire and foreign keys are checked, unless you uncomment this as a superuser:\n\
              -- SET session_replication_role = replica;\n\
