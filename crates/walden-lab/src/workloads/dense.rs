@@ -44,7 +44,7 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
                  kind int;
              BEGIN
                  FOR n IN 1..{count} LOOP
-                     mixed := ({seed} + n) % 1000000007 * 48271 % 1000000007;
+                     mixed := ({seed}::bigint + n) % 1000000007 * 48271 % 1000000007;
                      target := mixed % {ACCOUNTS} + 1;
                      kind := mixed / 7 % 100;
                      IF kind < 55 THEN
