@@ -170,6 +170,11 @@ impl ArchiveError {
         self.store_error().is_some_and(|error| error.cause == Cause::NotFound)
     }
 
+    /// Whether the archive is encrypted, and the keys that are asked for are not there.
+    pub(crate) fn is_for_want_of_keys(&self) -> bool {
+        self.store_error().is_some_and(|error| error.cause == Cause::KeysMissing)
+    }
+
     /// Whether an object is not as it was stored, and the store did give it.
     pub fn is_damage(&self) -> bool {
         match (self.store_error(), self) {
@@ -256,6 +261,12 @@ impl Archive {
     /// [`Cause::Locked`] and [`Cause::WrongIdentity`], and the store's.
     pub fn unlock(&self) -> Result<(), ArchiveError> {
         Ok(self.store.unlock()?)
+    }
+
+    /// The name of what lies beside a server's segments for this archive: the prefix, and a hash of the archive's place.
+    pub(crate) fn name_beside_segments(&self, prefix: &str) -> String {
+        let place = blake3::hash(self.store.location().as_bytes());
+        format!("{prefix}{}", &place.to_hex()[..16])
     }
 
     /// The store, for what outlives a borrow of the archive.
@@ -564,5 +575,20 @@ impl LogListing {
     fn find_pack(&self, name: SegmentName) -> Option<(Object, u64)> {
         let holds = |object: &Object| matches!(object, Object::Pack(pack) if pack.contains(name));
         self.objects.iter().find(|(object, _)| holds(object)).map(|(&object, &bytes)| (object, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Folder;
+
+    /// Versions find what an earlier one left, and processes each other's.
+    #[test]
+    fn the_names_beside_the_segments_stay_as_they_are() {
+        let archive = |place: &str| Archive::new(Box::new(Folder::new(place)));
+        let name = |place| archive(place).name_beside_segments("walden-ahead-");
+        assert_eq!(name("/backup/main"), "walden-ahead-4a5646968e75afe9");
+        assert_ne!(name("/backup/main/"), name("/backup/main"));
     }
 }

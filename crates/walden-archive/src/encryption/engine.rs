@@ -55,7 +55,7 @@ impl Engine {
 
     /// Makes sure that the keys are there.
     pub fn expect_keys(&self, inner: &dyn Store) -> Result<(), StoreError> {
-        keys::expect(inner)
+        keys::expect(inner).map(drop)
     }
 
     /// The recipient to which objects are encrypted now.

@@ -19,7 +19,7 @@ use age_core::format::{FileKey, Stanza};
 use serde::{Deserialize, Serialize};
 
 use super::{KEYS, SUFFIX, failure};
-use crate::store::{Cause, Created, Store, StoreError};
+use crate::store::{Cause, Created, Store, StoreError, exists};
 
 /// The stanza's type.
 const STANZA: &str = "walden-keys";
@@ -116,12 +116,14 @@ pub fn expect_newest(inner: &dyn Store) -> Result<Statement, StoreError> {
     newest(inner)?.ok_or_else(|| missing(inner))
 }
 
-/// Makes sure that an archive that is encrypted has keys: what is encrypted to keys that are gone, nobody could read.
+/// The generations of keys of an archive that is encrypted, in ascending order, of which there is one at least: what is encrypted to keys
+/// that are gone, nobody could read.
 ///
 /// # Errors
 /// [`Cause::KeysMissing`], and the store's.
-pub fn expect(inner: &dyn Store) -> Result<(), StoreError> {
-    if generations(inner)?.is_empty() { Err(missing(inner)) } else { Ok(()) }
+pub fn expect(inner: &dyn Store) -> Result<Vec<u32>, StoreError> {
+    let found = generations(inner)?;
+    if found.is_empty() { Err(missing(inner)) } else { Ok(found) }
 }
 
 fn missing(inner: &dyn Store) -> StoreError {
@@ -199,14 +201,6 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
         ));
     }
     write(inner, 1, vec![Identity::generate()], users.to_vec())
-}
-
-pub(super) fn exists(inner: &dyn Store, key: &str) -> Result<bool, StoreError> {
-    match inner.size(key) {
-        Ok(_) => Ok(true),
-        Err(error) if error.cause == Cause::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// A change of the archive's keys.
@@ -349,7 +343,8 @@ fn write(
 /// Reads the archive's private keys, newest first, with the private key of a user.
 ///
 /// # Errors
-/// [`Cause::Locked`] without a file of identities, [`Cause::WrongIdentity`] with another's, [`Cause::KeysMissing`], and the store's.
+/// [`Cause::Locked`] without a file of identities, [`Cause::WrongIdentity`] with another's, [`Cause::UnreadableIdentity`],
+/// [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] with a file that cannot be used, [`Cause::KeysMissing`], and the store's.
 pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec<Identity>, StoreError> {
     let Some(file) = file else {
         return Err(StoreError {
@@ -365,9 +360,8 @@ pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec
     if identities.iter().any(|identity| identity.to_public().to_string() == first) {
         return Ok(identities);
     }
-    expect(inner)?;
     let mut damage = None;
-    for generation in generations(inner)?.into_iter().rev() {
+    for generation in expect(inner)?.into_iter().rev() {
         match decrypt_generation(inner, generation, &identities) {
             Ok(Some(keys)) => return Ok(keys),
             Ok(None) => {}
@@ -418,14 +412,13 @@ fn read_identity_file(path: &Path) -> Result<Vec<Identity>, StoreError> {
     let mut text = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_IDENTITY_FILE).read_to_end(&mut text))
-        .map_err(|error| failed(Cause::WrongIdentity, error.into()))?;
+        .map_err(|error| failed(Cause::UnreadableIdentity, error.into()))?;
     if text.starts_with(b"age-encryption.org/") || text.starts_with(b"-----BEGIN AGE") {
-        let problem =
-            "it is protected by a passphrase; decrypt it first: nobody can be asked while a server recovers";
-        return Err(failed(Cause::WrongIdentity, problem.into()));
+        let problem = "it is protected by a passphrase, and nobody can be asked while a server recovers";
+        return Err(failed(Cause::ProtectedIdentity, problem.into()));
     }
     let text = String::from_utf8_lossy(&text);
-    parse_identities(&text).map_err(|problem| failed(Cause::WrongIdentity, problem.into()))
+    parse_identities(&text).map_err(|problem| failed(Cause::NoIdentity, problem.into()))
 }
 
 /// The private keys in a file of identities. What is wrong with it is said without its content, which is secret.

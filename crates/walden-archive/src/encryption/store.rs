@@ -69,7 +69,7 @@ impl Encrypted {
     pub fn initialise_keys(&self, users: &[User]) -> Result<Statement, StoreError> {
         let made = keys::initialise(self.inner(), users)?;
         // A plain push at the same moment would have decided otherwise.
-        if keys::exists(self.inner(), IDENTITY)? && !self.is_encrypted()? {
+        if crate::store::exists(self.inner(), IDENTITY)? && !self.is_encrypted()? {
             let problem = "a push stored something at the same moment, in plain";
             return Err(failure(self.inner(), "encrypt", "the archive", Cause::Other, problem));
         }
@@ -110,6 +110,17 @@ impl Encrypted {
     /// [`Cause::KeysMissing`], and the store's.
     pub fn expect_keys(&self) -> Result<(), StoreError> {
         self.with_engine(|engine| engine.expect_keys(self.inner())).map(drop)
+    }
+
+    /// Whether the archive is encrypted, and its keys are not there.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn are_keys_missing(&self) -> Result<bool, StoreError> {
+        match self.expect_keys() {
+            Err(error) if error.cause == Cause::KeysMissing => Ok(true),
+            other => other.map(|()| false),
+        }
     }
 
     /// Makes sure that objects can be read: of an encrypted archive, that a user's key opens the archive's.

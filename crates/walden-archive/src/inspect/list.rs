@@ -31,8 +31,11 @@ pub struct Listing {
     pub segment_bytes: u64,
     /// The objects are encrypted.
     pub encrypted: bool,
-    /// The objects could not be looked into, as no private key was named: parents of timelines, times and restore points are missing.
+    /// The objects could not be looked into, as no private key was named, or as the archive's keys are missing: parents of timelines, times
+    /// and restore points are missing.
     pub locked: bool,
+    /// The archive is encrypted, and its keys are not there. Where objects are not looked into, it is not asked.
+    pub are_keys_missing: bool,
     /// Every segment's summary was read, so no restore point is missing.
     pub has_all_restore_points: bool,
     /// The timelines, in ascending order.
@@ -304,7 +307,10 @@ pub(crate) fn list_objects(
 ) -> Result<(Listing, Vec<(Object, u64)>), ArchiveError> {
     let (identity, size) = (archive.identity()?.clone(), archive.segment_size()?);
     let encrypted = archive.encrypted().is_encrypted()?;
-    let locked = gaps::is_locked(archive)?;
+    let are_keys_missing = depth != Depth::Keys && archive.encrypted().are_keys_missing()?;
+    // The archive's own private key, which somebody may have kept, opens it without them.
+    let needs_keys = || archive.unlock().is_err_and(|error| error.is_for_want_of_keys());
+    let locked = gaps::is_locked(archive)? || (are_keys_missing && needs_keys());
     let options = match depth {
         Depth::Contents(options) if !locked => Some(options),
         Depth::Contents(_) | Depth::Keys => None,
@@ -316,6 +322,7 @@ pub(crate) fn list_objects(
         segment_bytes: identity.segment_bytes,
         encrypted,
         locked,
+        are_keys_missing,
         has_all_restore_points: options.is_some(),
         timelines: Vec::new(),
         missing_histories: Vec::new(),

@@ -10,7 +10,6 @@ use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::inspect::list::{self, Diverging, ListOptions, Listing, RestorableRange};
 use crate::inspect::verified::{self, LastRun, VerifiedAt};
 use crate::inventory::gaps::{self, Gap};
-use crate::store::Cause;
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::Finding;
 
@@ -81,9 +80,9 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         gaps = gaps::in_both(&gaps, &second.gaps(), archive.segment_size()?);
         listing = Some(second);
     }
-    let are_keys_missing = match archive.encrypted().expect_keys() {
-        Err(error) if error.cause == Cause::KeysMissing => true,
-        other => other.map(|()| false)?,
+    let are_keys_missing = match &listing {
+        Some(listing) => listing.are_keys_missing,
+        None => archive.encrypted().are_keys_missing()?,
     };
     let last_run = verified::last(archive)?;
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::encryption::SUFFIX;
 use crate::inspect::verify::Verified;
 use crate::inventory::gaps::Gap;
-use crate::store::{Cause, Created};
+use crate::store::Created;
 use crate::stored::name::VERIFIED;
 
 /// How many are kept.
@@ -104,9 +104,7 @@ pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
             None => archive.store().read(key),
         };
         let content = match content {
-            Err(error) if matches!(error.cause, Cause::Locked | Cause::WrongIdentity) => {
-                return Ok(LastRun::Locked);
-            }
+            Err(error) if error.cause.is_of_identity() => return Ok(LastRun::Locked),
             content => content?,
         };
         if let Ok(found) = serde_json::from_slice(&content) {

@@ -271,6 +271,10 @@ impl Store for Folder {
         &self.location
     }
 
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
     fn can_be_unmounted(&self) -> bool {
         true
     }

@@ -9,6 +9,7 @@ mod remote;
 
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 
 pub use folder::Folder;
 #[cfg(feature = "s3")]
@@ -109,6 +110,11 @@ pub trait Store: Send + Sync {
     /// Where the store is, for people: a path or a URL.
     fn location(&self) -> &str;
 
+    /// The folder whose files the objects are, if they are files.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+
     /// Whether the place may be another one from one call to the next: a folder's file system may be unmounted.
     fn can_be_unmounted(&self) -> bool {
         false
@@ -186,8 +192,14 @@ pub enum Cause {
     InvalidKey,
     /// The object is encrypted, and no private key was named.
     Locked,
-    /// The private key that was named cannot be used, or opens none of the archive's.
+    /// The private key that was named opens none of the archive's.
     WrongIdentity,
+    /// The file that was named for a private key cannot be read.
+    UnreadableIdentity,
+    /// The file that was named for a private key is protected by a passphrase.
+    ProtectedIdentity,
+    /// The file that was named for a private key has none.
+    NoIdentity,
     /// It is encrypted to another public key than was expected, or not at all.
     OtherRecipient,
     /// The archive is encrypted, and its keys are not there.
@@ -199,6 +211,18 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Whether what is encrypted cannot be read for want of a private key: none was named, or none that can be used and is the archive's.
+    pub fn is_of_identity(self) -> bool {
+        matches!(
+            self,
+            Cause::Locked
+                | Cause::WrongIdentity
+                | Cause::UnreadableIdentity
+                | Cause::ProtectedIdentity
+                | Cause::NoIdentity
+        )
+    }
+
     /// The cause in a word, for logs and metrics.
     pub fn word(self) -> &'static str {
         match self {
@@ -211,7 +235,10 @@ impl Cause {
             Cause::Unavailable => "unavailable",
             Cause::TooLarge => "too_large",
             Cause::Locked => "locked",
-            Cause::WrongIdentity => "wrong_identity",
+            Cause::WrongIdentity
+            | Cause::UnreadableIdentity
+            | Cause::ProtectedIdentity
+            | Cause::NoIdentity => "wrong_identity",
             Cause::OtherRecipient => "other_recipient",
             Cause::KeysMissing => "keys_missing",
             Cause::Damaged => "damaged_object",
@@ -225,7 +252,9 @@ impl Cause {
             Cause::NoBucket => {
                 "check the bucket's name, the endpoint and the region; buckets are not made by walden"
             }
-            Cause::Denied => "let the user that PostgreSQL runs as read and write the archive",
+            Cause::Denied => {
+                "let the user that walden runs as, or whose credentials it has, read and write the archive: the server's commands run as PostgreSQL's user, by hand use the same one, and give it what another user, such as root, made there (chown -R)"
+            }
             Cause::NoCredentials => {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of whoever asks, as of the server's service, or access_key_id and secret_access_key in [archive.store] of walden.toml; profiles and ~/.aws are not read"
             }
@@ -241,6 +270,15 @@ impl Cause {
             }
             Cause::WrongIdentity => {
                 "walden archive key list shows whose private keys can read; any of them can add another by walden archive key add"
+            }
+            Cause::UnreadableIdentity => {
+                "check the path (--identity, WALDEN_IDENTITY, or identity in walden.toml), and let the user that walden runs as read the file, and nobody else: the server's user, where restore_command reads it"
+            }
+            Cause::ProtectedIdentity => {
+                "name a file with the private key in plain that the server's user alone can read: age -d -o restore.key FILE, then chmod 600 restore.key"
+            }
+            Cause::NoIdentity => {
+                "name the file with the private key, as walden archive key generate and age-keygen write it: a line AGE-SECRET-KEY-1...; the public key (age1...) opens nothing"
             }
             Cause::OtherRecipient => {
                 "if the archive is the right one, put the recipient that walden archive key list shows into walden.toml; if nobody changed its keys, find out who wrote to it"
@@ -269,12 +307,27 @@ impl fmt::Display for StoreError {
             Cause::TooLarge => write!(f, ": expected at most {MAX_OBJECT_BYTES} bytes, found more"),
             Cause::InvalidKey => f.write_str(": not a key that objects can have"),
             Cause::Locked => f.write_str(": the archive is encrypted, and no private key was named"),
-            Cause::WrongIdentity => f.write_str(": the private key cannot be used"),
+            Cause::WrongIdentity
+            | Cause::UnreadableIdentity
+            | Cause::ProtectedIdentity
+            | Cause::NoIdentity => f.write_str(": the private key cannot be used"),
             Cause::OtherRecipient => f.write_str(": encrypted for others"),
             Cause::KeysMissing => f.write_str(": the archive is encrypted, and its keys are missing"),
             Cause::Damaged => f.write_str(": damaged"),
             Cause::Other => Ok(()),
         }
+    }
+}
+
+/// Whether a store has an object of a key.
+///
+/// # Errors
+/// The store's, where that is not known.
+pub(crate) fn exists(store: &dyn Store, key: &str) -> Result<bool, StoreError> {
+    match store.size(key) {
+        Ok(_) => Ok(true),
+        Err(error) if error.cause == Cause::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

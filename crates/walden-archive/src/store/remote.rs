@@ -350,7 +350,10 @@ fn failure(operation: &'static str, key: &str, location: &str, error: ClientErro
         _ => Cause::Other,
     };
     let (key, location) = (key.to_owned(), location.to_owned());
-    StoreError { operation, key, location, cause, source: Some(Box::new(error)) }
+    // What is not there was named; beside that, the answer has a document in XML alone.
+    let has_more_to_say = !matches!(cause, Cause::NotFound | Cause::NoBucket);
+    let source = has_more_to_say.then(|| error.into());
+    StoreError { operation, key, location, cause, source }
 }
 
 #[cfg(test)]
@@ -384,6 +387,21 @@ mod tests {
         assert_eq!(found, keys);
         let error = list(&slow_listing(Duration::from_secs(60), Duration::from_secs(1))).unwrap_err();
         assert_eq!((error.operation, error.cause), ("list", Cause::Unavailable));
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_in_one_line() {
+        const BODY: &str = "<?xml version=\"1.0\"?>\n<Error><Code>@</Code><RequestId>7</RequestId></Error>";
+        let text = |code: &str| {
+            let source = BODY.replace('@', code).into();
+            let error = ClientError::NotFound { path: "main/archive.json".to_owned(), source };
+            let error = failure("read", "archive.json", "s3://backups/main", error);
+            (walden_source::error_text(&error), error.cause)
+        };
+        let expected = "cannot read archive.json in s3://backups/main: no such bucket";
+        assert_eq!(text("NoSuchBucket"), (expected.to_owned(), Cause::NoBucket));
+        let expected = "cannot read archive.json in s3://backups/main: no such object";
+        assert_eq!(text("NoSuchKey"), (expected.to_owned(), Cause::NotFound));
     }
 
     #[test]

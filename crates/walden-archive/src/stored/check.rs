@@ -141,7 +141,12 @@ impl Refusal {
             Refusal::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 "check the path: archive_command hands it over as %p, from the data directory on"
             }
-            Refusal::Io(_) => "let the user that PostgreSQL runs as read the file",
+            Refusal::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                "PostgreSQL's files are for its own user: run walden as the same one, as archive_command does, or give the file to it (chown)"
+            }
+            Refusal::Io(_) => {
+                "PostgreSQL keeps the file and offers it again; see the system's log for why it cannot be read"
+            }
             Refusal::Mismatch { .. } => {
                 "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"
             }

@@ -15,12 +15,13 @@ pub const DOCUMENTS: [(&str, &str); 4] = [
     ("docs/format-model.md", include_str!("../../documents/format-model.md")),
 ];
 
-/// Stores the documents that are not there yet. Those that are stay as they are: they describe what was written with them.
+/// Stores the documents that are not there yet. Those that are stay as they are: they describe what was written with them. The README is
+/// the last one, as the place is an archive from then on.
 ///
 /// # Errors
 /// The store's.
 pub fn store(store: &dyn Store) -> Result<(), StoreError> {
-    for (key, text) in DOCUMENTS {
+    for (key, text) in DOCUMENTS.into_iter().rev() {
         store.create(key, text.as_bytes())?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::encryption::{Encrypted, KeyOptions, keys};
@@ -19,6 +20,7 @@ use walden_archive::verify::{VerifyOptions, verify};
 use crate::material::{
     User, archive, archive_with, complete, encrypt, expect_all, log, pg_wal, push_all, stored, user,
 };
+use crate::watched::Watched;
 
 /// An encrypted archive of two segments and what is known of it.
 struct Setting {
@@ -194,16 +196,47 @@ fn without_a_key_and_with_a_wrong_one_it_is_said_what_to_do() {
     assert!(got.as_ref().is_err_and(|error| error.hint().is_some_and(|hint| hint.contains("key list"))));
     assert_eq!(cause(got), Cause::WrongIdentity);
     let no_key = set.path().join("no.key");
-    for content in ["", "# nothing\n", "age-encryption.org/v1\n-> scrypt", "AGE-SECRET-KEY-1XYZ\n"] {
+    let plain = "chmod 600 restore.key";
+    for (content, expected, advice) in [
+        ("", Cause::NoIdentity, "age-keygen"),
+        ("# nothing\n", Cause::NoIdentity, "age-keygen"),
+        (set.user.recipient.as_str(), Cause::NoIdentity, "the public key (age1...) opens nothing"),
+        ("AGE-SECRET-KEY-1XYZ\n", Cause::NoIdentity, "age-keygen"),
+        ("age-encryption.org/v1\n-> scrypt", Cause::ProtectedIdentity, plain),
+        ("-----BEGIN AGE ENCRYPTED FILE-----\n", Cause::ProtectedIdentity, plain),
+    ] {
         fs::write(&no_key, content).expect("a file");
         let got = set.get(&keys(&no_key), 0);
         let text = format!("{got:?}");
         assert!(!text.contains("1XYZ"), "a secret in a message: {text}");
-        assert_eq!(cause(got), Cause::WrongIdentity, "{content:?}");
+        let hint = got.as_ref().err().and_then(GetError::hint).unwrap_or_default();
+        assert!(hint.contains(advice), "{content:?}: {hint}");
+        assert_eq!(cause(got), expected, "{content:?}");
+        // Whoever archives needs none.
+        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+        let path = set.path().join("pg_wal").join(&set.originals[0].0);
+        let pushed = push(&archive_with(set.path(), &keys(&no_key)), &path, &options).asked;
+        assert!(pushed.expect("archived").was_there, "{content:?}");
     }
-    assert_eq!(cause(set.get(&keys(&set.path().join("nowhere.key")), 0)), Cause::WrongIdentity);
+    for unreadable in ["nowhere.key", "pg_wal"] {
+        let got = set.get(&keys(&set.path().join(unreadable)), 0);
+        let hint = got.as_ref().err().and_then(GetError::hint).unwrap_or_default();
+        assert!(hint.contains("check the path"), "{unreadable}: {hint}");
+        assert_eq!(cause(got), Cause::UnreadableIdentity, "{unreadable}");
+    }
     let verified = verify(&archive_with(set.path(), &set.server), VerifyOptions::default(), &|_, _| {});
     assert!(matches!(verified, Err(ArchiveError::Store(StoreError { cause: Cause::Locked, .. }))));
+}
+
+#[test]
+fn the_keys_are_listed_once_to_be_unlocked() {
+    let set = setting();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&calls);
+    let store = Watched::new(&set.path().join("archive"), move |call| seen.lock().expect("calls").push(call));
+    Archive::with_keys(Box::new(store), set.reader.clone()).unlock().expect("unlocked");
+    // archive.json, the generations, and the only one of them.
+    assert_eq!(*calls.lock().expect("calls"), ["read", "list", "read"]);
 }
 
 #[test]
@@ -316,13 +349,20 @@ fn nothing_is_archived_for_keys_that_are_gone() {
     assert!(!set.object(1).exists());
     assert_eq!(cause(set.get(&set.reader, 0)), Cause::KeysMissing);
     let archive = archive_with(set.path(), &set.server);
-    assert!(holdings(&archive, &Vec::new).expect("holdings").are_keys_missing);
+    for options in [&set.server, &set.reader] {
+        let archive = archive_with(set.path(), options);
+        assert!(holdings(&archive, &Vec::new).expect("holdings").are_keys_missing);
+        let listing = list(&archive, ListOptions::default()).expect("a list");
+        assert_eq!((listing.locked, listing.timelines[0].segments), (true, 1));
+        assert!(listing.are_keys_missing);
+    }
     let error = probe(&archive).expect_err("without keys");
     assert!(error.hint().is_some_and(|hint| hint.contains("keys/")), "{error}");
     fs::rename(set.path().join("keys"), &keys).expect("moved back");
     push(&archive_with(set.path(), &set.server), &path, &PushOptions::default()).asked.expect("archived");
     set.get(&set.reader, 1).expect("there");
     assert!(!holdings(&archive, &Vec::new).expect("holdings").are_keys_missing);
+    assert!(!list(&archive, ListOptions::default()).expect("a list").are_keys_missing);
 }
 
 #[test]

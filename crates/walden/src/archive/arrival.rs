@@ -168,34 +168,16 @@ fn has_settings(data: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use walden_archive::store::Folder;
-    use walden_format::lsn::Lsn;
-    use walden_source::datadir::{DatabaseState, SharedSizes};
+    use walden_source::datadir::DatabaseState;
 
     use super::*;
+    use crate::archive::testing::control_file;
 
     #[test]
     fn the_settings_of_a_data_directory_say_whether_anything_is_archived() {
         const OFF: Option<&str> = Some("archive_mode is off");
         const UNSET: Option<&str> = Some("archive_command is not set");
-        let control = ControlFile {
-            system_identifier: 7,
-            catalog_version: 202_506_291,
-            state: DatabaseState::ShutDown,
-            checkpoint: Lsn(0x200_0060),
-            redo: Lsn(0x200_0028),
-            timeline: 1,
-            checkpoint_time: 1_795_000_000,
-            blocks_per_segment: 131_072,
-            data_checksum_version: 1,
-            wal_log_hints: false,
-            sizes: SharedSizes {
-                max_connections: 100,
-                max_worker_processes: 8,
-                max_wal_senders: 10,
-                max_prepared_transactions: 0,
-                max_locks_per_transaction: 64,
-            },
-        };
+        let control = control_file(DatabaseState::ShutDown);
         let archive = Archive::new(Box::new(Folder::new("/nowhere")));
         let cases = [
             // Settings that cannot be read say nothing.

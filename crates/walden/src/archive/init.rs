@@ -10,9 +10,10 @@ use walden_archive::Archive;
 use walden_archive::pending::parent_folder;
 use walden_archive::probe::Probe;
 
-use super::check;
 use super::commands::{program, quoted, server_commands, word};
+use super::{check, data_directory};
 use crate::configuration::FILE;
+use crate::output::{self, Content};
 use crate::place::Place;
 use crate::terminal;
 
@@ -47,6 +48,10 @@ pub struct InitArgs {
     #[arg(short, long, value_name = "FILE", default_value = FILE)]
     output: PathBuf,
 
+    /// The server's data directory, within which no archive is made
+    #[arg(long, value_name = "FOLDER", env = "PGDATA")]
+    data: Option<PathBuf>,
+
     /// Also look at the server's settings over this connection: a URL or `host=... user=...`
     #[arg(long, value_name = "DSN")]
     dsn: Option<String>,
@@ -71,15 +76,25 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         (None, config) => Place { repo: None, config: config.clone(), identity: None },
     };
     let (archive, section) = place.open()?;
+    let of_server = args.dsn.as_deref().and_then(data_directory::of_server);
+    let known: Vec<PathBuf> = args.data.iter().cloned().chain(of_server).collect();
+    if let Some(problem) = data_directory::problem_of(&archive, &known) {
+        let text = format!("cannot make an archive there: {problem}");
+        return Err(output::with_hint(text, data_directory::HINT));
+    }
+    if place.repo.is_some() {
+        output::can_write(&[("--output", Some(&args.output), Content::Json)])?;
+    }
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
         archive.encrypted().initialise_keys(&args.recipients)?;
     }
     let probe = walden_archive::probe::probe(&archive).context("cannot use the archive")?;
-    archive.found()?;
     if let Some(repo) = &place.repo {
         write_configuration(&args.output, repo, &archive)?;
     }
+    // Last, so that what could not be set up is no archive that something archives to.
+    archive.found()?;
     let program = program();
     let written = args.config.as_ref().map_or("is written", |_| "is as it was");
     let config = std::path::absolute(args.config.as_ref().unwrap_or(&args.output))?.display().to_string();
@@ -115,5 +130,5 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status gives 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status gives 1\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
         serde_json::Value::String(repo.to_owned())
     );
-    crate::output::write_text(path, &text)
+    output::write_text(path, &text)
 }

@@ -88,8 +88,8 @@ pub fn run(args: &KeyArgs) -> Result<ExitCode> {
         KeyCommand::List { place, format } => {
             let (archive, _) = place.open()?;
             let location = archive.store().location();
-            archive.encrypted().expect_keys()?;
             let Some(statement) = keys::newest(archive.encrypted().inner())? else {
+                archive.encrypted().expect_keys()?;
                 bail!(
                     "the archive in {location} is not encrypted; an archive is from its beginning, by walden archive init --recipient"
                 );

@@ -8,14 +8,17 @@ use clap::Args;
 use walden_archive::gaps::{Gap, HISTORY_HINT};
 use walden_archive::list::{self, BaseBackup, ListOptions, Listing, TimelineListing};
 use walden_archive::object::Finding;
+use walden_archive::store::Cause;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::counted;
 
-use crate::FOUND;
+use super::report::KEYS_MISSING;
 use crate::place::Place;
 use crate::terminal::{self, Format};
+use crate::{FOUND, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,7 +26,7 @@ Examples:
   walden archive list --format json | jq '.timelines[].gaps'
 
 Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or the \
-history of a timeline is, or an object that was looked into is damaged; 3 the archive could not be read.";
+history of a timeline is, an object that was looked into is damaged, or the keys of an encrypted archive are missing; 3 the archive could not be read.";
 
 /// List timelines, gaps, sizes, base backups, and the moments that can be restored to
 #[derive(Args, Debug)]
@@ -47,7 +50,14 @@ pub fn run(args: &ListArgs) -> Result<ExitCode> {
     let listing = list::list(&archive, ListOptions { all_summaries: args.all, base_backups: true })?;
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
     terminal::show(args.format, || &listing, || table(&listing))?;
-    let is_good = !has_gaps && listing.missing_histories.is_empty() && listing.unreadable.is_empty();
+    if listing.are_keys_missing {
+        output::tell(&format!("PROBLEM: {KEYS_MISSING}"));
+        if let Some(hint) = Cause::KeysMissing.hint() {
+            output::tell(&format!("HINT: {hint}"));
+        }
+    }
+    let is_whole = !has_gaps && listing.missing_histories.is_empty() && listing.unreadable.is_empty();
+    let is_good = is_whole && !listing.are_keys_missing;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
@@ -97,7 +107,7 @@ fn table(listing: &Listing) -> String {
             );
         }
     }
-    if listing.locked {
+    if listing.locked && !listing.are_keys_missing {
         let _ = writeln!(
             text,
             "The archive is encrypted: with a private key that may read it (--identity FILE), times, restore points and parents of timelines are shown too."
@@ -182,8 +192,7 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     };
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (&timeline.first_segment, &timeline.last_segment) {
-        let (segments, objects) =
-            (units::counted(*segments, "segment"), units::counted(timeline.objects, "object"));
+        let (segments, objects) = (counted(*segments, "segment"), counted(timeline.objects, "object"));
         lines.push(format!("{segments} in {objects}, {first} to {last}"));
         let ratio = timeline.raw_bytes as f64 / timeline.stored_bytes.max(1) as f64;
         let (raw, stored) = (units::bytes(timeline.raw_bytes), units::bytes(timeline.stored_bytes));
@@ -321,6 +330,7 @@ mod tests {
             segment_bytes: 16 << 20,
             encrypted: false,
             locked: false,
+            are_keys_missing: false,
             has_all_restore_points: false,
             timelines: vec![
                 timeline(

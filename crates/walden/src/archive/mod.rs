@@ -5,6 +5,7 @@ mod against;
 mod arrival;
 mod check;
 mod commands;
+mod data_directory;
 mod drill;
 mod export;
 mod exporter;
@@ -26,6 +27,8 @@ pub mod receiving;
 mod report;
 mod serve;
 mod status;
+#[cfg(test)]
+mod testing;
 mod verify;
 
 use std::process::ExitCode;

@@ -17,6 +17,7 @@ use walden_receive::spool::complete_segments;
 use walden_receive::status::Status;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::counted;
 use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
@@ -28,6 +29,10 @@ use crate::configuration::ArchiveSection;
 
 /// An object store that has not answered a small request by then is down.
 pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is said of an encrypted archive without keys.
+pub const KEYS_MISSING: &str =
+    "the archive is encrypted, and its keys are missing (keys/): whatever is archived, nobody could read";
 
 /// How archiving is doing.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -132,9 +137,7 @@ impl Report {
                 found.push(format!("there is no archive any more in {}", holdings.location));
             }
             if holdings.are_keys_missing {
-                found.push(
-                    "the archive is encrypted, and its keys are missing (keys/): whatever is archived, nobody could read".to_owned(),
-                );
+                found.push(KEYS_MISSING.to_owned());
             }
             if holdings.missing_segments > 0 {
                 found.push(missing_text(holdings.missing_segments));
@@ -146,7 +149,7 @@ impl Report {
             if let Some(first) = holdings.unreadable.first() {
                 let others = match holdings.unreadable.len() - 1 {
                     0 => String::new(),
-                    others => format!(" and {}", units::counted(others as u64, "other object")),
+                    others => format!(" and {}", counted(others as u64, "other object")),
                 };
                 found.push(format!(
                     "{}{others} cannot be read, as walden archive verify finds too: {}",
@@ -175,7 +178,7 @@ impl Report {
         let is_late = |seconds: f64| seconds > self.backlog_limit_seconds as f64;
         let stops = lag.is_next_missing || is_late(lag.ready_seconds);
         if lag.ready_files > limit.max(lag.files) && stops {
-            let ready = units::counted(lag.ready_files, "file");
+            let ready = counted(lag.ready_files, "file");
             let (be, next) = (be(lag.ready_files), lag.next_file.as_deref().unwrap_or_default());
             let waited = units::seconds(lag.ready_seconds);
             return Some(format!(
@@ -196,7 +199,7 @@ impl Report {
         }
         // A file of the same name may have come from another server, or from another cluster.
         is_late(lag.ready_seconds).then(|| {
-            let (ready, be) = (units::counted(lag.ready_files, "file"), be(lag.ready_files));
+            let (ready, be) = (counted(lag.ready_files, "file"), be(lag.ready_files));
             let waited = units::seconds(lag.ready_seconds);
             format!(
                 "{ready} {be} marked as ready, the oldest for {waited}, longer than {limit}, although the archive has a file of its \
@@ -369,12 +372,12 @@ FROM pg_control_system(), pg_stat_archiver";
 
 /// What is said of segments that are missing.
 pub fn missing_text(segments: u64) -> String {
-    format!("{} {} missing: see walden archive list", units::counted(segments, "segment"), be(segments))
+    format!("{} {} missing: see walden archive list", counted(segments, "segment"), be(segments))
 }
 
 /// What is said of damage that `verify` has found.
 pub fn damage_text(verified: &VerifiedAt) -> String {
-    let (objects, be) = (units::counted(verified.damaged, "object"), be(verified.damaged));
+    let (objects, be) = (counted(verified.damaged, "object"), be(verified.damaged));
     let time = Timestamp::from_unix_micros(verified.time);
     format!("{objects} {be} damaged, as walden archive verify found at {time}")
 }
@@ -433,10 +436,10 @@ pub fn log_reader(option: Option<&Path>, section: &ArchiveSection) -> Option<Act
 
 #[cfg(test)]
 mod tests {
-    use walden_format::lsn::Lsn;
-    use walden_source::datadir::{DatabaseState, SharedSizes};
+    use walden_source::datadir::DatabaseState;
 
     use super::*;
+    use crate::archive::testing::control_file;
 
     const IN_ARCHIVE_RECOVERY: DatabaseState = DatabaseState::Other(5);
     const IN_PRODUCTION: DatabaseState = DatabaseState::Other(6);
@@ -444,27 +447,8 @@ mod tests {
     #[test]
     fn a_primary_on_an_earlier_timeline_than_the_archives_is_noted() {
         let data = tempfile::tempdir().unwrap();
-        let control = |state| ControlFile {
-            system_identifier: 7,
-            catalog_version: 202_506_291,
-            state,
-            checkpoint: Lsn(0x200_0060),
-            redo: Lsn(0x200_0028),
-            timeline: 1,
-            checkpoint_time: 1_795_000_000,
-            blocks_per_segment: 131_072,
-            data_checksum_version: 1,
-            wal_log_hints: false,
-            sizes: SharedSizes {
-                max_connections: 100,
-                max_worker_processes: 8,
-                max_wal_senders: 10,
-                max_prepared_transactions: 0,
-                max_locks_per_transaction: 64,
-            },
-        };
         let note = |state| {
-            let own = written_timeline(data.path(), &control(state))?;
+            let own = written_timeline(data.path(), &control_file(state))?;
             earlier_timeline_note(own, SegmentName::parse("000000020000000000000007"))
         };
         for state in [DatabaseState::ShutDown, IN_PRODUCTION] {

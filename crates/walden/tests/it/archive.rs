@@ -23,6 +23,8 @@ walden_testing::tests! {
     an_archive_that_was_just_made_is_no_missing_one,
     an_export_of_nothing_is_no_success,
     a_configuration_is_written_and_used,
+    an_archive_that_cannot_be_made_leaves_nothing,
+    no_archive_is_made_within_a_data_directory,
 }
 
 for_versions! { recover_from_the_archive:
@@ -383,4 +385,69 @@ fn a_configuration_is_written_and_used() {
         refused.stderr.contains("the first page's address") && refused.stderr.contains("HINT: "),
         "{refused:?}"
     );
+}
+
+fn an_archive_that_cannot_be_made_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let above = folder.path().join("above");
+    let repo = above.join("repo");
+    // No file can be made in that folder.
+    let init = || walden(&["archive", "init", "--repo", text(&repo), "-o", "/proc/walden.toml"]);
+    let run = init();
+    assert!(run.code == 3 && run.stderr.contains("/proc"), "{run:?}");
+    assert!(!above.exists());
+    // What was there before stays.
+    fs::create_dir_all(&repo).unwrap();
+    fs::write(repo.join("notes.txt"), "somebody's").unwrap();
+    assert_eq!(init().code, 3);
+    let names = |folder: &Path| -> Vec<_> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(names(&repo), ["notes.txt"]);
+    make_archive(&repo);
+    let before = names(&repo.join("docs"));
+    assert_eq!(init().code, 3);
+    assert!(repo.join("README.txt").exists() && names(&repo.join("docs")) == before);
+}
+
+fn no_archive_is_made_within_a_data_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, config) = (folder.path().join("data"), folder.path().join("walden.toml"));
+    fs::create_dir(&data).unwrap();
+    std::os::unix::fs::symlink(&data, folder.path().join("link")).unwrap();
+    let init = |repo: &str, more: &[&str]| {
+        let repo = folder.path().join(repo);
+        walden(&[&["archive", "init", "--repo", text(&repo), "-o", text(&config)], more].concat())
+    };
+    let refused = |repo: &str, more: &[&str]| {
+        let run = init(repo, more);
+        let says = |text: &str| run.stderr.contains(text);
+        assert!(run.code == 3 && says("lies in the data directory"), "{repo}: {run:?}");
+        assert!(says("base backup would copy") && says("hint: keep the archive"), "{run:?}");
+        assert!(!config.exists() && !folder.path().join(repo).exists(), "{repo}");
+    };
+    refused("data/archive", &["--data", text(&data)]);
+    refused("link/not/there", &["--data", text(&data)]);
+    // Known by what is in it.
+    fs::create_dir(data.join("global")).unwrap();
+    fs::write(data.join("global/pg_control"), "").unwrap();
+    fs::write(data.join("PG_VERSION"), "18\n").unwrap();
+    refused("data/archive", &[]);
+    refused("link/archive", &[]);
+    let made = init("archive", &["--data", text(&data)]);
+    assert_eq!(made.code, 0, "{made:?}");
+    // One that is there already, named in full, and as the server's commands see it.
+    let is_warned_of = |place: &Path| {
+        let configuration = format!("[archive]\nrepo = \"{}\"\n", place.display());
+        fs::write(&config, configuration).unwrap();
+        let arguments = ["archive", "check", "--config", text(&config), "--data", text(&data)];
+        let run = walden(&[&arguments[..], &["--format", "json"]].concat());
+        let report: Value = serde_json::from_str(&run.stdout).unwrap();
+        report["checks"].as_array().unwrap().iter().any(|check| check["name"] == "place")
+    };
+    let within = data.join("archive");
+    make_archive(&within);
+    assert!(is_warned_of(&within));
+    assert!(is_warned_of(Path::new("archive-that-is-not-there")));
+    assert!(!is_warned_of(&folder.path().join("archive")));
 }

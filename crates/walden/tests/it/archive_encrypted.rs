@@ -18,6 +18,8 @@ walden_testing::tests! {
     users_are_listed_added_and_removed,
     a_check_finds_what_is_wrong,
     damage_that_verify_has_found_is_known_without_a_private_key,
+    a_list_without_the_archives_keys_says_that_they_are_missing,
+    an_encrypted_archive_that_cannot_be_made_leaves_nothing,
 }
 
 const SEGMENT: &str = "00000001000000000000000A";
@@ -342,6 +344,42 @@ fn damage_that_verify_has_found_is_known_without_a_private_key() {
     let check = set.run("check", &["--format", "json"]);
     let report: Value = serde_json::from_str(&check.stdout).unwrap();
     assert_eq!((check.code, status(&report, "verification")), (1, "fail"), "{report:#}");
+}
+
+fn an_encrypted_archive_that_cannot_be_made_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, config) = (folder.path().join("repo"), folder.path().join("walden.toml"));
+    let made = walden(&["archive", "key", "generate", "-o", text(&folder.path().join("user.key"))]);
+    let recipient = made.stdout.lines().next().unwrap();
+    let init = |output: &str| {
+        walden(&["archive", "init", "--repo", text(&repo), "--recipient", recipient, "-o", output])
+    };
+    assert_eq!(init("/proc/walden.toml").code, 3);
+    assert!(!repo.exists());
+    let made = init(text(&config));
+    assert_eq!(made.code, 0, "{made:?}");
+    // The keys of an archive that is there are those of its objects.
+    fs::remove_file(&config).unwrap();
+    assert_eq!(init("/proc/walden.toml").code, 3);
+    assert!(repo.join("keys/0001.age").exists());
+}
+
+fn a_list_without_the_archives_keys_says_that_they_are_missing() {
+    let set = Setting::new();
+    let listed = |arguments: &[&str]| set.run("list", arguments);
+    assert_eq!(listed(&[]).code, 0);
+    fs::rename(set.path("repo/keys"), set.path("keys")).unwrap();
+    let identity = set.path("user.key");
+    for arguments in [&["--format", "json"][..], &["--format", "json", "--identity", &identity]] {
+        let run = listed(arguments);
+        assert!(run.code == 1 && run.stderr.contains("its keys are missing"), "{run:?}");
+        assert!(run.stderr.contains("HINT: put the folder keys/ back"), "{run:?}");
+        let listing: Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!(listing["are_keys_missing"], true, "{listing:#}");
+    }
+    fs::rename(set.path("keys"), set.path("repo/keys")).unwrap();
+    let run = listed(&[]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
 }
 
 /// How a check in a report ended.

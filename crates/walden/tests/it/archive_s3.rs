@@ -325,7 +325,7 @@ fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
     let client = Client::with(server.port, "no-such-bucket", "");
     let name = &client.names()[0];
     let pushed = client.push(name);
-    assert!(pushed.code == 1 && pushed.stderr.contains("no such bucket"), "{pushed:?}");
+    assert!(pushed.code == 1 && pushed.stderr.contains("no such bucket\n"), "{pushed:?}");
     for name in [name.as_str(), "00000002.history"] {
         let got = client.get(name);
         assert!(got.code == 200 && got.stderr.contains("HINT: check the bucket's name"), "{got:?}");
@@ -334,6 +334,9 @@ fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
     assert_eq!(listed.code, 3, "{listed:?}");
     let check = client.command(&["check"]);
     assert!(check.code == 1 && check.stdout.contains("no such bucket"), "{check:?}");
+    for run in [&pushed, &listed, &check] {
+        assert!(!run.stderr.contains("<Error>") && !run.stdout.contains("<Error>"), "{run:?}");
+    }
     // A prefix without an archive, such as a misspelt one, is no archive that has ended either.
     client.configure(server.port, BUCKET, "");
     let got = client.get(name);

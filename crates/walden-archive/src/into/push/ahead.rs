@@ -121,8 +121,7 @@ fn since_boot() -> u64 {
 }
 
 fn path(beside: &Path, archive: &Archive) -> PathBuf {
-    let place = blake3::hash(archive.store().location().as_bytes());
-    beside.join(format!("{PREFIX}{}", &place.to_hex()[..16]))
+    beside.join(archive.name_beside_segments(PREFIX))
 }
 
 #[cfg(test)]

@@ -485,9 +485,8 @@ impl Pusher {
 
 /// Whether an object cannot be read for want of a private key that opens it.
 fn is_locked(error: &ArchiveError) -> bool {
-    error.store_error().is_some_and(|error| {
-        matches!(error.cause, Cause::Locked | Cause::WrongIdentity | Cause::OtherRecipient)
-    })
+    let cause = error.store_error().map(|error| error.cause);
+    cause.is_some_and(|cause| cause.is_of_identity() || cause == Cause::OtherRecipient)
 }
 
 /// Whether it is a backup history file that has lost its content. PostgreSQL does not synchronise these files: one that was archived

@@ -51,8 +51,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 impl Spool {
     /// The spool for an archive, in a folder beside the segments of a server.
     pub fn new(beside: &Path, archive: &Archive) -> Spool {
-        let place = blake3::hash(archive.store().location().as_bytes());
-        let folder = beside.join(format!("{FOLDER_PREFIX}{}", &place.to_hex()[..16]));
+        let folder = beside.join(archive.name_beside_segments(FOLDER_PREFIX));
         let mut spool = Spool { folder, boot_id: PathBuf::from(BOOT_ID), own: None };
         spool.own = spool.data_directory().and_then(system_id_of_server);
         spool

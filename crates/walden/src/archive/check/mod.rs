@@ -16,7 +16,7 @@ use walden_archive::archive::Identity;
 use self::server::{Arrival, Look};
 use super::queue::QueueOptions;
 use super::receiving::ReceivingOptions;
-use super::{against, commands};
+use super::{against, commands, data_directory};
 use crate::FOUND;
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
@@ -183,6 +183,14 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
             commands: &commands,
         };
         checks.extend(server::look_at_server(dsn, &look));
+    }
+    if let Some(archive) = opened {
+        // One that does not answer would take the same time once more.
+        let answers = !checks.iter().any(|check| check.name == "server" && check.status == Status::Fail);
+        let of_server = args.dsn.as_deref().filter(|_| answers).and_then(data_directory::of_server);
+        let known = server::data_directory(args.data.as_deref()).into_iter().chain(of_server);
+        let problem = data_directory::problem_of(archive, &known.collect::<Vec<_>>());
+        checks.extend(problem.map(|problem| Check::warn("place", problem, data_directory::HINT)));
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let (failed, warnings) = (count(Status::Fail), count(Status::Warn));

@@ -1,0 +1,98 @@
+//! Archives within a server's data directory, where they are copied and lost together with it.
+
+use std::fs;
+use std::iter;
+use std::path::{Path, PathBuf};
+
+use walden_archive::Archive;
+
+/// What to do about such an archive.
+pub const HINT: &str = "keep the archive in a folder outside of every data directory, on another disk or, better, another machine";
+
+/// What is said of an archive that lies within a data directory: one of those that are known, or another one.
+pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
+    let folder = archive.encrypted().inner().folder()?;
+    let known: Vec<PathBuf> = known.iter().map(|data| resolved(data)).collect();
+    // To the commands that a server runs, a relative path is one in its data directory.
+    let of_servers = known.iter().map(|data| resolved(&data.join(folder)));
+    iter::once(resolved(folder)).chain(of_servers).find_map(|place| {
+        let is_known = |above: &Path| known.iter().any(|data| data == above);
+        let data = place.ancestors().find(|above| is_known(above) || is_data_directory(above))?;
+        Some(format!(
+            "{} lies in the data directory {}: every base backup would copy the archive too, and whoever loses the data directory loses the archive with it",
+            place.display(),
+            data.display()
+        ))
+    })
+}
+
+/// The data directory of a server on this machine, as far as it says it to this user.
+pub fn of_server(dsn: &str) -> Option<PathBuf> {
+    let mut client = walden_source::connection::connect(dsn).ok()?;
+    let row = client.query_one(DATA_DIRECTORY, &[]).ok()?;
+    let is_here: bool = row.try_get(1).ok()?;
+    let path: String = row.try_get(0).ok()?;
+    is_here.then(|| path.into())
+}
+
+/// Needs `pg_read_all_settings`. Both addresses are null over a Unix socket.
+const DATA_DIRECTORY: &str =
+    "SELECT current_setting('data_directory'), inet_server_addr() IS NOT DISTINCT FROM inet_client_addr()";
+
+fn is_data_directory(folder: &Path) -> bool {
+    ["PG_VERSION", "global/pg_control"].iter().all(|name| folder.join(name).is_file())
+}
+
+/// A path without links, of which the last folders may not be there yet.
+fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let resolve = |above: &Path| {
+        let resolved = fs::canonicalize(above).ok()?;
+        // Collected, it does not end with a separator.
+        Some(resolved.join(path.strip_prefix(above).ok()?).components().collect())
+    };
+    path.ancestors().find_map(resolve).unwrap_or_else(|| path.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use walden_archive::store::Folder;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_within_a_data_directory_is_known_by_whatever_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["main/global", "main/archive", "other", "backup"] {
+            fs::create_dir_all(path(name)).unwrap();
+        }
+        for name in ["main/PG_VERSION", "main/global/pg_control"] {
+            fs::write(path(name), "").unwrap();
+        }
+        symlink(path("main"), path("link")).unwrap();
+        symlink(path("backup"), path("main/elsewhere")).unwrap();
+        let is_within = |place: &Path, known: &[PathBuf]| {
+            let archive = Archive::new(Box::new(Folder::new(place)));
+            problem_of(&archive, known).is_some()
+        };
+        // Found by what is in it.
+        for name in ["main", "main/archive", "main/not/there", "link/archive", "link/not/there"] {
+            assert!(is_within(&path(name), &[]), "{name}");
+        }
+        // What lies outside, and is reached by a link within.
+        for name in ["backup", "backup/not/there", "main/elsewhere/archive", "main/../backup", "mainly"] {
+            assert!(!is_within(&path(name), &[path("main")]), "{name}");
+        }
+        // Named, and perhaps not readable.
+        assert!(!is_within(&path("other/archive"), &[]));
+        assert!(is_within(&path("other/archive"), &[path("other")]));
+        // Relative, as the server's own commands see it.
+        let relative = Path::new("walden-archive-of-a-test");
+        assert!(!is_within(relative, &[]));
+        assert!(is_within(relative, &[path("other")]));
+        assert!(!is_within(&Path::new("..").join(relative), &[path("other")]));
+    }
+}
