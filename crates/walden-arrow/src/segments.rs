@@ -124,6 +124,7 @@ pub(crate) fn read_segments<O: Observer>(
     let from = bounds.from.filter(|from| *from > run.start());
     let scan_from = from.unwrap_or(part_start).max(part_start);
     let scan_to = [bounds.to, part_end].into_iter().flatten().min();
+    let begins_before = segments.start > 0 && from.is_none_or(|from| from < part_start);
     let mut start = match from {
         Some(from) if from >= part_start => Start::AtRecord,
         Some(from) => Start::InEarlierPart { from },
@@ -147,6 +148,11 @@ pub(crate) fn read_segments<O: Observer>(
             is_behind_continuation,
             ..
         } = outcome;
+        let is_first = index == segments.start && begins_before;
+        if is_first && visitor.sums.first.is_none() && log_ends_before(run, index) {
+            // An earlier part has all of it.
+            return ControlFlow::Break(());
+        }
         if let SegmentEnd::EndOfLog(tail) = &end
             && tail.bytes() > 0
             && is_behind_continuation
@@ -225,6 +231,20 @@ fn has_begun_before(run: &Run, segment: usize, from: Lsn) -> bool {
     })
 }
 
+/// Whether the log ends in a record that begins before a segment: what is left of the log, to the end of the run, is the tail of the
+/// segment in which it begins.
+fn log_ends_before(run: &Run, segment: usize) -> bool {
+    for index in (0..segment).rev() {
+        let start = run.segments[index].start;
+        let alone = read_alone(run, index, || SegmentVisitor::new(run, index, Some(start), NO_TIME, ()));
+        // Where nothing begins, the record began earlier still.
+        if alone.is_end || alone.sums.first.is_some() {
+            return alone.is_end;
+        }
+    }
+    false
+}
+
 /// The time of the last transaction end before a segment, in its run.
 fn time_before(run: &Run, segment: usize) -> i64 {
     for index in (0..segment).rev() {
@@ -246,18 +266,35 @@ pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
 
 /// The sums of a segment that is read by itself.
 fn sums_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> SegmentSums {
+    read_alone(run, index, make).sums
+}
+
+/// A segment that was read by itself.
+#[derive(Default)]
+struct ReadAlone {
+    sums: SegmentSums,
+    /// Whether the log ends there, or in a record that begins there.
+    is_end: bool,
+}
+
+fn read_alone<O: Observer>(
+    run: &Run,
+    index: usize,
+    make: impl Fn() -> SegmentVisitor<O> + Sync,
+) -> ReadAlone {
     let start = run.segments[index].start;
     let end = start.plus(run.segment_size.bytes());
     let options = ScanOptions { threads: 1, from: Some(start), to: Some(end) };
-    let mut sums = SegmentSums::default();
+    let mut read = ReadAlone::default();
     scan(
         run,
         options,
         |_| make(),
         |outcome| {
-            sums = outcome.visitor.sums;
+            let is_end = matches!(outcome.end, SegmentEnd::EndOfLog(_));
+            read = ReadAlone { sums: outcome.visitor.sums, is_end };
             ControlFlow::Continue(())
         },
     );
-    sums
+    read
 }

@@ -302,8 +302,18 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let last = log.main_data(rmid::XLOG, xlog::NOOP, &[7; 3000]);
     let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
     expect(&log, &[&around(last)[..], &of_segment, &around(log.position())].concat());
-    // Which is not there.
+    // A crash cut it off there.
+    log.bytes.truncate(segment_bytes + 1000);
+    expect(&log, &around(last));
+    // The next segment is not there.
     log.bytes.truncate(segment_bytes);
+    expect(&log, &around(last));
+
+    // A segment has nothing but a part of the record that was cut off.
+    let mut log = LogWriter::new(Major::V15);
+    fill(&mut log, segment_bytes - 700);
+    let last = log.main_data(rmid::XLOG, xlog::NOOP, &vec![7; segment_bytes + 3 * PAGE]);
+    log.bytes.truncate(2 * segment_bytes + PAGE + 100);
     expect(&log, &around(last));
 }
 
