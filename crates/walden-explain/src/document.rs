@@ -15,6 +15,8 @@ use crate::findings::Finding;
 use crate::labels::Label;
 use crate::writers::{Counts, Writers};
 
+pub use self::build::images_by_cause;
+
 /// Version of the JSON format.
 pub const FORMAT_VERSION: u32 = 1;
 

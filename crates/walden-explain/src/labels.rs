@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use regex::Regex;
 use serde::Serialize;
 use walden_format::record::{Fork, RelFileLocator};
+use walden_source::counted;
 use walden_source::names::{Identifier, Names, Relation, RelationKind, Resolved};
 
 use crate::explanation::Explanation;
@@ -98,19 +99,33 @@ impl Label {
     }
 
     pub(crate) fn rest(count: u64, what: &str) -> Label {
-        Label::plain(Part::Rest, &format!("{count} more {what}{}", if count == 1 { "" } else { "s" }))
+        Label::plain(Part::Rest, &counted(count, &format!("more {what}")))
+    }
+
+    /// The label with a mark in its text if it is of a file that the relation had before it was rewritten: without it, two groups of a
+    /// view have one text.
+    pub(crate) fn marked(mut self) -> Label {
+        if self.rewritten {
+            self.text.push_str(BEFORE_REWRITE);
+        }
+        self
+    }
+
+    /// The text without that mark: the same for all files of a relation.
+    pub(crate) fn unmarked_text(&self) -> &str {
+        self.text.strip_suffix(BEFORE_REWRITE).filter(|_| self.rewritten).unwrap_or(&self.text)
     }
 
     /// Its role within its table, as a text.
     pub fn part_text(&self) -> String {
         let name = self.name.as_deref().or(self.file.as_deref()).unwrap_or(&self.text);
-        let rewritten = if self.rewritten { " (before its rewrite)" } else { "" };
+        let rewritten = if self.rewritten { BEFORE_REWRITE } else { "" };
         match self.part {
             Part::Table | Part::MaterializedView => format!("heap{rewritten}"),
             Part::Index => format!("index {name}{rewritten}"),
             Part::Toast => format!("TOAST{rewritten}"),
             Part::ToastIndex => format!("TOAST index{rewritten}"),
-            Part::Relation => "main fork".into(),
+            Part::Relation => format!("main fork{rewritten}"),
             Part::FreeSpaceMap => format!("free space map{}{rewritten}", self.of_other()),
             Part::VisibilityMap => format!("visibility map{}{rewritten}", self.of_other()),
             Part::InitFork => format!("init fork{}{rewritten}", self.of_other()),
@@ -139,6 +154,9 @@ pub(crate) enum VacuumWork {
     /// Vacuum does not write them, or it cannot be known.
     None,
 }
+
+/// The mark of a file that a relation had before it was rewritten: its name is known from the file after it.
+const BEFORE_REWRITE: &str = " (before its rewrite)";
 
 /// The label of relations without a name, and of those whose database has names, which lack them.
 const NOT_NAMED: &str = "(not named: --names gives names)";
@@ -460,5 +478,11 @@ mod tests {
     fn maps_of_a_file_before_a_rewrite_are_marked() {
         let map = Label { rewritten: true, ..Label::plain(Part::VisibilityMap, "") };
         assert_eq!(map.part_text(), "visibility map (before its rewrite)");
+        let map = Label { text: "public.t vm".to_owned(), ..map }.marked();
+        assert_eq!(map.text, "public.t vm (before its rewrite)");
+        assert_eq!(map.unmarked_text(), "public.t vm");
+        // Somebody may call a table so.
+        let table = Label::plain(Part::Table, "odd (before its rewrite)").marked();
+        assert_eq!((table.text.as_str(), table.unmarked_text()), ("odd (before its rewrite)", &*table.text));
     }
 }

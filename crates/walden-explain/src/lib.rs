@@ -28,7 +28,7 @@ pub use explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, SettingChange, Transaction,
     TransactionSums, View,
 };
-pub use findings::{Finding, FindingKind, RULES, Rule, counted, rank as rank_findings};
+pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
 pub use labels::{Label, Labels, Part};
 pub use request::{Bound, BoundError, ExplainError, Request};
 pub use timeline::Timeline;

@@ -4,6 +4,7 @@
 mod compressed;
 mod compression;
 pub mod connection;
+mod counted;
 pub mod datadir;
 mod decoding;
 mod error_text;
@@ -28,4 +29,5 @@ pub mod timelines;
 mod windows;
 pub mod workers;
 
+pub use counted::counted;
 pub use error_text::error_text;

@@ -9,11 +9,13 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use walden_explain::document::images_by_cause;
 use walden_explain::group::{Cell, Dimension, Owner};
-use walden_explain::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
+use walden_explain::tally::{Bucket, ImageCause, Tally};
 use walden_explain::{Label, Labels, Part};
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::Kind;
+use walden_source::counted;
 
 use crate::archiver::Archiver;
 use crate::forecast::Forecast;
@@ -45,7 +47,7 @@ pub struct WatchDocument {
     pub aborted: u64,
     /// Bytes by bucket, as `walden explain` has them.
     pub buckets: Map<String, Value>,
-    /// Full-page images by cause.
+    /// Full-page images by cause, as the `images` of `walden explain`.
     pub images_by_cause: Map<String, Value>,
     /// Relations, largest first, each with all its forks.
     pub relations: Vec<GroupDocument>,
@@ -199,7 +201,7 @@ impl WatchDocument {
             buckets: Bucket::all()
                 .map(|bucket| (bucket.name().to_owned(), total.buckets.get(bucket).into()))
                 .collect(),
-            images_by_cause: images_by_cause(window),
+            images_by_cause: images_by_cause(&window.sums.images),
             relations: views.relations(top),
             record_kinds: views.record_kinds(top),
             databases: views.databases(top),
@@ -356,8 +358,8 @@ impl<'a> Views<'a> {
         if !rest.is_empty() {
             let mut sum = Tally::default();
             rest.iter().for_each(|(_, tally)| sum.merge(tally));
-            let plural = if rest.len() == 1 { "" } else { "s" };
-            all.push((Label::plain(Part::Rest, &format!("{} more {what}{plural}", rest.len())), sum));
+            let text = counted(rest.len() as u64, &format!("more {what}"));
+            all.push((Label::plain(Part::Rest, &text), sum));
         }
         all.iter().map(|(label, tally)| self.group(label, tally)).collect()
     }
@@ -420,20 +422,6 @@ fn rate(tally: &Tally, window: &Window) -> RateDocument {
         images: tally.images,
         image_bytes: tally.buckets.images(),
     }
-}
-
-fn images_by_cause(window: &Window) -> Map<String, Value> {
-    let one = |cause: ImageCause| {
-        let sum = window.sums.images.of_cause(cause);
-        let by: Map<String, Value> = COMPRESSIONS
-            .iter()
-            .map(|(compression, name)| (*name, window.sums.images.get(cause, *compression).bytes))
-            .filter(|(_, bytes)| *bytes > 0)
-            .map(|(name, bytes)| (name.to_owned(), bytes.into()))
-            .collect();
-        serde_json::json!({"count": sum.count, "bytes": sum.bytes, "bytes_by_compression": by})
-    };
-    ImageCause::ALL.iter().map(|cause| (cause.name().to_owned(), one(*cause))).collect()
 }
 
 /// RFC 3339 in UTC.

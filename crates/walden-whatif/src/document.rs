@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use walden_explain::checkpoints::Cause;
-use walden_explain::counted;
 use walden_format::lsn::Lsn;
+use walden_source::counted;
 
 use crate::advise::{self, Advice, Aim};
 use crate::archive::{ArchiveSize, Compressor};
@@ -198,11 +198,10 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
         );
     } else if let Some(few) = document.predictions.iter().find(|one| one.checkpoints.total < 2) {
         note(format!(
-            "under {} the trace covers {} full cycle{} between checkpoints: each page has one image per cycle, so a longer \
-             trace would show slightly less WAL per hour than this one",
+            "under {} the trace covers {} between checkpoints: each page has one image per cycle, so a longer trace would \
+             show slightly less WAL per hour than this one",
             few.name,
-            few.checkpoints.total,
-            if few.checkpoints.total == 1 { "" } else { "s" }
+            counted(few.checkpoints.total, "full cycle")
         ));
     }
     notes.extend(page_caveats(&forecast.diagnostics));

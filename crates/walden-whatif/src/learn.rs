@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, Checkpoint, explain_checkpoints};
-use walden_explain::counted;
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xlog::WalLevel;
 use walden_redo::compress::Method;
+use walden_source::counted;
 
 use crate::settings::{Settings, show_seconds, show_size};
 use crate::simulate::RequestLag;

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use walden_format::payload::xlog::WalLevel;
+use walden_source::counted;
 
 use super::{Change, Comparison, DiffFinding, ImageChange, Per, Side, Status, difference};
 use crate::document::Document;
 use crate::evidence::DecodingEvidence;
 use crate::explanation::Explanation;
-use crate::findings::{bytes_text, counted, percent_text};
+use crate::findings::{bytes_text, percent_text};
 use crate::labels::Part;
 use crate::tally::{Bucket, ImageCause};
 
@@ -479,7 +480,7 @@ impl<'a> Files<'a> {
         let parts = sides.iter().flat_map(|side| &side.document.relations).flat_map(|one| &one.parts);
         let mut by_label: FxHashMap<&str, Vec<&str>> = FxHashMap::default();
         for label in parts.filter_map(|part| part.keys.first()) {
-            by_label.entry(&label.text).or_default().extend(label.file.as_deref());
+            by_label.entry(label.unmarked_text()).or_default().extend(label.file.as_deref());
         }
         let explanations = || sides.iter().map(|side| side.explanation);
         Files {

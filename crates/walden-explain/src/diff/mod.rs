@@ -19,7 +19,7 @@ use self::noise::Series;
 use crate::document::{Context, Document, GroupDocument, TallyDocument, ViewDocument};
 use crate::explanation::Explanation;
 use crate::group::{Dimension, ViewSpec};
-use crate::labels::{Labels, Part, databases_of};
+use crate::labels::{Label, Labels, Part, databases_of};
 use crate::tally::{Bucket, ImageCause};
 
 /// The views that documents to compare must have behind those that the user asks for.
@@ -135,9 +135,9 @@ impl Numbers {
         let series = of_time.and_then(|view| Series::of_view(view, |_| Some(String::new())).remove(""));
         let frame = of_time.and_then(noise::Frame::of);
         let by_relation = match (relation_view, frame) {
-            (Some(view), Some(frame)) => {
-                Series::in_frame(view, frame, |group| group.keys.get(1).map(|key| key.text.clone()))
-            }
+            (Some(view), Some(frame)) => Series::in_frame(view, frame, |group| {
+                group.keys.get(1).map(|key| key.unmarked_text().to_owned())
+            }),
             _ => BTreeMap::new(),
         };
         let inside = |lsn: &str| {
@@ -249,16 +249,16 @@ fn relation_rows(side: Side<'_>) -> Rows {
             let Some(label) = part.keys.first() else { continue };
             // With the database, if labels have it.
             let fork = label.fork.as_deref().filter(|fork| *fork != "main");
-            let base = fork.and_then(|fork| label.text.strip_suffix(fork)?.strip_suffix(' '));
-            let base = base.unwrap_or(&label.text);
+            let text = label.unmarked_text();
+            let base = fork.and_then(|fork| text.strip_suffix(fork)?.strip_suffix(' ')).unwrap_or(text);
             let row = Bytes {
                 part: Some(label.part),
-                table: (relation.label.text != label.text).then(|| relation.label.text.clone()),
+                table: (relation.label.text != text).then(|| relation.label.text.clone()),
                 relation: label.file.is_some().then(|| base.to_owned()),
                 ..Bytes::of(&part.sum)
             };
             if row.bytes > 0 {
-                rows.entry(label.text.clone()).or_default().merge(row);
+                rows.entry(text.to_owned()).or_default().merge(row);
             }
         }
     }
@@ -280,7 +280,7 @@ fn view_rows(view: &ViewDocument) -> Rows {
 fn group_rows<'a>(groups: impl Iterator<Item = &'a GroupDocument>) -> Rows {
     let mut rows = Rows::new();
     for group in groups {
-        let text = group.keys.iter().map(|key| key.text.as_str()).collect::<Vec<_>>().join(", ");
+        let text = group.keys.iter().map(Label::unmarked_text).collect::<Vec<_>>().join(", ");
         let row = Bytes { part: group.keys.first().map(|key| key.part), ..Bytes::of(&group.sum) };
         if row.bytes > 0 {
             rows.entry(text).or_default().merge(row);

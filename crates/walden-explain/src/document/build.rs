@@ -17,9 +17,33 @@ use crate::explanation::{Explanation, View, on_or_off};
 use crate::findings::find;
 use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
 use crate::labels::{Label, Labels, Part, VacuumWork};
-use crate::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
+use crate::tally::{Bucket, COMPRESSIONS, ImageCause, ImageTable, Tally};
 use crate::time::{second_text, time_text};
 use crate::writers::{WriterKey, WriterProperty, Writers};
+
+/// Full-page images by cause, as [`Document::images`] has them.
+pub fn images_by_cause(table: &ImageTable) -> Map<String, Value> {
+    let one = |cause| {
+        let sum = table.of_cause(cause);
+        let by: Map<String, Value> = COMPRESSIONS
+            .iter()
+            .map(|(compression, name)| (*name, table.get(cause, *compression)))
+            .filter(|(_, tally)| tally.count > 0)
+            .map(|(name, tally)| {
+                let (count, bytes, plain) = (tally.count, tally.bytes, tally.uncompressed_bytes);
+                (name.to_owned(), json!({"count": count, "bytes": bytes, "uncompressed_bytes": plain}))
+            })
+            .collect();
+        json!({
+            "count": sum.count,
+            "bytes": sum.bytes,
+            "uncompressed_bytes": sum.uncompressed_bytes,
+            "saved_by_compression": sum.uncompressed_bytes.saturating_sub(sum.bytes),
+            "by_compression": by,
+        })
+    };
+    ImageCause::ALL.iter().map(|cause| (cause.name().to_owned(), one(*cause))).collect()
+}
 
 impl Document {
     /// Builds the document of an explanation.
@@ -51,7 +75,7 @@ impl Document {
             buckets: Bucket::all()
                 .map(|bucket| (bucket.name().to_owned(), explanation.buckets.get(bucket).into()))
                 .collect(),
-            images: writer.images(),
+            images: images_by_cause(&explanation.images),
             ranges: writer.ranges(),
             time: explanation.time_span.map(|(first, last)| TimeSpan {
                 first: time_text(first),
@@ -105,30 +129,6 @@ impl Writer<'_> {
                 .map(|bucket| (bucket.name().to_owned(), tally.buckets.get(bucket).into()))
                 .collect(),
         }
-    }
-
-    fn images(&self) -> Map<String, Value> {
-        let table = &self.explanation.images;
-        let one = |cause| {
-            let sum = table.of_cause(cause);
-            let by: Map<String, Value> = COMPRESSIONS
-                .iter()
-                .map(|(compression, name)| (*name, table.get(cause, *compression)))
-                .filter(|(_, tally)| tally.count > 0)
-                .map(|(name, tally)| {
-                    let (count, bytes, plain) = (tally.count, tally.bytes, tally.uncompressed_bytes);
-                    (name.to_owned(), json!({"count": count, "bytes": bytes, "uncompressed_bytes": plain}))
-                })
-                .collect();
-            json!({
-                "count": sum.count,
-                "bytes": sum.bytes,
-                "uncompressed_bytes": sum.uncompressed_bytes,
-                "saved_by_compression": sum.uncompressed_bytes.saturating_sub(sum.bytes),
-                "by_compression": by,
-            })
-        };
-        ImageCause::ALL.iter().map(|cause| (cause.name().to_owned(), one(*cause))).collect()
     }
 
     fn ranges(&self) -> Vec<RangeDocument> {
@@ -185,7 +185,8 @@ impl Writer<'_> {
                 tables.len() - 1
             });
             tables[at].1.merge(tally);
-            tables[at].2.push(GroupDocument { keys: vec![self.labels.owner(owner)], sum: self.tally(tally) });
+            let label = self.labels.owner(owner).marked();
+            tables[at].2.push(GroupDocument { keys: vec![label], sum: self.tally(tally) });
         }
         tables.sort_by(|one, other| {
             other.1.bytes().cmp(&one.1.bytes()).then_with(|| one.0.text.cmp(&other.0.text))
@@ -279,7 +280,7 @@ impl Writer<'_> {
 
     fn key(&self, dimension: Dimension, key: &GroupKey) -> Label {
         match dimension {
-            Dimension::Relation => self.labels.owner(key.owner.unwrap_or(Owner::None)),
+            Dimension::Relation => self.labels.owner(key.owner.unwrap_or(Owner::None)).marked(),
             Dimension::Record => record_label(self.explanation.version, key.kind.flatten()),
             Dimension::Database => self.labels.database(key.database.flatten()),
             Dimension::Xid => match key.xid {

@@ -3,10 +3,11 @@
 use walden_format::rmgr::info::{dbase, smgr};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
+use walden_source::counted;
 
 use super::facts::{Facts, Table, is_delete, is_insert, is_update};
 use super::ledger::Claim;
-use super::{Candidate, bytes_text, counted};
+use super::{Candidate, bytes_text};
 use crate::tally::Bucket;
 
 /// The catalogs that hold large objects: content, and not what a database is made of.

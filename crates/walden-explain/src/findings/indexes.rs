@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use walden_format::rmgr::info::{btree, gin};
 use walden_format::rmgr::rmid;
+use walden_source::counted;
 
+use super::Candidate;
 use super::facts::{Facts, Index, Relation, SqlName, Table};
 use super::ledger::Claim;
-use super::{Candidate, counted};
 use crate::evidence::Evidence;
 use crate::group::Owner;
 use crate::labels::Part;

@@ -2,10 +2,11 @@
 
 use walden_format::rmgr::info::{heap2, multixact};
 use walden_format::rmgr::rmid;
+use walden_source::counted;
 
+use super::Candidate;
 use super::facts::{Facts, is_lock};
 use super::ledger::Claim;
-use super::{Candidate, counted};
 
 /// Minimum number of locks.
 const MIN_LOCKS: u64 = 100;

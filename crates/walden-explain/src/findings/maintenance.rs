@@ -3,10 +3,11 @@
 use walden_format::rmgr::info::{heap2, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
+use walden_source::counted;
 
+use super::Candidate;
 use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum, is_update};
 use super::ledger::Claim;
-use super::{Candidate, counted};
 
 /// What a table that is written once, and then vacuumed, should have been loaded with.
 const LOAD_FROZEN: &str =

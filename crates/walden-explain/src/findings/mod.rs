@@ -246,12 +246,6 @@ pub fn rank(findings: &mut [Finding]) {
     findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes))));
 }
 
-/// A number and what is counted, in the plural where it is not one: `2 pages`.
-pub fn counted(number: u64, what: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{ending}")
-}
-
 pub(crate) fn percent_text(share: f64) -> String {
     let percent = share * 100.0;
     if percent >= 10.0 { format!("{percent:.0} %") } else { format!("{percent:.1} %") }
@@ -269,11 +263,6 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_is_no_plural() {
-        assert_eq!([0, 1, 2].map(|number| counted(number, "page")), ["0 pages", "1 page", "2 pages"]);
-    }
 
     #[test]
     fn rules_have_distinct_names() {

@@ -2,10 +2,11 @@
 
 use walden_format::rmgr::info::xact;
 use walden_format::rmgr::rmid;
+use walden_source::counted;
 
 use super::facts::Facts;
 use super::ledger::Claim;
-use super::{Candidate, bytes_text, counted};
+use super::{Candidate, bytes_text};
 use crate::time::second_text;
 
 const MIN_TRANSACTIONS: u64 = 1000;

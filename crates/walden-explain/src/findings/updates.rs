@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use walden_format::record::Fork;
 use walden_format::rmgr::info::heap;
 use walden_format::rmgr::rmid;
+use walden_source::counted;
 
 use super::facts::{
     Facts, Index, Table, is_delete, is_heap_vacuum, is_index_manager, is_index_vacuum, is_insert, is_lock,
@@ -12,7 +13,7 @@ use super::facts::{
 };
 use super::indexes::drop_statement;
 use super::ledger::Claim;
-use super::{Candidate, counted, percent_text};
+use super::{Candidate, percent_text};
 use crate::evidence::Evidence;
 use crate::group::Owner;
 use crate::labels::Part;

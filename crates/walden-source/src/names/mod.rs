@@ -177,6 +177,14 @@ impl Names {
         saved::load(path)
     }
 
+    /// Whether a file is one of names, of whatever version of the form.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn is_saved(path: &Path) -> io::Result<bool> {
+        saved::is_saved(path)
+    }
+
     /// Writes all names as JSON.
     ///
     /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use walden_format::record::RelFileLocator;
 
@@ -306,6 +307,16 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
         }
     }
     Ok(names)
+}
+
+pub(super) fn is_saved(path: &Path) -> io::Result<bool> {
+    let members: serde_json::Result<BTreeMap<String, IgnoredAny>> =
+        serde_json::from_reader(BufReader::new(regular_file::open(path)?));
+    match members {
+        Ok(members) => Ok(members.contains_key("walden_names")),
+        Err(error) if error.is_io() => Err(error.into()),
+        Err(_) => Ok(false),
+    }
 }
 
 pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {

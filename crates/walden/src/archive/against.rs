@@ -13,6 +13,7 @@ use walden_archive::push::PushOptions;
 use walden_format::lsn::Lsn;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::counted;
 
 use crate::FOUND;
 use crate::place::Place;
@@ -38,7 +39,7 @@ fn table(compared: &Compared, is_repair: bool) -> String {
     let _ = writeln!(
         text,
         "{} of the {role} (timeline {}, written up to {}) compared with {}",
-        units::counted(*files, "complete file"),
+        counted(*files, "complete file"),
         compared.timeline,
         compared.written,
         compared.location

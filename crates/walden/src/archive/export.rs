@@ -17,6 +17,7 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::recovery::{Recovery, RecoveryError, RecoveryStart, TransactionEnd, recovery_to};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_report::units;
+use walden_source::counted;
 
 use super::moment::{Moment, time_text};
 use crate::place::Place;
@@ -237,9 +238,9 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
     let _ = writeln!(
         text,
         "{} in {}, with {}: {} written ({}), {} there before",
-        units::counted((plan.files.len() + plan.begun.len()) as u64, "file"),
+        counted((plan.files.len() + plan.begun.len()) as u64, "file"),
         folder.display(),
-        units::counted(exported.segments, "segment"),
+        counted(exported.segments, "segment"),
         exported.written,
         units::bytes(exported.written_bytes),
         exported.unchanged

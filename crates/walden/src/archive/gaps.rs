@@ -9,7 +9,7 @@ use walden_archive::gaps::Gap;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
-use walden_report::units;
+use walden_source::counted;
 
 use crate::place::Place;
 use crate::terminal;
@@ -81,7 +81,7 @@ fn user_and_machine() -> String {
 /// A gap as `list` and `verify` print it.
 pub fn line(gap: &Gap) -> String {
     let Gap { first, last, acknowledged, .. } = gap;
-    let segments = units::counted(gap.segments, "segment");
+    let segments = counted(gap.segments, "segment");
     match acknowledged {
         None => format!("MISSING: {segments}, {first} to {last}"),
         // Of an encrypted acknowledgement, only the segments are known.

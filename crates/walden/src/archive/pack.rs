@@ -9,6 +9,7 @@ use clap::Args;
 use jiff::Zoned;
 use walden_archive::pack::{self, PackOptions, Packed};
 use walden_report::units;
+use walden_source::counted;
 
 use crate::FOUND;
 use crate::arguments::parse_size;
@@ -117,7 +118,7 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
 /// That so many segments stay.
 fn staying(segments: u64) -> String {
     let verb = if segments == 1 { "stays as it is" } else { "stay as they are" };
-    format!("{} {verb}", units::counted(segments, "segment"))
+    format!("{} {verb}", counted(segments, "segment"))
 }
 
 fn table(packed: &Packed) -> String {
@@ -126,22 +127,21 @@ fn table(packed: &Packed) -> String {
     for pack in packs {
         let before = units::bytes(pack.bytes_before);
         let after = pack.bytes.map_or(String::new(), |bytes| format!(" -> {}", units::bytes(bytes)));
-        let _ =
-            writeln!(text, "{}: {}, {before}{after}", pack.object, units::counted(pack.segments, "segment"));
+        let _ = writeln!(text, "{}: {}, {before}{after}", pack.object, counted(pack.segments, "segment"));
     }
     let verb = if *is_dry_run { "would be packed" } else { "packed" };
     let _ = writeln!(
         text,
         "{} {verb} into {}",
-        units::counted(*segments, "segment"),
-        units::counted(packs.len() as u64, "pack")
+        counted(*segments, "segment"),
+        counted(packs.len() as u64, "pack")
     );
     if !packed.tidied.is_empty() {
         let verb = if *is_dry_run { "would be removed" } else { "removed" };
         let _ = writeln!(
             text,
             "{} {verb} whose segments are in a pack too",
-            units::counted(packed.tidied.len() as u64, "object")
+            counted(packed.tidied.len() as u64, "object")
         );
     }
     if packed.incompressible_segments > 0 {

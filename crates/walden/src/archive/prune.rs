@@ -14,6 +14,7 @@ use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::counted;
 
 use crate::place::Place;
 use crate::terminal::{self, Format};
@@ -150,7 +151,7 @@ fn table(pruned: &Pruned) -> String {
         }
         Some(_) => {}
         None => {
-            let objects = units::counted(pruned.removed_objects, "object");
+            let objects = counted(pruned.removed_objects, "object");
             let bytes = units::bytes(pruned.removed_bytes);
             let verb = if pruned.is_applied { "removed" } else { "would be removed (--apply removes them)" };
             let from = pruned.kept_from.as_deref().unwrap_or_default();
@@ -201,8 +202,8 @@ fn describe_timeline(text: &mut String, timeline: &TimelineState) {
         let _ = writeln!(
             text,
             "  {verb:<5}  {} in {}, {bytes}: {first} to {last}",
-            units::counted(segments, "segment"),
-            units::counted(objects, "object")
+            counted(segments, "segment"),
+            counted(objects, "object")
         );
     }
 }

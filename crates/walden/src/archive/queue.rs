@@ -9,11 +9,11 @@ use clap::Args;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push;
 use walden_archive::status::QueuedFile;
-use walden_report::units;
+use walden_source::counted;
 
 /// How many files wait.
 pub fn waiting(files: u64) -> String {
-    format!("{} {}", units::counted(files, "file"), if files == 1 { "waits" } else { "wait" })
+    format!("{} {}", counted(files, "file"), if files == 1 { "waits" } else { "wait" })
 }
 
 /// The server whose queue is looked at.

@@ -12,6 +12,7 @@ use walden_archive::Archive;
 use walden_archive::status::Holdings;
 use walden_archive::verified::UNREADABLE;
 use walden_report::units;
+use walden_source::counted;
 
 use super::metrics;
 use super::queue::{QueueOptions, waiting};
@@ -152,7 +153,7 @@ fn line(report: &Report) -> String {
             parts.push(format!("{waiting}{ready} ({bytes}, the oldest for {seconds})"));
         }
         Some(lag) if lag.ready_files > 0 => {
-            let (files, verb) = (units::counted(lag.ready_files, "file"), be(lag.ready_files));
+            let (files, verb) = (counted(lag.ready_files, "file"), be(lag.ready_files));
             parts.push(format!("nothing waits, {files} {verb} not marked as done yet"));
         }
         Some(_) => parts.push("nothing waits".to_owned()),
@@ -203,7 +204,7 @@ fn of_holdings(holdings: &Holdings) -> Vec<String> {
     }
     if holdings.acknowledged_segments > 0 {
         let number = holdings.acknowledged_segments;
-        parts.push(format!("{} {} known to be missing", units::counted(number, "segment"), be(number)));
+        parts.push(format!("{} {} known to be missing", counted(number, "segment"), be(number)));
     }
     parts.push(match &holdings.verified {
         Some(verified) => format!("verified {} ago", ago(verified.time)),

@@ -14,6 +14,7 @@ use walden_archive::replay::{self, Replayed};
 use walden_archive::verified;
 use walden_archive::verify::{self, Verified, VerifyOptions};
 use walden_report::units;
+use walden_source::counted;
 use walden_source::datadir::DataDir;
 
 use crate::arguments::parse_size;
@@ -136,9 +137,9 @@ fn table(verified: &Verified) -> String {
     let _ = writeln!(
         text,
         "{} with {} and {}: {} of WAL in {}, {} records",
-        units::counted(verified.objects, "object"),
-        units::counted(verified.segments, "segment"),
-        units::counted(verified.other_files, "other file"),
+        counted(verified.objects, "object"),
+        counted(verified.segments, "segment"),
+        counted(verified.other_files, "other file"),
         units::bytes(verified.raw_bytes),
         units::bytes(verified.stored_bytes),
         units::count(verified.records)

@@ -227,6 +227,13 @@ fn sums_equal_explain(major: u32) -> Outcome {
         assert_eq!(sum(&line["buckets"]), bytes);
         assert_eq!([of("relations"), of("record_kinds"), of("databases")], [bytes; 3]);
     }
+    for (cause, images) in watched["images"].as_object().unwrap() {
+        for member in ["count", "bytes", "uncompressed_bytes"] {
+            let number = |images: &Value| images[member].as_u64().unwrap();
+            let of_lines: u64 = lines.iter().map(|line| number(&line["images_by_cause"][cause])).sum();
+            assert_eq!(of_lines, number(images), "{member} of {cause}");
+        }
+    }
     // And the log ends there.
     let all = explain_json(&["--savings", "never", text(&cluster.archive_dir()), text(&wal)]);
     let last = all["ranges"].as_array().unwrap().last().unwrap();

@@ -12,7 +12,7 @@ use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::probe::{self, Probe};
 use walden_archive::verified::UNREADABLE;
-use walden_report::units;
+use walden_source::counted;
 use walden_source::error_text;
 
 use super::Check;
@@ -111,7 +111,7 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
                 0 => String::new(),
                 number => format!(", but {number} whose absence was acknowledged"),
             };
-            let held = units::counted(holdings.segments, "segment");
+            let held = counted(holdings.segments, "segment");
             Check::ok(SEGMENTS, format!("{held}, none is missing{acknowledged}"))
         }
         missing => Check::fail(
