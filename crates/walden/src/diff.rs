@@ -16,6 +16,7 @@ use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
 use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
+use crate::output::Content;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
@@ -161,7 +162,7 @@ impl Explained {
 /// Runs the command.
 pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let wanted = ranges(args);
-    output::can_write(&args.html)?;
+    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
     let mut all_names = args
         .names
         .iter()

@@ -18,6 +18,7 @@ use walden_source::names::Names;
 use walden_source::server_log::{self, Prefix};
 
 use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
+use crate::output::Content;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::{names, output, savings, terminal};
@@ -151,6 +152,10 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     if args.group.is_none() && args.by.iter().any(|view| view.has(Dimension::Pattern)) {
         crate::wrong_usage("--by group needs a pattern: --group 'tenant_(\\d+)'");
     }
+    output::can_write(&[
+        ("--save-names", args.save_names.as_deref(), Content::Names),
+        ("--html", args.html.as_deref(), Content::Page),
+    ])?;
     let mut names = load_names(args)?;
     let sources: Vec<PathBuf> = args.sources.iter().chain(&args.path).cloned().collect();
     if sources.is_empty() {
@@ -159,7 +164,6 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let inventory = sources::open(&sources, &source_range(args))?;
     sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
-    output::can_write(&args.html)?;
     let writers = load_log(args, &names)?;
     let explanation = explain(args, &inventory, writers.clone())?;
     let checkpoint_settings = names::complete(&mut names, &explanation);
@@ -270,12 +274,10 @@ fn load_log(args: &ExplainArgs, names: &Names) -> Result<Option<Arc<Writers>>> {
 }
 
 fn load_names(args: &ExplainArgs) -> Result<Names> {
-    output::can_write(&args.save_names)?;
     let names = names::load(&args.names)?;
     if let Some(path) = &args.save_names {
-        let mut json = Vec::new();
-        names.write(&mut json).context("cannot write the names as JSON")?;
-        output::write_text(path, json).with_context(|| format!("cannot save names to {}", path.display()))?;
+        let saved = output::write_names(path, &names);
+        saved.with_context(|| format!("cannot save names to {}", path.display()))?;
         if std::io::stderr().is_terminal() {
             eprintln!("saved the names to {}", path.display());
         }

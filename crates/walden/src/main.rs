@@ -49,6 +49,7 @@ mod whatif;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use walden_archive::name::ArchivedFile;
@@ -177,7 +178,7 @@ fn parse() -> Arguments {
         let words: Vec<String> =
             std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
         let status = if !error.use_stderr() {
-            error.exit()
+            print_help(&error)
         } else if words.starts_with(&["archive".to_owned(), "prefetch".to_owned()]) {
             archive::PREFETCH_FAILED
         } else if is_restore_command(&words) {
@@ -185,9 +186,25 @@ fn parse() -> Arguments {
         } else {
             error.exit()
         };
-        let _ = error.print();
+        if error.use_stderr() {
+            let _ = error.print();
+        }
         std::process::exit(status.into());
     })
+}
+
+/// Prints the help or the version that was asked for, and returns the exit status: `clap` would give 0 though nothing could be
+/// written.
+fn print_help(help: &clap::Error) -> u8 {
+    let printed = help.print().and_then(|()| std::io::stdout().flush()).map_err(terminal::of_stdout);
+    match printed.context("cannot write to standard output") {
+        Ok(()) => 0,
+        Err(error) if terminal::is_reader_gone(&error) => 0,
+        Err(error) => {
+            output::report(&error);
+            DAMAGED
+        }
+    }
 }
 
 /// Whether these may be the words of a `restore_command`, mistyped ones too: they say `get`, or have the name of a file that PostgreSQL

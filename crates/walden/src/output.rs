@@ -24,6 +24,7 @@ use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
+use walden_source::names::Names;
 use walden_watch::server::QueryError;
 
 use crate::terminal;
@@ -245,9 +246,61 @@ fn sync_folder(folder: &Path) -> Result<()> {
     synced.with_context(|| format!("cannot sync {}", folder.display()))
 }
 
-/// Checks that pictures, pages or JSON can be written, before a computation that may take an hour. Existing files are kept.
-pub fn can_write<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<()> {
-    paths.into_iter().try_for_each(|path| text_output(path, None).map(drop))
+/// What a text that replaces a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// A page or a picture.
+    Page,
+    /// JSON other than names.
+    Json,
+    /// Names of relations, as `--save-names` writes them.
+    Names,
+}
+
+impl Content {
+    fn of(text: &[u8]) -> Content {
+        if text.starts_with(b"<") { Content::Page } else { Content::Json }
+    }
+}
+
+/// An option, the file that it names if it is given, and what is to be written there.
+pub type Wanted<'a> = (&'static str, Option<&'a Path>, Content);
+
+/// Checks that texts can be written, before a computation that may take an hour. Existing files are kept.
+///
+/// Two options with the same file are wrong usage: the second text would replace the first one.
+pub fn can_write(wanted: &[Wanted<'_>]) -> Result<()> {
+    if let Some((one, other, path)) = named_twice(wanted) {
+        crate::wrong_usage(&format!(
+            "{one} and {other} name the same file, {}: give each a file of its own",
+            harmless(&path.to_string_lossy())
+        ));
+    }
+    let mut given = wanted.iter().filter_map(|(_, path, content)| Some(((*path)?, *content)));
+    given.try_for_each(|(path, content)| text_output(path, content).map(drop))
+}
+
+/// Two options that name the same file, and the file.
+fn named_twice<'a>(wanted: &[Wanted<'a>]) -> Option<(&'static str, &'static str, &'a Path)> {
+    let placed = |&(option, path, _): &Wanted<'a>| {
+        let path = path?;
+        Some((option, path, place_of(path)?))
+    };
+    let places: Vec<(&'static str, &'a Path, PathBuf)> = wanted.iter().filter_map(placed).collect();
+    places.iter().enumerate().find_map(|(index, (other, path, place))| {
+        let (one, _, _) = places[..index].iter().find(|(_, _, earlier)| earlier == place)?;
+        Some((*one, *other, *path))
+    })
+}
+
+/// Where a file is, or will be, whatever links lead there; `None` for a device or a pipe, which takes one text after the other, and for
+/// what cannot be written.
+fn place_of(path: &Path) -> Option<PathBuf> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => None,
+        Ok(_) => fs::canonicalize(path).ok(),
+        Err(_) => Some(fs::canonicalize(parent_folder(path)).ok()?.join(path.file_name()?)),
+    }
 }
 
 /// Writes a page, and replaces an existing file.
@@ -262,10 +315,22 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     output.commit(&Meta::default()).map(drop)
 }
 
-/// Writes a text, and replaces an existing file.
+/// Writes a page, a picture or JSON, and replaces an existing file.
 pub fn write_text(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
-    let (text, named) = (text.as_ref(), || format!("cannot write {}", path.display()));
-    match text_output(path, text.first().copied())? {
+    let text = text.as_ref();
+    write(path, text, Content::of(text))
+}
+
+/// Writes names of relations, and replaces an existing file.
+pub fn write_names(path: &Path, names: &Names) -> Result<()> {
+    let mut json = Vec::new();
+    names.write(&mut json).context("cannot write the names as JSON")?;
+    write(path, &json, Content::Names)
+}
+
+fn write(path: &Path, text: &[u8], content: Content) -> Result<()> {
+    let named = || format!("cannot write {}", path.display());
+    match text_output(path, content)? {
         None => fs::write(path, text).with_context(named),
         Some(output) => {
             output.file().write_all(text).with_context(named)?;
@@ -274,16 +339,15 @@ pub fn write_text(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     }
 }
 
-/// An output that replaces the target by a text that begins with `first`, as far as that is known yet; `None` for a pipe or a device,
-/// which is written directly.
-fn text_output(path: &Path, first: Option<u8>) -> Result<Option<Output>> {
+/// An output that replaces the target by a text; `None` for a pipe or a device, which is written directly.
+fn text_output(path: &Path, content: Content) -> Result<Option<Output>> {
     match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => {
             bail!("cannot write {}: expected the name of a file, found a folder", path.display())
         }
         Ok(meta) if !meta.is_file() => return Ok(None),
         Ok(_) => {
-            if let Some(found) = what_is_kept(path, first)? {
+            if let Some(found) = what_is_kept(path, content)? {
                 bail!("{} holds {found}, and is left as it is: name another file", path.display())
             }
         }
@@ -296,19 +360,26 @@ fn text_output(path: &Path, first: Option<u8>) -> Result<Option<Output>> {
     output.with_context(|| format!("cannot write {}", path.display())).map(Some)
 }
 
-/// What a file holds that is not replaced: all but an earlier page, picture or JSON, so that a segment named after the wrong option stays,
-/// and of these what is not of the new text's kind: saved names cannot be read from a server as it was then once more.
-fn what_is_kept(path: &Path, new: Option<u8>) -> Result<Option<&'static str>> {
+/// What a file holds that is not replaced: all but an earlier text of the same kind, so that a segment named after the wrong option
+/// stays, and so do saved names, which cannot be read from a server as it was then once more.
+fn what_is_kept(path: &Path, new: Content) -> Result<Option<&'static str>> {
+    let named = || format!("cannot write {}", path.display());
     let mut first = Vec::new();
     let read = File::open(path).and_then(|file| file.take(1).read_to_end(&mut first));
-    read.with_context(|| format!("cannot write {}", path.display()))?;
-    let is_page = new.map(|new| new == b'<');
-    Ok(match first[..] {
-        [] => None,
-        [b'<'] => (is_page == Some(false)).then_some("a page or picture"),
-        [b'{' | b'['] => (is_page == Some(true)).then_some("JSON"),
-        _ => Some("no page, picture or JSON"),
-    })
+    read.with_context(named)?;
+    let old = match first[..] {
+        [] => return Ok(None),
+        [b'<'] => Content::Page,
+        [b'{' | b'['] if Names::is_saved(path).with_context(named)? => Content::Names,
+        [b'{' | b'['] => Content::Json,
+        _ => return Ok(Some("no page, picture or JSON")),
+    };
+    Ok((old != new).then_some(match old {
+        Content::Page => "a page or picture",
+        Content::Json if new == Content::Names => "JSON other than saved names",
+        Content::Json => "JSON",
+        Content::Names => "saved names",
+    }))
 }
 
 /// An error with a hint of its own.
@@ -486,7 +557,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.html");
         fs::write(&page, "<p>yesterday's").unwrap();
-        can_write([&page]).unwrap();
+        let is_page = |path: &Path| can_write(&[("--html", Some(path), Content::Page)]);
+        is_page(&page).unwrap();
         assert_eq!(fs::read_to_string(&page).unwrap(), "<p>yesterday's");
         let link = folder.path().join("link.html");
         std::os::unix::fs::symlink(&page, &link).unwrap();
@@ -494,27 +566,72 @@ mod tests {
         assert_eq!(fs::read_to_string(&page).unwrap(), "<p>today's");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
-        assert!(can_write([&folder.path().to_owned()]).unwrap_err().to_string().contains("found a folder"));
+        assert!(is_page(folder.path()).unwrap_err().to_string().contains("found a folder"));
         let segment = folder.path().join("000000010000000000000001");
         fs::write(&segment, [0x10, 0xD1]).unwrap();
-        let refused = [can_write([&segment]), write_text(&segment, "<p>")]
-            .map(|result| result.unwrap_err().to_string());
+        let refused =
+            [is_page(&segment), write_text(&segment, "<p>")].map(|result| result.unwrap_err().to_string());
         assert!(refused.iter().all(|error| error.contains("holds no page, picture or JSON")), "{refused:?}");
         assert_eq!(fs::read(&segment).unwrap(), [0x10, 0xD1]);
     }
 
     #[test]
-    fn a_page_does_not_replace_saved_names() {
+    fn a_text_replaces_only_one_of_its_kind() {
         let folder = tempfile::tempdir().unwrap();
-        let names = folder.path().join("names.json");
-        write_text(&names, "{}").unwrap();
-        let refused = write_text(&names, "<p>").unwrap_err().to_string();
-        assert!(refused.contains("holds JSON, and is left as it is"), "{refused}");
-        write_text(&names, "{\"newer\": 1}").unwrap();
-        assert_eq!(fs::read_to_string(&names).unwrap(), "{\"newer\": 1}");
-        let page = folder.path().join("page.html");
+        let [page, json, names] =
+            ["page.html", "rates.json", "names.json"].map(|name| folder.path().join(name));
         write_text(&page, "<p>").unwrap();
-        assert!(write_text(&page, "{}").unwrap_err().to_string().contains("holds a page or picture"));
+        write_text(&json, "{}").unwrap();
+        write_names(&names, &Names::default()).unwrap();
+        let all = [
+            (&page, Content::Page, "holds a page or picture"),
+            (&json, Content::Json, "holds JSON"),
+            (&names, Content::Names, "holds saved names"),
+        ];
+        for (path, old, found) in all {
+            for (_, new, _) in all {
+                // It is known before there is a text.
+                let checked = can_write(&[("--out", Some(path.as_path()), new)]);
+                if new == old {
+                    checked.unwrap();
+                } else {
+                    let refused = checked.unwrap_err().to_string();
+                    assert!(refused.contains(found) && refused.contains("left as it is"), "{refused}");
+                }
+            }
+        }
+        let before = fs::read(&names).unwrap();
+        for text in ["<p>", "{}"] {
+            let refused = write_text(&names, text).unwrap_err().to_string();
+            assert!(refused.contains("holds saved names, and is left as it is"), "{refused}");
+        }
+        write_names(&json, &Names::default()).unwrap_err();
+        assert_eq!((fs::read(&names).unwrap(), fs::read(&json).unwrap()), (before, b"{}".to_vec()));
+        write_names(&names, &Names::default()).unwrap();
+        write_text(&json, "{\"newer\": 1}").unwrap();
+        assert_eq!(fs::read_to_string(&json).unwrap(), "{\"newer\": 1}");
+    }
+
+    #[test]
+    fn two_options_that_name_one_file_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let twice = |one: &Path, other: &Path| {
+            let wanted = [
+                ("--html", Some(one), Content::Page),
+                ("--out", None, Content::Json),
+                ("--svg", Some(other), Content::Page),
+            ];
+            named_twice(&wanted).map(|(one, other, _)| (one, other))
+        };
+        let both = Some(("--html", "--svg"));
+        // Neither is there yet.
+        assert_eq!(twice(&path("new"), &path("./new")), both);
+        assert_eq!(twice(&path("new"), &path("newer")), None);
+        fs::write(path("page"), "<p>").unwrap();
+        std::os::unix::fs::symlink(path("page"), path("link")).unwrap();
+        assert_eq!(twice(&path("link"), &path("page")), both);
+        assert_eq!(twice(Path::new("/dev/null"), Path::new("/dev/null")), None);
     }
 
     #[test]

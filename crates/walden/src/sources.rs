@@ -12,6 +12,7 @@ use walden_explain::Bound;
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::counted;
 use walden_source::datadir::ControlFile;
 use walden_source::inventory::{Duplicate, Inventory, Run};
 use walden_source::scan::Damage;
@@ -163,7 +164,7 @@ pub fn tell_about(inventory: &Inventory) {
     let (spares, bytes) = inventory.spare_bytes();
     if spares > 0 {
         let bytes = units::bytes(bytes);
-        let files = units::counted(spares as u64, "file");
+        let files = counted(spares as u64, "file");
         eprintln!("note: {files} ({bytes}) kept for later use, with nothing yet");
     }
 }

@@ -14,7 +14,8 @@ use walden_explain::Timeline;
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
-use walden_report::{svg, sweep, units, whatif_html};
+use walden_report::{svg, sweep, whatif_html};
+use walden_source::counted;
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::{Names, Relation, RelationKind};
 use walden_whatif::advise::{self, Aim};
@@ -24,6 +25,7 @@ use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
 
 use crate::arguments::{parse_bound, parse_size};
+use crate::output::Content;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
@@ -173,7 +175,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
             "--svg draws a curve: sweep a setting whose values are numbers, such as max_wal_size",
         );
     }
-    output::can_write(args.html.iter().chain(&args.svg))?;
+    can_write(args)?;
     let recovery = recovery(args)?;
     let inventory =
         sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
@@ -227,18 +229,36 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     Ok(sources::ended(&inventory, forecast.damage.as_ref()))
 }
 
+/// Checks that pages and pictures can be written.
+fn can_write(args: &WhatifArgs) -> Result<()> {
+    // Lines for combinations with another setting are two curves.
+    let has_several_lines = args.sweep.len() > 1;
+    let second = args.svg.as_deref().filter(|_| has_several_lines).map(|path| numbered(path, 1));
+    output::can_write(&[
+        ("--html", args.html.as_deref(), Content::Page),
+        ("--svg", args.svg.as_deref(), Content::Page),
+        ("the second curve of --svg", second.as_deref(), Content::Page),
+    ])
+}
+
 /// Curves as pictures.
 fn draw(document: &Document, path: &Path) -> Result<()> {
     for (index, curve) in sweep::curves(document).iter().enumerate() {
         let svg =
             svg::curve(curve).map_err(|error| anyhow::anyhow!("cannot draw {}: {error}", path.display()))?;
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let ending =
-            path.extension().map_or_else(String::new, |ending| format!(".{}", ending.to_string_lossy()));
-        let numbered = path.with_file_name(format!("{stem}-{}{ending}", index + 1));
-        output::write_text(if index == 0 { path } else { &numbered }, &svg)?;
+        output::write_text(&numbered(path, index), &svg)?;
     }
     Ok(())
+}
+
+/// The file of the picture with this index: all but the first have a number in their names.
+fn numbered(path: &Path, index: usize) -> PathBuf {
+    if index == 0 {
+        return path.to_owned();
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let ending = path.extension().map_or_else(String::new, |ending| format!(".{}", ending.to_string_lossy()));
+    path.with_file_name(format!("{stem}-{}{ending}", index + 1))
 }
 
 /// All requested sets of settings.
@@ -353,7 +373,7 @@ fn the_run(inventory: &Inventory) -> Result<&Run> {
             "note: the sources have {} runs of segments without gaps; the longest is predicted: {} from {} on \
              timeline {}",
             inventory.runs.len(),
-            units::counted(run.segments.len() as u64, "segment"),
+            counted(run.segments.len() as u64, "segment"),
             run.start(),
             run.timeline
         );

@@ -13,6 +13,7 @@ use walden_whatif::recovery::{Recovered, RecoveryModel, RecoveryRates, Work};
 use walden_whatif::{OpenBase, Question, predict};
 
 use super::{Material, Variant, find_workloads, median, recover};
+use crate::output::Content;
 use crate::terminal::Format;
 use crate::{memory, output, recovery_rates, redo, terminal};
 
@@ -35,6 +36,11 @@ pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) ->
     let path = path.map(Path::to_path_buf).or_else(recovery_rates::default_path);
     let path = path
         .context("cannot place the file of rates: set XDG_CONFIG_HOME or HOME, or write --calibrate=FILE")?;
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    }
+    output::can_write(&[("--calibrate", Some(path.as_path()), Content::Json)])?;
     let mut postgresql = None;
     let mut measured = Vec::new();
     for (name, size, compression, is_fitted) in WORKLOADS {
@@ -89,10 +95,6 @@ pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) ->
         nanoseconds: model,
         recoveries: measured.into_iter().map(computed).collect(),
     };
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
-    }
     output::write_text(&path, &terminal::json(&rates)?)?;
     terminal::show(format, || &rates, || tables(&rates, &path))?;
     Ok(ExitCode::SUCCESS)

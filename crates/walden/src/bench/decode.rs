@@ -15,6 +15,7 @@ use walden_report::units;
 use walden_source::inventory::Inventory;
 
 use super::{Material, Sample, find_workloads, measure, median};
+use crate::output::Content;
 use crate::terminal::Format;
 use crate::{judge, output, terminal};
 
@@ -76,7 +77,7 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
-    output::can_write(&args.html)?;
+    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
     let results: Result<Vec<_>> =
         find_workloads(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
     super::show(&results?, args.format, tables, args.html.as_deref(), page)

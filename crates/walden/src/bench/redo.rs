@@ -16,6 +16,7 @@ use walden_report::table::{Row, table};
 use walden_report::units;
 
 use super::{Material, Sample, find_workloads, measure, median, time_recovery};
+use crate::output::Content;
 use crate::terminal::Format;
 use crate::{output, terminal};
 
@@ -104,7 +105,7 @@ pub fn run(args: &RedoArgs) -> Result<ExitCode> {
     if let Some(path) = &args.calibrate {
         return super::calibrate::run(path.as_deref(), args.pg, args.runs, args.format);
     }
-    output::can_write(&args.html)?;
+    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
     let results: Result<Vec<_>> =
         find_workloads(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
     super::show(&results?, args.format, tables, args.html.as_deref(), page)

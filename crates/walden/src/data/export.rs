@@ -21,6 +21,7 @@ use walden_arrow::export::{FileFormat, TableWriter};
 use walden_arrow::{Part, ReadError, ReadOptions, Table, read, read_part};
 use walden_codec::container::Meta;
 use walden_report::units;
+use walden_source::counted;
 use walden_source::inventory::Inventory;
 use walden_source::workers::run_in_order;
 
@@ -145,7 +146,7 @@ fn report(files: &[TableFile], done: &Done, removed: Option<u64>) -> Result<()> 
     };
     terminal::print(&format!(
         "{} written with {} rows in {}, {} up to date{of_removed}\n",
-        units::counted(done.written, "file"),
+        counted(done.written, "file"),
         done.rows,
         units::bytes(done.bytes),
         done.kept

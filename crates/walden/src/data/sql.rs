@@ -168,7 +168,7 @@ fn too_little_memory(megabytes: usize, threads: usize) -> anyhow::Error {
 /// Where rows go.
 enum Sink {
     Table {
-        output: Option<PathBuf>,
+        output: Option<Output>,
         limit: usize,
         schema: Option<SchemaRef>,
         rows: Vec<RecordBatch>,
@@ -219,14 +219,12 @@ impl Target {
 
 impl Sink {
     fn new(args: &SqlArgs) -> Result<Sink> {
-        let file = |format| -> Result<Sink> {
-            let output = args.output.as_ref().map(|path| Output::create_result(path)).transpose()?;
-            Ok(Sink::File { output, format, writer: None })
-        };
+        let output = || args.output.as_ref().map(|path| Output::create_result(path)).transpose();
+        let file = |format| -> Result<Sink> { Ok(Sink::File { output: output()?, format, writer: None }) };
         let target = || Target::new(args.output.as_ref()).map(Box::new);
         match args.format {
             Format::Table => Ok(Sink::Table {
-                output: args.output.clone(),
+                output: output()?,
                 limit: if args.rows == 0 { usize::MAX } else { args.rows },
                 schema: None,
                 rows: Vec::new(),
@@ -284,8 +282,11 @@ impl Sink {
             Sink::Table { output, limit, schema, rows, count } => {
                 let Some(schema) = schema else { return Ok(()) };
                 let text = table(schema, &rows)?;
-                match &output {
-                    Some(path) => crate::output::write_text(path, format!("{text}\n"))?,
+                match output {
+                    Some(output) => {
+                        output.file().write_all(format!("{text}\n").as_bytes())?;
+                        output.commit(&Meta::default())?;
+                    }
                     None => terminal::print(&format!("{text}\n"))?,
                 }
                 if count > limit {

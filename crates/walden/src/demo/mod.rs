@@ -24,6 +24,7 @@ use self::compression::{Compressed, compress_segments, compression_section, comp
 use self::remedy::{Remedy, Tried};
 use self::work::{Work, Worked};
 use crate::explain::Format;
+use crate::output::Content;
 use crate::{FOUND, judge, output, terminal};
 
 const EXAMPLES: &str = "\
@@ -75,7 +76,7 @@ struct Story {
 
 /// Runs the command.
 pub fn run(args: &DemoArgs) -> Result<ExitCode> {
-    output::can_write([&args.html])?;
+    output::can_write(&[("--html", Some(args.html.as_path()), Content::Page)])?;
     let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
     say(args, &format!("PostgreSQL {} on a Unix socket in a temporary folder\n", installation.version))?;
     let progress = Progress::new("starting");

@@ -25,6 +25,7 @@ use walden_whatif::{Prediction, Question, learn};
 
 use super::figures::{measure_name, number};
 use super::{experiment_html, row_changes};
+use crate::output::Content;
 use crate::terminal::Format;
 use crate::{memory, output, redo, terminal};
 
@@ -129,7 +130,10 @@ pub fn run(
     files: &ExperimentArgs,
     format: Format,
 ) -> Result<()> {
-    output::can_write(files.html.iter().chain(&files.out))?;
+    output::can_write(&[
+        ("--out", files.out.as_deref(), Content::Json),
+        ("--html", files.html.as_deref(), Content::Page),
+    ])?;
     if options.reuse && definition.kind != Kind::WhatifValidation {
         bail!("--reuse is for whatif-validation: {} has no runs to predict from", definition.name);
     }

@@ -29,6 +29,7 @@ use walden_watch::windows::Window;
 
 use self::refresh::{Refresher, Subject};
 use crate::arguments::{parse_pattern, parse_span};
+use crate::output::Content;
 use crate::terminal::{self, Format};
 use crate::{DAMAGED, http, names, output};
 
@@ -135,6 +136,7 @@ const SETTINGS: [&str; 3] = ["max_wal_size", "checkpoint_timeout", "checkpoint_c
 
 /// Runs `walden watch`.
 pub fn run(args: &WatchArgs) -> Result<ExitCode> {
+    output::can_write(&[("--save", args.save.as_deref(), Content::Json)])?;
     let stop = signals::stop_on(&[SIGTERM, SIGINT])?;
     let mut session = Session::start(args, stop)?;
     match args.listen {
@@ -359,7 +361,7 @@ impl<'a> Session<'a> {
 
     /// Saves the sums.
     fn save(&self, path: &Path) -> Result<()> {
-        output::replace(path, terminal::json(&self.document())?.as_bytes())
+        output::write_text(path, terminal::json(&self.document())?)
             .with_context(|| format!("cannot save to {}", path.display()))
     }
 }

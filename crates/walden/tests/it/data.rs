@@ -424,6 +424,11 @@ fn wrong_queries_are_errors() {
         assert_eq!(fs::read_to_string(&file).unwrap(), "the result before", "{format}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{format}");
     }
+    for _ in 0..2 {
+        let run = walden(&["sql", "-o", file.to_str().unwrap(), "SELECT 1 AS one", golden]);
+        assert_eq!(run.code, 0, "{run:?}");
+        assert!(fs::read_to_string(&file).unwrap().contains("| one |"), "{run:?}");
+    }
     let run = walden(&["export", "--tables", "nothing", "-o", "/tmp/x", golden]);
     assert!(run.code == 2 && run.stderr.contains("none of records, blocks"), "{run:?}");
 }

@@ -22,6 +22,7 @@ walden_testing::tests! {
     charts_are_drawn_whatever_their_figures,
     labels_do_not_cover_each_other,
     a_page_needs_neither_names_nor_times_nor_whole_wal,
+    no_output_replaces_another_one,
     rows_keep_their_parts,
 }
 
@@ -671,6 +672,53 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
         );
         assert_eq!(fs::read(&damaged).unwrap(), before);
     }
+}
+
+/// Before any work: what would be read is not there.
+fn no_output_replaces_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let outputs = ["new", "./new", "new-2"].map(path);
+    let [new, again, second] = [&outputs[0], &outputs[1], &outputs[2]].map(String::as_str);
+    let swept = ["whatif", "nothing", "--sweep", "max_wal_size=1GB,2GB", "--sweep", "wal_compression=off,on"];
+    for (command, options, files) in [
+        (&["explain", "--names", "nothing", "nothing"][..], ["--save-names", "--html"], [new, again]),
+        (&swept[..4], ["--html", "--svg"], [again, new]),
+        (&swept[..], ["--html", "--svg"], [second, new]),
+        (&["bench", "codecs"][..], ["--html", "--svg"], [new, new]),
+        (&["lab", "run", "segment-size"][..], ["--out", "--html"], [new, new]),
+    ] {
+        let named = [options[0], files[0], options[1], files[1]];
+        let run = walden(&[command, &named].concat());
+        assert!(run.code == 2 && run.stderr.contains("name the same file"), "{named:?}: {run:?}");
+        assert!(run.stdout.is_empty() && options.iter().all(|one| run.stderr.contains(*one)), "{run:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{named:?}");
+    }
+
+    // A text of another kind stays, and so do names where other JSON is to be written.
+    let kept = ["names.json", "report.json", "page.html"].map(path);
+    let [names, json, html] = [&kept[0], &kept[1], &kept[2]].map(String::as_str);
+    fs::write(names, "{\"walden_names\": 1}").unwrap();
+    fs::write(json, "{\"name\": \"walden_names\"}").unwrap();
+    fs::write(html, "<p>").unwrap();
+    for (command, file, found) in [
+        (&["explain", "nothing", "--html"][..], names, "holds saved names"),
+        (&["diff", "nothing", "nowhere", "--html"], json, "holds JSON"),
+        (&["explain", "--names", names, "--save-names"], json, "holds JSON other than saved names"),
+        (&["explain", "--names", names, "--save-names"], html, "holds a page or picture"),
+        (&["lab", "run", "segment-size", "--out"], names, "holds saved names"),
+        (&["lab", "run", "segment-size", "--out"], html, "holds a page or picture"),
+        (&["watch", "nothing", "--once", "--save"], names, "holds saved names"),
+    ] {
+        let before = fs::read(file).unwrap();
+        let run = walden(&[command, &[file]].concat());
+        assert!(run.code == 3 && run.stderr.contains(found), "{command:?}: {run:?}");
+        assert!(run.stderr.contains("left as it is"), "{command:?}: {run:?}");
+        assert_eq!(fs::read(file).unwrap(), before, "{command:?}");
+    }
+    let run = walden(&["explain", "--names", names, "--save-names", names]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(fs::read_to_string(names).unwrap().contains("\"relations\""), "{run:?}");
 }
 
 /// The row type is part of what others build pages with.

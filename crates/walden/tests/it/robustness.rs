@@ -185,7 +185,11 @@ fn a_closed_pipe_or_a_full_disk_is_no_panic() {
     let (name, segment) = golden_segment();
     let segment = write(folder.path(), &name, &segment);
     let segment = segment.to_str().unwrap();
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 9] = [
+        &["--help"],
+        &["--version"],
+        &["explain", "--help"],
+        &["help", "archive", "get"],
         &["lab", "list"],
         &["lab", "list", "--format", "json"],
         &["explain", segment],

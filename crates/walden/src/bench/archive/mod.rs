@@ -17,7 +17,7 @@ use walden_lab::{Progress, Scratch, Wanted};
 
 use super::drive::Driven;
 use super::{Material, Variant, find_workloads, median, time_recovery};
-use crate::output;
+use crate::output::{self, Content};
 use crate::terminal::Format;
 use contenders::Contender;
 
@@ -123,7 +123,7 @@ struct Rate {
 
 /// Runs the command.
 pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
-    output::can_write(&args.html)?;
+    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
     for name in &args.only {
         ensure!(
             contenders::ALL.iter().any(|(known, _)| known == name),

@@ -19,6 +19,7 @@ use walden_report::chart;
 
 use self::contenders::{CONTENDERS, Contender, Entry, REFERENCE, Takes, Threads};
 use self::race::{Outcome, Rules, Spent, Tally, race};
+use crate::output::Content;
 use crate::terminal::Format;
 use crate::{FOUND, output, terminal};
 
@@ -210,7 +211,10 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
             one.contenders.join(", ")
         );
     }
-    output::can_write(args.html.iter().chain(&args.svg))?;
+    output::can_write(&[
+        ("--html", args.html.as_deref(), Content::Page),
+        ("--svg", args.svg.as_deref(), Content::Page),
+    ])?;
 
     let started_at = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
     let rules = Rules {
