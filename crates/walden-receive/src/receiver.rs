@@ -27,8 +27,8 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Durat
 const MAX_DIFFERENCES: u32 = 3;
 /// For how long the thread that receives may do nothing.
 const MAX_IDLE: Duration = Duration::from_secs(180);
-/// A connection that was kept for so long was a good one.
-const GOOD: Duration = Duration::from_secs(10);
+/// After a connection that was kept for longer, the next attempts begin with the shortest wait again.
+const STABLE_CONNECTION: Duration = Duration::from_secs(10);
 
 /// A server's log into an archive.
 pub struct Receiver<'a> {
@@ -145,7 +145,7 @@ impl<'a> Receiver<'a> {
             }
             // Commits may wait for what is left of the log, so a connection that got on is made again at once.
             let flushed = self.status.lock().flushed;
-            if began.elapsed() > GOOD || flushed > furthest {
+            if began.elapsed() > STABLE_CONNECTION || flushed > furthest {
                 pause = BACKOFF.first;
             }
             furthest = furthest.max(flushed);

@@ -23,16 +23,16 @@ use crate::syncing::Syncing;
 use crate::uploading::Uploading;
 use crate::verifier::Verifier;
 
-/// The longest that a stop is not noticed.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long the server is waited for at a time: a request to stop is noticed only afterwards.
+const MAX_WAIT: Duration = Duration::from_millis(200);
 /// How often a process that is not synchronous makes durable what has come.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Where commits wait for it, more than so many bytes are made durable while more comes. Else [`SYNC_INTERVAL`] decides.
 const MAX_UNSYNCED: u64 = 512 << 10;
-/// How long it is waited at the end for the disk.
-const LAST_SYNC: Duration = Duration::from_secs(30);
-/// And for the archive, where that is to have all: what it does not get now, it gets after the next start.
-const LAST_UPLOAD: Duration = Duration::from_millis(500);
+/// How long the disk is waited for at the end of a timeline or of the process.
+const FINAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
+/// And the archive, where that is to have all: what it does not get now, it gets after the next start.
+const FINAL_UPLOAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(crate) struct Session<'s> {
     pub archive: &'s Archive,
@@ -65,11 +65,10 @@ impl Session<'_> {
             syncing.stop();
             result
         });
-        // What has come is worth keeping, however the connection ended. Where that fails, files are not trusted any more.
-        if matches!(result, Err(ReceiveError::Damaged(_)))
-            || self.spool.sync().is_err()
-            || matches!(result, Err(ReceiveError::Spool(_)))
-        {
+        // What has come is worth keeping, however the connection ended, unless it is damaged.
+        let is_kept = !matches!(result, Err(ReceiveError::Damaged(_))) && self.spool.sync().is_ok();
+        // Files that could not be written or synchronised, or that differ, are not trusted any more.
+        if !is_kept || matches!(result, Err(ReceiveError::Spool(_))) {
             self.spool.forget_open_files();
         }
         self.spool.end_connection();
@@ -237,7 +236,8 @@ impl Session<'_> {
         Ok(position)
     }
 
-    /// Keeps the histories of a timeline and of those that it descends from, unless they are kept already.
+    /// Keeps the histories of a timeline and of those that it descends from, unless they are kept already. The server need not have the
+    /// latter: restored from a backup without `pg_wal`, it has that of the timeline that it recovered to, which names all others.
     fn keep_histories(&self, replication: &mut Replication, timeline: Timeline) -> Result<(), ReceiveError> {
         if timeline <= 1 {
             return Ok(());
@@ -252,8 +252,12 @@ impl Session<'_> {
             // An archive that does not answer now gets it later.
             let is_archived = matches!(self.archive.find(file), Ok(Some(_)));
             if !is_archived && !waiting.contains(&file) {
-                let content = content.map_or_else(|| replication.timeline_history(timeline), Ok)?;
-                self.spool.keep_history(timeline, &content)?;
+                match content.map_or_else(|| replication.timeline_history(timeline), Ok) {
+                    Ok(content) => self.spool.keep_history(timeline, &content)?,
+                    // undefined_file
+                    Err(error) if error.server_error().is_some_and(|error| error.code == "58P01") => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         self.archiving.notify();
@@ -288,73 +292,92 @@ impl Session<'_> {
         position: Position,
         stop: &AtomicBool,
     ) -> Result<Option<NextTimeline>, ReceiveError> {
-        let mut link = Link::new(position.start);
-        let link = &mut link;
+        let state = &mut StreamState::new(position.start);
         let mut verifier = Verifier::new(position.timeline, self.size, position.start, position.info);
-        let timeout = self.options.server_timeout;
         loop {
             if stop.load(Ordering::SeqCst) {
-                self.finish(replication, syncing, link)?;
+                self.finish(replication, syncing, state)?;
                 return Ok(None);
             }
             match replication.receive()? {
                 Received::Wal { start, server_end, bytes } => {
-                    if start != link.progress.received {
-                        let (expected, found) = (link.progress.received, start);
+                    if start != state.progress.received {
+                        let (expected, found) = (state.progress.received, start);
                         return Err(SpoolError::Order { expected, found }.into());
                     }
                     self.spool.write(position.timeline, start, bytes)?;
                     let end = start.plus(bytes.len() as u64);
-                    link.server_end = link.server_end.max(server_end).max(end);
-                    link.verified = verifier.push(start, bytes)?;
-                    self.spool.note_verified(link.verified);
+                    state.server_end = state.server_end.max(server_end).max(end);
+                    state.verified = verifier.push(start, bytes)?;
+                    self.spool.note_verified(state.verified);
                     let is_segment_done = self.size.segment_of(start) != self.size.segment_of(end);
-                    link.progress.received = end;
+                    state.progress.received = end;
+                    state.asked = None;
                     // While more comes; what is left once nothing does is made durable below.
-                    let is_much = end.bytes_since(link.wanted) > MAX_UNSYNCED;
+                    let is_much = end.bytes_since(state.wanted) > MAX_UNSYNCED;
                     if is_segment_done || is_much && self.options.is_synchronous {
                         syncing.want(end);
-                        link.wanted = end;
+                        state.wanted = end;
                     }
                 }
                 Received::Keepalive { server_end, wants_reply } => {
-                    link.server_end = link.server_end.max(server_end);
+                    state.server_end = state.server_end.max(server_end);
                     if wants_reply {
                         // At its shutdown, a server waits until everything is durable.
-                        syncing.want(link.progress.received);
-                        link.must_report = true;
+                        syncing.want(state.progress.received);
+                        state.must_report = true;
                     }
-                    link.has_asked = false;
+                    state.asked = None;
                 }
                 Received::EndOfTimeline(next) => {
                     // Whatever time the disk takes: positions of the next timeline begin below the end of this one.
-                    while !self.finish_timeline(syncing, link)? {
+                    while !self.finish_timeline(syncing, state)? {
                         if stop.load(Ordering::SeqCst) {
                             return Ok(None);
                         }
                     }
+                    // A segment may have been verified after it was synchronised: it gets its name before its timeline is left.
+                    self.spool.sync()?;
                     return Ok(Some(next));
                 }
                 Received::Nothing => {
-                    if self.options.is_synchronous && link.wanted < link.progress.received {
-                        link.wanted = link.progress.received;
-                        syncing.sync_here(link.wanted);
+                    if self.options.is_synchronous && state.wanted < state.progress.received {
+                        state.wanted = state.progress.received;
+                        syncing.sync_here(state.wanted);
                     } else {
-                        replication.wait(link.patience(self.options), syncing.news())?;
+                        replication.wait(state.max_wait(self.options), syncing.news())?;
                         syncing.take_news();
                     }
                 }
             }
-            self.report_progress(replication, syncing, link)?;
-            let silence = replication.heard().elapsed();
-            if !timeout.is_zero() && silence > timeout {
+            self.report_progress(replication, syncing, state)?;
+            self.check_silence(replication, state)?;
+        }
+    }
+
+    /// Asks a server that has said nothing for half the timeout for a sign of life. It is gone if it gives none within the other half:
+    /// while the disk is slow, what the server says waits to be read.
+    fn check_silence(
+        &self,
+        replication: &mut Replication,
+        state: &mut StreamState,
+    ) -> Result<(), ReceiveError> {
+        let timeout = self.options.server_timeout;
+        let silence = replication.heard().elapsed();
+        if timeout.is_zero() || silence <= timeout / 2 {
+            return Ok(());
+        }
+        match state.asked {
+            None => {
+                replication.report(state.progress, true)?;
+                state.asked = Some(Instant::now());
+            }
+            Some(asked) if silence > timeout && asked.elapsed() > timeout / 2 => {
                 return Err(ReceiveError::Silent(silence.as_secs()));
             }
-            if !timeout.is_zero() && silence > timeout / 2 && !link.has_asked {
-                link.has_asked = true;
-                replication.report(link.progress, true)?;
-            }
+            Some(_) => {}
         }
+        Ok(())
     }
 
     /// Tells the server how far we are, if there is news or it is time.
@@ -362,29 +385,29 @@ impl Session<'_> {
         &self,
         replication: &mut Replication,
         syncing: &Syncing<'_>,
-        link: &mut Link,
+        state: &mut StreamState,
     ) -> Result<(), ReceiveError> {
         let durable = syncing.durable()?;
-        if !self.options.is_synchronous && link.synced.elapsed() > SYNC_INTERVAL {
-            link.synced = Instant::now();
-            syncing.want(link.progress.received);
+        if !self.options.is_synchronous && state.synced.elapsed() > SYNC_INTERVAL {
+            state.synced = Instant::now();
+            syncing.want(state.progress.received);
         }
         // What lies here from before says nothing to this server until it has come from it as well.
-        let here = durable.min(link.verified);
-        if self.size.segment_of(here) != self.size.segment_of(link.here) {
+        let here = durable.min(state.verified);
+        if self.size.segment_of(here) != self.size.segment_of(state.here) {
             self.archiving.notify();
         }
-        link.here = here;
+        state.here = here;
         let flushed = self.uploading.map_or(here, |uploading| uploading.store_to(here));
-        let has_news = flushed > link.progress.flushed;
-        let is_time = link.reported.elapsed() > self.options.status_interval;
-        if has_news || link.must_report || is_time {
-            link.progress.flushed = flushed;
-            replication.report(link.progress, false)?;
-            (link.reported, link.must_report) = (Instant::now(), false);
+        let has_news = flushed > state.progress.flushed;
+        let is_time = state.reported.elapsed() > self.options.status_interval;
+        if has_news || state.must_report || is_time {
+            state.progress.flushed = flushed;
+            replication.report(state.progress, false)?;
+            (state.reported, state.must_report) = (Instant::now(), false);
         }
         let mut inner = self.status.lock();
-        inner.note(link.progress.received, link.progress.flushed, link.server_end);
+        inner.note(state.progress.received, state.progress.flushed, state.server_end);
         inner.heard = Some(replication.heard());
         drop(inner);
         Ok(())
@@ -395,25 +418,25 @@ impl Session<'_> {
         &self,
         replication: &mut Replication,
         syncing: &Syncing<'_>,
-        link: &mut Link,
+        state: &mut StreamState,
     ) -> Result<(), ReceiveError> {
-        self.finish_timeline(syncing, link)?;
-        let here = syncing.durable()?.min(link.verified);
-        let until = Instant::now() + LAST_UPLOAD;
+        self.finish_timeline(syncing, state)?;
+        let here = syncing.durable()?.min(state.verified);
+        let until = Instant::now() + FINAL_UPLOAD_TIMEOUT;
         while self.uploading.is_some_and(|uploading| uploading.store_to(here) < here)
             && Instant::now() < until
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        link.must_report = true;
-        self.report_progress(replication, syncing, link)
+        state.must_report = true;
+        self.report_progress(replication, syncing, state)
     }
 
     /// Makes durable what has come; false if the disk takes too long.
-    fn finish_timeline(&self, syncing: &Syncing<'_>, link: &mut Link) -> Result<bool, ReceiveError> {
-        syncing.want(link.progress.received);
-        let until = Instant::now() + LAST_SYNC;
-        while syncing.durable()? < link.progress.received {
+    fn finish_timeline(&self, syncing: &Syncing<'_>, state: &mut StreamState) -> Result<bool, ReceiveError> {
+        syncing.want(state.progress.received);
+        let until = Instant::now() + FINAL_SYNC_TIMEOUT;
+        while syncing.durable()? < state.progress.received {
             if Instant::now() > until {
                 return Ok(false);
             }
@@ -449,8 +472,8 @@ fn history(replication: &mut Replication, timeline: Timeline) -> Result<(History
     Ok((history, content))
 }
 
-/// What is known of a stream.
-struct Link {
+/// How far a stream of one timeline's log has got.
+struct StreamState {
     /// The end of the records that have come with the right checksums.
     verified: Lsn,
     progress: Progress,
@@ -465,13 +488,13 @@ struct Link {
     /// When what has come was last wanted durable, by the clock.
     synced: Instant,
     must_report: bool,
-    /// The server was asked for a sign of life.
-    has_asked: bool,
+    /// When the server was asked for a sign of life, if it has said nothing since.
+    asked: Option<Instant>,
 }
 
-impl Link {
-    fn new(start: Lsn) -> Link {
-        Link {
+impl StreamState {
+    fn new(start: Lsn) -> StreamState {
+        StreamState {
             verified: start,
             progress: Progress { received: start, flushed: Lsn::INVALID },
             here: start,
@@ -480,19 +503,21 @@ impl Link {
             reported: Instant::now(),
             synced: Instant::now(),
             must_report: false,
-            has_asked: false,
+            asked: None,
         }
     }
 
-    /// How long it may be waited for the server.
-    fn patience(&self, options: &Options) -> Duration {
+    /// How long the server may be waited for before it is told how far we are.
+    fn max_wait(&self, options: &Options) -> Duration {
         let until_report = options.status_interval.saturating_sub(self.reported.elapsed());
-        PATIENCE.min(until_report.max(Duration::from_millis(1)))
+        MAX_WAIT.min(until_report.max(Duration::from_millis(1)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
     use std::sync::{Condvar, Mutex};
 
     use walden_archive::store;
@@ -500,14 +525,14 @@ mod tests {
     use super::*;
     use crate::disk::Folder;
 
-    #[test]
-    fn waiting_for_a_slow_disk_is_no_standstill() {
+    /// Runs a test with a session over an empty spool and an empty archive.
+    fn with_session(options: &Options, test: impl FnOnce(&Session<'_>)) {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
         let disk = Folder::open(&folder.path().join("spool")).unwrap();
         let size = SegmentSize::MIN;
         let spool = Spool::open(&disk, size).unwrap();
-        let (status, options) = (status::Shared::default(), Options::default());
+        let status = status::Shared::default();
         let parameters = Parameters::parse("host=127.0.0.1").unwrap();
         let archiving = Archiving {
             archive: &archive,
@@ -521,39 +546,100 @@ mod tests {
             due: Condvar::new(),
             is_over: AtomicBool::new(false),
         };
-        let session = Session {
+        test(&Session {
             archive: &archive,
             parameters: &parameters,
             spool: &spool,
             size,
-            options: &options,
+            options,
             status: &status,
             archiving: &archiving,
             uploading: None,
             observer: &|_| {},
-        };
-        let start = size.start_of(3);
-        let syncing = Syncing::new(&spool).unwrap();
-        syncing.restart(start);
-        spool.write(1, start, &[1; 8192]).unwrap();
-        let mut link = Link::new(start);
-        link.progress.received = start.plus(8192);
-        status.lock().set(State::Streaming);
-        std::thread::sleep(Duration::from_millis(200));
-        let idle = status.idle();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| session.finish_timeline(&syncing, &mut link));
-            // Nothing is synchronised yet.
-            let began = Instant::now();
-            let mut is_noted = false;
-            while !is_noted && began.elapsed() < Duration::from_secs(20) {
-                std::thread::sleep(Duration::from_millis(1));
-                is_noted = status.idle() < idle;
+        });
+    }
+
+    /// A message of a server.
+    fn message(kind: u8, content: &[u8]) -> Vec<u8> {
+        let length = (content.len() as u32 + 4).to_be_bytes();
+        [&[kind][..], &length, content].concat()
+    }
+
+    /// A connection to a server that gives these answers to commands, and says nothing more after the last one.
+    fn connect(answers: Vec<Vec<u8>>) -> Replication {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let welcome = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
+            for answer in std::iter::once(welcome).chain(answers) {
+                let mut command = [0; 1024];
+                assert!(stream.read(&mut command).unwrap() > 0);
+                stream.write_all(&answer).unwrap();
             }
-            syncing.stop();
-            scope.spawn(|| syncing.run());
-            assert!(waiting.join().unwrap().unwrap());
-            assert!(is_noted, "the thread that receives seems to stand still");
+            // Until the client has closed the connection.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let dsn = format!("host=127.0.0.1 port={port} user=walden sslmode=disable");
+        Replication::connect(&Parameters::parse(&dsn).unwrap()).unwrap()
+    }
+
+    /// As after `pgbackrest restore`, which brings back no files of `pg_wal`.
+    #[test]
+    fn a_server_without_the_histories_of_earlier_timelines_is_received() {
+        let value = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+        let content = "1\t0/308000\tbefore\n2\t0/400000\tbefore\n";
+        let row = [vec![0, 2], value("00000003.history"), value(content)].concat();
+        let ready = message(b'Z', b"I");
+        let found = [message(b'D', &row), message(b'C', b"TIMELINE_HISTORY\0"), ready.clone()].concat();
+        let missing = [message(b'E', b"SERROR\0C58P01\0Mcould not open file\0\0"), ready].concat();
+        with_session(&Options::default(), |session| {
+            session.keep_histories(&mut connect(vec![found, missing]), 3).unwrap();
+            assert_eq!(session.spool.waiting().unwrap(), [ArchivedFile::History(3)]);
+        });
+    }
+
+    #[test]
+    fn a_server_is_silent_once_it_was_asked_and_has_not_answered() {
+        let options = Options { server_timeout: Duration::from_millis(100), ..Options::default() };
+        with_session(&options, |session| {
+            let (mut replication, mut state) = (connect(Vec::new()), StreamState::new(Lsn(0)));
+            // As long as a slow disk may take, while nothing is read of what the server says.
+            std::thread::sleep(Duration::from_millis(150));
+            session.check_silence(&mut replication, &mut state).unwrap();
+            assert!(state.asked.is_some());
+            std::thread::sleep(Duration::from_millis(100));
+            let error = session.check_silence(&mut replication, &mut state).unwrap_err();
+            assert!(matches!(error, ReceiveError::Silent(_)), "{error}");
+        });
+    }
+
+    #[test]
+    fn waiting_for_a_slow_disk_is_no_standstill() {
+        with_session(&Options::default(), |session| {
+            let start = session.size.start_of(3);
+            let syncing = Syncing::new(session.spool).unwrap();
+            syncing.restart(start);
+            session.spool.write(1, start, &[1; 8192]).unwrap();
+            let mut state = StreamState::new(start);
+            state.progress.received = start.plus(8192);
+            session.status.lock().set(State::Streaming);
+            std::thread::sleep(Duration::from_millis(200));
+            let idle = session.status.idle();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| session.finish_timeline(&syncing, &mut state));
+                // Nothing is synchronised yet.
+                let began = Instant::now();
+                let mut is_noted = false;
+                while !is_noted && began.elapsed() < Duration::from_secs(20) {
+                    std::thread::sleep(Duration::from_millis(1));
+                    is_noted = session.status.idle() < idle;
+                }
+                syncing.stop();
+                scope.spawn(|| syncing.run());
+                assert!(waiting.join().unwrap().unwrap());
+                assert!(is_noted, "the thread that receives seems to stand still");
+            });
         });
     }
 }

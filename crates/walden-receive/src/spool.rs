@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -90,6 +90,8 @@ struct Shared {
     durable: Lsn,
     /// The end of the records that have come with the right checksums.
     verified: Lsn,
+    /// Something could not be made durable: until the files are forgotten, nothing is synchronised again.
+    has_sync_failed: bool,
 }
 
 /// A segment that is received.
@@ -97,8 +99,8 @@ struct Shared {
 struct Open {
     name: SegmentName,
     file: Arc<dyn DiskFile>,
-    /// From where to where there are records that were received before: they are compared with what comes.
-    known: (Lsn, Lsn),
+    /// Where there are records that were received before: they are compared with what comes.
+    known: Range<Lsn>,
     /// The end of what was written.
     end: Lsn,
 }
@@ -264,13 +266,17 @@ impl<'d> Spool<'d> {
     pub fn leave(&self, end: Lsn) {
         let mut shared = self.shared();
         (shared.current, shared.last) = (None, None);
+        // Segments behind the end stay partial: the other timeline's records say nothing about the last one of theirs.
+        shared.complete.retain(|open| open.end <= end);
         shared.durable = shared.durable.min(end);
         shared.verified = shared.verified.min(end);
     }
 
-    /// Notes that a connection has ended: what comes over the next one is compared with the records that are there.
+    /// Notes that a connection has ended: what comes over the next one is compared with the records that are there. What follows them
+    /// is written once more, so it is durable only once it is synchronised again.
     pub fn end_connection(&self) {
         let mut shared = self.shared();
+        shared.durable = shared.durable.min(shared.verified);
         if !shared.complete.is_empty() {
             // Their last record has not come as a whole: from the first of them on, all is asked for again.
             *shared = Shared { durable: shared.durable, ..Shared::default() };
@@ -325,8 +331,15 @@ impl<'d> Spool<'d> {
     /// end in the next one; gives back the end of what is durable.
     ///
     /// # Errors
-    /// As [`Spool::open`]. What was written is not to be trusted then: see [`Spool::forget_open_files`].
+    /// As [`Spool::open`]. What was written is not to be trusted then, and each call fails until [`Spool::forget_open_files`].
     pub fn sync(&self) -> Result<Lsn, SpoolError> {
+        if self.shared().has_sync_failed {
+            return Err(self.failed("synchronise", "", io::Error::other("an earlier attempt failed")));
+        }
+        self.sync_open_files().inspect_err(|_| self.shared().has_sync_failed = true)
+    }
+
+    fn sync_open_files(&self) -> Result<Lsn, SpoolError> {
         let (complete, current, verified) = {
             let shared = self.shared();
             (shared.complete.clone(), shared.current.clone(), shared.verified)
@@ -395,9 +408,9 @@ impl<'d> Spool<'d> {
                 (file.map_err(|source| self.failed("create", &partial, source))?, None)
             }
         };
-        let known = known.map_or((start, start), |records| (records.first, records.end));
-        if at > known.1 {
-            return Err(SpoolError::Order { expected: known.1, found: at });
+        let known = known.map_or(start..start, |records| records.first..records.end);
+        if at > known.end {
+            return Err(SpoolError::Order { expected: known.end, found: at });
         }
         Ok(Open { name, file, known, end: at })
     }
@@ -454,11 +467,7 @@ impl<'d> Spool<'d> {
     ///
     /// # Errors
     /// As [`Spool::open`].
-    pub fn read(
-        &self,
-        name: SegmentName,
-        range: std::ops::Range<u64>,
-    ) -> Result<Option<Vec<u8>>, SpoolError> {
+    pub fn read(&self, name: SegmentName, range: Range<u64>) -> Result<Option<Vec<u8>>, SpoolError> {
         let (segment, partial) = (name.to_string(), ArchivedFile::Partial(name).to_string());
         // A partial segment may get its name between two looks.
         for candidate in [&segment, &partial, &segment] {
@@ -475,19 +484,19 @@ impl<'d> Spool<'d> {
 
     /// Compares records that were received before with what comes.
     fn compare(&self, open: &Open, at: Lsn, bytes: &[u8]) -> Result<(), SpoolError> {
-        let (first, last) = (open.known.0.max(at), open.known.1.min(at.plus(bytes.len() as u64)));
-        if first >= last {
+        let (start, end) = (open.known.start.max(at), open.known.end.min(at.plus(bytes.len() as u64)));
+        if start >= end {
             return Ok(());
         }
         let partial = ArchivedFile::Partial(open.name).to_string();
-        let mut before = vec![0; last.bytes_since(first) as usize];
-        let read = open.file.read_exact_at(&mut before, self.size.offset_of(first));
+        let mut before = vec![0; end.bytes_since(start) as usize];
+        let read = open.file.read_exact_at(&mut before, self.size.offset_of(start));
         read.map_err(|source| self.failed("read", &partial, source))?;
-        let now = &bytes[first.bytes_since(at) as usize..][..before.len()];
+        let now = &bytes[start.bytes_since(at) as usize..][..before.len()];
         match before.iter().zip(now).position(|(before, now)| before != now) {
             None => Ok(()),
             Some(offset) => Err(SpoolError::Different {
-                at: first.plus(offset as u64),
+                at: start.plus(offset as u64),
                 name: open.name,
                 path: self.disk.path(&partial),
             }),
@@ -591,7 +600,7 @@ pub fn copy_out(
             opened => opened?,
         };
         let bytes = content.metadata()?.len();
-        let known = match (file, candidate) {
+        let received = match (file, candidate) {
             (ArchivedFile::Segment(name), ArchivedFile::Partial(_)) => {
                 let all = with_histories_of(spool, archived()?)?;
                 SegmentSize::new(bytes).and_then(|size| parts::left_at(name, size, &all)).unwrap_or(bytes)
@@ -602,12 +611,12 @@ pub fn copy_out(
             }
             _ => bytes,
         };
-        if known == 0 {
+        if received == 0 {
             return Ok(false);
         }
         let mut incoming = Incoming::create(target)?;
-        io::copy(&mut content.by_ref().take(known), &mut incoming)?;
-        io::copy(&mut io::repeat(0).take(bytes - known), &mut incoming)?;
+        io::copy(&mut content.by_ref().take(received), &mut incoming)?;
+        io::copy(&mut io::repeat(0).take(bytes - received), &mut incoming)?;
         incoming.publish()?;
         return Ok(true);
     }

@@ -14,9 +14,10 @@ pub(crate) struct Syncing<'s> {
     spool: &'s Spool<'s>,
     state: Mutex<State>,
     changed: Condvar,
-    /// A byte comes out of the second whenever more is durable or the disk has failed, so that the thread that waits for the server
-    /// learns of it.
-    wake: (UnixStream, UnixStream),
+    /// Gets a byte whenever more is durable or the disk has failed.
+    news_writer: UnixStream,
+    /// Gives it to the thread that waits for the server.
+    news_reader: UnixStream,
 }
 
 #[derive(Default)]
@@ -34,10 +35,10 @@ impl<'s> Syncing<'s> {
     /// # Errors
     /// The system's, if there are no more file descriptors.
     pub fn new(spool: &'s Spool<'s>) -> io::Result<Syncing<'s>> {
-        let wake = UnixStream::pair()?;
-        wake.0.set_nonblocking(true)?;
-        wake.1.set_nonblocking(true)?;
-        Ok(Syncing { spool, state: Mutex::default(), changed: Condvar::new(), wake })
+        let (news_writer, news_reader) = UnixStream::pair()?;
+        news_writer.set_nonblocking(true)?;
+        news_reader.set_nonblocking(true)?;
+        Ok(Syncing { spool, state: Mutex::default(), changed: Condvar::new(), news_writer, news_reader })
     }
 
     /// Works until it is told to stop.
@@ -47,7 +48,7 @@ impl<'s> Syncing<'s> {
             if state.durable < state.wanted && state.error.is_none() && !state.is_busy {
                 state = self.sync(state);
                 // A byte that is there already wakes as well.
-                let _ = (&self.wake.0).write(&[1]);
+                let _ = (&self.news_writer).write(&[1]);
             } else if state.is_over {
                 return;
             } else {
@@ -122,18 +123,18 @@ impl<'s> Syncing<'s> {
     /// # Errors
     /// The system's, if there are no more file descriptors.
     pub fn waker(&self) -> io::Result<UnixStream> {
-        self.wake.0.try_clone()
+        self.news_writer.try_clone()
     }
 
     /// What is readable when there is news.
     pub fn news(&self) -> BorrowedFd<'_> {
-        self.wake.1.as_fd()
+        self.news_reader.as_fd()
     }
 
     /// Takes note of the news.
     pub fn take_news(&self) {
         let mut bytes = [0; 64];
-        while matches!((&self.wake.1).read(&mut bytes), Ok(1..)) {}
+        while matches!((&self.news_reader).read(&mut bytes), Ok(1..)) {}
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -223,6 +223,49 @@ fn a_segment_is_complete_once_its_last_record_is() {
     assert_eq!(spool.waiting().unwrap().len(), 1);
 }
 
+#[test]
+fn what_comes_once_more_is_durable_once_it_is_synchronised_again() {
+    let (disk, log) = (Memory::default(), log());
+    let spool = Spool::open(&disk, size()).unwrap();
+    let (start, received) = (Lsn(FIRST * SEGMENT), &log[..100_000]);
+    let end = start.plus(100_000);
+    spool.write(1, start, received).unwrap();
+    spool.note_verified(start.plus(50_000));
+    assert_eq!(spool.sync().unwrap(), end);
+    spool.end_connection();
+    assert_eq!(spool.durable(), start.plus(50_000));
+    let from = spool.position().unwrap().unwrap().start;
+    let again = &received[from.bytes_since(start) as usize..];
+    let (first, second) = again.split_at(again.len() / 2);
+    spool.write(1, from, first).unwrap();
+    let durable = spool.sync().unwrap();
+    assert!(durable < end, "{durable}");
+    // The end of the last record may be other bytes than before, such as where the network had flipped one of them.
+    spool.write(1, from.plus(first.len() as u64), second).unwrap();
+    assert_eq!(spool.durable(), durable);
+    assert_eq!(spool.sync().unwrap(), end);
+}
+
+/// As the system says of the second attempt that it succeeded.
+#[test]
+fn what_failed_to_be_synchronised_is_not_synchronised_again() {
+    let (disk, log) = (Memory::default(), log());
+    let spool = Spool::open(&disk, size()).unwrap();
+    let start = Lsn(FIRST * SEGMENT);
+    spool.write(1, start, &log[..SEGMENT as usize + 100]).unwrap();
+    spool.note_verified(start.plus(SEGMENT + 100));
+    disk.fail_at(1, Failure::Error);
+    assert!(spool.sync().is_err());
+    assert!(spool.sync().is_err());
+    assert_eq!(spool.durable(), Lsn(0));
+    assert_eq!(spool.waiting().unwrap(), []);
+    spool.end_connection();
+    spool.forget_open_files();
+    let mut acknowledged = Lsn(0);
+    connect(&spool, &log, &mut acknowledged).unwrap();
+    assert_holds(&disk.after_power_loss(false), &log, acknowledged, "once more");
+}
+
 /// A standby sends what its file had before; the primary sends zeros.
 #[test]
 fn what_follows_a_switch_may_be_anything() {
@@ -292,6 +335,25 @@ fn a_timeline_that_ended_is_archived_as_partial_and_says_nothing_of_the_next() {
     let waiting: Vec<String> = spool.waiting().unwrap().iter().map(ArchivedFile::to_string).collect();
     assert_eq!(waiting, ["00000002.history", "000000010000000000000003.partial"]);
     assert_eq!(spool.position().unwrap().map(|position| position.timeline), Some(2));
+}
+
+#[test]
+fn a_whole_segment_behind_the_end_of_its_timeline_stays_partial() {
+    let (disk, log) = (Memory::default(), log());
+    let spool = Spool::open(&disk, size()).unwrap();
+    let start = Lsn(FIRST * SEGMENT);
+    spool.write(1, start, &log[..SEGMENT as usize + 100]).unwrap();
+    // The last record of the first segment has not come as a whole.
+    spool.note_verified(start.plus(SEGMENT - 64));
+    spool.sync().unwrap();
+    spool.leave(start);
+    spool.write(2, start, &log[..SEGMENT as usize + 100]).unwrap();
+    spool.note_verified(start.plus(SEGMENT + 100));
+    spool.sync().unwrap();
+    let waiting: Vec<String> = spool.waiting().unwrap().iter().map(ArchivedFile::to_string).collect();
+    let expected =
+        ["000000010000000000000003.partial", "000000010000000000000004.partial", "000000020000000000000003"];
+    assert_eq!(waiting, expected);
 }
 
 /// What a primary wrote after its standby was promoted is not the new timeline's, although recovery asks for the segment by its name.
