@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -36,7 +37,8 @@ pub(crate) struct Written {
 /// The name of processes that are not in `pg_stat_activity`.
 const OTHER: &str = "other";
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time that strace may take to attach to all processes, and to end.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Trace {
     /// Starts tracing the processes that the server has now, and those that they start. An inner `Err` is the reason why it is not possible.
@@ -67,10 +69,15 @@ impl Trace {
             command.args(["-p", &pid.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&messages)?);
-        if guard.spawn(&mut command).is_err() {
-            return Ok(Err("strace is not installed (package strace)".into()));
+        if let Err(error) = guard.spawn(&mut command) {
+            return Ok(Err(match error.downcast_ref::<io::Error>() {
+                Some(error) if error.kind() == io::ErrorKind::NotFound => {
+                    "strace is not installed (package strace)".into()
+                }
+                _ => format!("{error:#}"),
+            }));
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let text = fs::read_to_string(&messages).unwrap_or_default();
             // A session that has just ended may still be in the list.
@@ -91,7 +98,7 @@ impl Trace {
     /// Ends the trace: what was written, by kind of process.
     pub fn finish(self) -> Result<BTreeMap<String, Written>> {
         self.guard.signal(Signal::INT);
-        self.guard.wait(PATIENCE)?.context("cannot stop strace")?;
+        self.guard.wait(TIMEOUT)?.context("cannot stop strace")?;
         let mut written: BTreeMap<String, Written> = BTreeMap::new();
         for entry in fs::read_dir(self.guard.dir())? {
             let path: PathBuf = entry?.path();

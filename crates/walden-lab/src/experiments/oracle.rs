@@ -129,7 +129,7 @@ fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value>
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot run python3, which the driver of Oracle needs")?;
-    child.stdin.take().context("cannot write to python3")?.write_all(job.as_bytes())?;
+    let written = child.stdin.take().context("cannot write to python3")?.write_all(job.as_bytes());
     let output = child.wait_with_output()?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(
@@ -137,5 +137,7 @@ fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value>
         "Oracle: {}",
         error.trim().lines().last().unwrap_or("the adapter failed")
     );
+    // Of an adapter that ends before it has read all, its own error says more.
+    written.context("cannot write to python3")?;
     serde_json::from_slice(&output.stdout).context("cannot parse the output of the adapter for Oracle")
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -94,11 +95,7 @@ impl Stage {
     fn borrow(dsn: &str, case: &str, settings: &Settings) -> Result<Stage> {
         let mut client = connect(dsn)?;
         let name = format!("walden_lab_{}", std::process::id());
-        let before = apply(&mut client, settings)?;
-        let undone = Undo::new({
-            let dsn = dsn.to_owned();
-            move || restore(&dsn, &before)
-        });
+        let restored = change_settings(&mut client, dsn, settings)?;
         client
             .batch_execute(&format!("CREATE DATABASE {name}"))
             .context("cannot create a database on the server")?;
@@ -119,7 +116,7 @@ impl Stage {
             case: case.into(),
             dsn: format!("{dsn} dbname={name}"),
             cluster: None,
-            borrowed: Some(Borrowed { _settings: undone, _database: database }),
+            borrowed: Some(Borrowed { _settings: restored, _database: database }),
             recording: None,
             keep: None,
             phases: Vec::new(),
@@ -245,9 +242,32 @@ fn connect(dsn: &str) -> Result<Client> {
     Client::connect(dsn, NoTls).context("cannot connect to the server")
 }
 
-/// Changes settings by `ALTER SYSTEM`. Returns their earlier values in `postgresql.auto.conf`, `None` for those not in it.
-fn apply(client: &mut Client, settings: &Settings) -> Result<Vec<(String, Option<String>)>> {
-    let mut before = Vec::new();
+/// A setting's value in `postgresql.auto.conf`; nothing if it is not in it.
+struct EarlierSetting {
+    name: String,
+    value: Option<String>,
+}
+
+/// Changes settings of the user's server by `ALTER SYSTEM`. They are restored when the result is dropped, by a signal, and after an
+/// error.
+fn change_settings(client: &mut Client, dsn: &str, settings: &Settings) -> Result<Undo> {
+    let earlier = Arc::new(Mutex::new(earlier_settings(client, settings)?));
+    // A signal may come at the first change; it restores nothing before the last one.
+    let changing = earlier.lock().unwrap_or_else(PoisonError::into_inner);
+    let restored = Undo::new({
+        let (dsn, earlier) = (dsn.to_owned(), earlier.clone());
+        move || restore(&dsn, &earlier.lock().unwrap_or_else(PoisonError::into_inner))
+    });
+    let changed = settings.iter().try_for_each(|(name, value)| alter(client, name, Some(value)));
+    drop(changing);
+    changed?;
+    reload(client)?;
+    Ok(restored)
+}
+
+/// What `postgresql.auto.conf` has of settings that can be changed without a restart.
+fn earlier_settings(client: &mut Client, settings: &Settings) -> Result<Vec<EarlierSetting>> {
+    let mut earlier = Vec::new();
     for name in settings.keys() {
         let row = client.query_opt("SELECT context, setting FROM pg_settings WHERE name = $1", &[name])?;
         let Some(row) = row else { bail!("cannot change {name}: the server has no such setting") };
@@ -263,33 +283,23 @@ fn apply(client: &mut Client, settings: &Settings) -> Result<Vec<(String, Option
                 &[name],
             )
             .context("cannot change settings: expected the rights of a superuser")?;
-        before.push((name.clone(), row.map(|row| row.get(0))));
+        earlier.push(EarlierSetting { name: name.clone(), value: row.map(|row| row.get(0)) });
     }
-    let undo = before.clone();
-    for (name, value) in settings {
-        if let Err(error) = alter(client, name, Some(value)) {
-            restore_settings(client, &undo)?;
-            return Err(error);
-        }
-    }
-    reload(client)?;
-    Ok(before)
+    Ok(earlier)
 }
 
 fn alter(client: &mut Client, name: &str, value: Option<&str>) -> Result<()> {
-    // The name needs no quoting: it was found in pg_settings.
-    let statement = match value {
-        Some(value) => format!("ALTER SYSTEM SET {name} = '{}'", value.replace('\'', "''")),
-        None => format!("ALTER SYSTEM RESET {name}"),
-    };
+    let statement = alter_statement(name, value);
     client.batch_execute(&statement).with_context(|| statement.clone())
 }
 
-fn restore_settings(client: &mut Client, before: &[(String, Option<String>)]) -> Result<()> {
-    for (name, value) in before {
-        alter(client, name, value.as_deref())?;
+/// Sets a value in `postgresql.auto.conf`, or removes the setting from it.
+fn alter_statement(name: &str, value: Option<&str>) -> String {
+    // The name needs no quoting: it was found in pg_settings.
+    match value {
+        Some(value) => format!("ALTER SYSTEM SET {name} = '{}'", value.replace('\'', "''")),
+        None => format!("ALTER SYSTEM RESET {name}"),
     }
-    reload(client)
 }
 
 /// Reloads the configuration, and waits until the processes have read it.
@@ -301,15 +311,17 @@ fn reload(client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-fn restore(dsn: &str, before: &[(String, Option<String>)]) {
-    let restored = connect(dsn).and_then(|mut client| restore_settings(&mut client, before));
+fn restore(dsn: &str, earlier: &[EarlierSetting]) {
+    let restored = connect(dsn).and_then(|mut client| {
+        for EarlierSetting { name, value } in earlier {
+            alter(&mut client, name, value.as_deref())?;
+        }
+        reload(&mut client)
+    });
     if let Err(error) = restored {
         eprintln!("warning: cannot restore the server's settings ({error:#}); run these statements:");
-        for (name, value) in before {
-            match value {
-                Some(value) => eprintln!("  ALTER SYSTEM SET {name} = '{value}';"),
-                None => eprintln!("  ALTER SYSTEM RESET {name};"),
-            }
+        for EarlierSetting { name, value } in earlier {
+            eprintln!("  {};", alter_statement(name, value.as_deref()));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Child, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use serde::Serialize;
 use walden_lab::{Cluster, ClusterBuilder, StopMode, Wanted, find_or_install};
 use walden_server::account;
 
-use super::median;
+use super::{Background, median};
 use crate::terminal::{self, Format};
 
 /// Time from .ready to .done of segments, by archive_command and by archive_library
@@ -122,8 +122,9 @@ fn table(measured: &Measured) -> String {
 
 /// A server, and the process that archives for it if there is one.
 struct Server {
+    /// Ends before the cluster, in whose folder it writes.
+    serve: Option<Background>,
     cluster: Cluster,
-    serve: Option<Child>,
     is_library: bool,
     program: PathBuf,
     repo: PathBuf,
@@ -169,10 +170,7 @@ impl Server {
 
     /// Lets files be archived, or not.
     fn set_archiving(&mut self, is_on: bool) -> Result<()> {
-        if let Some(mut serve) = self.serve.take() {
-            serve.kill()?;
-            serve.wait()?;
-        }
+        self.serve = None;
         if !self.is_library {
             let push = format!("{} archive push --repo {} %p", self.program.display(), self.repo.display());
             let command = if is_on { push.as_str() } else { "false" };
@@ -184,7 +182,7 @@ impl Server {
             let mut command = account::command(&self.program, self.cluster.dir())?;
             command.args(["archive", "serve", "--repo"]).arg(&self.repo).arg("--socket").arg(&socket);
             command.arg("--data").arg(self.cluster.data_dir()).stderr(Stdio::null());
-            self.serve = Some(command.spawn()?);
+            self.serve = Some(Background::start(&mut command)?);
             wait_until("walden archive serve listens", || Ok(socket.exists()))?;
         }
         Ok(())
@@ -229,15 +227,6 @@ impl Server {
         let found = fs::metadata(&mark)?;
         let seconds = |seconds: i64, nanoseconds: i64| seconds as f64 + nanoseconds as f64 / 1e9;
         Ok((seconds(found.mtime(), found.mtime_nsec()), seconds(found.ctime(), found.ctime_nsec())))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(serve) = &mut self.serve {
-            let _ = serve.kill();
-            let _ = serve.wait();
-        }
     }
 }
 

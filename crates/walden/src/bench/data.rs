@@ -59,8 +59,13 @@ struct Timed {
     peak_kilobytes: Option<u64>,
 }
 
-/// One run: seconds, and processor seconds and the peak of memory in kilobytes of a process.
-type Run = (f64, Option<f64>, Option<u64>);
+/// One run of a program.
+struct Run {
+    wall_seconds: f64,
+    /// None of what runs in the server, nor of its memory.
+    cpu_seconds: Option<f64>,
+    peak_kilobytes: Option<u64>,
+}
 
 /// Columns of an answer: resource manager, kind, records, bytes; in this order.
 type Answer = Vec<String>;
@@ -236,11 +241,15 @@ impl Bench<'_> {
         }
         if let Some(command) = command {
             let sample = measure(command)?;
-            return Ok((sample.wall, Some(sample.cpu), Some(sample.peak_kilobytes)));
+            return Ok(Run {
+                wall_seconds: sample.wall,
+                cpu_seconds: Some(sample.cpu),
+                peak_kilobytes: Some(sample.peak_kilobytes),
+            });
         }
         let begin = Instant::now();
         self.pg_walinspect()?;
-        Ok((begin.elapsed().as_secs_f64(), None, None))
+        Ok(Run { wall_seconds: begin.elapsed().as_secs_f64(), cpu_seconds: None, peak_kilobytes: None })
     }
 
     fn time(&self, runs: u8, file_bytes: u64) -> Result<Vec<Timed>> {
@@ -258,14 +267,14 @@ impl Bench<'_> {
         }
         progress.finish();
         let timed = |(program, samples): (String, Vec<Run>)| {
-            let wall = median(samples.iter().map(|sample| sample.0));
-            let has_cpu = samples.iter().all(|sample| sample.1.is_some());
+            let wall = median(samples.iter().map(|sample| sample.wall_seconds));
+            let has_cpu = samples.iter().all(|sample| sample.cpu_seconds.is_some());
             Timed {
                 program,
                 wall_seconds: wall,
-                cpu_seconds: has_cpu.then(|| median(samples.iter().filter_map(|sample| sample.1))),
+                cpu_seconds: has_cpu.then(|| median(samples.iter().filter_map(|sample| sample.cpu_seconds))),
                 megabytes_per_second: file_bytes as f64 / 1e6 / wall,
-                peak_kilobytes: samples.iter().filter_map(|sample| sample.2).max(),
+                peak_kilobytes: samples.iter().filter_map(|sample| sample.peak_kilobytes).max(),
             }
         };
         Ok(contenders.into_iter().map(|(program, _)| program).zip(samples).map(timed).collect())

@@ -15,7 +15,8 @@ mod redo;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -29,6 +30,7 @@ use walden_lab::{
 };
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Page, Section, Table};
+use walden_server::guard::Undo;
 
 use crate::terminal::Format;
 use crate::{output, terminal};
@@ -291,6 +293,40 @@ fn measure(command: &mut Command) -> Result<Sample> {
     Ok(Sample { wall, cpu, peak_kilobytes: used.rusage.maxrss / 1024 })
 }
 
+/// A program that runs beside this process: killed when this is dropped, and when a signal asks this process to end.
+struct Background {
+    child: Arc<Mutex<Option<Child>>>,
+    _kill: Undo,
+}
+
+impl Background {
+    fn start(command: &mut Command) -> Result<Background> {
+        let child = command.spawn();
+        let child = child.with_context(|| format!("cannot run {}", command.get_program().display()))?;
+        let child = Arc::new(Mutex::new(Some(child)));
+        let kill = Undo::new({
+            let child = child.clone();
+            move || {
+                if let Some(mut child) = take_child(&child) {
+                    // It fails only if the program has just ended.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+            }
+        });
+        Ok(Background { child, _kill: kill })
+    }
+
+    /// The program, for a caller that ends it; nothing if that was done.
+    fn take(&self) -> Option<Child> {
+        take_child(&self.child)
+    }
+}
+
+fn take_child(child: &Mutex<Option<Child>>) -> Option<Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
 /// The median, or the upper one of the two in the middle.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -301,6 +337,22 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_in_the_background_ends_with_its_owner() {
+        let process = Background::start(Command::new("sleep").arg("1000")).unwrap();
+        let id = process.child.lock().unwrap().as_ref().map(Child::id).unwrap();
+        let is_there = || Path::new(&format!("/proc/{id}")).exists();
+        assert!(is_there());
+        drop(process);
+        assert!(!is_there());
+        let process = Background::start(Command::new("sleep").arg("1000")).unwrap();
+        let mut child = process.take().unwrap();
+        drop(process);
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn the_times_of_redo_are_read_from_the_log() {

@@ -2,18 +2,19 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use postgres::Client;
 use serde::Serialize;
 use wait4::Wait4;
 use walden_lab::{Cluster, ClusterBuilder, Installation, Progress, Wanted, find_or_install};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::median;
+use super::{Background, median};
 use crate::terminal::{self, Format};
 
 /// Time commits and a bulk load with `walden receive` and with pg_receivewal as the synchronous standby
@@ -33,16 +34,16 @@ pub struct ReceiveArgs {
     clients: Vec<u32>,
 
     /// Seconds for each number of clients
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
 
     /// Rounds, of which the medians are printed
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
     /// Megabytes of the load
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    load: u32,
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(i32).range(1..=1_000_000))]
+    load: i32,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
@@ -88,12 +89,21 @@ const RECEIVERS: [(Receiver, &str); 4] = [
 
 /// What one receiver did in one round.
 struct Round {
-    /// Latency in milliseconds and transactions per second, by number of clients.
-    commits: Vec<(f64, f64)>,
-    load: f64,
-    cpu_per_gigabyte: f64,
+    /// By number of clients, as in the arguments.
+    commits: Vec<PgbenchResult>,
+    load_bytes_per_second: f64,
+    cpu_seconds_per_gigabyte: f64,
     peak_kilobytes: u64,
 }
+
+/// What pgbench says of a run.
+struct PgbenchResult {
+    latency_milliseconds: f64,
+    transactions_per_second: f64,
+}
+
+/// How long a receiver may take to make durable what the server has written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
 pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
@@ -135,49 +145,62 @@ fn measure(
     cluster.pgbench("postgres", &["-i", "-s", "10", "-q"])?;
     client.batch_execute("ALTER DATABASE postgres RESET synchronous_commit; CHECKPOINT")?;
     let before = cluster.wal_written()?;
-    let mut child = start(&cluster, program, receiver)?;
-    let flushed = |client: &mut postgres::Client, lsn: &str| -> Result<bool> {
-        let query = format!("SELECT coalesce(bool_or(flush_lsn >= '{lsn}'), false) FROM pg_stat_replication");
-        Ok(client.query_one(&query, &[])?.get(0))
-    };
-    let wait_until_flushed = |client: &mut postgres::Client| -> Result<()> {
-        let lsn: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[])?.get(0);
-        let began = Instant::now();
-        while receiver != Receiver::None && !flushed(client, &lsn)? {
-            ensure!(began.elapsed() < Duration::from_secs(120), "the receiver does not get on");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    };
-    wait_until_flushed(&mut client)?;
+    let process = start(&cluster, program, receiver)?;
+    wait_until_flushed(&mut client, receiver)?;
     let mut commits = Vec::new();
     for clients in &args.clients {
-        let (clients, seconds) = (clients.to_string(), args.seconds.to_string());
-        let arguments = ["-n", "-N", "-c", &clients, "-j", "2", "-T", &seconds];
-        let output = cluster.pgbench("postgres", &arguments)?;
-        let number = |before: &str| -> Result<f64> {
-            let line = output.lines().find_map(|line| line.trim().strip_prefix(before));
-            let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-            number.with_context(|| format!("cannot find \"{before}\" in what pgbench printed:\n{output}"))
-        };
-        commits.push((number("latency average = ")?, number("tps = ")?));
+        commits.push(run_pgbench(&cluster, *clients, args.seconds)?);
     }
     // Rows of about 1 kB, which the server does not compress.
     let rows = args.load * 1000;
     let (load_from, began) = (cluster.wal_written()?, Instant::now());
     let fill = "SELECT i, repeat(md5(i::text), 30) FROM generate_series(1, $1) i";
-    client.execute(&format!("INSERT INTO load {fill}"), &[&i32::try_from(rows)?])?;
-    wait_until_flushed(&mut client)?;
-    let load = (cluster.wal_written()? - load_from) as f64 / began.elapsed().as_secs_f64();
+    client.execute(&format!("INSERT INTO load {fill}"), &[&rows])?;
+    wait_until_flushed(&mut client, receiver)?;
+    let load_bytes_per_second = (cluster.wal_written()? - load_from) as f64 / began.elapsed().as_secs_f64();
     let gigabytes = (cluster.wal_written()? - before) as f64 / 1e9;
-    let (cpu, peak_kilobytes) = match &mut child {
-        Some(child) => end(child)?,
+    let (cpu_seconds, peak_kilobytes) = match process {
+        Some(process) => end(&process)?,
         None => (0.0, 0),
     };
-    Ok(Round { commits, load, cpu_per_gigabyte: cpu / gigabytes, peak_kilobytes })
+    let cpu_seconds_per_gigabyte = cpu_seconds / gigabytes;
+    Ok(Round { commits, load_bytes_per_second, cpu_seconds_per_gigabyte, peak_kilobytes })
 }
 
-fn start(cluster: &Cluster, program: &Path, receiver: Receiver) -> Result<Option<Child>> {
+/// Waits until the receiver, if there is one, has made durable all that the server has.
+fn wait_until_flushed(client: &mut Client, receiver: Receiver) -> Result<()> {
+    if receiver == Receiver::None {
+        return Ok(());
+    }
+    let lsn: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[])?.get(0);
+    let query = format!("SELECT coalesce(bool_or(flush_lsn >= '{lsn}'), false) FROM pg_stat_replication");
+    let began = Instant::now();
+    while !client.query_one(&query, &[])?.get::<_, bool>(0) {
+        ensure!(
+            began.elapsed() < FLUSH_TIMEOUT,
+            "the receiver has not made the log durable up to {lsn} within {FLUSH_TIMEOUT:?}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Updates rows, each transaction of which waits for the receiver.
+fn run_pgbench(cluster: &Cluster, clients: u32, seconds: u32) -> Result<PgbenchResult> {
+    let (clients, seconds) = (clients.to_string(), seconds.to_string());
+    let output = cluster.pgbench("postgres", &["-n", "-N", "-c", &clients, "-j", "2", "-T", &seconds])?;
+    let number = |before: &str| -> Result<f64> {
+        let line = output.lines().find_map(|line| line.trim().strip_prefix(before));
+        let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        number.with_context(|| format!("cannot find \"{before}\" in what pgbench printed:\n{output}"))
+    };
+    Ok(PgbenchResult {
+        latency_milliseconds: number("latency average = ")?,
+        transactions_per_second: number("tps = ")?,
+    })
+}
+
+fn start(cluster: &Cluster, program: &Path, receiver: Receiver) -> Result<Option<Background>> {
     let (to, log) = (cluster.dir().join("received"), File::create(cluster.dir().join("receiver.log"))?);
     fs::create_dir(&to)?;
     let dsn = format!("{} application_name=bench", cluster.dsn("postgres"));
@@ -202,16 +225,16 @@ fn start(cluster: &Cluster, program: &Path, receiver: Receiver) -> Result<Option
             command
         }
     };
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-    Ok(Some(child.context("cannot start the receiver")?))
+    Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log)).map(Some)
 }
 
-/// Ends a receiver; its processor time in seconds, and its memory.
-fn end(child: &mut Child) -> Result<(f64, u64)> {
-    let pid = rustix::process::Pid::from_child(child);
+/// Ends a receiver; its processor time in seconds, and its memory in units of 1024 bytes.
+fn end(process: &Background) -> Result<(f64, u64)> {
+    let mut child = process.take().context("the receiver was ended before")?;
     if child.try_wait()?.is_some() {
         bail!("the receiver has ended by itself");
     }
+    let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
     let used = child.wait4()?;
     let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
@@ -219,19 +242,29 @@ fn end(child: &mut Child) -> Result<(f64, u64)> {
 }
 
 fn summarise(args: &ReceiveArgs, rounds: &[Vec<Round>]) -> Vec<Received> {
-    let latency = |rounds: &[Round], at: usize| median(rounds.iter().map(|round| round.commits[at].0));
+    let latency = |rounds: &[Round], at: usize| {
+        median(rounds.iter().map(|round| round.commits[at].latency_milliseconds))
+    };
+    let pg_receivewal = RECEIVERS
+        .iter()
+        .zip(rounds)
+        .find(|((receiver, _), _)| *receiver == Receiver::PgReceivewal)
+        .map(|(_, rounds)| rounds.as_slice())
+        .unwrap_or_default();
     let one = |((_, name), own): (&(Receiver, &str), &Vec<Round>)| Received {
         receiver: (*name).to_owned(),
         commits: (0..args.clients.len())
             .map(|at| Commits {
                 clients: args.clients[at],
                 latency_milliseconds: latency(own, at),
-                transactions_per_second: median(own.iter().map(|round| round.commits[at].1)),
-                times_pg_receivewal: latency(own, at) / latency(&rounds[1], at),
+                transactions_per_second: median(
+                    own.iter().map(|round| round.commits[at].transactions_per_second),
+                ),
+                times_pg_receivewal: latency(own, at) / latency(pg_receivewal, at),
             })
             .collect(),
-        load_bytes_per_second: median(own.iter().map(|round| round.load)),
-        cpu_seconds_per_gigabyte: median(own.iter().map(|round| round.cpu_per_gigabyte)),
+        load_bytes_per_second: median(own.iter().map(|round| round.load_bytes_per_second)),
+        cpu_seconds_per_gigabyte: median(own.iter().map(|round| round.cpu_seconds_per_gigabyte)),
         peak_kilobytes: own.iter().map(|round| round.peak_kilobytes).max().unwrap_or(0),
     };
     RECEIVERS.iter().zip(rounds).map(one).collect()
