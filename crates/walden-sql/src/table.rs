@@ -39,9 +39,8 @@ impl WalTable {
         matches!(self.table, Table::Records | Table::Blocks)
     }
 
-    /// The parts that have rows for which conditions may hold, about `count` of them; fewer if the segments are large, as a thread reads
-    /// each.
-    fn parts(&self, filters: &[Expr], count: usize) -> Vec<(usize, Range<usize>)> {
+    /// What has rows for which conditions may hold, in about `count` parts; fewer if the segments are large, as a thread reads each.
+    fn parts(&self, filters: &[Expr], count: usize) -> Vec<ToRead> {
         let runs = &self.inventory.runs;
         let count = runs.iter().map(|run| run.decoding_threads(count)).min().unwrap_or(count);
         let mut wanted: Vec<Part<'_>> = runs.iter().map(Part::all).collect();
@@ -61,7 +60,7 @@ impl WalTable {
         let index = |part: &Part<'_>| runs.iter().position(|run| std::ptr::eq(run, part.run));
         Part::divide(&wanted, count)
             .into_iter()
-            .filter_map(|part| Some((index(&part)?, part.segments)))
+            .filter_map(|part| Some(ToRead::Segments { run: index(&part)?, segments: part.segments }))
             .collect()
     }
 }
@@ -85,10 +84,14 @@ impl TableProvider for WalTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = ReadOptions { columns: projection.cloned(), ..self.options.clone() };
         let schema = options.schema(self.table);
-        let parts = match is_divisible(self.table) {
+        let mut parts = match is_divisible(self.table) {
             true => self.parts(filters, state.config().target_partitions()),
-            false => vec![(0, 0..0)],
+            false => vec![ToRead::Table],
         };
+        if parts.is_empty() {
+            // A plan has a partition, also where nothing is left to read.
+            parts.push(ToRead::Nothing);
+        }
         let stream = |part| -> Arc<dyn PartitionStream> {
             Arc::new(PartStream {
                 inventory: self.inventory.clone(),
@@ -98,11 +101,7 @@ impl TableProvider for WalTable {
                 part,
             })
         };
-        let mut streams: Vec<Arc<dyn PartitionStream>> = parts.into_iter().map(stream).collect();
-        if streams.is_empty() {
-            // A plan has a partition, also where nothing is left to read.
-            streams.push(stream((usize::MAX, 0..0)));
-        }
+        let streams: Vec<Arc<dyn PartitionStream>> = parts.into_iter().map(stream).collect();
         Ok(Arc::new(StreamingTableExec::try_new(schema, streams, None, None, false, limit)?))
     }
 
@@ -116,6 +115,19 @@ impl TableProvider for WalTable {
     }
 }
 
+/// What a stream reads of a table.
+#[derive(Clone, Debug)]
+enum ToRead {
+    Nothing,
+    /// All of a table that cannot be divided.
+    Table,
+    /// Segments of a run, both by their indexes.
+    Segments {
+        run: usize,
+        segments: Range<usize>,
+    },
+}
+
 /// A part of a table, read when its stream is asked for rows.
 #[derive(Debug)]
 struct PartStream {
@@ -123,7 +135,7 @@ struct PartStream {
     table: Table,
     options: ReadOptions,
     schema: SchemaRef,
-    part: (usize, Range<usize>),
+    part: ToRead,
 }
 
 impl PartitionStream for PartStream {
@@ -135,18 +147,19 @@ impl PartitionStream for PartStream {
         let mut builder = RecordBatchReceiverStream::builder(self.schema.clone(), BATCHES_AHEAD);
         let sender = builder.tx();
         let (inventory, table, options) = (self.inventory.clone(), self.table, self.options.clone());
-        let (run, segments) = self.part.clone();
+        let part = self.part.clone();
         builder.spawn_blocking(move || {
             let emit = |batch| match sender.blocking_send(Ok(batch)) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             };
-            let result = if !is_divisible(table) {
-                read(&inventory.runs, table, &options, emit)
-            } else if let Some(run) = inventory.runs.get(run) {
-                read_part(&Part { run, segments }, table, &options, emit).map(|_| ())
-            } else {
-                Ok(())
+            let result = match part {
+                ToRead::Nothing => Ok(()),
+                ToRead::Table => read(&inventory.runs, table, &options, emit),
+                ToRead::Segments { run, segments } => {
+                    let part = Part { run: &inventory.runs[run], segments };
+                    read_part(&part, table, &options, emit).map(|_| ())
+                }
             };
             // Behind the batches that wait for their reader: the error of a task itself may overtake them.
             if let Err(error) = result {
