@@ -82,7 +82,8 @@ pub use container::{compress, decompress};
 pub struct Corrupt(pub &'static str);
 
 impl Corrupt {
-    /// No fault of the form: memory for decompressing it could not be allocated. The reader of a container makes an error of its own of it.
+    /// The compressed form may be right: memory for decompressing it could not be allocated. The reader of a container reports this as
+    /// [`container::Error::Io`].
     pub(crate) const NO_MEMORY: Corrupt = Corrupt("cannot allocate memory to decompress a part");
 }
 

@@ -8,8 +8,8 @@
 
 use crate::crc::record_crc;
 use crate::record::{
-    BlockHeader, BlockRef, Fork, ImageHeader, LONG_DATA_HEADER, ORIGIN_HEADER, RECORD_HEADER, Record,
-    RecordHeader, RelFileLocator, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER, block_flags, block_id,
+    BlockHeader, BlockRef, CRC_OFFSET, Fork, ImageHeader, LONG_DATA_HEADER, ORIGIN_HEADER, RECORD_HEADER,
+    Record, RecordHeader, RelFileLocator, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER, block_flags, block_id,
 };
 
 /// Empties `out` and leaves space for the record's own header.
@@ -75,7 +75,7 @@ pub fn finish(out: &mut [u8], header: RecordHeader) {
 #[inline]
 pub fn seal(record: &mut [u8]) -> u32 {
     let crc = record_crc(record);
-    record[RECORD_HEADER - 4..RECORD_HEADER].copy_from_slice(&crc.to_le_bytes());
+    record[CRC_OFFSET..RECORD_HEADER].copy_from_slice(&crc.to_le_bytes());
     crc
 }
 

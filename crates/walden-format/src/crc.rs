@@ -7,7 +7,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use crate::record::RECORD_HEADER;
+use crate::record::{CRC_OFFSET, RECORD_HEADER};
 
 /// Length in bytes from which folding is faster.
 const FOLDED: usize = 512;
@@ -25,14 +25,11 @@ fn folded(crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Bytes of `XLogRecord` before `xl_crc`.
-const HEADER_PART: usize = 20;
-
 /// Computes a record's `xl_crc`: over the bytes after its header, then over the header up to `xl_crc` (`ValidXLogRecord`).
 ///
 /// `record` must be at least as long as the header.
 pub fn record_crc(record: &[u8]) -> u32 {
-    let (header, body) = (&record[..HEADER_PART], &record[RECORD_HEADER..]);
+    let (header, body) = (&record[..CRC_OFFSET], &record[RECORD_HEADER..]);
     #[cfg(target_arch = "x86_64")]
     if body.len() < FOLDED
         && let Some(sse42) = Sse42::detect()
@@ -257,7 +254,7 @@ mod tests {
         let page: Vec<u8> = (0..3000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for (at, length) in (0..10).flat_map(|at| (RECORD_HEADER + 1..700).map(move |length| (at, length))) {
             let record = &page[at + BEFORE..][..length];
-            let expected = crc32c::crc32c(&[&record[RECORD_HEADER..], &record[..HEADER_PART]].concat());
+            let expected = crc32c::crc32c(&[&record[RECORD_HEADER..], &record[..CRC_OFFSET]].concat());
             assert_eq!(record_crc(record), expected, "{length} bytes at {at}");
             assert_eq!(Portable.run(Once(&page[at..], length)), expected, "{length} bytes at {at}");
             assert_eq!(sse42.run(Once(&page[at..], length)), expected, "{length} bytes at {at}");

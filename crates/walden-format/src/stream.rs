@@ -18,7 +18,9 @@ use crate::fault::{Fault, FaultKind};
 use crate::geometry::Geometry;
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::page::{LONG_HEADER, PageHeader, PageHeaderError};
-use crate::record::{self, BlockRef, MAX_BLOCKS, MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader};
+use crate::record::{
+    self, BlockRef, CRC_OFFSET, MAX_BLOCKS, MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader,
+};
 use crate::simple::{self, SimpleRecord};
 use crate::version::Major;
 
@@ -635,7 +637,7 @@ impl Decoder {
         }
         let header = checked_header(&self.held, lsn, self.previous)?;
         if let Some(crc) = partial.crc {
-            check_crc(crc32c_append(crc, &self.held[..20]), &header, lsn)?;
+            check_crc(crc32c_append(crc, &self.held[..CRC_OFFSET]), &header, lsn)?;
         }
         let end = page.len().min(at + record::aligned_len(taken as u32) as usize);
         let range = (lsn, address.plus(end as u64));

@@ -6,6 +6,11 @@ use walden_format::version::Major;
 use crate::page::{Misfit, Page};
 use crate::step::{Role, Step, Touched};
 
+/// Bytes that a block's data has at most: `data_length` of `XLogRecordBlockHeader` is a `uint16`.
+///
+/// Line pointers of a damaged page may all refer to the same bytes, so what is reconstructed from a page can be much longer.
+pub(crate) const MAX_BLOCK_DATA_BYTES: usize = u16::MAX as usize;
+
 /// A resource manager whose records can be replayed.
 pub(crate) struct Manager {
     /// Replays a record (`rm_redo`). An error makes all pages unknown that it had to change.

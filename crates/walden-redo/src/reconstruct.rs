@@ -6,6 +6,7 @@
 //! before, it must give the image.
 
 use walden_format::assemble::assemble;
+use walden_format::payload::heap::SharedLengths;
 use walden_format::record::{BlockRef, Record, RecordHeader, decode};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
 
@@ -90,11 +91,11 @@ pub fn block_data_at(record: &Record<'_>, touched: &[Touched], index: usize) -> 
     (manager(record.header.rmid)?.block_data)(&PagesAround { record, touched }, block)
 }
 
-/// Bytes of prefix and suffix that an update's new tuple shares with the old one, and that its record leaves out where it
-/// may (`log_heap_update`): 0 and 0 if the tuples are on two pages, nothing if they are not known.
+/// What an update's new tuple shares with the old one, and what its record leaves out where it may (`log_heap_update`): no bytes
+/// if the tuples are on two pages. `None` if they are not known.
 ///
 /// `touched` are the pages before the record, as an observer sees them.
-pub fn shared_with_old(record: &Record<'_>, touched: &[Touched]) -> Option<(usize, usize)> {
+pub fn shared_with_old(record: &Record<'_>, touched: &[Touched]) -> Option<SharedLengths> {
     heap::shared_with_old(&PagesAround { record, touched })
 }
 

@@ -35,7 +35,7 @@ impl Observer for () {}
 pub struct BlockSet(u64);
 
 impl BlockSet {
-    /// Adds one. No beyond the 64th, which no record has.
+    /// Adds the block at this place. Places from 64 on, which no record has, are ignored.
     pub fn add(&mut self, index: usize) {
         self.0 |= 1_u64.checked_shl(index as u32).unwrap_or(0);
     }
@@ -63,14 +63,19 @@ impl Replay {
 
     /// Replays a record; `observer` sees its pages before and after.
     pub fn apply<O: Observer>(&mut self, record: &Record<'_>, observer: &mut O) {
-        self.apply_but(record, BlockSet::default(), observer);
+        self.apply_except(record, BlockSet::default(), observer);
     }
 
-    /// Replays a record except for the blocks in `left`, whose pages are unknown afterwards. Returns whether the record fit the
-    /// pages of the others.
+    /// Replays a record except for the blocks in `excluded`, whose pages are unknown afterwards. Returns whether the record fit
+    /// the pages of the others.
     ///
     /// A page does not depend on another one, so those of the other blocks are as if all had been replayed.
-    pub fn apply_but<O: Observer>(&mut self, record: &Record<'_>, left: BlockSet, observer: &mut O) -> bool {
+    pub fn apply_except<O: Observer>(
+        &mut self,
+        record: &Record<'_>,
+        excluded: BlockSet,
+        observer: &mut O,
+    ) -> bool {
         if record.blocks.is_empty() {
             storage::replay(record, &mut self.store);
             observer.before(record, &[]);
@@ -83,8 +88,8 @@ impl Replay {
         }
         let touched = &mut buffer[..count];
         for (index, (block, touched)) in record.blocks.iter().zip(&mut *touched).enumerate() {
-            match left.has(index) {
-                true => self.leave(block, touched),
+            match excluded.has(index) {
+                true => self.exclude(block, touched),
                 false => self.touch(record, block, O::ALL_IMAGES, touched),
             }
         }
@@ -176,7 +181,7 @@ impl Replay {
 
     /// Makes a block's page unknown.
     #[inline(never)]
-    fn leave(&mut self, block: &BlockRef, touched: &mut Touched) {
+    fn exclude(&mut self, block: &BlockRef, touched: &mut Touched) {
         let key = BlockKey::of(block);
         let slot = self.store.slot(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
@@ -248,8 +253,11 @@ impl Replay {
 
 /// Replays a record on copies of pages: what they would be if the record had no images.
 ///
-/// `bare` is the record with its data and without images; `before` are the pages of its blocks, as far as known. Comes
-/// back with the pages afterwards, and a misfit if the record did not fit them.
+/// `bare` is the record with its data and without images; `before` are the pages of its blocks, as far as known. Returns the pages
+/// after the record.
+///
+/// # Errors
+/// The record does not fit the pages, or its resource manager cannot be replayed.
 pub fn rehearse(
     bare: &Record<'_>,
     before: impl Iterator<Item = Option<PageBox>>,

@@ -6,7 +6,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::payload::heap::{
-    XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate, moved_from,
+    SharedLengths, XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate,
+    moved_from,
 };
 use walden_format::payload::standby::InvalidationMessage;
 use walden_format::payload::xact::{DBINFO_BYTES, TransactionFlags, XINFO_BYTES};
@@ -143,7 +144,7 @@ fn logical_to_replica(record: &Record<'_>, touched: &[Touched], as_traced: Varia
             variant.fixed -= len_beyond(main, UPDATE);
             if as_traced.keeps_data {
                 match reconstruct::shared_with_old(record, touched) {
-                    Some((prefix, suffix)) => variant.data = -bytes_saved(prefix, suffix),
+                    Some(shared) => variant.data = -bytes_saved(shared),
                     None => variant.estimated = true,
                 }
             }
@@ -215,7 +216,7 @@ fn replica_to_logical(
             variant.estimated = true;
         }
         heap::UPDATE | heap::HOT_UPDATE => match reconstruct::shared_with_old(record, touched) {
-            Some((prefix, suffix)) => variant.data = bytes_saved(prefix, suffix),
+            Some(shared) => variant.data = bytes_saved(shared),
             None => variant.estimated = true,
         },
         _ => {}
@@ -261,8 +262,8 @@ fn len_beyond(main: u32, fixed: u32) -> i32 {
 }
 
 /// Bytes that an update saves by the common prefix and suffix of both tuples; each costs a length of 2 bytes.
-fn bytes_saved(prefix: usize, suffix: usize) -> i32 {
-    [prefix, suffix].iter().filter(|len| **len > 0).map(|len| *len as i32 - 2).sum()
+fn bytes_saved(shared: SharedLengths) -> i32 {
+    [shared.prefix, shared.suffix].into_iter().filter(|&len| len > 0).map(|len| i32::from(len) - 2).sum()
 }
 
 /// Bytes of the replica identity of the row that a record updates or deletes, if that is the whole row (`ExtractReplicaIdentity`).

@@ -4,7 +4,7 @@ use super::{COLUMN_WEIGHT, Coder, Column, repeated};
 use walden_format::record::RelFileLocator;
 
 use crate::column_kind::{CLASSES, Class, Form, Kind};
-use crate::entropy::{Unpacker, Wanted};
+use crate::entropy::{ColumnEntry, Unpacker};
 use crate::leb128::{get_leb128, narrow};
 use crate::meter::{Meter, Metered};
 use crate::{Corrupt, corrupt};
@@ -32,19 +32,19 @@ impl Decoder {
         let directory = unpacker.directory(&mut input, max)?;
         let directory_bytes = (directory.len() as u64, (stored.len() - input.len()) as u64);
         let mut stored_by_class = [0; CLASSES.len()];
-        let (wanted, memory) = self.read_directory(&directory, max)?;
+        let (entries, memory) = self.read_directory(&directory, max)?;
         self.bytes.clear();
         // Beyond the usual, memory is reserved only in proportion to the chunk: its lengths may be wrong.
         self.bytes.reserve(memory.min(USUAL_BYTES.max(64 * stored.len())));
         self.left.clear();
         self.left.resize(self.columns.len(), (0, 0));
         for class in CLASSES {
-            let wanted = &wanted[class as usize];
-            if wanted.is_empty() {
+            let entries = &entries[class as usize];
+            if entries.is_empty() {
                 continue;
             }
             let (left, before) = (&mut self.left, input.len());
-            unpacker.class(class, wanted, &mut input, &mut self.bytes, |column, at| {
+            unpacker.class(class, entries, &mut input, &mut self.bytes, |column, at| {
                 left[column.number as usize] = (at, at + column.bytes);
             })?;
             stored_by_class[class as usize] = (before - input.len()) as u64;
@@ -61,12 +61,13 @@ impl Decoder {
         }
     }
 
-    /// Reads which columns there are, new ones among them, and of how many bytes; these by class, and the memory that they take.
+    /// Reads which columns there are, new ones among them. Returns the entries of those with any bytes, by class, and the bytes of
+    /// memory that these take.
     fn read_directory(
         &mut self,
         mut directory: &[u8],
         max: usize,
-    ) -> Result<([Vec<Wanted>; CLASSES.len()], usize), Corrupt> {
+    ) -> Result<([Vec<ColumnEntry>; CLASSES.len()], usize), Corrupt> {
         let new: usize = narrow(get_leb128(&mut directory)?)?;
         // Each takes two bytes of the directory or more.
         if new > directory.len() / 2 {
@@ -84,7 +85,7 @@ impl Decoder {
         let (left, mut memory) = (max.checked_sub(weight), 0);
         let mut left =
             left.ok_or_else(|| corrupt("cannot read the directory of columns: expected fewer columns"))?;
-        let mut wanted = CLASSES.map(|_| Vec::new());
+        let mut entries = CLASSES.map(|_| Vec::new());
         for (number, &(class, form)) in self.columns.iter().enumerate() {
             let bytes = usize::try_from(get_leb128(&mut directory)?).unwrap_or(usize::MAX);
             left = left
@@ -93,13 +94,13 @@ impl Decoder {
             // Transposed rows are in memory twice.
             memory += if let Form::Rows(_) = form { 2 * bytes } else { bytes };
             if bytes > 0 {
-                wanted[class as usize].push(Wanted { number: number as u32, form, bytes });
+                entries[class as usize].push(ColumnEntry { number: number as u32, form, bytes });
             }
         }
         if !directory.is_empty() {
             return Err(corrupt("cannot read the directory of columns: expected no bytes after it"));
         }
-        Ok((wanted, memory))
+        Ok((entries, memory))
     }
 
     /// The bytes of each column that are still to be decoded, with its class and form.

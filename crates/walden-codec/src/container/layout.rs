@@ -22,6 +22,8 @@ pub const FRAME_MAGIC: [u8; 4] = *b"\xF7Wlz";
 pub const FILE_HEADER: usize = 40;
 /// Size of a [`FrameHeader`] in bytes.
 pub const FRAME_HEADER: usize = 40;
+/// Bytes of a [`Head`] before its name.
+const HEAD: usize = 46;
 /// Bytes of [`End`], without what later versions add.
 pub const END: usize = 72;
 /// Size of a [`Footer`] in bytes.
@@ -74,8 +76,13 @@ pub enum HeaderFault {
     Magic,
     /// A reader of that version is needed.
     Newer(u16),
-    /// Its checksum is wrong: as stored, as computed.
-    Checksum(u32, u32),
+    /// Its checksum is wrong.
+    Checksum {
+        /// The CRC-32C in the header.
+        stored: u32,
+        /// That of its bytes.
+        computed: u32,
+    },
     /// A form that this version does not know.
     Form(u8),
 }
@@ -106,7 +113,7 @@ impl FileHeader {
         }
         let (stored, computed) = checksums(bytes);
         if stored != computed {
-            return Err(HeaderFault::Checksum(stored, computed));
+            return Err(HeaderFault::Checksum { stored, computed });
         }
         let (version, least_reader) = (u16_at(bytes, 8), u16_at(bytes, 10));
         if least_reader > FORMAT_VERSION {
@@ -282,7 +289,7 @@ impl Head {
         let flags = flag(self.keyframe, KEYFRAME)
             | flag(self.meta.modified.is_some(), HAS_TIME)
             | flag(self.meta.mode.is_some(), HAS_MODE);
-        let mut bytes = Vec::with_capacity(46 + self.meta.name.len());
+        let mut bytes = Vec::with_capacity(HEAD + self.meta.name.len());
         bytes.extend(self.number.to_le_bytes());
         bytes.extend([self.form as u8, flags, 0, 0]);
         bytes.extend(self.place.map_or(0, |place| place.timeline).to_le_bytes());

@@ -67,7 +67,7 @@ pub fn walk<R: Read + Seek>(
         }
         Err(error) => return Err(error),
     };
-    reader.salvage();
+    reader.start_salvage();
     // With a pack's index, members behind damage are known to be where they belong.
     let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
     let mut index = if is_pack { look_up_index(&mut reader) } else { None };
@@ -127,9 +127,9 @@ fn next_member<R: Read + Seek>(
 
 /// The index, if it is there and whole; the reader stays where it is.
 fn look_up_index<R: Read + Seek>(reader: &mut Reader<R>) -> Option<Vec<Entry>> {
-    let place = reader.place();
+    let position = reader.save_position();
     let index = reader.index().ok();
-    reader.go_back(place);
+    reader.restore_position(position);
     index
 }
 

@@ -111,7 +111,7 @@ impl<I: Read + Seek> Source<'_, I> {
 }
 
 /// A member that is being written.
-struct Begun {
+struct OpenMember {
     offset: u64,
     frame: u64,
     head: Head,
@@ -190,21 +190,21 @@ impl<W: Write> Writer<W> {
         let piece_bytes = self.piece_bytes()?;
         let first = content.len().min(piece_bytes) as u64;
         let needs = Needs::of_member(self.options.form, self.options.level, first, 0);
-        let begun = self.begin(meta, (Form::Bytes, true), None, &hash, needs)?;
+        let member = self.begin(meta, (Form::Bytes, true), None, &hash, needs)?;
         // Not as `add_bytes` does: that would copy the whole segment, at level 0 for each one of a queue.
         for piece in content.chunks(piece_bytes) {
             let encoded = self.encoder.encode_bytes(piece);
             self.piece(piece.len(), &encoded)?;
         }
         self.encoder.begin_keyframe();
-        Ok(Added { failure, ..self.end(begun, content.len() as u64, hash)? })
+        Ok(Added { failure, ..self.end(member, content.len() as u64, hash)? })
     }
 
     fn add_segment(&mut self, meta: Meta, segment: Segment) -> Result<Added, Error> {
         let form = (Form::Records, segment.encoded.keyframe);
-        let begun = self.begin(meta, form, Some(segment.place), &segment.hash, segment.needs)?;
+        let member = self.begin(meta, form, Some(segment.place), &segment.hash, segment.needs)?;
         self.piece(segment.bytes as usize, &segment.encoded)?;
-        self.end(begun, segment.bytes, segment.hash)
+        self.end(member, segment.bytes, segment.hash)
     }
 
     /// Adds a member without decoding its records: what `input` has. It is read once.
@@ -218,7 +218,7 @@ impl<W: Write> Writer<W> {
         let piece_bytes = self.piece_bytes()?;
         take(input, piece_bytes, &mut buffer)?;
         let needs = Needs::of_member(self.options.form, self.options.level, buffer.len() as u64, 0);
-        let begun = self.begin(meta, (Form::Bytes, true), None, &buffer, needs)?;
+        let member = self.begin(meta, (Form::Bytes, true), None, &buffer, needs)?;
         let mut hasher = blake3::Hasher::new();
         let mut bytes = 0;
         while !buffer.is_empty() {
@@ -231,7 +231,7 @@ impl<W: Write> Writer<W> {
         }
         // The next segment is a keyframe, also if there was no piece.
         self.encoder.begin_keyframe();
-        self.end(begun, bytes, *hasher.finalize().as_bytes())
+        self.end(member, bytes, *hasher.finalize().as_bytes())
     }
 
     /// Bytes of a piece of a member that is coded as bytes.
@@ -332,20 +332,20 @@ impl<W: Write> Writer<W> {
         place: Option<Place>,
         content: &[u8],
         needs: Needs,
-    ) -> Result<Begun, Error> {
+    ) -> Result<OpenMember, Error> {
         self.identify(&meta.name, content, needs)?;
         let head = Head { number: self.members, form, keyframe, place, meta };
         let (offset, frame, head_bytes) = (self.at, self.frames, head.to_bytes());
         self.frame(Kind::HEAD, &[&head_bytes])?;
-        Ok(Begun { offset, frame, head, head_bytes })
+        Ok(OpenMember { offset, frame, head, head_bytes })
     }
 
     fn piece(&mut self, original: usize, encoded: &Encoded) -> Result<(), Error> {
         self.frame(Kind::PIECE, &[&(original as u64).to_le_bytes(), &encoded.content])
     }
 
-    fn end(&mut self, begun: Begun, bytes: u64, hash: Hash) -> Result<Added, Error> {
-        let Begun { offset, frame, head, head_bytes } = begun;
+    fn end(&mut self, member: OpenMember, bytes: u64, hash: Hash) -> Result<Added, Error> {
+        let OpenMember { offset, frame, head, head_bytes } = member;
         let end = End::bound(bytes, hash, &self.binding, &head_bytes);
         self.frame(Kind::END, &[&end.to_bytes()])?;
         self.members += 1;

@@ -9,32 +9,32 @@ use crate::column_kind::Class;
 
 /// A method of compression.
 #[derive(Clone, Copy)]
-pub enum Means {
+pub enum Method {
     /// zstd at a level of its own.
     Zstd(i32),
     /// Context mixing with an effort, or zstd where that is smaller.
     Mixing(u8),
 }
 
-impl Means {
+impl Method {
     /// The method of a level, 0 to 9.
-    pub fn of_level(level: u8) -> Means {
+    pub fn of_level(level: u8) -> Method {
         LEVELS[usize::from(level.min(9))]
     }
 }
 
-const LEVELS: [Means; 10] = [
+const LEVELS: [Method; 10] = [
     // Of bytes only: four fifths of the time of zstd's level 1, for 10 to 30 % more bytes.
-    Means::Zstd(-1),
-    Means::Zstd(1),
-    Means::Zstd(2),
-    Means::Zstd(3),
-    Means::Zstd(4),
-    Means::Zstd(5),
-    Means::Zstd(HIGHEST),
-    Means::Mixing(0),
-    Means::Mixing(1),
-    Means::Mixing(2),
+    Method::Zstd(-1),
+    Method::Zstd(1),
+    Method::Zstd(2),
+    Method::Zstd(3),
+    Method::Zstd(4),
+    Method::Zstd(5),
+    Method::Zstd(HIGHEST),
+    Method::Mixing(0),
+    Method::Mixing(1),
+    Method::Mixing(2),
 ];
 
 /// zstd's level beside context mixing, where it is kept only if it is smaller; and for contents so small that time does not

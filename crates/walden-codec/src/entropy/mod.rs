@@ -23,7 +23,7 @@ mod zstd_coder;
 
 pub use self::content::Content;
 pub use self::packer::{Packer, Statistics};
-pub use self::unpacker::{Unpacker, Wanted};
+pub use self::unpacker::{ColumnEntry, Unpacker};
 use crate::column_kind::CLASSES;
 
 /// The class of a directory of columns.

@@ -3,7 +3,7 @@
 use super::content::Content;
 use super::headed::WithHeader;
 use super::layout::Layout;
-use super::level::{self, Means, SECOND_LEVEL, SMALL, SMALL_LEVEL, effort_of};
+use super::level::{self, Method, SECOND_LEVEL, SMALL, SMALL_LEVEL, effort_of};
 use super::mixing::range_coder;
 use super::part::{
     CODER_DICTIONARY, CODER_LEARNED, CODER_MIXED, CODER_MIXED_COLUMNS, CODER_MIXED_DICTIONARY, CODER_STORED,
@@ -28,7 +28,7 @@ pub struct Statistics {
 
 /// Compresses columns; keeps, from chunk to chunk, what helps with the next.
 pub struct Packer {
-    means: Means,
+    method: Method,
     cases: Cases,
     state: State,
     zstd: zstd_coder::Compressor,
@@ -64,7 +64,7 @@ impl Packer {
     /// class.
     pub fn new(level: u8, goes_on: bool) -> Packer {
         Packer {
-            means: Means::of_level(level),
+            method: Method::of_level(level),
             cases: Cases::ALL,
             state: State::new(goes_on),
             zstd: zstd_coder::Compressor::default(),
@@ -98,14 +98,14 @@ impl Packer {
         let before = out.len();
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
         let laid_out = self.lay_out(columns);
-        match self.means {
-            Means::Zstd(_) => {
+        match self.method {
+            Method::Zstd(_) => {
                 // Compression needs their memory.
                 columns.iter_mut().for_each(|column| column.clear());
                 self.compress(class as usize, &laid_out).put(&mut self.state, class as usize, &laid_out, out);
             }
-            Means::Mixing(effort) if class == Class::Text => self.text(effort, &laid_out, out),
-            Means::Mixing(effort) => {
+            Method::Mixing(effort) if class == Class::Text => self.text(effort, &laid_out, out),
+            Method::Mixing(effort) => {
                 let mut copies: Vec<Vec<u8>> =
                     columns.iter().map(|column| column.pieces().collect::<Vec<_>>().concat()).collect();
                 let mut mixed: Vec<MixedColumn<'_>> = columns
@@ -145,9 +145,9 @@ impl Packer {
     }
 
     fn content(&mut self, class: usize, content: &[u8], out: &mut Vec<u8>) {
-        match self.means {
-            Means::Zstd(_) => self.compress(class, content).put(&mut self.state, class, content, out),
-            Means::Mixing(effort) => {
+        match self.method {
+            Method::Zstd(_) => self.compress(class, content).put(&mut self.state, class, content, out),
+            Method::Mixing(effort) => {
                 let mut copy = content.to_vec();
                 self.smaller(effort, class, content, &mut [(0, Form::Bytes, &mut copy)], out);
             }
@@ -219,9 +219,9 @@ impl Packer {
 
     /// Compresses a content without context mixing.
     fn compress(&mut self, class: usize, content: &[u8]) -> Compressed {
-        let (level, is_mixing) = match self.means {
-            Means::Zstd(level) => (level, false),
-            Means::Mixing(_) => (SECOND_LEVEL, true),
+        let (level, is_mixing) = match self.method {
+            Method::Zstd(level) => (level, false),
+            Method::Mixing(_) => (SECOND_LEVEL, true),
         };
         if !is_mixing
             && level::has_words(class, level, self.cases)

@@ -104,10 +104,10 @@ fn columns_of_incomplete_rows_are_decoded() {
         let mut out = Vec::new();
         Packer::new(level, true).class(Class::Fixed, &mut [&mut content], &mut out);
         let (mut rest, mut back) = (&out[..], Vec::new());
-        let wanted = Wanted { number: 0, form: Form::Rows(4), bytes: bytes.len() };
+        let entry = ColumnEntry { number: 0, form: Form::Rows(4), bytes: bytes.len() };
         let mut at = 0;
-        let place = |_: &Wanted, start| at = start;
-        Unpacker::new(true).class(Class::Fixed, &[wanted], &mut rest, &mut back, place).unwrap();
+        let place = |_: &ColumnEntry, start| at = start;
+        Unpacker::new(true).class(Class::Fixed, &[entry], &mut rest, &mut back, place).unwrap();
         assert_eq!((&back[at..at + bytes.len()], rest), (&bytes[..], &[][..]));
     }
 }
@@ -208,9 +208,9 @@ fn no_stored_bytes_make_decoding_panic() {
             let mut out = Vec::new();
             put_part(coder, part.raw, &packed, &mut out);
             // An error, or other bytes.
-            let wanted = Wanted { number: 0, form: Form::Rows(24), bytes: bytes.len() };
+            let entry = ColumnEntry { number: 0, form: Form::Rows(24), bytes: bytes.len() };
             let _ =
-                Unpacker::new(true).class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new(), |_, _| ());
+                Unpacker::new(true).class(Class::Fixed, &[entry], &mut &out[..], &mut Vec::new(), |_, _| ());
         }
     }
 }

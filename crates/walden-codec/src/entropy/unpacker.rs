@@ -20,9 +20,9 @@ pub struct Unpacker {
     zstd: zstd_coder::Decompressor,
 }
 
-/// A column that is to be decompressed.
+/// A column in the directory of a chunk, which is to be decompressed.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct ColumnEntry {
     /// In the order in which columns are created.
     pub number: u32,
     /// The form of its bytes.
@@ -64,10 +64,10 @@ impl Unpacker {
     pub fn class(
         &mut self,
         class: Class,
-        columns: &[Wanted],
+        columns: &[ColumnEntry],
         input: &mut &[u8],
         out: &mut Vec<u8>,
-        mut place: impl FnMut(&Wanted, usize),
+        mut place: impl FnMut(&ColumnEntry, usize),
     ) -> Result<(), Corrupt> {
         let max = max_bytes(columns.iter().map(|column| (column.form, column.bytes)));
         let part = Part::read(input, max)?;
@@ -111,7 +111,7 @@ impl Unpacker {
         &mut self,
         effort: u8,
         class: Class,
-        columns: &[Wanted],
+        columns: &[ColumnEntry],
         mut coder: impl BinaryCoder,
         bytes: &mut [u8],
     ) -> Result<(), Corrupt> {
@@ -203,9 +203,9 @@ impl Unpacker {
 /// are transposed.
 fn find_columns(
     start: usize,
-    columns: &[Wanted],
+    columns: &[ColumnEntry],
     out: &mut Vec<u8>,
-    mut place: impl FnMut(&Wanted, usize),
+    mut place: impl FnMut(&ColumnEntry, usize),
 ) -> Result<(), Corrupt> {
     let forms = columns.iter().map(|column| (column.form, column.bytes));
     let transposed = Columns::new(&out[start..])?.transposed_bytes(forms);

@@ -189,7 +189,7 @@ mod tests {
         for (step, bytes) in records.iter().enumerate() {
             with(bytes, step, |record| {
                 kept.note(&mut coder, &mut keyed_columns, record, &mut replay.store).expect("it is noted");
-                assert!(replay.apply_but(record, BlockSet::default(), &mut ()), "record {step}");
+                assert!(replay.apply_except(record, BlockSet::default(), &mut ()), "record {step}");
             });
             match step {
                 2 => read(&mut replay.store, 1),
@@ -211,7 +211,7 @@ mod tests {
             with(bytes, step, |record| {
                 let dropped =
                     dropped_blocks(&mut coder, &mut keyed_columns, record).expect("as many as were said");
-                replay.apply_but(record, dropped, &mut ());
+                replay.apply_except(record, dropped, &mut ());
             });
             known.push([1, 2, 3].map(|block| is_known(&mut replay.store, block)));
         }

@@ -276,7 +276,7 @@ impl Model {
         let Model { predictors, replay, kept, .. } = self;
         if let Some(record) = current.source {
             kept.note(current.coder, &mut predictors.keyed_columns, record, &mut replay.store)?;
-            if !replay.apply_but(record, BlockSet::default(), &mut ()) {
+            if !replay.apply_except(record, BlockSet::default(), &mut ()) {
                 kept::mark_all_read(record, &mut replay.store);
             }
             return Ok(());
@@ -287,8 +287,8 @@ impl Model {
         let mut refs = std::mem::take(&mut self.refs);
         let record = decode(&self.out, header, range, self.version, PAGE_BYTES as u32, &mut refs);
         if let Ok(record) = &record {
-            let left = kept::dropped_blocks(current.coder, &mut predictors.keyed_columns, record)?;
-            replay.apply_but(record, left, &mut ());
+            let dropped = kept::dropped_blocks(current.coder, &mut predictors.keyed_columns, record)?;
+            replay.apply_except(record, dropped, &mut ());
         }
         self.refs = refs;
         Ok(())

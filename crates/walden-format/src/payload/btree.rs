@@ -4,12 +4,10 @@
 
 use super::layout::layout;
 use super::listing::listing;
-use super::{Fields, Item, Items, Payload, PayloadError};
+use super::{Fields, Item, Items, Parsed, Payload, PayloadError};
 use crate::reader::Reader;
 use crate::record::{Record, RelFileLocator};
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// Where a record has the data of the meta page.
 const META_BLOCK: u8 = 2;

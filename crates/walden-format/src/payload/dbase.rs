@@ -3,11 +3,9 @@
 //! Structures: `commands/dbcommands_xlog.h`, `commands/tablespace.h`.
 
 use super::listing::listing;
-use super::{Fields, Items, Payload, PayloadError, Text};
+use super::{Fields, Items, Parsed, Payload, Text};
 use crate::record::Record;
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// `CREATE`; since 15 `CREATE_FILE_COPY` and `CREATE_WAL_LOG`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

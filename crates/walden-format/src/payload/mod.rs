@@ -47,6 +47,9 @@ pub use fields::{Item, Items, Text, offset_numbers, push_offset_numbers};
 pub use layout::BlockId;
 pub use timestamp::Timestamp;
 
+/// What the decoders of record kinds return.
+pub(crate) type Parsed<'a> = Result<Payload<'a>, PayloadError>;
+
 /// The fields of a record.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs)]

@@ -4,12 +4,10 @@
 
 use super::listing::listing;
 use super::xlog::multixact_offset;
-use super::{Fields, Item, Items, Payload, PayloadError};
+use super::{Fields, Item, Items, Parsed, Payload};
 use crate::reader::Reader;
 use crate::record::Record;
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// `CREATE_ID`: a multixact was created (`xl_multixact_create`).
 #[derive(Clone, Copy, PartialEq, Debug)]

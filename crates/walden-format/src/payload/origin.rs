@@ -3,11 +3,9 @@
 //! Structures: `replication/origin.h`, `replication/message.h`.
 
 use super::listing::listing;
-use super::{Fields, Payload, PayloadError, PayloadFault, Text};
+use super::{Fields, Parsed, Payload, PayloadFault, Text};
 use crate::lsn::Lsn;
 use crate::record::Record;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// `SET`: how far a replication origin's log was replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

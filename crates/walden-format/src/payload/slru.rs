@@ -4,11 +4,9 @@
 //! Structures: `access/clog.h`, `access/commit_ts.h`. Page numbers are 64 bits wide since 17.
 
 use super::listing::listing;
-use super::{Fields, Items, Payload, PayloadError, Timestamp};
+use super::{Fields, Items, Parsed, Payload, PayloadError, Timestamp};
 use crate::record::Record;
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// `ZEROPAGE`, `ZERO_OFF_PAGE`, `ZERO_MEM_PAGE`: a page was added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

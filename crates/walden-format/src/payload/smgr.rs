@@ -3,11 +3,9 @@
 //! Structures: `catalog/storage_xlog.h`.
 
 use super::listing::{flags, listing};
-use super::{Fields, Payload, PayloadError};
+use super::{Fields, Parsed, Payload};
 use crate::record::{Fork, Record, RelFileLocator};
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// `CREATE`: a relation's file was created (`xl_smgr_create`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

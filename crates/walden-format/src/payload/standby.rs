@@ -3,12 +3,10 @@
 //! Structures: `storage/standbydefs.h`, in `storage/standby.h` in 9.5; messages: `storage/sinval.h`.
 
 use super::listing::listing;
-use super::{Fields, Item, Items, Payload, PayloadError};
+use super::{Fields, Item, Items, Parsed, Payload, PayloadError};
 use crate::reader::Reader;
 use crate::record::Record;
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// `LOCK`: `AccessExclusiveLock`s that transactions hold (`xl_standby_locks`).
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::fields::has_info;
 use super::listing::{flags, listing};
 use super::standby::InvalidationMessage;
-use super::{Fields, Item, Items, Payload, PayloadError, Text, Timestamp};
+use super::{Fields, Item, Items, Parsed, Payload, PayloadError, Text, Timestamp};
 use crate::lsn::Lsn;
 use crate::reader::Reader;
 use crate::record::{Record, RecordHeader, RelFileLocator};
@@ -16,8 +16,6 @@ use crate::rmgr::info::xact::{ABORT, ABORT_PREPARED, ASSIGNMENT, COMMIT, COMMIT_
 use crate::rmgr::rmid;
 use crate::simple::SimpleRecord;
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// Bytes of `xact_time`, which the end of a transaction begins with.
 const TIME_BYTES: usize = 8;

@@ -6,13 +6,11 @@
 use std::fmt;
 
 use super::listing::listing;
-use super::{Fields, Payload, PayloadError, Text, Timestamp};
+use super::{Fields, Parsed, Payload, PayloadError, Text, Timestamp};
 use crate::lsn::{Lsn, Timeline};
 use crate::record::Record;
 use crate::rmgr::info::xlog::CHECKPOINT_SHUTDOWN;
 use crate::version::Major;
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// `MAXFNAMELEN`
 const RESTORE_POINT_NAME: usize = 64;

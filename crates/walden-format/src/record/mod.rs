@@ -30,6 +30,8 @@ pub use image::{Compression, Image, ImageHeader, ImageInfo};
 
 /// Bytes of a record's own header (`SizeOfXLogRecord`).
 pub const RECORD_HEADER: usize = 24;
+/// Where `xl_crc` is in a record's own header.
+pub(crate) const CRC_OFFSET: usize = 20;
 /// The longest record that any version writes, in bytes: one less than 1 GB (`MaxAllocSize`).
 pub const MAX_RECORD_BYTES: u32 = (1 << 30) - 1;
 /// How many blocks a record can refer to (`XLR_MAX_BLOCK_ID` + 1).
@@ -100,7 +102,7 @@ impl RecordHeader {
             prev: Lsn(u64::from(word(8)) | u64::from(word(12)) << 32),
             info: bytes[16],
             rmid: bytes[17],
-            crc: word(20),
+            crc: word(CRC_OFFSET),
         })
     }
 
@@ -119,7 +121,7 @@ impl RecordHeader {
         bytes[8..16].copy_from_slice(&self.prev.0.to_le_bytes());
         bytes[16] = self.info;
         bytes[17] = self.rmid;
-        bytes[20..24].copy_from_slice(&self.crc.to_le_bytes());
+        bytes[CRC_OFFSET..].copy_from_slice(&self.crc.to_le_bytes());
         bytes
     }
 }
@@ -275,7 +277,7 @@ pub fn decode<'a>(
 ) -> Result<Record<'a>, RecordError> {
     let Headers { origin, toplevel_xid, main_header_len, main_len } =
         decode_headers(bytes, header.total_len, version, page_bytes, blocks)?;
-    let alignment = (header.total_len.wrapping_neg() & 7) as u8;
+    let alignment = padding(header.total_len.into()) as u8;
     Ok(Record {
         lsn,
         end,

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damage_is_detected() {
         let mut target = [0; 9];
         assert_eq!(decompress(&[1, 0x03, 3], &mut target), None, "nothing to copy from");
         assert_eq!(decompress(&[0, b'a'], &mut target), None, "too short");

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn free_space_is_told_by_block() {
+    fn free_space_is_described_by_block() {
         let mut page = Page::default();
         page.init(0);
         page.0[PAGE_CONTENTS + 4] = 200;

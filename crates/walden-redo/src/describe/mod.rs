@@ -17,7 +17,7 @@ use walden_format::rmgr::Kind;
 pub use value::{Bytes, Field, Fields, Value};
 
 use crate::family::Family;
-use crate::page::{ItemState, PAGE_CONTENTS, Page, Tid, flags};
+use crate::page::{ItemState, PAGE_BYTES, PAGE_CONTENTS, Page, Tid, flags};
 
 /// The content of a page in readable form.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -104,13 +104,19 @@ fn raw(page: &Page, description: &mut Description) {
 }
 
 /// The line pointers; `fill` reads a normal item's bytes.
+///
+/// Line pointers of a damaged page may all refer to the same bytes. Items are read as long as they have no more bytes together than a
+/// page, as those of every sound page.
 fn items(page: &Page, mut fill: impl FnMut(u16, &[u8]) -> (Fields, Bytes)) -> Vec<Item> {
+    let mut left = PAGE_BYTES;
     let describe = |number| {
         let pointer = page.line_pointer(number)?;
         let bytes = match pointer.state() {
             ItemState::Normal | ItemState::Dead if !pointer.is_empty() => page.item(number),
             _ => None,
         };
+        let bytes = bytes.filter(|bytes| bytes.len() <= left);
+        left -= bytes.map_or(0, <[u8]>::len);
         let (fields, data) = bytes.map(|bytes| fill(number, bytes)).unwrap_or_default();
         let state = match pointer.state() {
             ItemState::Unused => "unused",
@@ -154,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::page::{PAGE_BYTES, header};
+    use crate::page::header;
 
     proptest! {
         /// A page may hold anything; what marks whose page it is is put there, so that each describer sees damage.
@@ -180,5 +186,20 @@ mod tests {
             let description = describe(&page, Fork(fork), block, None);
             prop_assert!(diff::diff(&description, &description).is_empty());
         }
+    }
+
+    #[test]
+    fn items_that_overlap_are_read_up_to_the_bytes_of_a_page() {
+        let mut page = Page::default();
+        page.init(0);
+        page.insert_item(&[1; 4000], 1).unwrap();
+        let pointer = page.line_pointer(1).unwrap();
+        for number in 2..=5 {
+            page.insert_item(&[1; 8], number).unwrap();
+            page.set_line_pointer(number, pointer).unwrap();
+        }
+        let description = describe(&page, Fork::MAIN, 0, None);
+        let read = description.items.iter().filter(|item| !item.fields.is_empty()).count();
+        assert_eq!((description.items.len(), read), (5, 2));
     }
 }

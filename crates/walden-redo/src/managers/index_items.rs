@@ -3,6 +3,7 @@
 use walden_format::payload::offset_numbers;
 use walden_format::reader::Reader;
 
+use crate::manager::MAX_BLOCK_DATA_BYTES;
 use crate::page::{Misfit, Page, index_tuple, max_align};
 use crate::step::Step;
 
@@ -52,7 +53,8 @@ pub(crate) fn new_page<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<
 /// The items that were put on a page last, in the order in which they were: the number that each was given then (those
 /// after it moved it on) and its bytes.
 ///
-/// A new item is placed below all others (`PageAddItemExtended`), so the lowest ones are the newest.
+/// A new item is placed below all others (`PageAddItemExtended`), so the lowest ones are the newest. `None` if the page has fewer
+/// items, or if these are too long for a block's data.
 pub(crate) fn newest_items(page: &Page, count: impl Into<usize>) -> Option<Vec<(u16, &[u8])>> {
     let mut items = Vec::with_capacity(page.items().into());
     for number in 1..=page.items() {
@@ -61,6 +63,10 @@ pub(crate) fn newest_items(page: &Page, count: impl Into<usize>) -> Option<Vec<(
     items.sort_unstable();
     let newest = items.get_mut(..count.into())?;
     newest.reverse();
+    let bytes: usize = newest.iter().filter_map(|&(_, number)| page.item(number)).map(<[u8]>::len).sum();
+    if bytes > MAX_BLOCK_DATA_BYTES {
+        return None;
+    }
     let shown_at = |index: usize| {
         let (_, number) = newest[index];
         let moved_on_by = newest[index + 1..].iter().filter(|later| later.1 < number).count();
@@ -224,6 +230,18 @@ mod tests {
         let newest = newest_items(&page, 3_u16).unwrap();
         assert_eq!(newest, [(2, &b"new-one-"[..]), (1, b"new-two-"), (5, b"new-3---")]);
         assert!(newest_items(&page, 6_u16).is_none());
+    }
+
+    #[test]
+    fn items_that_exceed_a_blocks_data_are_not_found() {
+        let mut page = page_of(&[(1, &[7; 4096])]);
+        let pointer = page.line_pointer(1).unwrap();
+        for number in 2..=17 {
+            page.insert_item(&[8; 8], number).unwrap();
+            page.set_line_pointer(number, pointer).unwrap();
+        }
+        assert!(newest_items(&page, 15_u16).is_some());
+        assert!(newest_items(&page, 17_u16).is_none());
     }
 
     #[test]

@@ -50,9 +50,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
             None => store.drop_database(created.database, Some(created.tablespace)),
         },
         Ok(Payload::DatabaseDrop(dropped)) => {
-            for tablespace in dropped.tablespaces {
-                store.drop_database(dropped.database, Some(tablespace));
-            }
+            store.drop_database_in(dropped.database, dropped.tablespaces);
         }
         Ok(Payload::ParameterChange(change)) => store.hint_logging().note_setting(change.wal_log_hints),
         Ok(Payload::Checkpoint(checkpoint)) => {

@@ -53,6 +53,7 @@ impl Page {
         let free = (1..=items).any(|number| is_unused(self, number));
         if free { self.change_flags(flag, 0) } else { self.change_flags(0, flag) }
     }
+
     /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14), unless
     /// they do not lie between `pd_upper` and `pd_special`, or are larger than that area.
     pub(super) fn compact(&mut self) -> Result<(), Misfit> {

@@ -67,6 +67,7 @@ impl Page {
         }
         Ok(start..start + len)
     }
+
     /// Puts an item at exactly this line pointer, which must be the next one (`number` one more than there are, moving
     /// nothing) or, shifting the later ones, any before (`PageAddItem` with a number).
     pub fn insert_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {

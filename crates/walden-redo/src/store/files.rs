@@ -35,18 +35,29 @@ impl PageStore {
 
     /// Forgets all pages of a database in one tablespace, or in all (`None`).
     pub fn drop_database(&mut self, database: u32, tablespace: Option<u32>) {
-        let of_database =
-            |of: u32, within: u32| of == database && tablespace.is_none_or(|tablespace| within == tablespace);
-        self.copied.retain(|&(of, within)| !of_database(of, within));
         if let Some(base) = &mut self.base {
             base.databases.insert((database, tablespace));
         }
-        let gone: Vec<ForkKey> = self
-            .numbers
-            .keys()
-            .copied()
-            .filter(|(relation, _)| of_database(relation.database, relation.tablespace))
-            .collect();
+        self.drop_files_of(database, |within| tablespace.is_none_or(|tablespace| within == tablespace));
+    }
+
+    /// Forgets all pages of a database in several tablespaces. A record may name millions of them, so this looks at the known
+    /// forks once, not once for each.
+    pub fn drop_database_in(&mut self, database: u32, tablespaces: impl Iterator<Item = u32>) {
+        let tablespaces: FxHashSet<u32> = tablespaces.collect();
+        if let Some(base) = &mut self.base {
+            base.databases.extend(tablespaces.iter().map(|&tablespace| (database, Some(tablespace))));
+        }
+        self.drop_files_of(database, |within| tablespaces.contains(&within));
+    }
+
+    /// Forgets all pages of a database in the tablespaces that are `dropped`.
+    fn drop_files_of(&mut self, database: u32, dropped: impl Fn(u32) -> bool) {
+        let is_gone = |of: u32, within: u32| of == database && dropped(within);
+        self.copied.retain(|&(of, within)| !is_gone(of, within));
+        let forks = self.numbers.keys().copied();
+        let gone: Vec<ForkKey> =
+            forks.filter(|(relation, _)| is_gone(relation.database, relation.tablespace)).collect();
         gone.into_iter().for_each(|key| self.drop_pages(key));
     }
 

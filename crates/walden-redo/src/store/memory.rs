@@ -8,8 +8,8 @@ use std::io;
 use super::spill::Place;
 use super::state::StateCode;
 use super::{
-    BlockKey, CHANGED, FORK_BYTES, IN_BASE, LISTED, LIVE, MIN_RESIDENT, NO_KIND, NOTE_BYTES, PageStore, SEEN,
-    Slot, StoreFailure, TAKEN, USED,
+    BlockKey, CHANGED, Entry, FORK_BYTES, IN_BASE, LISTED, LIVE, MIN_RESIDENT, NO_KIND, NOTE_BYTES,
+    PageStore, SEEN, Slot, StoreFailure, TAKEN, USED,
 };
 use crate::page::PAGE_BYTES;
 use crate::pool::PageBox;
@@ -20,7 +20,7 @@ impl PageStore {
     #[inline]
     pub(super) fn hold(&mut self, slot: Slot, page: PageBox) {
         self.enter(slot, page);
-        if self.resident > self.most_resident {
+        if self.resident > self.max_resident {
             self.evict_surplus();
         }
     }
@@ -43,7 +43,7 @@ impl PageStore {
 
     #[inline(never)]
     pub(super) fn evict_surplus(&mut self) {
-        while self.resident > self.most_resident
+        while self.resident > self.max_resident
             && let Some(&slot) = self.ring.get(self.hand).or(self.ring.first())
         {
             if self.hand >= self.ring.len() {
@@ -91,12 +91,13 @@ impl PageStore {
     #[inline(never)]
     pub(super) fn fetch(&mut self, slot: Slot) -> Option<PageBox> {
         let mut page = self.buffer();
-        let entry = &self.entries[slot.0 as usize];
-        let outcome = if entry.spilled != Place::NONE {
-            self.spill.read(entry.spilled, &mut page)
+        let &Entry { fork, block, spilled, .. } = &self.entries[slot.0 as usize];
+        let (relation, fork) = self.forks[fork as usize].key;
+        let key = BlockKey { relation, fork, block };
+        let is_spilled = spilled != Place::NONE;
+        let outcome = if is_spilled {
+            self.spill.read(spilled, &mut page)
         } else {
-            let (relation, fork) = self.forks[entry.fork as usize].key;
-            let key = BlockKey { relation, fork, block: entry.block };
             match self.base.as_mut().map(|base| base.pages.read(key, &mut page)) {
                 Some(Ok(true)) => Ok(()),
                 Some(Err(error)) => Err(error),
@@ -107,7 +108,8 @@ impl PageStore {
             Ok(()) => Some(page),
             Err(error) => {
                 self.recycle(page);
-                self.lose(slot, "cannot read a page from the temporary file".into(), error);
+                let origin = if is_spilled { "a temporary file" } else { "the base backup" };
+                self.lose(slot, format!("cannot read {key} from {origin}"), error);
                 None
             }
         }
@@ -124,7 +126,7 @@ impl PageStore {
     pub(super) fn share_memory(&mut self) {
         let notes = self.entries.len() * NOTE_BYTES + self.forks.len() * FORK_BYTES;
         let pages = self.memory_bytes.saturating_sub(notes) / PAGE_BYTES;
-        self.most_resident = pages.max(MIN_RESIDENT);
+        self.max_resident = pages.max(MIN_RESIDENT);
     }
 
     pub(super) fn release(&mut self, slot: Slot) {

@@ -155,7 +155,7 @@ pub struct PageStore {
     memory_bytes: usize,
     /// Number of pages in memory, and its limit.
     resident: usize,
-    most_resident: usize,
+    max_resident: usize,
     /// The clock's ring: slots whose pages may be in memory, each at most once.
     ring: Vec<Slot>,
     hand: usize,
@@ -219,7 +219,7 @@ impl PageStore {
             buffers: Vec::new(),
             memory_bytes,
             resident: 0,
-            most_resident: 0,
+            max_resident: 0,
             ring: Vec::new(),
             hand: 0,
             spill: Spill::new(spill_dir),

@@ -102,7 +102,7 @@ fn an_unchanged_page_is_not_written_again() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told() {
+fn a_temporary_file_that_cannot_be_written_is_reported() {
     let nowhere = PathBuf::from("/nowhere/at/all");
     let options = StoreOptions { memory_bytes: 0, spill_dir: nowhere, ..StoreOptions::default() };
     let mut store = PageStore::new(options);
@@ -121,7 +121,7 @@ fn a_file_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn a_lack_of_memory_for_an_image_is_told_and_damage_is_not() {
+fn a_lack_of_memory_for_an_image_is_reported_and_damage_is_not() {
     let mut store = PageStore::default();
     store.note_misfit(Misfit("the image's bytes cannot be restored"));
     assert!(store.failure().is_none());
@@ -177,6 +177,11 @@ fn what_was_cut_or_dropped_is_not_in_the_base() {
     assert_eq!(knows(&mut store, third, 0), State::Exact);
     store.drop_database(9, None);
     assert_eq!(knows(&mut store, third, 0), not_seen);
+    let fourth = RelFileLocator { database: 10, ..OTHER };
+    store.drop_database_in(10, [1, 2].into_iter());
+    assert_eq!(knows(&mut store, fourth, 0), State::Exact);
+    store.drop_database_in(10, [1, OTHER.tablespace].into_iter());
+    assert_eq!(knows(&mut store, fourth, 0), not_seen);
 }
 
 #[test]

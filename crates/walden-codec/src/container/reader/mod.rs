@@ -174,7 +174,7 @@ impl<R: Read + Seek> Reader<R> {
         let header = FileHeader::parse(&bytes).map_err(|fault| match fault {
             HeaderFault::Magic => Error::Foreign,
             HeaderFault::Newer(version) => Error::Newer(version),
-            HeaderFault::Checksum(stored, computed) => {
+            HeaderFault::Checksum { stored, computed } => {
                 self.damage(PART, 0, format!("CRC-32C {stored:08X}"), format!("{computed:08X}"))
             }
             HeaderFault::Form(form) => {

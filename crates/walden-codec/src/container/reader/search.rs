@@ -8,8 +8,17 @@ use super::super::Error;
 use super::super::layout::{FRAME_HEADER, FRAME_MAGIC, FrameHeader, Hash, Kind};
 use super::Reader;
 
-/// Where reading stands.
-pub(in crate::container) type Standing = (u64, u64, u64, Option<Hash>);
+/// Where a reader was, to go back there.
+pub(in crate::container) struct SavedPosition {
+    /// Offset in the file.
+    offset: u64,
+    /// Number of the next frame.
+    frame: u64,
+    /// Number of the next member.
+    member: u64,
+    /// The binding of the member before, if it is known.
+    binding: Option<Hash>,
+}
 
 impl<R: Read + Seek> Reader<R> {
     /// Searches for the next member or the index from `from` on, and goes there; nothing if there is none.
@@ -72,16 +81,17 @@ impl<R: Read + Seek> Reader<R> {
         sound.is_some()
     }
 
-    pub(in crate::container) fn place(&self) -> Standing {
-        (self.at, self.frame, self.member, self.binding)
+    pub(in crate::container) fn save_position(&self) -> SavedPosition {
+        SavedPosition { offset: self.at, frame: self.frame, member: self.member, binding: self.binding }
     }
 
-    pub(in crate::container) fn go_back(&mut self, (at, frame, member, binding): Standing) {
-        self.go_to(at, frame, member);
-        self.binding = binding;
+    pub(in crate::container) fn restore_position(&mut self, saved: SavedPosition) {
+        self.go_to(saved.offset, saved.frame, saved.member);
+        self.binding = saved.binding;
     }
 
-    pub(in crate::container) fn salvage(&mut self) {
+    /// From here on, members are decoded wherever they are, and the bytes that are read are limited: [`Reader::content`].
+    pub(in crate::container) fn start_salvage(&mut self) {
         self.is_salvaging = true;
     }
 }
@@ -106,7 +116,7 @@ mod tests {
             file.splice(..0, header.to_bytes());
         }
         let mut reader = Reader::open_damaged(File::new(&file), ReadLimits::default()).expect("memory");
-        reader.salvage();
+        reader.start_salvage();
         let mut from = 0;
         while reader.find_next(from).expect("memory").is_some() {
             from = reader.position() + 1;

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use rustc_hash::FxHashMap;
 use walden_redo::page::Tid;
 use walden_redo::page::varlena::{LONG_HEADER_BYTES, LongHeader, ShortHeader};
 
@@ -100,17 +101,36 @@ impl KeyPart {
         let mut parts = Vec::new();
         let at = vec![0; keys.len()];
         let equal = vec![true; keys.len()];
-        next_part(keys, &at, &equal, &mut parts).then_some(parts)
+        next_part(keys, &at, &equal, &mut parts, &mut DeadEnds::default()).then_some(parts)
     }
 }
 
-fn next_part(keys: &[&[u8]], at: &[usize], equal: &[bool], parts: &mut Vec<KeyPart>) -> bool {
+/// Where the search has failed: the offsets in the keys, which keys are equal to the one before up to there, and how many parts came
+/// before. With as many parts before or more it fails again. Keys that begin alike are divided in many ways that come to the same
+/// offsets; without this, their number grows exponentially.
+type DeadEnds = FxHashMap<(Vec<usize>, Vec<bool>), usize>;
+
+/// Extends parts that end at the offsets `at` to those of whole keys, depth first. `equal` says which keys are equal to the one before
+/// up to there.
+fn next_part(
+    keys: &[&[u8]],
+    at: &[usize],
+    equal: &[bool],
+    parts: &mut Vec<KeyPart>,
+    dead_ends: &mut DeadEnds,
+) -> bool {
     const MAX_PARTS: usize = 8;
+    /// More are not remembered: each takes some kB.
+    const MAX_DEAD_ENDS: usize = 4096;
     let ends = |(key, &at): (&&[u8], &usize)| at.next_multiple_of(8) == key.len() && is_zero(&key[at..]);
     if !parts.is_empty() && keys.iter().zip(at).all(ends) {
         return true;
     }
     if parts.len() == MAX_PARTS {
+        return false;
+    }
+    let place = (at.to_vec(), equal.to_vec());
+    if dead_ends.get(&place).is_some_and(|&parts_before| parts_before <= parts.len()) {
         return false;
     }
     for part in PARTS {
@@ -130,10 +150,13 @@ fn next_part(keys: &[&[u8]], at: &[usize], equal: &[bool], parts: &mut Vec<KeyPa
             continue;
         }
         parts.push(part);
-        if next_part(keys, &ahead, &still, parts) {
+        if next_part(keys, &ahead, &still, parts, dead_ends) {
             return true;
         }
         parts.pop();
+    }
+    if dead_ends.len() < MAX_DEAD_ENDS {
+        dead_ends.insert(place, parts.len());
     }
     false
 }
@@ -329,5 +352,16 @@ mod tests {
         assert_eq!(order.take(0), Some(place(0)));
         assert_eq!(order.distance(place(-5)), None);
         assert_eq!(order.take(2), None);
+    }
+
+    #[test]
+    fn keys_that_begin_alike_are_searched_in_a_few_steps() {
+        // More than eight parts can have.
+        assert_eq!(KeyPart::of(&[&[0_u8; 200][..]; 50]), None);
+        // A text that all have in common, and a number.
+        let key =
+            |number: u64| [&[121_u8 << 1 | 1][..], &[b'a'; 120], &[0; 7], &number.to_le_bytes()].concat();
+        let keys: Vec<Vec<u8>> = (0..50).map(key).collect();
+        assert!(KeyPart::of(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>()).is_some());
     }
 }

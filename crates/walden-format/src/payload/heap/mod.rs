@@ -9,7 +9,7 @@
 //! clear its bits. Nothing here counts blocks; the table's page is block 0 in all of these kinds.
 
 use super::listing::flags;
-use super::{Fields, Payload, PayloadError};
+use super::{Fields, Parsed, PayloadError};
 use crate::record::{BlockRef, Fork, Record};
 use crate::rmgr::{info, rmid};
 
@@ -34,8 +34,6 @@ pub use prune::{
     PruneLists, Redirection, Visible, VisibleFlags,
 };
 pub(crate) use prune::{clean, cleanup_info, freeze_page, prune, vacuum, visible};
-
-type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// Bytes of a tuple's header without its null bitmap (`SizeofHeapTupleHeader`).
 pub const TUPLE_HEADER: usize = 23;

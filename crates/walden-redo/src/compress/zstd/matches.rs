@@ -91,7 +91,7 @@ struct Search<'a, const SHORT: u32> {
 }
 
 /// A match that is taken.
-struct Found {
+struct Match {
     /// The position at which the search was; the match may begin before or after it.
     searched: usize,
     at: usize,
@@ -103,24 +103,24 @@ struct Found {
 impl<const SHORT: u32> Search<'_, SHORT> {
     fn all(mut self, release: Release) {
         match release {
-            Release::V1_5_7 => self.copies(Self::find::<true>),
-            Release::V1_5_1 => self.copies(Self::find::<false>),
-            Release::V1_4_7 | Release::V1_4_4 => self.copies(Self::find_singly),
+            Release::V1_5_7 => self.find_all(Self::find::<true>),
+            Release::V1_5_1 => self.find_all(Self::find::<false>),
+            Release::V1_4_7 | Release::V1_4_4 => self.find_all(Self::find_singly),
         }
     }
 
     #[inline(always)]
-    fn copies(&mut self, find: impl Fn(&mut Self, usize) -> Option<Found>) {
+    fn find_all(&mut self, find: impl Fn(&mut Self, usize) -> Option<Match>) {
         let mut at = 1;
         while let Some(found) = find(self, at) {
-            let said = match found.offset {
+            let offset_code = match found.offset {
                 Some(offset) => {
                     self.offsets = [offset, self.offsets[0]];
                     offset as u32 + 3
                 }
                 None => 1,
             };
-            self.copy(found.at, said, found.copied);
+            self.copy(found.at, offset_code, found.copied);
             at = self.anchor;
             if at > self.last {
                 break;
@@ -143,7 +143,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
     /// Since 1.5.1: two positions at a time, whose distance grows by one after each 256 bytes without a match. Since 1.5.7
     /// (`LONGER`), a long match one step later is preferred only if it is longer than the short one here.
     #[inline(always)]
-    fn find<const LONGER: bool>(&mut self, start: usize) -> Option<Found> {
+    fn find<const LONGER: bool>(&mut self, start: usize) -> Option<Match> {
         let mut at = start;
         let mut step = 1;
         let mut next_step = at + (1 << SKIP_LOG);
@@ -206,7 +206,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
 
     /// Before 1.5.1: one position at a time, with steps that grow by one after each 256 bytes since the last match.
     #[inline(always)]
-    fn find_singly(&mut self, start: usize) -> Option<Found> {
+    fn find_singly(&mut self, start: usize) -> Option<Match> {
         let mut at = start;
         while at < self.last {
             let bytes = eight(self.source, at);
@@ -241,9 +241,9 @@ impl<const SHORT: u32> Search<'_, SHORT> {
     }
 
     /// A match at the last offset, one byte after the searched position.
-    fn repeated(&self, searched: usize) -> Found {
+    fn repeated(&self, searched: usize) -> Match {
         let at = searched + 1;
-        Found { searched, at, copied: self.longer(at - self.offsets[0], at, 4), offset: None }
+        Match { searched, at, copied: self.longer(at - self.offsets[0], at, 4), offset: None }
     }
 
     /// The number of equal bytes at `from` and `at`, of which `known` are known to be equal.
@@ -252,11 +252,11 @@ impl<const SHORT: u32> Search<'_, SHORT> {
     }
 
     /// The match, extended backwards.
-    fn lengthened(&self, searched: usize, from: usize, at: usize, copied: usize) -> Found {
+    fn lengthened(&self, searched: usize, from: usize, at: usize, copied: usize) -> Match {
         let free = &self.source[self.anchor..at];
         let before =
             free.iter().rev().zip(self.source[..from].iter().rev()).take_while(|(a, b)| a == b).count();
-        Found { searched, at: at - before, copied: copied + before, offset: Some(at - from) }
+        Match { searched, at: at - before, copied: copied + before, offset: Some(at - from) }
     }
 
     fn copy(&mut self, at: usize, offset: u32, copied: usize) {

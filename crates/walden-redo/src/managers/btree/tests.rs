@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_posting_list_took_in_can_be_told(
+    fn the_tid_that_a_posting_list_took_in_is_found(
         tids in prop::collection::btree_set(0..999u16, 3..40),
         at in 1..39usize,
     ) {

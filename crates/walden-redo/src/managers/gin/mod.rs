@@ -15,7 +15,7 @@ use walden_format::rmgr::info::gin::{
 };
 use walden_format::version::Major;
 
-use crate::manager::{Manager, PagesAround};
+use crate::manager::{MAX_BLOCK_DATA_BYTES, Manager, PagesAround};
 use crate::managers::index_items::read_index_tuple;
 use crate::mask;
 use crate::page::gin::{GinPageOpaqueData, flags};
@@ -241,12 +241,15 @@ fn entry_data(before: Option<&Page>, after: &Page) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// The last index tuples of a page, one behind the other.
+/// The last index tuples of a page, one behind the other, if they fit into a block's data.
 fn last_tuples(page: &Page, count: u32) -> Option<Vec<u8>> {
     let first = page.items().checked_sub(u16::try_from(count).ok()?)? + 1;
     let mut data = Vec::new();
     for number in first..=page.items() {
         data.extend(page.normal_item(number).ok()?);
+        if data.len() > MAX_BLOCK_DATA_BYTES {
+            return None;
+        }
     }
     Some(data)
 }

@@ -509,7 +509,7 @@ mod tests {
         }
 
         #[test]
-        fn an_insertion_is_told_from_its_outcome(old in any_tids(600), new in any_tids(200), size in 60..384usize) {
+        fn the_data_of_an_insertion_is_reconstructed_from_the_page_after(old in any_tids(600), new in any_tids(200), size in 60..384usize) {
             let before = leaf(&old, size);
             let new: Vec<u64> = new.into_iter().filter(|tid| old.binary_search(tid).is_err()).collect();
             prop_assume!(!new.is_empty());
@@ -524,7 +524,7 @@ mod tests {
         }
 
         #[test]
-        fn a_vacuum_is_told_from_its_outcome(old in any_tids(600), keep in 1..5u64) {
+        fn the_data_of_a_vacuum_is_reconstructed_from_the_page_after(old in any_tids(600), keep in 1..5u64) {
             let before = leaf(&old, TARGET_SEGMENT);
             let left: Vec<u64> = old.iter().copied().filter(|tid| tid % keep != 0).collect();
             // As if the writer had done something else: the segments are cut elsewhere.

@@ -216,8 +216,7 @@ pub(super) fn inplace_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
 struct Shared<'p> {
     new: &'p [u8],
     attributes: usize,
-    prefix: usize,
-    suffix: usize,
+    lengths: SharedLengths,
 }
 
 impl<'p> Shared<'p> {
@@ -226,65 +225,63 @@ impl<'p> Shared<'p> {
         let page = around.after(0)?;
         let new = page.normal_item(update.new_offset).ok()?;
         let attributes = usize::from(HeapTupleHeader::of(new)?.hoff());
-        let mut shared = Shared { new, attributes, prefix: 0, suffix: 0 };
+        let mut shared = Shared { new, attributes, lengths: SharedLengths::default() };
         // Only within a page: what another page's fate is was not known.
         if moved_from(around.record).is_none() {
             let old = page.normal_item(update.old_offset).ok()?;
             let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
             let new = new.get(attributes..)?;
-            (shared.prefix, shared.suffix) = self::shared(old, new);
+            shared.lengths = shared_lengths(old, new);
         }
         Some(shared)
     }
 }
 
-fn worth(len: usize) -> usize {
-    if len < SharedLengths::MIN_BYTES { 0 } else { len }
-}
-
 /// See [`crate::reconstruct::shared_with_old`].
-pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<(usize, usize)> {
+pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<SharedLengths> {
     if !matches!(around.record.rmgr_info() & OPMASK, UPDATE | HOT_UPDATE) {
-        return Some((0, 0));
+        return Some(SharedLengths::default());
     }
     if let Some(shared) = Shared::of(around) {
-        return Some((shared.prefix, shared.suffix));
+        return Some(shared.lengths);
     }
     // The new heap tuple is in the record, whole or not.
     let update = XlHeapUpdate::read(around.record.main_data())?;
     let data = around.record.block_data(around.record.block(0)?);
     if update.flags.prefix_from_old() || update.flags.suffix_from_old() {
-        let (SharedLengths { prefix, suffix }, _) = SharedLengths::split(update.flags, data)?;
-        return Some((prefix.into(), suffix.into()));
+        return SharedLengths::split(update.flags, data).map(|(lengths, _)| lengths);
     }
     if moved_from(around.record).is_some() {
-        return Some((0, 0));
+        return Some(SharedLengths::default());
     }
     let old = around.before(0)?.normal_item(update.old_offset).ok()?;
     let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
     let (header, new) = XlHeapHeader::split(data)?;
     let new = new.get(header.null_bitmap_len()?..)?;
-    Some(shared(old, new))
+    Some(shared_lengths(old, new))
 }
 
-/// What two heap tuples begin and end with alike, as far as it is worth its length.
-fn shared(old: &[u8], new: &[u8]) -> (usize, usize) {
+/// How many bytes the attributes of two heap tuples begin and end with alike, as far as it is worth its length. `old` is on a page.
+fn shared_lengths(old: &[u8], new: &[u8]) -> SharedLengths {
+    let worth = |len: usize| if len < SharedLengths::MIN_BYTES { 0 } else { len };
     let prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
     let ends = old[prefix..].iter().rev().zip(new[prefix..].iter().rev());
-    (prefix, worth(ends.take_while(|(old, new)| old == new).count()))
+    let suffix = worth(ends.take_while(|(old, new)| old == new).count());
+    SharedLengths { prefix: prefix as u16, suffix: suffix as u16 }
 }
 
 /// An update's new heap tuple: whole where logical decoding needs it (`log_heap_update`).
 pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
-    let Shared { new, attributes, mut prefix, mut suffix } = Shared::of(around)?;
+    let Shared { new, attributes, mut lengths } = Shared::of(around)?;
     if XlHeapUpdate::read(around.record.main_data())?.flags.contains_new_tuple() {
-        (prefix, suffix) = (0, 0);
+        lengths = SharedLengths::default();
     }
     let mut data = Vec::with_capacity(new.len());
-    SharedLengths { prefix: prefix as u16, suffix: suffix as u16 }.write(&mut data);
+    lengths.write(&mut data);
     data.extend(HeapTupleHeader::of(new)?.logged_fields());
     data.extend(new.get(HEAP_TUPLE_HEADER_BYTES..attributes)?);
-    data.extend(new.get(attributes + prefix..new.len() - suffix)?);
+    let middle = attributes + usize::from(lengths.prefix)..new.len() - usize::from(lengths.suffix);
+    data.extend(new.get(middle)?);
     Some(data)
 }
 
@@ -297,6 +294,5 @@ pub(crate) fn set_prefix_and_suffix_flags(around: &PagesAround<'_>, main: &mut [
     else {
         return;
     };
-    let shared = SharedLengths { prefix: shared.prefix as u16, suffix: shared.suffix as u16 };
-    XlHeapUpdate::set_flags(main, shared.flagged(update.flags));
+    XlHeapUpdate::set_flags(main, shared.lengths.flagged(update.flags));
 }

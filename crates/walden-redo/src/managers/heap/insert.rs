@@ -6,7 +6,7 @@ use walden_format::rmgr::info::heap::INIT_PAGE;
 use walden_format::version::Major;
 
 use super::{UNREADABLE, block_number, set_prunable, visibility_map};
-use crate::manager::PagesAround;
+use crate::manager::{MAX_BLOCK_DATA_BYTES, PagesAround};
 use crate::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
     infomask,
@@ -164,7 +164,7 @@ fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The heap tuples of a `MULTI_INSERT`. A record that initializes its page has no image.
+/// The heap tuples of a `MULTI_INSERT`, if they fit into a block's data. A record that initializes its page has no image.
 pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let (XlHeapMultiInsert { count, .. }, numbers) = XlHeapMultiInsert::split(around.record.main_data())?;
     let numbers = numbers.get(..2 * usize::from(count))?;
@@ -185,6 +185,49 @@ pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
         };
         data.extend(tuple.to_bytes());
         data.extend(rest);
+        if data.len() > MAX_BLOCK_DATA_BYTES {
+            return None;
+        }
     }
     Some(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::assemble::RecordBuilder;
+    use walden_format::lsn::Lsn;
+    use walden_format::record::{Fork, RecordHeader, RelFileLocator, decode};
+    use walden_format::rmgr::info::heap2::MULTI_INSERT;
+    use walden_format::rmgr::rmid;
+
+    use super::*;
+    use crate::page::PAGE_BYTES;
+    use crate::pool::PageBox;
+    use crate::step::touched_with;
+
+    /// The data of a `MULTI_INSERT` that claims to have inserted the page's first tuple `count` times.
+    fn reconstructed(page: &Page, count: u16) -> Option<Vec<u8>> {
+        let header = RecordHeader { rmid: rmid::HEAP2, info: MULTI_INSERT, ..RecordHeader::default() };
+        let mut builder = RecordBuilder::new(header);
+        builder.main_data = [[0, 0], count.to_le_bytes()].concat();
+        (0..count).for_each(|_| builder.main_data.extend(1_u16.to_le_bytes()));
+        builder.push_block(0, 0, (RelFileLocator::default(), Fork::MAIN, 0), None, &[]);
+        let bytes = builder.bytes();
+        let header = RecordHeader::parse(&bytes).unwrap();
+        let mut blocks = Vec::new();
+        let place = (Lsn(8), Lsn(16));
+        let record = decode(&bytes, header, place, Major::V18, PAGE_BYTES as u32, &mut blocks).unwrap();
+        let touched = touched_with(&record, &mut [(None, Some(PageBox::from(page)))]);
+        multi_insert_data(&PagesAround { record: &record, touched: &touched })
+    }
+
+    #[test]
+    fn tuples_that_exceed_a_blocks_data_are_not_reconstructed() {
+        let mut page = Page::default();
+        page.init(0);
+        page.add_heap_item(4096, 1).unwrap();
+        assert!(reconstructed(&page, 15).is_some());
+        assert_eq!(reconstructed(&page, 17), None);
+        assert_eq!(reconstructed(&page, u16::MAX), None);
+    }
 }

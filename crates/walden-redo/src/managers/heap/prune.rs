@@ -196,6 +196,7 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if let Some(page) = step.page(0) {
         let mut plans: &[u8] = &[];
         if flags.has_freeze_plans() {
+            // `nplans`, and 2 bytes of padding that align the plans (`xlhp_freeze_plans`).
             let count = data.u32().ok_or(CUT)? as u16;
             plans = data.take(usize::from(count) * FreezePlan::WIDTH).ok_or(CUT)?;
         }
