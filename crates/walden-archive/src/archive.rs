@@ -193,12 +193,17 @@ impl ArchiveError {
             ArchiveError::Store(_) | ArchiveError::Object(_) => {
                 Some("walden archive verify says what else is damaged")
             }
+            ArchiveError::Missing(location) if location.contains("://") => Some(
+                "check the URL, its prefix, and the endpoint in walden.toml or the environment; a new archive is made by walden archive init, once, or by walden archive import, and never by what archives a server's WAL",
+            ),
             ArchiveError::Missing(_) => Some(
                 "mount the file system if it is not mounted, or check the path or URL; a new archive is made by walden archive init, once, or by walden archive import, and never by what archives a server's WAL",
             ),
             ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
-            ArchiveError::Identity { .. } => Some("restore the object from another copy of the archive"),
+            ArchiveError::Identity { .. } => Some(
+                "restore the object from another copy of the archive; if there is none, write it anew: \"If archive.json is lost\" in docs/archive.md",
+            ),
             ArchiveError::OtherCluster { .. } => {
                 Some("give each cluster an archive of its own; after pg_upgrade a cluster is a new one")
             }
@@ -582,6 +587,15 @@ impl LogListing {
 mod tests {
     use super::*;
     use crate::store::Folder;
+
+    #[test]
+    fn only_a_folder_may_be_that_of_a_file_system_that_is_not_mounted() {
+        for (place, is_folder) in [("/backup/main", true), ("s3://backups/empty", false)] {
+            let hint = ArchiveError::Missing(place.to_owned()).hint().unwrap();
+            assert_eq!((hint.contains("mount"), hint.contains("URL, its prefix")), (is_folder, !is_folder));
+            assert!(hint.contains("walden archive init"));
+        }
+    }
 
     /// Versions find what an earlier one left, and processes each other's.
     #[test]

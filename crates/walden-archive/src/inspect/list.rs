@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::iter;
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -9,7 +10,7 @@ use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
-use crate::inventory::gaps::{self, Acknowledgement};
+use crate::inventory::gaps::{self, Acknowledgement, Expected};
 use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
 use crate::out::get;
@@ -47,6 +48,8 @@ pub struct Listing {
     pub diverging: Vec<Diverging>,
     /// Backup history files, by name.
     pub backups: Vec<String>,
+    /// Those of them whose first segment is not archived.
+    pub backups_without_start: Vec<BackupWithoutStart>,
     /// What they say, in the same order: of those that could be read, if it was asked for.
     pub base_backups: Vec<BaseBackup>,
     /// Objects that are none of an archive's.
@@ -132,6 +135,29 @@ impl Listing {
         ranges
     }
 }
+
+/// A base backup of which the archive does not have the first segment: recovery from it needs a copy of its own of that.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BackupWithoutStart {
+    /// The backup history file's name.
+    pub backup: String,
+    /// The segment in which it starts.
+    pub segment: String,
+    /// Somebody has said that the segment is known to be missing.
+    pub is_acknowledged: bool,
+}
+
+impl fmt::Display for BackupWithoutStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BackupWithoutStart { backup, segment, .. } = self;
+        write!(f, "{segment}, in which the base backup of {backup} starts")
+    }
+}
+
+/// What to do about base backups of which the first segment is missing.
+pub const BACKUP_HINT: &str = "walden archive check --against DSN --repair fetches the segments that a server still has; without them, recovery \
+                               from these base backups needs the WAL in the backup itself. walden archive prune removes backup history files \
+                               with the WAL before a later backup";
 
 /// A base backup, as its backup history file describes it. What PostgreSQL wrote is kept as it is: times are local ones of the server,
 /// and the abbreviation of their zone may have several meanings.
@@ -328,6 +354,7 @@ pub(crate) fn list_objects(
         missing_histories: Vec::new(),
         diverging: Vec::new(),
         backups: found.backups,
+        backups_without_start: Vec::new(),
         base_backups: Vec::new(),
         unknown: found.unknown,
         unreadable: Vec::new(),
@@ -358,12 +385,24 @@ pub(crate) fn list_objects(
     let missing = gaps::without_history(&found.with_wal, &with_history, &histories);
     listing.missing_histories =
         missing.into_iter().map(|timeline| ArchivedFile::History(timeline).to_string()).collect();
-    let first_numbers = objects
+    let first_numbers: BTreeMap<Timeline, u64> = objects
         .iter()
         .filter_map(|(&timeline, objects)| {
-            Some((timeline, objects.keys().filter_map(|object| first_number(*object, size)).min()?))
+            Some((timeline, objects.keys().filter_map(|object| gaps::first_number(*object, size)).min()?))
         })
         .collect();
+    // One of which nothing is left, not even its history, is listed if the log leads over it.
+    for timeline in gaps::in_histories(&histories) {
+        if objects.contains_key(&timeline) {
+            continue;
+        }
+        let expected = Expected::of(timeline, &histories, &first_numbers, size);
+        if !expected.missing(timeline, iter::empty(), size, &[]).is_empty() {
+            objects.insert(timeline, BTreeMap::new());
+        }
+    }
+    listing.backups_without_start =
+        backups_without_start(archive, &listing.backups, &objects, &histories, &acknowledged, size)?;
     let timelines =
         Timelines { archive, size, options, objects, histories, first_numbers, live, acknowledged };
     for (&timeline, objects) in &timelines.objects {
@@ -489,6 +528,9 @@ impl Timelines<'_> {
             found.parent_last_commit_time = last_commit_in(self.archive, objects, segments, self.size)?;
         }
         let Some(first) = found.restorable.first_mut() else { return Ok(None) };
+        // If the parent's last segments before the switch are all lost, the archive does not begin here.
+        let is_lost = |other: &TimelineListing| other.gaps.iter().any(|gap| gap.first <= before);
+        let is_parent_lost = earlier.iter().any(|other| other.timeline == parent.timeline && is_lost(other));
         // In the segment of the switch, a backup of either timeline can start.
         let begin = SegmentName::new(found.timeline, switch, self.size).to_string();
         let is_whole = first.first_segment <= begin && first.base_backup_from.is_none();
@@ -503,7 +545,7 @@ impl Timelines<'_> {
                 previous_commit_time = last.or(range.previous_commit_time);
                 range.base_backup_from.clone()
             }
-            None if is_whole => None,
+            None if is_whole && !is_parent_lost => None,
             _ => Some(first.first_segment.clone()),
         };
         Ok(previous_commit_time)
@@ -562,6 +604,58 @@ fn read_backups(
     Ok(found)
 }
 
+/// The backup history files whose first segment is not archived, on their timeline or on one that left it in that segment.
+fn backups_without_start(
+    archive: &Archive,
+    names: &[String],
+    objects: &BTreeMap<Timeline, BTreeMap<Object, u64>>,
+    histories: &BTreeMap<Timeline, History>,
+    acknowledged: &[Acknowledgement],
+    size: SegmentSize,
+) -> Result<Vec<BackupWithoutStart>, ArchiveError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let starts = names.iter().filter_map(|name| match ArchivedFile::parse(name)? {
+        ArchivedFile::Backup(segment, _) => Some((name, segment, segment.number(size)?)),
+        _ => None,
+    });
+    // A segment's own object or the partial one, a pack, or what a later timeline has of it.
+    let listed: BTreeSet<(Timeline, u64)> = objects
+        .iter()
+        .flat_map(|(&timeline, objects)| {
+            objects.keys().flat_map(move |object| {
+                let first = gaps::first_number(*object, size);
+                let last = object.segments().map_or(first, |(_, last)| last.number(size));
+                let numbers = first.zip(last).map(|(first, last)| first..=last);
+                numbers.into_iter().flatten().map(move |number| (timeline, number))
+            })
+        })
+        .collect();
+    let mut without = Vec::new();
+    for (name, segment, number) in starts {
+        // Where histories cannot be read, any later timeline may have left it there.
+        let has_it = |timeline: Timeline| {
+            let left_at = histories.get(&timeline).and_then(|history| history.end_of(segment.timeline));
+            timeline == segment.timeline
+                || left_at.is_some_and(|left_at| size.segment_of(left_at) == number)
+                || histories.is_empty() && timeline > segment.timeline
+        };
+        let is_listed = objects.keys().any(|&one| listed.contains(&(one, number)) && has_it(one));
+        // It may have been archived since segments were listed, and before its backup history file.
+        if is_listed || archive.find(ArchivedFile::Segment(segment))?.is_some() {
+            continue;
+        }
+        let missing = gaps::divide((segment, segment), size, acknowledged);
+        without.push(BackupWithoutStart {
+            backup: name.clone(),
+            segment: segment.to_string(),
+            is_acknowledged: !missing.iter().any(Gap::is_new),
+        });
+    }
+    Ok(without)
+}
+
 /// Where the log ends in the parts of a timeline's last segments. What is missing between them ends it before, and is a finding.
 fn live_end(
     archive: &Archive,
@@ -604,46 +698,6 @@ pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveE
     Ok(wal.objects.into_keys().filter_map(|object| object.segments()).map(|(_, last)| last).max())
 }
 
-/// Which segments a timeline has for certain, although they may not be archived.
-#[derive(Clone, Copy, Default)]
-struct Expected {
-    /// The number of the segment that it begins in.
-    first: Option<u64>,
-    /// The number of the segment behind the last complete one.
-    end: Option<u64>,
-}
-
-impl Expected {
-    /// By the histories, and the first segment that each timeline has. Where an archive begins is nobody's loss, be it by its first push
-    /// or by pruning: of a timeline, only what follows archived segments is expected.
-    fn of(
-        timeline: Timeline,
-        histories: &BTreeMap<Timeline, History>,
-        first_numbers: &BTreeMap<Timeline, u64>,
-        size: SegmentSize,
-    ) -> Expected {
-        let parent = histories.get(&timeline).and_then(History::parent);
-        let begin = parent.map(|parent| (parent.timeline, size.segment_of(parent.end)));
-        let follows = |&(parent, begin): &(Timeline, u64)| {
-            first_numbers.get(&parent).is_some_and(|&first| first <= begin)
-        };
-        // Each timeline that left this one needs it up to there, and the last one needs all.
-        let switches = histories.values().filter_map(|history| history.end_of(timeline));
-        Expected {
-            first: begin.filter(follows).map(|(_, begin)| begin),
-            end: switches.max().map(|switch| size.segment_of(switch)),
-        }
-    }
-}
-
-/// The number of the first segment that an object has, a partial one too.
-fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
-    match object {
-        Object::File(ArchivedFile::Partial(name)) => name.number(size),
-        _ => object.segments()?.0.number(size),
-    }
-}
-
 /// Counts a timeline's segments and finds what is missing between them.
 fn segments(
     timeline: Timeline,
@@ -682,18 +736,18 @@ fn segments(
         }
     }
     ranges.sort();
-    let name = |number| SegmentName::new(timeline, number, size);
-    let mut next: Option<u64> = expected.first.filter(|_| !ranges.is_empty());
+    let numbers = ranges.iter().filter_map(|(first, last)| first.number(size).zip(last.number(size)));
+    listing.gaps = expected.missing(timeline, numbers, size, acknowledged);
+    let mut next: Option<u64> = None;
     for (first, last) in ranges {
         let (Some(from), Some(to)) = (first.number(size), last.number(size)) else { continue };
         listing.first_segment.get_or_insert_with(|| first.to_string());
-        if let Some(next) = next.filter(|&next| next < from) {
-            listing.gaps.extend(gaps::divide((name(next), name(from - 1)), size, acknowledged));
-        }
-        if listing.restorable.is_empty() || next.is_some_and(|next| next < from) {
+        if next.is_none_or(|next| next < from) {
             let (first_segment, last_segment) = (first.to_string(), last.to_string());
+            // Names of one timeline sort as their positions do.
+            let is_behind_gap = listing.gaps.first().is_some_and(|gap| gap.first < first_segment);
             listing.restorable.push(RestorableRange {
-                base_backup_from: (!listing.gaps.is_empty()).then(|| first_segment.clone()),
+                base_backup_from: is_behind_gap.then(|| first_segment.clone()),
                 first_segment,
                 last_segment,
                 first_commit_time: None,
@@ -711,11 +765,6 @@ fn segments(
                 range.last_segment = last.to_string();
             }
         }
-    }
-    if let (Some(next), Some(end)) = (next, expected.end)
-        && next < end
-    {
-        listing.gaps.extend(gaps::divide((name(next), name(end - 1)), size, acknowledged));
     }
     listing.raw_bytes = listing.segments * size.bytes();
     listing

@@ -194,18 +194,26 @@ impl Lag {
     }
 }
 
-/// What of a server's queue is not archived.
+/// What of a server's queue is not archived. `is_refused` names files that are not although the archive has their names, as what it has
+/// is damaged, or another content.
 ///
 /// # Errors
 /// The store's.
-pub fn lag(archive: &Archive, queue: &[QueuedFile], now: SystemTime) -> Result<Lag, ArchiveError> {
+pub fn lag(
+    archive: &Archive,
+    queue: &[QueuedFile],
+    is_refused: &dyn Fn(ArchivedFile) -> bool,
+    now: SystemTime,
+) -> Result<Lag, ArchiveError> {
     let mut lag = Lag::of_ready(queue, now);
     let mut listings = LogListings::default();
     for queued in queue {
-        let is_archived = match queued.file {
-            ArchivedFile::Segment(name) => listings.find(archive, name)?.is_some(),
-            _ => archive.find(queued.file)?.is_some(),
+        let found = match queued.file {
+            ArchivedFile::Segment(name) => listings.find(archive, name)?,
+            _ => archive.find(queued.file)?,
         };
+        // No object was stored with 0 bytes. The file is refused until that one is moved away.
+        let is_archived = found.is_some_and(|(_, bytes)| bytes > 0) && !is_refused(queued.file);
         if !is_archived {
             lag.add(queued, now);
         }

@@ -13,7 +13,7 @@ use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
-use crate::inspect::list::{self, Depth, Gap};
+use crate::inspect::list::{self, BackupWithoutStart, Depth, Gap};
 use crate::inspect::replay::{ReplaySummary, Replayed};
 use crate::inventory::gaps;
 use crate::inventory::parts;
@@ -44,6 +44,8 @@ pub struct Verified {
     pub gaps: Vec<Gap>,
     /// Timeline histories missing, by name, as of [`list::Listing::missing_histories`].
     pub missing_histories: Vec<String>,
+    /// Base backups whose first segment is missing, as of [`list::Listing::backups_without_start`].
+    pub backups_without_start: Vec<BackupWithoutStart>,
     /// What is not wrong, and that the user should know.
     pub warnings: Vec<Finding>,
     /// Full-page images that were held against replayed pages; nothing without replay.
@@ -61,6 +63,7 @@ impl Verified {
             && self.is_replayed_well()
             && !self.gaps.iter().any(Gap::is_new)
             && self.missing_histories.is_empty()
+            && self.backups_without_start.iter().all(|backup| backup.is_acknowledged)
     }
 }
 
@@ -79,7 +82,14 @@ impl Default for VerifyOptions {
     }
 }
 
-/// Verifies an archive; `progress` is called with the objects done and their number.
+/// What to do about a damaged object.
+pub const DAMAGE_HINT: &str = "put the object back from another copy of the archive. If there is none, move it out of the archive, and archive \
+                               the segment once more with walden archive push while a server still has it in pg_wal; from a pack (.wpk), first \
+                               copy what walden archive get can still read. A segment that is lost for good is noted by walden archive \
+                               acknowledge-gap once its object is moved out";
+
+/// Verifies an archive; `progress` is called with the objects done and their number. Objects that are gone once they are read count
+/// too: neither of the numbers ever falls.
 ///
 /// # Errors
 /// An archive that cannot be listed at all: what is wrong with an object is a finding.
@@ -96,15 +106,19 @@ pub fn verify(
     let histories: Vec<History> = histories.into_values().collect();
     let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
     let mut inspected: BTreeMap<Object, Inspection> = BTreeMap::new();
+    let mut gone: u64 = 0;
     for round in 1.. {
-        inspect_new(archive, &objects, options, &histories, progress, &mut inspected);
+        let count = |done: u64, all: u64| progress(gone + done, gone + all);
+        inspect_new(archive, &objects, options, &histories, &count, &mut inspected);
         if round == MAX_ROUNDS || !inspected.values().any(|it| it.is_gone) {
             break;
         }
         // Packed or pruned since it was listed.
         (listing, objects) = list::list_objects(archive, Depth::Keys)?;
         let listed: BTreeSet<Object> = objects.iter().map(|(object, _)| *object).collect();
+        let before = inspected.len();
         inspected.retain(|object, it| !it.is_gone && listed.contains(object));
+        gone += (before - inspected.len()) as u64;
     }
     let mut gaps = listing.gaps();
     if gaps.iter().any(Gap::is_new) {
@@ -114,6 +128,7 @@ pub fn verify(
     let mut found = Verified {
         gaps,
         missing_histories: listing.missing_histories,
+        backups_without_start: listing.backups_without_start,
         warnings: listing.unknown.into_iter().map(unknown).collect(),
         ..Verified::default()
     };

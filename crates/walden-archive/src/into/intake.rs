@@ -160,20 +160,27 @@ impl Intake {
         };
         let mut copy = BufferedFile::default();
         let bytes = io::copy(&mut content.take(limit + 1), &mut copy).map_err(IntakeError::Read)?;
+        let (is_cut, mut system_id) = (bytes > limit, None);
         if let ArchivedFile::Segment(_) | ArchivedFile::Partial(_) = file
             && let Ok(info) = StreamInfo::of_segment(&copy.first)
         {
             let mut clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
             clusters.entry(info.system_id).or_insert_with(|| file.to_string());
-        }
-        if bytes > limit {
-            return Err(IntakeError::TooLarge { limit });
+            system_id = Some(info.system_id);
         }
         let (hash, found) = (*copy.blake3.finalize().as_bytes(), copy.sha1.finalize());
         if let Some(expected) = sha1
+            && !is_cut
             && *expected != *found
         {
             return Err(IntakeError::Digest { expected: to_hex(expected), found: to_hex(&found) });
+        }
+        // Before it is compared with what is archived under its name: another cluster's segment is no other content of the same one.
+        if let Some(system_id) = system_id {
+            self.archive.expect_cluster(system_id)?;
+        }
+        if is_cut {
+            return Err(IntakeError::TooLarge { limit });
         }
         let present = self.pusher.find_present(file, &Checked::of_hash(bytes, hash));
         if let Ok(Some(found)) = present {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
-use crate::history::History;
+use crate::history::{Ancestor, History};
 use crate::inventory::snapshot::Snapshot;
 use crate::stored::name::{ArchivedFile, HISTORY, Object, WAL, timeline_prefix};
 
@@ -200,6 +200,121 @@ pub(crate) fn divide(
     gaps
 }
 
+/// The timelines that a timeline descends from, the oldest first: by its own history, or by that of one that descends from it.
+pub(crate) fn ancestors_of(timeline: Timeline, histories: &BTreeMap<Timeline, History>) -> &[Ancestor] {
+    let by_descendant = || {
+        histories.values().find_map(|history| {
+            let at = history.ancestors.iter().position(|ancestor| ancestor.timeline == timeline)?;
+            history.ancestors.get(..at)
+        })
+    };
+    let own = histories.get(&timeline).map(|history| history.ancestors.as_slice());
+    own.or_else(by_descendant).unwrap_or_default()
+}
+
+/// The number of the first segment that an object has, a partial one too.
+pub(crate) fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
+    match object {
+        Object::File(ArchivedFile::Partial(name)) => name.number(size),
+        _ => object.segments()?.0.number(size),
+    }
+}
+
+/// Which segments a timeline has for certain, although they may not be archived.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Expected {
+    /// The number of the segment that it begins in.
+    first: Option<u64>,
+    /// The number of the segment behind the last complete one.
+    end: Option<u64>,
+}
+
+impl Expected {
+    /// By the histories, and the first segment that each timeline has. Where an archive begins is nobody's loss, be it by its first push
+    /// or by pruning: of a timeline, only what follows archived segments is expected, be they its own or those of any timeline that leads
+    /// to it.
+    pub fn of(
+        timeline: Timeline,
+        histories: &BTreeMap<Timeline, History>,
+        first_numbers: &BTreeMap<Timeline, u64>,
+        size: SegmentSize,
+    ) -> Expected {
+        let ancestors = ancestors_of(timeline, histories);
+        let begin = ancestors.last().map(|parent| size.segment_of(parent.end));
+        let is_followed = ancestors.iter().any(|ancestor| {
+            first_numbers.get(&ancestor.timeline).is_some_and(|&first| first <= size.segment_of(ancestor.end))
+        });
+        // Each timeline that left this one needs it up to there, and the last one needs all.
+        let switches = histories.values().filter_map(|history| history.end_of(timeline));
+        Expected {
+            first: begin.filter(|_| is_followed),
+            end: switches.max().map(|switch| size.segment_of(switch)),
+        }
+    }
+
+    /// What is missing of a timeline that has segments of these numbers: ranges with their last numbers, in the order of their first ones.
+    pub fn missing(
+        self,
+        timeline: Timeline,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+        size: SegmentSize,
+        acknowledged: &[Acknowledgement],
+    ) -> Vec<Gap> {
+        let name = |number| SegmentName::new(timeline, number, size);
+        let mut missing = Vec::new();
+        let mut next = self.first;
+        for (from, to) in ranges {
+            if let Some(next) = next.filter(|&next| next < from) {
+                missing.extend(divide((name(next), name(from - 1)), size, acknowledged));
+            }
+            next = Some(next.unwrap_or(0).max(to + 1));
+        }
+        if let (Some(next), Some(end)) = (next, self.end)
+            && next < end
+        {
+            missing.extend(divide((name(next), name(end - 1)), size, acknowledged));
+        }
+        missing
+    }
+}
+
+/// What is missing of an archive that has these objects, by timeline: between a timeline's segments, from where a timeline begins and up to
+/// where it was left. A timeline of which nothing is left has such segments, too.
+pub(crate) fn missing_among(
+    objects: impl IntoIterator<Item = Object>,
+    histories: &BTreeMap<Timeline, History>,
+    size: SegmentSize,
+    acknowledged: &[Acknowledgement],
+) -> Vec<(Timeline, Gap)> {
+    let mut ranges: BTreeMap<Timeline, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut first_numbers: BTreeMap<Timeline, u64> = BTreeMap::new();
+    for object in objects {
+        let Some(first) = first_number(object, size) else { continue };
+        let known = first_numbers.entry(object.timeline()).or_insert(first);
+        *known = first.min(*known);
+        if let Some(last) = object.segments().and_then(|(_, last)| last.number(size)) {
+            ranges.entry(object.timeline()).or_default().push((first, last));
+        }
+    }
+    let timelines: BTreeSet<Timeline> = ranges.keys().copied().chain(in_histories(histories)).collect();
+    let mut missing = Vec::new();
+    for timeline in timelines {
+        let mut ranges = ranges.remove(&timeline).unwrap_or_default();
+        ranges.sort_unstable();
+        let expected = Expected::of(timeline, histories, &first_numbers, size);
+        let gaps = expected.missing(timeline, ranges, size, acknowledged);
+        missing.extend(gaps.into_iter().map(|gap| (timeline, gap)));
+    }
+    missing
+}
+
+/// The timelines that have a history, and those that it names and of which there is a log.
+pub(crate) fn in_histories(histories: &BTreeMap<Timeline, History>) -> impl Iterator<Item = Timeline> {
+    let ancestors =
+        histories.values().flat_map(|history| history.ancestors.iter().map(|ancestor| ancestor.timeline));
+    histories.keys().copied().chain(ancestors)
+}
+
 /// The timelines whose history is missing, by those that have WAL, those whose history is there, whether it can be read or not, and the
 /// histories that were read.
 ///
@@ -300,6 +415,44 @@ mod tests {
         assert!(missing(&[3, 4], &[4], &histories).is_empty());
         assert_eq!(missing(&[3, 5], &[4], &histories), [5]);
         assert!(missing(&[], &[4], &histories).is_empty());
+    }
+
+    #[test]
+    fn of_a_timeline_that_is_lost_what_was_read_of_it_is_missing() {
+        const SIZE: SegmentSize = SegmentSize::DEFAULT;
+        fn file(timeline: Timeline, number: u64) -> Object {
+            Object::File(ArchivedFile::Segment(SegmentName::new(timeline, number, SIZE)))
+        }
+        let history = |timeline, text: &str| (timeline, History::parse(timeline, text.as_bytes()).unwrap());
+        let second = || history(2, "1\t0/100002E8\tx\n");
+        let third = || history(3, "1\t0/100002E8\tx\n2\t0/130000A0\tx\n");
+        // First and last number of each timeline's segments.
+        let missing = |ranges: &[(Timeline, u64, u64)], histories: Vec<(Timeline, History)>| {
+            let of_range = |&(timeline, first, last): &(Timeline, u64, u64)| {
+                (first..=last).map(move |at| file(timeline, at))
+            };
+            let objects = ranges.iter().flat_map(of_range);
+            let gaps = missing_among(objects, &histories.into_iter().collect(), SIZE, &[]);
+            let number = |name: &str| SegmentName::parse(name).unwrap().number(SIZE).unwrap();
+            let gap = |(timeline, gap): (Timeline, Gap)| (timeline, number(&gap.first), number(&gap.last));
+            gaps.into_iter().map(gap).collect::<Vec<_>>()
+        };
+        let both = || vec![second(), third()];
+        assert_eq!(missing(&[(1, 1, 0x12), (2, 0x10, 0x12), (3, 0x13, 0x15)], both()), []);
+        assert_eq!(missing(&[(1, 1, 0x12), (3, 0x13, 0x15)], both()), [(2, 0x10, 0x12)]);
+        // With its history, and with the beginning of the next one.
+        assert_eq!(missing(&[(1, 1, 0x12), (3, 0x13, 0x15)], vec![third()]), [(2, 0x10, 0x12)]);
+        let found = missing(&[(1, 1, 0xE), (3, 0x14, 0x15)], both());
+        assert_eq!(found, [(1, 0xF, 0xF), (2, 0x10, 0x12), (3, 0x13, 0x13)]);
+        // Where the archive begins behind it, or on the next one, it is none of its.
+        assert_eq!(missing(&[(3, 0x13, 0x15)], both()), []);
+        assert_eq!(missing(&[(3, 0x14, 0x15)], both()), []);
+        // The old primary went on, and what it wrote before the switch was pruned.
+        assert_eq!(missing(&[(1, 0x14, 0x18), (3, 0x14, 0x15)], both()), []);
+        assert_eq!(missing(&[], both()), []);
+        // One that was left in the segment in which it begins has no segment of its own.
+        let in_one = vec![second(), history(3, "1\t0/100002E8\tx\n2\t0/100003E8\tx\n")];
+        assert_eq!(missing(&[(1, 1, 0x10), (3, 0x10, 0x15)], in_one), []);
     }
 
     fn segment(number: u32) -> SegmentName {

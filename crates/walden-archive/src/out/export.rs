@@ -4,7 +4,7 @@
 //! counts as done, so that an export that was interrupted goes on when it is run again. Only a segment that was being written when it
 //! was exported is replaced by one with more of the same log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::ops::RangeInclusive;
@@ -14,8 +14,10 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
 use crate::inventory::gaps::{self, Acknowledgement, Gap};
 use crate::inventory::parts;
 use crate::inventory::snapshot::Snapshot;
@@ -24,7 +26,7 @@ use crate::out::log::{Log, stretches};
 use crate::pending;
 use crate::store::Store;
 use crate::stored::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
-use crate::stored::object;
+use crate::stored::object::{self, Finding};
 
 /// Which files are exported.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,8 @@ pub struct Exported {
     pub segments: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// Files that were not written as their objects are damaged: the objects, and why the files cannot be got.
+    pub damaged: Vec<Finding>,
 }
 
 /// Why files were not exported.
@@ -131,6 +135,9 @@ impl Plan {
             plan.add_begun(&log, &with_parts, &range);
             plan.add_log(&log, if is_whole { None } else { Some(&range) }, &acknowledged);
         }
+        if selection.timeline.is_none() {
+            plan.add_gaps_between_timelines(&histories, &range, &acknowledged);
+        }
         Ok(plan)
     }
 
@@ -182,6 +189,33 @@ impl Plan {
         }
     }
 
+    /// Adds what is missing where one timeline leads to the next, and of timelines of which nothing is left: the log of one timeline alone
+    /// does not show it.
+    fn add_gaps_between_timelines(
+        &mut self,
+        histories: &BTreeMap<Timeline, History>,
+        range: &RangeInclusive<u64>,
+        acknowledged: &[Acknowledgement],
+    ) {
+        let objects: BTreeSet<Object> = self.files.iter().map(|&(_, object, _)| object).collect();
+        let number = |name: &str| SegmentName::parse(name)?.number(self.size);
+        let known: Vec<(String, String)> =
+            self.gaps.iter().map(|gap| (gap.first.clone(), gap.last.clone())).collect();
+        // Names of one timeline sort as their positions do.
+        let is_known = |gap: &Gap| known.iter().any(|(first, last)| *first <= gap.last && gap.first <= *last);
+        let mut found = Vec::new();
+        for (timeline, gap) in gaps::missing_among(objects, histories, self.size, &[]) {
+            let (Some(first), Some(last)) = (number(&gap.first), number(&gap.last)) else { continue };
+            let (first, last) = (first.max(*range.start()), last.min(*range.end()));
+            if first <= last && !is_known(&gap) {
+                let name = |number| SegmentName::new(timeline, number, self.size);
+                found.extend(gaps::divide((name(first), name(last)), self.size, acknowledged));
+            }
+        }
+        self.gaps.extend(found);
+        self.gaps.sort_by_cached_key(|gap| gap.first.clone());
+    }
+
     /// Segments among the files.
     pub fn segments(&self) -> u64 {
         let is_segment = |file: &&(ArchivedFile, Object, u64)| {
@@ -198,10 +232,11 @@ fn timelines(archive: &Archive, with_parts: &[SegmentName]) -> Result<BTreeSet<T
     Ok(listed.objects.keys().map(|object| object.timeline()).chain(begun).collect())
 }
 
-/// Writes files into a folder, which is made if it is not there. `progress` gets the files that are done.
+/// Writes files into a folder, which is made if it is not there. `progress` gets the files that are done. Files of damaged objects are left
+/// out, and named in the outcome: whoever saves what can be saved needs the others.
 ///
 /// # Errors
-/// The first error. Files that are whole stay.
+/// The first error that is no damage of an object. Files that are whole stay.
 pub fn export(
     archive: &Archive,
     plan: &Plan,
@@ -224,9 +259,9 @@ pub fn export(
                 while !is_failed.load(Ordering::Relaxed)
                     && let Some(files) = work.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let result = export_object(archive, files, folder, &mut |file, written| {
+                    let result = export_object(archive, files, folder, &mut |file, outcome| {
                         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                        done.0.add(file, written);
+                        done.0.add(file, outcome);
                         progress(done.0.written + done.0.unchanged);
                     });
                     if let Err(error) = result {
@@ -242,11 +277,12 @@ pub fn export(
         Some(error) => Err(error),
         None => {
             for &name in &plan.begun {
-                export_begun(archive, name, plan.size, folder, &mut |file, written| {
-                    exported.add(file, written);
+                export_begun(archive, name, plan.size, folder, &mut |file, outcome| {
+                    exported.add(file, outcome);
                     progress(exported.written + exported.unchanged);
                 })?;
             }
+            exported.damaged.sort();
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(write)?;
             Ok(exported)
         }
@@ -254,31 +290,63 @@ pub fn export(
 }
 
 impl Exported {
-    fn add(&mut self, file: ArchivedFile, written: Option<u64>) {
-        match written {
-            Some(bytes) => {
+    fn add(&mut self, file: ArchivedFile, outcome: Outcome) {
+        match outcome {
+            Outcome::Written(bytes) => {
                 self.written += 1;
                 self.written_bytes += bytes;
             }
-            None => self.unchanged += 1,
+            Outcome::Unchanged => self.unchanged += 1,
+            Outcome::Damaged(finding) => {
+                self.damaged.push(finding);
+                return;
+            }
         }
         self.segments += u64::from(matches!(file, ArchivedFile::Segment(_) | ArchivedFile::Partial(_)));
     }
 }
 
-/// Writes the files of an object; `done` gets each file and its bytes, or nothing of a file that was there.
+/// What became of a file.
+enum Outcome {
+    /// It was written, with so many bytes.
+    Written(u64),
+    /// It was there with the same content.
+    Unchanged,
+    /// Its object is damaged.
+    Damaged(Finding),
+}
+
+impl Outcome {
+    fn of_published(written: Option<u64>) -> Outcome {
+        written.map_or(Outcome::Unchanged, Outcome::Written)
+    }
+
+    /// The outcome for a file that could not be read.
+    ///
+    /// # Errors
+    /// The error, if it is no damage of the object.
+    fn of_error(file: ArchivedFile, object: String, source: ArchiveError) -> Result<Outcome, GetError> {
+        let is_damage = source.is_damage();
+        let error = GetError::Archive { name: file.to_string(), source };
+        match is_damage {
+            true => Ok(Outcome::Damaged(Finding { object, problem: error_text(&error) })),
+            false => Err(error),
+        }
+    }
+}
+
+/// Writes the files of an object; `done` gets each file and what became of it.
 fn export_object(
     archive: &Archive,
     files: &[(ArchivedFile, Object, u64)],
     folder: &Path,
-    done: &mut dyn FnMut(ArchivedFile, Option<u64>),
+    done: &mut dyn FnMut(ArchivedFile, Outcome),
 ) -> Result<(), ExportError> {
     let mut members: Option<PackMembers<&dyn Store>> = None;
     for &(file, object, bytes) in files {
-        let failed = |source| GetError::Archive { name: file.to_string(), source };
         let target = folder.join(file.to_string());
         if matches!(object, Object::File(_)) && is_there(archive, object, bytes, &target)? {
-            done(file, None);
+            done(file, Outcome::Unchanged);
             continue;
         }
         let new = get::with_listed_object(archive, file, (object, bytes), |object, bytes| {
@@ -293,7 +361,11 @@ fn export_object(
                 None => decoded.map(|()| Ok(output.file)),
             }
         });
-        done(file, new.map_err(failed)??.publish()?);
+        let outcome = match new {
+            Ok(new) => Outcome::of_published(new?.publish()?),
+            Err(error) => Outcome::of_error(file, object.key(), error)?,
+        };
+        done(file, outcome);
     }
     Ok(())
 }
@@ -304,16 +376,23 @@ fn export_begun(
     name: SegmentName,
     size: SegmentSize,
     folder: &Path,
-    done: &mut dyn FnMut(ArchivedFile, Option<u64>),
+    done: &mut dyn FnMut(ArchivedFile, Outcome),
 ) -> Result<(), ExportError> {
     let file = ArchivedFile::Segment(name);
     let target = folder.join(file.to_string());
     let failed = |source| GetError::Archive { name: file.to_string(), source };
-    if let Some(bytes) = parts::assemble(archive, name).map_err(failed)? {
+    let assembled = match parts::assemble(archive, name) {
+        Ok(assembled) => assembled,
+        Err(error) => {
+            done(file, Outcome::of_error(file, parts::folder_of(name), error)?);
+            return Ok(());
+        }
+    };
+    if let Some(bytes) = assembled {
         let mut new = NewFile::create(&target)?;
         let written = get::write_begun(&bytes, size, &mut new);
         written.map_err(|source| GetError::Write { path: target, source })?;
-        done(file, new.publish()?);
+        done(file, Outcome::of_published(new.publish()?));
         return Ok(());
     }
     // Archived since its parts were listed.

@@ -352,8 +352,19 @@ fn failure(operation: &'static str, key: &str, location: &str, error: ClientErro
     let (key, location) = (key.to_owned(), location.to_owned());
     // What is not there was named; beside that, the answer has a document in XML alone.
     let has_more_to_say = !matches!(cause, Cause::NotFound | Cause::NoBucket);
-    let source = has_more_to_say.then(|| error.into());
+    let source = has_more_to_say.then(|| match without_settings(&walden_source::error_text(&error)) {
+        Some(text) => text.into(),
+        None => error.into(),
+    });
     StoreError { operation, key, location, cause, source }
+}
+
+/// A text of the client's without the settings by which it repeats requests, if it has them: the time decides how often, and the number
+/// says nothing.
+fn without_settings(text: &str) -> Option<String> {
+    let (before, rest) = text.split_once(", max_retries: ")?;
+    let (_, after) = rest.split_once(" - ")?;
+    Some(format!("{before}: {after}"))
 }
 
 #[cfg(test)]
@@ -402,6 +413,20 @@ mod tests {
         assert_eq!(text("NoSuchBucket"), (expected.to_owned(), Cause::NoBucket));
         let expected = "cannot read archive.json in s3://backups/main: no such object";
         assert_eq!(text("NoSuchKey"), (expected.to_owned(), Cause::NotFound));
+    }
+
+    #[test]
+    fn the_settings_of_the_client_are_left_out() {
+        let said = "Error performing GET http://127.0.0.1:1/b/k in 7.5s, after 9 retries, max_retries: 18446744073709551615, \
+                    retry_timeout: 7.5s  - HTTP error: error sending request";
+        let error = ClientError::Generic { store: "S3", source: said.into() };
+        let text = walden_source::error_text(&failure("read", "archive.json", "s3://b", error));
+        assert_eq!(
+            text,
+            "cannot read archive.json in s3://b: the store did not answer as expected: Generic S3 error: Error performing GET \
+             http://127.0.0.1:1/b/k in 7.5s, after 9 retries: HTTP error: error sending request"
+        );
+        assert_eq!(without_settings("HTTP error: error sending request"), None);
     }
 
     #[test]

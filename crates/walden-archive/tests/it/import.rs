@@ -86,6 +86,23 @@ fn files_that_do_not_say_their_cluster_are_of_that_of_the_segments_beside_them()
     assert_eq!(import_all(&archive, &none).present, 2);
 }
 
+/// The names of all clusters' segments are the same.
+#[test]
+fn another_clusters_segment_of_a_name_that_is_taken_is_another_clusters() {
+    let root = tempfile::tempdir().expect("a folder");
+    let own = complete();
+    let archive = archive_of(root.path(), &own);
+    let foreign = root.path().join("foreign");
+    source(&foreign, &log(1, 0xA, 3));
+    let taken: Vec<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
+    let imported = import_all(&archive, &foreign);
+    let refused = imported.refused.iter().filter(|one| taken.contains(&one.file.as_str())).count();
+    assert_eq!((imported.imported, refused), (0, own.len()), "{imported:?}");
+    for one in &imported.refused {
+        assert!(one.problem.contains("another cluster's archive"), "{one:?}");
+    }
+}
+
 #[test]
 fn a_new_archive_takes_no_history_of_an_unknown_cluster() {
     let root = tempfile::tempdir().expect("a folder");

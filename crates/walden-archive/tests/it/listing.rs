@@ -366,6 +366,119 @@ fn what_is_missing_at_a_switch_is_found() {
     assert_eq!(gaps(&archive), []);
 }
 
+/// The timelines of these tests do not follow each other record by record.
+fn fast() -> VerifyOptions {
+    VerifyOptions { fast: true, ..VerifyOptions::default() }
+}
+
+/// Timelines 1, 2 and 3, each of which left the one before it.
+fn three_timelines() -> Vec<(String, Vec<u8>)> {
+    let third = ("00000003.history".to_owned(), b"1\t0/2680000\tx\n2\t0/2880000\tx\n".to_vec());
+    [log(1, 0x20, 8), vec![history(0x26)], log(2, 0x26, 4), vec![third], log(3, 0x28, 3)].concat()
+}
+
+/// Nothing of a timeline is left that the log leads over: its history, or that of the next one, shows what was in it.
+#[test]
+fn a_timeline_that_is_lost_as_a_whole_is_missing() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &three_timelines());
+    assert_eq!(gaps(&archive), []);
+    remove(&archive, 2, 0x26..0x2A);
+    let missing = || {
+        let gaps = gaps(&archive);
+        let new = |gaps: &[Gap]| gaps.iter().filter(|gap| gap.is_new()).map(|gap| gap.segments).sum::<u64>();
+        let exported = [None, Some(3)].map(|timeline| {
+            let selection = Selection { timeline, from: None, to: None };
+            new(&Plan::of(&archive, &selection).expect("a plan").gaps)
+        });
+        let rule = Rule::OlderThanSegment(name(1, 0x22));
+        let pruned = plan(&archive, &rule, Vec::new()).expect("a plan").report().warnings.clone();
+        let verified = verify(&archive, fast(), &|_, _| {}).expect("verified");
+        assert_eq!(verified.gaps, listed(&archive).gaps());
+        assert_eq!(verified.is_good(), new(&verified.gaps) == 0);
+        let held = holdings(&archive, &Vec::new).expect("holdings");
+        (gaps, exported, pruned, held.missing_segments, held.acknowledged_segments)
+    };
+    let lost = vec![(2, 0x26, 0x27)];
+    let warning = format!(
+        "on timeline 2, 2 segments are missing, {} to {}: recovery ends before them",
+        name(2, 0x26),
+        name(2, 0x27)
+    );
+    assert_eq!(missing(), (lost.clone(), [2, 2], vec![warning], 2, 0));
+    let apart = [range((1, 0x20), (1, 0x25), None), range((3, 0x28), (3, 0x2A), Some((3, 0x28)))];
+    assert_eq!(listed(&archive).restorable(), apart);
+    acknowledge(&archive, name(2, 0x26), name(2, 0x27), "me", "lost").expect("acknowledged");
+    assert_eq!(missing(), (lost.clone(), [0, 0], Vec::new(), 0, 2));
+    // Its history is lost, too.
+    archive.store().remove(&ArchivedFile::History(2).key()).expect("removed");
+    assert_eq!(gaps(&archive), lost);
+    // Pruned from behind it on, the archive begins on the next timeline.
+    let rule = Rule::OlderThanSegment(name(1, 0x28));
+    plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+    assert_eq!(gaps(&archive), []);
+}
+
+#[test]
+fn an_archive_that_begins_on_a_later_timeline_lacks_none_before_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &three_timelines());
+    remove(&archive, 1, 0x20..0x28);
+    assert_eq!(gaps(&archive), []);
+    remove(&archive, 2, 0x26..0x2A);
+    assert_eq!(gaps(&archive), []);
+    assert_eq!(listed(&archive).restorable(), [range((3, 0x28), (3, 0x2A), None)]);
+    // What timeline 1 has behind the switch does not lead to the others.
+    push_more(&archive, root.path(), &log(1, 0x27, 4));
+    assert_eq!(gaps(&archive), []);
+}
+
+#[test]
+fn base_backups_whose_first_segment_is_missing_are_known() {
+    let root = tempfile::tempdir().expect("a folder");
+    let backup = |number| ArchivedFile::Backup(name(1, number), 0x28).to_string();
+    let backups = [0x21, 0x23, 0x26].map(|number| (backup(number), Vec::new()));
+    let files = [log(1, 0x20, 6), vec![history(0x26)], log(2, 0x26, 3), backups.to_vec()].concat();
+    let archive = archive_of(root.path(), &files);
+    let without = || {
+        let listing = listed(&archive);
+        let verified = verify(&archive, fast(), &|_, _| {}).expect("verified");
+        assert_eq!(verified.backups_without_start, listing.backups_without_start);
+        let without: Vec<(String, bool)> =
+            listing.backups_without_start.into_iter().map(|one| (one.backup, one.is_acknowledged)).collect();
+        (without, verified.is_good())
+    };
+    // The segment in which timeline 1 was left is one of timeline 2.
+    assert_eq!(without(), (Vec::new(), true));
+    remove(&archive, 1, [0x23]);
+    assert_eq!(without(), (vec![(backup(0x23), false)], false));
+    acknowledge(&archive, name(1, 0x23), name(1, 0x23), "me", "lost").expect("acknowledged");
+    assert_eq!(without(), (vec![(backup(0x23), true)], true));
+    // Where an archive begins, no segment is missing, but its base backups are of no use.
+    remove(&archive, 1, [0x20, 0x21, 0x22]);
+    assert_eq!(without(), (vec![(backup(0x21), false), (backup(0x23), true)], false));
+    // All segments are lost.
+    remove(&archive, 1, [0x24, 0x25]);
+    remove(&archive, 2, 0x26..0x29);
+    let all = vec![(backup(0x21), false), (backup(0x23), true), (backup(0x26), false)];
+    assert_eq!(without(), (all, false));
+}
+
+/// A timeline that was left in the segment in which it begins has no segment, and the next one follows what was there before it.
+#[test]
+fn a_pack_that_stays_keeps_the_beginning_of_timelines_behind_one_without_segments() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 24));
+    let options = PackOptions { segments: Some(16), keep: 0, ..PackOptions::default() };
+    assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
+    let third = ("00000003.history".to_owned(), b"1\t0/2280000\tx\n2\t0/2290000\tx\n".to_vec());
+    push_more(&archive, root.path(), &[vec![history(0x22), third], log(3, 0x22, 14)].concat());
+    assert_eq!(gaps(&archive), []);
+    let rule = Rule::OlderThanSegment(name(1, 0x28));
+    let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+    assert_eq!((done.removed_objects, done.is_good(), gaps(&archive).len()), (0, true, 0));
+}
+
 #[test]
 fn a_pack_that_stays_keeps_the_beginning_of_the_timeline_that_left_it() {
     let root = tempfile::tempdir().expect("a folder");
@@ -474,6 +587,21 @@ fn where_there_is_no_archive_nothing_is_said_of_what_it_holds() {
     nowhere.found().expect("an archive");
     let held = holdings(&nowhere, &Vec::new).expect("holdings");
     assert_eq!((held.segments, held.system_identifier), (0, None));
+}
+
+/// A server removes what is acknowledged, and nothing reads an archive that does not say whose it is.
+#[test]
+fn without_archive_json_nothing_is_acknowledged() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 0x20, 2);
+    let archive = archive_of(root.path(), &files);
+    std::fs::remove_file(root.path().join("archive/archive.json")).expect("removed");
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let wal = pg_wal(root.path(), &[files, log(1, 0x22, 1)].concat());
+    for number in 0x20..0x23 {
+        let pushed = push(&archive.afresh(), &wal.join(name(1, number).to_string()), &options).asked;
+        assert_eq!(pushed.expect_err("not acknowledged").cause(), "damaged_identity", "{number:X}");
+    }
 }
 
 /// Cuts an object, as a full disk or a broken copy does.

@@ -166,7 +166,16 @@ fn verification_finds_nothing_wrong_and_looks_at_every_segment() {
     while_it_is_packed(|archive, is_pruned, what| {
         // Where only checksums are compared, it takes the same way, and less time.
         let options = VerifyOptions { fast: true, threads: 1 };
-        let verified = verify(archive, options, &|_, _| {}).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let shown = Mutex::new((0, 0));
+        let progress = |done: u64, all: u64| {
+            let mut shown = shown.lock().expect("a lock");
+            assert!(
+                shown.0 < done && done <= all && shown.1 <= all,
+                "{what}: {done} of {all} after {shown:?}"
+            );
+            *shown = (done, all);
+        };
+        let verified = verify(archive, options, &progress).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(verified.is_good(), "{what}: {verified:?}");
         assert!(verified.segments >= if is_pruned { 5 } else { 7 }, "{what}: {verified:?}");
     });

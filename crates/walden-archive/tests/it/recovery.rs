@@ -6,7 +6,8 @@ use walden_archive::Archive;
 use walden_archive::drill::{DrillOptions, Target, drill, is_recovery_failure};
 use walden_archive::export::{ExportError, Plan, Selection, export};
 use walden_archive::log::Log;
-use walden_archive::name::ArchivedFile;
+use walden_archive::name::{ArchivedFile, PackName};
+use walden_archive::pack::{PackOptions, pack};
 use walden_archive::parts::{self, Part};
 use walden_archive::recovery::{LogEnd, Recovery, RecoveryError, RecoveryStart, recovery_to};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
@@ -241,6 +242,43 @@ fn recovery_starts_in_a_segment_of_which_the_archive_has_parts() {
     assert_eq!(export(&archive, &plan, &folder, 2, &|_| {}).expect("exported").written, 1);
     let exported = std::fs::read(folder.join(segment.to_string())).expect("a file");
     assert!(exported.starts_with(&content) && exported.len() == 1 << 20);
+}
+
+/// Who saves what is left of an archive needs all that is not damaged.
+#[test]
+fn what_is_damaged_is_named_and_all_else_is_exported() {
+    for is_packed in [false, true] {
+        let root = tempfile::tempdir().expect("a folder");
+        let files = log(1, 0x20, 8);
+        let archive = archive_of(root.path(), &files);
+        let key = if is_packed {
+            let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+            assert_eq!(pack(&archive, &options, &|_, _| {}).expect("packed").segments, 8);
+            PackName { first: name(1, 0x20), last: name(1, 0x23) }.key()
+        } else {
+            ArchivedFile::Segment(name(1, 0x22)).key()
+        };
+        let object = root.path().join("archive").join(&key);
+        let mut content = std::fs::read(&object).expect("an object");
+        // In the compressed content of the first segment.
+        content[100] ^= 1;
+        std::fs::write(&object, content).expect("written");
+        let plan = Plan::of(&archive, &Selection { timeline: None, from: None, to: None }).expect("a plan");
+        let folder = root.path().join("plain");
+        let done = export(&archive, &plan, &folder, 2, &|_| {}).expect("exported");
+        assert!(done.damaged.iter().all(|one| one.object == key && one.problem.starts_with("cannot get ")));
+        let damaged = done.damaged.len() as u64;
+        assert!(if is_packed { (1..=4).contains(&damaged) } else { damaged == 1 }, "{done:?}");
+        assert_eq!((done.written + damaged, done.segments), (8, done.written));
+        let mut there = 0;
+        for (name, original) in &files {
+            if let Ok(exported) = std::fs::read(folder.join(name)) {
+                assert!(exported == *original, "{name}");
+                there += 1;
+            }
+        }
+        assert_eq!(there, done.written);
+    }
 }
 
 /// With `receive --ack-after archive`, these have commits that were acknowledged.

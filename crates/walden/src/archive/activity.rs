@@ -76,10 +76,11 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether the file's content was refused: an archive that has the file may have another content, and the server does not get past
-    /// its own.
-    fn is_of_content(&self) -> bool {
-        PushError::is_cause_of_content(&self.cause)
+    /// Whether the file is not archived although the archive has one of its name: the content was refused, or what is archived is damaged,
+    /// another cluster's, or of another segment size. The server does not get past such a file.
+    fn is_in_spite_of_name(&self) -> bool {
+        const OF_ARCHIVE: [&str; 3] = ["damaged_object", "other_cluster", "other_segment_size"];
+        PushError::is_cause_of_content(&self.cause) || OF_ARCHIVE.contains(&self.cause.as_str())
     }
 }
 
@@ -122,7 +123,7 @@ impl ActivityReader {
             file => self.read_file(file?, since)?,
         }
         while let Some(first) = self.unresolved.first_entry()
-            && !first.get().is_of_content()
+            && !first.get().is_in_spite_of_name()
             && is_archived(&first.get().file)
         {
             first.remove();
@@ -143,6 +144,16 @@ impl ActivityReader {
             bytes_per_second: bytes as f64 / RATE_SECONDS as f64,
             ..self.activity.clone()
         })
+    }
+
+    /// The last failure of a file that was not archived since, by what was read.
+    pub fn failure_of(&self, file: &str) -> Option<&Failure> {
+        self.unresolved.get(&ArchivedFile::archiving_order_of(file))
+    }
+
+    /// Whether a file is not archived although the archive may have its name, by what was read.
+    pub fn is_refused(&self, file: &str) -> bool {
+        self.failure_of(file).is_some_and(Failure::is_in_spite_of_name)
     }
 
     fn read_file(&mut self, mut file: File, since: i64) -> io::Result<()> {
@@ -291,6 +302,19 @@ mod tests {
         assert_eq!(first(&|_| false), (Some(name("07")), 4));
         assert_eq!(first(&|file| file == name("07")), (Some(name("08")), 3));
         assert_eq!(first(&|_| true), (Some(name("09")), 2));
+    }
+
+    #[test]
+    fn a_failure_for_what_is_archived_is_not_over_because_a_file_of_the_name_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        for cause in ["damaged_object", "other_cluster", "other_segment_size"] {
+            let mut reader = ActivityReader::new(&path);
+            fs::write(&path, line(9, "07", "failed", &format!(",\"cause\":\"{cause}\""))).unwrap();
+            let activity = reader.read(&|_| true).unwrap();
+            assert_eq!((activity.unresolved_files, reader.is_refused(&name("07"))), (1, true), "{cause}");
+            assert!(!reader.is_refused(&name("08")));
+        }
     }
 
     #[test]

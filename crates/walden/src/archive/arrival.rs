@@ -148,7 +148,7 @@ fn last_done(wal: &Path) -> Option<ArchivedFile> {
 }
 
 /// Bytes of the segments in a `pg_wal`: all that have a segment's name are of this size.
-fn segment_size(wal: &Path) -> Option<SegmentSize> {
+pub fn segment_size(wal: &Path) -> Option<SegmentSize> {
     let entries = fs::read_dir(wal).ok()?.flatten();
     let mut segments =
         entries.filter(|entry| entry.file_name().to_str().and_then(SegmentName::parse).is_some());

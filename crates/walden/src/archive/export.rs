@@ -15,6 +15,7 @@ use walden_archive::gaps::Gap;
 use walden_archive::get;
 use walden_archive::name::ArchivedFile;
 use walden_archive::recovery::{Recovery, RecoveryError, RecoveryStart, TransactionEnd, recovery_to};
+use walden_archive::verify::DAMAGE_HINT;
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_report::units;
 use walden_source::counted;
@@ -35,10 +36,11 @@ Examples:
       what recovery from a base backup to a moment reads
 
 A file that is there with the same content is left as it is: an export that was interrupted goes on when it is run again. Another \
-content is never overwritten.
+content is never overwritten. What is damaged is left out and named, and all else is written.
 
 Exit status: 0 all files are there but segments of acknowledged gaps; 1 others are missing in the archive, it has no segment of the \
-timeline or range, or the moment cannot be reached; 2 wrong usage; 3 the archive could not be read, or a file not be written.";
+timeline or range, or the moment cannot be reached; 2 wrong usage; 3 the archive or some of its \
+objects could not be read, or a file not be written.";
 
 /// Write archived files as plain files, as PostgreSQL named them
 #[derive(Args, Debug)]
@@ -111,6 +113,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let exported = write_files(&archive, &plan, &args.output, threads)?;
     let document = || document(&plan, &exported, &args.output);
     terminal::show(args.format, document, || table(&plan, &exported, &args.output))?;
+    expect_undamaged(&exported)?;
     let is_complete = plan.segments() > 0 && !plan.gaps.iter().any(Gap::is_new);
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
@@ -151,7 +154,17 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
     };
     let text = || table(&plan, &exported, &args.output) + &recovery_text(moment, &recovery);
     terminal::show(args.format, with_recovery, text)?;
+    expect_undamaged(&exported)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names the files that were not written for damage, the last one in the error.
+fn expect_undamaged(exported: &Exported) -> Result<()> {
+    let Some((last, others)) = exported.damaged.split_last() else { return Ok(()) };
+    for finding in others {
+        output::tell(&format!("error: {}", finding.problem));
+    }
+    Err(output::with_hint(last.problem.clone(), DAMAGE_HINT))
 }
 
 fn recovery_text(moment: &Moment, recovery: &Recovery) -> String {
@@ -229,6 +242,7 @@ fn document(plan: &Plan, exported: &Exported, folder: &Path) -> Value {
         "written": exported.written,
         "unchanged": exported.unchanged,
         "written_bytes": exported.written_bytes,
+        "damaged": exported.damaged,
         "gaps": plan.gaps,
     })
 }
@@ -245,6 +259,10 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
         units::bytes(exported.written_bytes),
         exported.unchanged
     );
+    if !exported.damaged.is_empty() {
+        let files = counted(exported.damaged.len() as u64, "file");
+        let _ = writeln!(text, "NOT WRITTEN: {files}, as objects of the archive are damaged");
+    }
     for begun in &plan.begun {
         let _ = writeln!(text, "{begun} is being written: what the archive has of it, with zeros behind");
     }

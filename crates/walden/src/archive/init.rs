@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use walden_archive::Archive;
+use walden_archive::archive::ArchiveError;
+use walden_archive::name::{Object, WAL};
 use walden_archive::pending::parent_folder;
 use walden_archive::probe::Probe;
 
@@ -85,6 +87,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     if place.repo.is_some() {
         output::can_write(&[("--output", Some(&args.output), Content::Json)])?;
     }
+    expect_identity(&archive)?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
         archive.encrypted().initialise_keys(&args.recipients)?;
@@ -117,6 +120,30 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         terminal::print(&format!("\nThe server as it is now:\n\n{server}"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to do where an archive has lost `archive.json`.
+const IDENTITY_HINT: &str = "put archive.json back from another copy of the archive. If there is none, write it anew, as \"If archive.json is \
+                             lost\" in docs/archive.md in the archive shows: with the cluster's system identifier and segment size \
+                             (pg_controldata), and the public key of an encrypted archive";
+
+/// Makes sure that a place which has segments says whose they are: without that it is no new archive, and no command can use it.
+fn expect_identity(archive: &Archive) -> Result<()> {
+    match archive.expect_archive() {
+        // A place that has none yet, unless all but the segments is lost.
+        Err(error @ ArchiveError::Missing(_)) => {
+            let mut has_segments = false;
+            archive.store().list(WAL, &mut |listed| has_segments |= Object::of_key(&listed.key).is_some())?;
+            match has_segments {
+                true => Err(output::with_hint(error.to_string(), IDENTITY_HINT)),
+                false => Ok(()),
+            }
+        }
+        Err(error @ ArchiveError::Identity { .. }) => {
+            Err(output::with_hint(error.to_string(), IDENTITY_HINT))
+        }
+        other => other.context("cannot use the archive"),
+    }
 }
 
 fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()> {

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use walden_archive::gaps::{Gap, HISTORY_HINT};
-use walden_archive::list::{self, BaseBackup, ListOptions, Listing, TimelineListing};
+use walden_archive::list::{
+    self, BACKUP_HINT, BackupWithoutStart, BaseBackup, ListOptions, Listing, TimelineListing,
+};
 use walden_archive::object::Finding;
 use walden_archive::store::Cause;
 use walden_format::lsn::SegmentName;
@@ -26,7 +28,7 @@ Examples:
   walden archive list --format json | jq '.timelines[].gaps'
 
 Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or the \
-history of a timeline is, an object that was looked into is damaged, or the keys of an encrypted archive are missing; 3 the archive could not be read.";
+history of a timeline or the first segment of a base backup is, an object that was looked into is damaged, or the keys of an encrypted archive are missing; 3 the archive could not be read.";
 
 /// List timelines, gaps, sizes, base backups, and the moments that can be restored to
 #[derive(Args, Debug)]
@@ -57,7 +59,8 @@ pub fn run(args: &ListArgs) -> Result<ExitCode> {
         }
     }
     let is_whole = !has_gaps && listing.missing_histories.is_empty() && listing.unreadable.is_empty();
-    let is_good = is_whole && !listing.are_keys_missing;
+    let are_backups_whole = listing.backups_without_start.iter().all(|backup| backup.is_acknowledged);
+    let is_good = is_whole && are_backups_whole && !listing.are_keys_missing;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
@@ -96,8 +99,11 @@ fn table(listing: &Listing) -> String {
     for name in &listing.backups {
         let said = listing.base_backups.iter().find(|backup| backup.name == *name);
         let said = said.map_or_else(String::new, |backup| format!(": {}", backup_text(backup)));
-        let _ = writeln!(text, "  {name}{said}");
+        let is_without_start = listing.backups_without_start.iter().any(|backup| backup.backup == *name);
+        let lacks = if is_without_start { " (its first segment is MISSING)" } else { "" };
+        let _ = writeln!(text, "  {name}{said}{lacks}");
     }
+    text.push_str(&backups_without_start(&listing.backups_without_start));
     for backup in &listing.backups {
         for left in listing.left_before_backup(backup) {
             let (number, at) = (left.timeline, left.begins_at.as_deref().unwrap_or_default());
@@ -141,6 +147,21 @@ fn backup_text(backup: &BaseBackup) -> String {
         true => "its history file is empty, as after a crash of the server".to_owned(),
         false => parts.join(", "),
     }
+}
+
+/// The base backups whose first segment is missing, as `list` and `verify` print them.
+pub fn backups_without_start(backups: &[BackupWithoutStart]) -> String {
+    let mut text = String::new();
+    for backup in backups {
+        let _ = match backup.is_acknowledged {
+            true => writeln!(text, "missing: {backup}, acknowledged"),
+            false => writeln!(text, "MISSING: {backup}"),
+        };
+    }
+    if backups.iter().any(|backup| !backup.is_acknowledged) {
+        let _ = writeln!(text, "  HINT: {BACKUP_HINT}");
+    }
+    text
 }
 
 /// A timeline history that is missing, as `list` and `verify` print it.
@@ -372,6 +393,11 @@ mod tests {
             backups: ["000000010000000000000001.00000028", "000000010000000000000006.00000028"]
                 .map(|name| format!("{name}.backup"))
                 .to_vec(),
+            backups_without_start: vec![BackupWithoutStart {
+                backup: "000000010000000000000006.00000028.backup".to_owned(),
+                segment: "000000010000000000000006".to_owned(),
+                is_acknowledged: false,
+            }],
             base_backups: vec![BaseBackup {
                 name: "000000010000000000000006.00000028.backup".to_owned(),
                 label: Some("monday".to_owned()),
@@ -415,7 +441,9 @@ MISSING: 00000003.history, the history of an archived timeline
 NOTE: timeline 1 goes on behind 0/7000000, where timeline 2 left it, with commits later than the first one of timeline 2: two servers have written at the same time
 Base backups:
   000000010000000000000001.00000028.backup
-  000000010000000000000006.00000028.backup: \"monday\", started 2026-11-20 11:20:00 CET, stopped 2026-11-20 11:25:00 CET, streamed
+  000000010000000000000006.00000028.backup: \"monday\", started 2026-11-20 11:20:00 CET, stopped 2026-11-20 11:25:00 CET, streamed (its first segment is MISSING)
+MISSING: 000000010000000000000006, in which the base backup of 000000010000000000000006.00000028.backup starts
+  HINT: walden archive check --against DSN --repair fetches the segments that a server still has; without them, recovery from these base backups needs the WAL in the backup itself. walden archive prune removes backup history files with the WAL before a later backup
 000000010000000000000006.00000028.backup is no base backup for timeline 4, which left its timeline before, at 0/2000000
 ";
         assert_eq!(table(&listing), expected);

@@ -25,7 +25,7 @@ const METRICS: [Metric; 37] = [
     Metric { name: "walden_archive_last_verified_timestamp_seconds", kind: "gauge", help: "When walden archive verify ended last." },
     Metric { name: "walden_archive_last_verified_damaged_objects", kind: "gauge", help: "Damaged objects that it found." },
     Metric { name: "walden_archive_verification_locked", kind: "gauge", help: "Whether verification results cannot be read without a private key." },
-    Metric { name: "walden_archive_lag_segments", kind: "gauge", help: "Files that the server has ready and the archive does not have." },
+    Metric { name: "walden_archive_lag_segments", kind: "gauge", help: "Files that the server has ready and the archive does not have, or refuses." },
     Metric { name: "walden_archive_lag_bytes", kind: "gauge", help: "Bytes of these files." },
     Metric { name: "walden_archive_lag_seconds", kind: "gauge", help: "Seconds that the oldest of these files has waited." },
     Metric { name: "walden_archive_ready_files", kind: "gauge", help: "Files that the server has marked as ready." },

@@ -6,14 +6,37 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use postgres::Client;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push;
-use walden_archive::status::QueuedFile;
+use walden_archive::status::{Lag, QueuedFile};
+use walden_report::units;
 use walden_source::counted;
+
+use super::report::be;
 
 /// How many files wait.
 pub fn waiting(files: u64) -> String {
     format!("{} {}", counted(files, "file"), if files == 1 { "waits" } else { "wait" })
+}
+
+/// What waits, in a few words.
+pub fn describe(lag: &Lag) -> String {
+    match lag {
+        Lag { files: 0, ready_files: 0, .. } => "nothing waits".to_owned(),
+        Lag { files: 0, ready_files, .. } => {
+            let (files, be) = (counted(*ready_files, "file"), be(*ready_files));
+            format!("nothing waits, {files} {be} not marked as done yet")
+        }
+        Lag { files, ready_files, bytes, seconds, .. } => {
+            let (waiting, bytes, seconds) = (waiting(*files), units::bytes(*bytes), units::seconds(*seconds));
+            let ready = match ready_files > files {
+                true => format!(" of {ready_files} ready ones"),
+                false => String::new(),
+            };
+            format!("{waiting}{ready} ({bytes}, the oldest for {seconds})")
+        }
+    }
 }
 
 /// The server whose queue is looked at.
@@ -33,14 +56,15 @@ impl QueueOptions {
     /// The files that are ready; nothing if no server was named.
     pub fn read(&self) -> Result<Option<Vec<QueuedFile>>> {
         match (&self.dsn, &self.pgdata) {
-            (Some(dsn), _) => by_sql(dsn).map(Some),
-            (None, Some(data)) => by_data_directory(data).map(Some),
+            (Some(dsn), _) => of_server(&mut walden_source::connection::connect(dsn)?).map(Some),
+            (None, Some(data)) => of_data_directory(data).map(Some),
             (None, None) => Ok(None),
         }
     }
 }
 
-fn by_data_directory(data: &Path) -> Result<Vec<QueuedFile>> {
+/// The files that are ready, by a data directory.
+pub fn of_data_directory(data: &Path) -> Result<Vec<QueuedFile>> {
     let wal = data.join("pg_wal");
     let ready = push::ready_files(&wal)
         .with_context(|| format!("cannot read {}", wal.join("archive_status").display()))?;
@@ -60,8 +84,8 @@ SELECT mark.name, coalesce(wal.size, 0), extract(epoch FROM mark.modification)::
 FROM pg_ls_archive_statusdir() AS mark LEFT JOIN pg_ls_waldir() AS wal ON mark.name = wal.name || '.ready'
 WHERE mark.name LIKE '%.ready'";
 
-fn by_sql(dsn: &str) -> Result<Vec<QueuedFile>> {
-    let mut client = walden_source::connection::connect(dsn)?;
+/// The files that are ready, by SQL.
+pub fn of_server(client: &mut Client) -> Result<Vec<QueuedFile>> {
     let mut queue = Vec::new();
     for row in client.query(READY, &[]).context("cannot ask the server for what is ready to be archived")? {
         let name: String = row.try_get(0)?;

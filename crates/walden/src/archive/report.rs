@@ -1,15 +1,18 @@
 //! How archiving is doing, and what is wrong: what `walden archive status` prints and the exporter's metrics are made of.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use serde::Serialize;
 use walden_archive::Archive;
+#[cfg(feature = "encryption")]
+use walden_archive::encryption::keys;
 use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::name::ArchivedFile;
-use walden_archive::status::{self, Holdings, Lag};
+use walden_archive::status::{self, Holdings, Lag, QueuedFile};
 use walden_archive::verified::VerifiedAt;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::Timestamp;
@@ -22,10 +25,12 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
-use super::arrival::{Archiving, Arrives, NOT_YET, is_far_behind};
+use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
 use super::queue::{QueueOptions, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
+#[cfg(feature = "encryption")]
+use crate::configuration::FILE;
 
 /// An object store that has not answered a small request by then is down.
 pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
@@ -66,7 +71,7 @@ impl Report {
         holdings: Result<Holdings, String>,
         queue: &QueueOptions,
         receiving: &ReceivingOptions,
-        log: Option<&mut ActivityReader>,
+        mut log: Option<&mut ActivityReader>,
         section: &ArchiveSection,
     ) -> Report {
         let mut problems = Vec::new();
@@ -76,32 +81,26 @@ impl Report {
         let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();
         let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
+        notes.extend(archive.and_then(|archive| former_key_note(archive, section)));
         let files = queue.read().map_err(&mut keep).ok().flatten();
-        let (mut arrives, mut own) = (None, None);
+        let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the log");
+        let activity = log.as_deref_mut().and_then(|log| read(log).map_err(&mut keep).ok());
+        let (mut arrives, mut own, mut is_foreign) = (None, None, false);
         if files.is_some() {
             // What is received needs no archive_mode.
             let archives_itself = archive.filter(|_| receiving.spool.is_none());
-            match look_at_server(queue, holdings.as_ref(), archives_itself) {
+            let (holdings, size) = (holdings.as_ref(), segment_size(archive));
+            let expected = Expected { holdings, size, archives_itself };
+            match look_at_server(queue, &expected, activity.as_ref()) {
                 Ok(found) => {
-                    (arrives, own) = (found.arrives, found.system_id);
+                    (arrives, own, is_foreign) = (found.arrives, found.system_id, found.is_foreign);
                     found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
                     notes.extend(found.notes);
                 }
                 Err(error) => keep(error),
             }
         }
-        let lag = files.map(|queue| {
-            let now = SystemTime::now();
-            // Of an archive that does not answer, nothing is known to be archived.
-            let lag = archive.and_then(|archive| status::lag(archive, &queue, now).ok());
-            lag.unwrap_or_else(|| Lag::of_queue(&queue, now))
-        });
-        let is_archived = |file: &str| {
-            let file = ArchivedFile::parse(file);
-            archive.zip(file).is_some_and(|(archive, file)| matches!(archive.find(file), Ok(Some(_))))
-        };
-        let read = |log: &mut ActivityReader| log.read(&is_archived).context("cannot read the log");
-        let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
+        let lag = files.map(|queue| lag(archive.filter(|_| !is_foreign), &queue, log.as_deref()));
         let is_received = receiving.is_running();
         let receiving = receiving.read().map_err(&mut keep).ok().flatten();
         let last = holdings.as_ref().and_then(last_segment);
@@ -126,8 +125,12 @@ impl Report {
 
     fn add_problems(&mut self, is_received: bool) {
         let mut found = Vec::new();
-        found.extend(self.backlog_problem());
-        found.extend(self.activity.as_ref().and_then(failure_problem));
+        let limits = (self.backlog_limit, self.backlog_limit_seconds);
+        found.extend(self.lag.as_ref().and_then(|lag| backlog_problem(lag, limits)));
+        if let Some((problem, hint)) = self.activity.as_ref().and_then(failure_problem) {
+            let hint = hint.map_or(String::new(), |hint| format!("; hint: {hint}"));
+            found.push(format!("{problem}{hint}"));
+        }
         if let Some(status) = &self.receiving {
             found.extend(problem_of(status, is_received));
         }
@@ -169,44 +172,93 @@ impl Report {
         }
         self.problems.append(&mut found);
     }
+}
 
-    /// What is wrong with the server's queue. How many of its files are archived ahead says nothing of its length: the server marks none
-    /// of them as done, and removes none, before it has got past the first.
-    fn backlog_problem(&self) -> Option<String> {
-        let lag = self.lag.as_ref()?;
-        let limit = self.backlog_limit;
-        let is_late = |seconds: f64| seconds > self.backlog_limit_seconds as f64;
-        let stops = lag.is_next_missing || is_late(lag.ready_seconds);
-        if lag.ready_files > limit.max(lag.files) && stops {
-            let ready = counted(lag.ready_files, "file");
-            let (be, next) = (be(lag.ready_files), lag.next_file.as_deref().unwrap_or_default());
-            let waited = units::seconds(lag.ready_seconds);
-            return Some(format!(
-                "{ready} {be} ready to be archived, more than {limit}, the oldest for {waited}, and the server does not get past \
-                 {next}: pg_wal grows until it does"
-            ));
-        }
-        if lag.files > limit {
-            let (waiting, waited) = (waiting(lag.files), units::seconds(lag.seconds));
-            return Some(format!(
-                "{waiting} to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
-            ));
-        }
-        let limit = units::seconds(self.backlog_limit_seconds as f64);
-        if is_late(lag.seconds) {
-            let (waiting, waited) = (waiting(lag.files), units::seconds(lag.seconds));
-            return Some(format!("{waiting} to be archived, the oldest for {waited}, longer than {limit}"));
-        }
-        // A file of the same name may have come from another server, or from another cluster.
-        is_late(lag.ready_seconds).then(|| {
-            let (ready, be) = (counted(lag.ready_files, "file"), be(lag.ready_files));
-            let waited = units::seconds(lag.ready_seconds);
-            format!(
-                "{ready} {be} marked as ready, the oldest for {waited}, longer than {limit}, although the archive has a file of its \
-                 name: its push is refused, or does not run"
-            )
-        })
+/// What of a server's queue is not archived. Of an archive that does not answer, or of another server's, nothing of it is known to be. A
+/// file that failed by the log, which was read, is not archived, whatever the archive has under its name.
+pub fn lag(archive: Option<&Archive>, queue: &[QueuedFile], log: Option<&ActivityReader>) -> Lag {
+    let now = SystemTime::now();
+    let is_refused = |file: ArchivedFile| log.is_some_and(|log| log.is_refused(&file.to_string()));
+    let lag = archive.and_then(|archive| status::lag(archive, queue, &is_refused, now).ok());
+    lag.unwrap_or_else(|| Lag::of_queue(queue, now))
+}
+
+/// What is wrong with a server's queue, of which so many files may wait, and for so many seconds. How many of its files are archived ahead
+/// says nothing of its length: the server marks none of them as done, and removes none, before it has got past the first.
+pub fn backlog_problem(lag: &Lag, (limit, limit_seconds): (u64, u64)) -> Option<String> {
+    let is_late = |seconds: f64| seconds > limit_seconds as f64;
+    let stops = lag.is_next_missing || is_late(lag.ready_seconds);
+    if lag.ready_files > limit.max(lag.files) && stops {
+        let ready = counted(lag.ready_files, "file");
+        let (be, next) = (be(lag.ready_files), lag.next_file.as_deref().unwrap_or_default());
+        let waited = units::seconds(lag.ready_seconds);
+        return Some(format!(
+            "{ready} {be} ready to be archived, more than {limit}, the oldest for {waited}, and the server does not get past \
+             {next}: pg_wal grows until it does"
+        ));
     }
+    if lag.files > limit {
+        let (waiting, waited) = (waiting(lag.files), units::seconds(lag.seconds));
+        return Some(format!(
+            "{waiting} to be archived, more than {limit}, the oldest for {waited}: pg_wal grows until they are"
+        ));
+    }
+    let limit = units::seconds(limit_seconds as f64);
+    if is_late(lag.seconds) {
+        let (waiting, waited) = (waiting(lag.files), units::seconds(lag.seconds));
+        return Some(format!("{waiting} to be archived, the oldest for {waited}, longer than {limit}"));
+    }
+    // A file of the same name may have come from another server, or from another cluster.
+    is_late(lag.ready_seconds).then(|| {
+        let (ready, be) = (counted(lag.ready_files, "file"), be(lag.ready_files));
+        let waited = units::seconds(lag.ready_seconds);
+        format!(
+            "{ready} {be} marked as ready, the oldest for {waited}, longer than {limit}, although the archive has a file of its \
+             name: its push is refused, or does not run"
+        )
+    })
+}
+
+/// What the log says. What failed is over once it is in the archive, where it can be.
+pub fn read_log(log: &mut ActivityReader, archive: Option<&Archive>) -> io::Result<Activity> {
+    log.read(&|file| {
+        let file = ArchivedFile::parse(file);
+        archive.zip(file).is_some_and(|(archive, file)| matches!(archive.find(file), Ok(Some(_))))
+    })
+}
+
+/// What is said of a server that encrypts to a former key of the archive, as until its configuration is changed after `key remove` and
+/// `key rotate`. A key that never was the archive's is refused by each push.
+#[cfg(feature = "encryption")]
+fn former_key_note(archive: &Archive, section: &ArchiveSection) -> Option<String> {
+    let own = section.recipient.as_ref()?;
+    let encrypted = archive.encrypted();
+    if !encrypted.is_encrypted().ok()? {
+        return None;
+    }
+    encrypted.recipient().ok()?;
+    let newest = keys::expect_newest(encrypted.inner()).ok()?.recipients.into_iter().next()?;
+    (*own != newest).then(|| {
+        format!(
+            "{FILE} names {own}, a former key of the archive, which every former user may have: put recipient = \"{newest}\" there, if \
+             you changed the keys"
+        )
+    })
+}
+
+#[cfg(not(feature = "encryption"))]
+fn former_key_note(_: &Archive, _: &ArchiveSection) -> Option<String> {
+    None
+}
+
+/// What a server should be like.
+struct Expected<'a> {
+    /// What the archive holds, if it answers.
+    holdings: Option<&'a Holdings>,
+    /// The size of its segments.
+    size: Option<SegmentSize>,
+    /// The archive, if the server is the one to archive what it writes.
+    archives_itself: Option<&'a Archive>,
 }
 
 /// What a server says of itself.
@@ -218,27 +270,34 @@ struct ServerLook {
     arrives: Option<bool>,
     /// Its system identifier.
     system_id: Option<u64>,
+    /// It is of another cluster than the archive, or has segments of another size: the same names stand for other files.
+    is_foreign: bool,
 }
 
 /// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails; and whether what a
-/// primary writes gets into `archive`, if it is the one to archive it.
+/// primary writes gets into the archive, if it is the one to archive it. `activity` is what the log says.
 fn look_at_server(
     queue: &QueueOptions,
-    holdings: Option<&Holdings>,
-    archive: Option<&Archive>,
+    expected: &Expected<'_>,
+    activity: Option<&Activity>,
 ) -> anyhow::Result<ServerLook> {
+    let Expected { holdings, size, archives_itself } = *expected;
     let mut found = ServerLook::default();
     let mut archiving = None;
-    let (own, timeline) = match (&queue.dsn, &queue.pgdata) {
+    let (own, own_bytes, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
             let mut client = walden_source::connection::connect(dsn)?;
             let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
             let is_failing: bool = row.try_get(1)?;
             if is_failing {
                 let (file, failures): (String, i64) = (row.try_get(2)?, row.try_get(3)?);
+                // Why it failed is a problem of its own, if the log says it.
+                let failure = activity.and_then(|activity| activity.unresolved_failure.as_ref());
+                let is_known = failure.is_some_and(|failure| failure.file == file);
                 found.problems.push(format!(
-                    "the server's last attempt to archive failed, with {}, after {failures} failures in all: see its log",
-                    harmless(&file)
+                    "the server's last attempt to archive failed, with {}, after {failures} failures in all{}",
+                    harmless(&file),
+                    if is_known { "" } else { ": see its log" }
                 ));
             }
             if let Some(reached) = row.try_get::<_, Option<String>>(5)? {
@@ -253,30 +312,40 @@ fn look_at_server(
             }
             // SQL has no unsigned numbers.
             let own = row.try_get::<_, i64>(0)?.cast_unsigned();
-            (Some(own), row.try_get::<_, Option<i32>>(4)?.map(i32::cast_unsigned))
+            let bytes = row.try_get::<_, i64>(10)?.cast_unsigned();
+            (Some(own), Some(bytes), row.try_get::<_, Option<i32>>(4)?.map(i32::cast_unsigned))
         }
         (None, Some(data)) => {
             let control = ControlFile::of_data_directory(data);
             let timeline = control.as_ref().and_then(|control| written_timeline(data, control));
             let primary = control.as_ref().filter(|_| timeline.is_some());
             archiving = primary.map(|control| Archiving::of_data_directory(data, control));
-            (control.map(|control| control.system_identifier), timeline)
+            let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
+            (control.map(|control| control.system_identifier), bytes, timeline)
         }
-        (None, None) => (None, None),
+        (None, None) => (None, None, None),
     };
     found.system_id = own;
     let whose = holdings.and_then(|holdings| holdings.system_identifier.as_deref());
-    if let (Some(own), Some(whose)) = (own.map(|own| own.to_string()), whose)
-        && own != whose
-    {
-        found.problems.push(format!(
+    let foreign = match (own.map(|own| own.to_string()), whose, own_bytes, size.map(SegmentSize::bytes)) {
+        (Some(own), Some(whose), ..) if own != whose => Some(format!(
             "the server is of cluster {own}, and the archive of cluster {whose}, so it gets nothing from the server: give each cluster an \
              archive of its own; after pg_upgrade a cluster is a new one"
-        ));
+        )),
+        (.., Some(own), Some(archived)) if own != archived => Some(format!(
+            "the server has {}, so the archive gets nothing from it: {OTHER_SEGMENT_SIZE_HINT}",
+            other_segment_size(own, archived)
+        )),
+        _ => None,
+    };
+    if let Some(problem) = foreign {
+        found.problems.push(problem);
+        found.is_foreign = true;
+        found.arrives = archiving.and(archives_itself).map(|_| false);
         return Ok(found);
     }
     let last = holdings.and_then(last_segment);
-    if let Some((archiving, archive)) = archiving.zip(archive) {
+    if let Some((archiving, archive)) = archiving.zip(archives_itself) {
         match archiving.arrives(archive, last)? {
             Arrives::Yes => found.arrives = Some(true),
             Arrives::NotYet if archiving.has_ready_files => {}
@@ -295,6 +364,14 @@ fn look_at_server(
     found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last)));
     Ok(found)
 }
+
+/// What is said of segments of another size than those of the archive, in bytes.
+pub fn other_segment_size(own: u64, archived: u64) -> String {
+    format!("segments of {} MB, and the archive has segments of {} MB", own >> 20, archived >> 20)
+}
+
+/// What to do about them.
+pub const OTHER_SEGMENT_SIZE_HINT: &str = "with another segment size (pg_resetwal --wal-segsize) the same names stand for other positions: give the cluster a new archive, and take a new base backup";
 
 /// The last segment of the latest timeline that an archive holds.
 fn last_segment(holdings: &Holdings) -> Option<SegmentName> {
@@ -357,8 +434,8 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
     timelines.chain([control.timeline]).max()
 }
 
-/// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, and the timeline of a primary, with
-/// the segment that it writes and what it says of its archiving.
+/// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, the timeline of a primary, with
+/// the segment that it writes and what it says of its archiving, and bytes of its segments.
 const SERVER: &str = "
 SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
        coalesce(last_failed_wal, ''), failed_count,
@@ -367,7 +444,8 @@ SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_tim
        CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
        coalesce(last_archived_wal, ''), current_setting('archive_mode'),
        EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'),
-       current_setting('archive_command') = '' AND coalesce(current_setting('archive_library', true), '') = ''
+       current_setting('archive_command') = '' AND coalesce(current_setting('archive_library', true), '') = '',
+       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size')
 FROM pg_control_system(), pg_stat_archiver";
 
 /// What is said of segments that are missing.
@@ -387,8 +465,8 @@ pub fn be(number: u64) -> &'static str {
     if number == 1 { "is" } else { "are" }
 }
 
-/// What failed and is not over.
-fn failure_problem(activity: &Activity) -> Option<String> {
+/// What failed and is not over, and what the user can do about it.
+pub fn failure_problem(activity: &Activity) -> Option<(String, Option<String>)> {
     let failure = activity.unresolved_failure.as_ref()?;
     let (file, message) = (harmless(&failure.file), harmless(&failure.message));
     let others = match activity.unresolved_files.saturating_sub(1) {
@@ -397,8 +475,8 @@ fn failure_problem(activity: &Activity) -> Option<String> {
         others => format!(", nor are {others} others that failed"),
     };
     let time = Timestamp::from_unix_micros(failure.time);
-    let hint = failure.hint.as_ref().map_or(String::new(), |hint| format!("; hint: {}", harmless(hint)));
-    Some(format!("{file}, last tried at {time}, is not archived{others}: {message}{hint}"))
+    let hint = failure.hint.as_ref().map(|hint| harmless(hint).into_owned());
+    Some((format!("{file}, last tried at {time}, is not archived{others}: {message}"), hint))
 }
 
 /// Later than clocks of two machines differ.
@@ -415,7 +493,9 @@ pub fn holdings(
 ) -> Result<Holdings, String> {
     // Why one of them cannot be read is said elsewhere.
     let waiting = || {
-        let ready = queue.read().ok().flatten().unwrap_or_default();
+        // What another cluster's server has ready is none of what is missing here.
+        let ready = queue.read().ok().flatten().filter(|_| is_own_server(archive, queue));
+        let ready = ready.unwrap_or_default();
         let ready = ready.into_iter().filter_map(|queued| match queued.file {
             ArchivedFile::Segment(name) => Some(name),
             _ => None,
@@ -428,6 +508,29 @@ pub fn holdings(
         None => error_text(&error),
     })
 }
+
+/// Whether a server is of the archive's cluster, with segments of its size, as far as both say it.
+fn is_own_server(archive: &Archive, queue: &QueueOptions) -> bool {
+    let by_sql = |dsn: &str| {
+        let mut client = walden_source::connection::connect(dsn).ok()?;
+        let row = client.query_one(IDENTITY, &[]).ok()?;
+        let number = |column: usize| Some(row.try_get::<_, i64>(column).ok()?.cast_unsigned());
+        Some((number(0)?, number(1)))
+    };
+    let own = match (&queue.dsn, &queue.pgdata) {
+        (Some(dsn), _) => by_sql(dsn),
+        (None, Some(data)) => ControlFile::of_data_directory(data).map(|control| {
+            (control.system_identifier, arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes))
+        }),
+        (None, None) => None,
+    };
+    let (Some((cluster, bytes)), Ok(archived)) = (own, archive.identity()) else { return true };
+    archived.system_identifier == cluster.to_string() && bytes.is_none_or(|own| own == archived.segment_bytes)
+}
+
+/// Whose server it is, and bytes of its segments.
+const IDENTITY: &str = "
+SELECT system_identifier, (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') FROM pg_control_system()";
 
 /// The log that an option or the configuration names.
 pub fn log_reader(option: Option<&Path>, section: &ArchiveSection) -> Option<ActivityReader> {

@@ -15,7 +15,7 @@ use walden_report::units;
 use walden_source::counted;
 
 use super::metrics;
-use super::queue::{QueueOptions, waiting};
+use super::queue::{self, QueueOptions};
 use super::receiving::{self, ReceivingOptions, ago};
 use super::report::{Report, STORE_ANSWERS_WITHIN, be, holdings, log_reader};
 use crate::configuration::ArchiveSection;
@@ -33,7 +33,7 @@ Examples:
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
 Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
-that is not archived; the server is another cluster's than the archive, archives nothing or elsewhere, or its archiver fails (--dsn); segments or the history of a \
+that is not archived; the server is another cluster's than the archive or has segments of another size, archives nothing or elsewhere, or its archiver fails (--dsn); segments or the history of a \
 timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
 could not be read, also not within --timeout, or there is none, or --textfile could not be written.";
 
@@ -142,23 +142,7 @@ fn line(report: &Report) -> String {
     if let Some(holdings) = &report.holdings {
         parts.extend(of_holdings(holdings));
     }
-    match &report.lag {
-        Some(lag) if lag.files > 0 => {
-            let (files, bytes, seconds) = (lag.files, units::bytes(lag.bytes), units::seconds(lag.seconds));
-            let waiting = waiting(files);
-            let ready = match lag.ready_files > files {
-                true => format!(" of {} ready ones", lag.ready_files),
-                false => String::new(),
-            };
-            parts.push(format!("{waiting}{ready} ({bytes}, the oldest for {seconds})"));
-        }
-        Some(lag) if lag.ready_files > 0 => {
-            let (files, verb) = (counted(lag.ready_files, "file"), be(lag.ready_files));
-            parts.push(format!("nothing waits, {files} {verb} not marked as done yet"));
-        }
-        Some(_) => parts.push("nothing waits".to_owned()),
-        None => {}
-    }
+    parts.extend(report.lag.as_ref().map(queue::describe));
     if let Some(status) = &report.receiving {
         parts.push(receiving::line(status));
     }

@@ -12,7 +12,7 @@ use walden_archive::base::{self, BackupStart};
 use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::replay::{self, Replayed};
 use walden_archive::verified;
-use walden_archive::verify::{self, Verified, VerifyOptions};
+use walden_archive::verify::{self, DAMAGE_HINT, Verified, VerifyOptions};
 use walden_report::units;
 use walden_source::counted;
 use walden_source::datadir::DataDir;
@@ -33,7 +33,7 @@ Examples:
       also replay the log from a base backup, and compare each full-page image with the replayed page
 
 Exit status: 0 everything is as it was archived and nothing is missing; 1 something is damaged or missing, be it the \
-history of a timeline; 3 the archive could not be listed.";
+history of a timeline or the first segment of a base backup; 3 the archive could not be listed.";
 
 /// Check that everything is as it was archived, and that nothing is missing
 #[derive(Args, Debug)]
@@ -80,8 +80,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let verified = verify::verify(&archive, options, &|done, all| {
         let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (bar, shown) = progress.get_or_insert_with(|| (Progress::bytes("verify", all), 0));
-        bar.advance(done - *shown);
-        *shown = done;
+        bar.advance(newly_done(shown, done));
     });
     let mut verified = verified?;
     if let Some((bar, _)) = progress.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
@@ -99,6 +98,13 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     }
     terminal::show(args.format, || &verified, || table(&verified))?;
     Ok(if verified.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// What was done since it was shown last; what is done may be less than that for a while, as where objects are packed or pruned meanwhile.
+fn newly_done(shown: &mut u64, done: u64) -> u64 {
+    let more = done.saturating_sub(*shown);
+    *shown += more;
+    more
 }
 
 /// Replays the log from a base backup on; one in tar format is unpacked into a temporary folder.
@@ -120,8 +126,7 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
     let mut bar: Option<(Progress, u64)> = None;
     let replayed = replay::replay(archive, DataDir::open(folder)?, options, &mut |done, all| {
         let (bar, shown) = bar.get_or_insert_with(|| (Progress::bytes("replaying", all), 0));
-        bar.advance(done - *shown);
-        *shown = done;
+        bar.advance(newly_done(shown, done));
     });
     if let Some((bar, _)) = bar {
         bar.finish();
@@ -147,6 +152,9 @@ fn table(verified: &Verified) -> String {
     for finding in &verified.damaged {
         let _ = writeln!(text, "DAMAGED: {}: {}", finding.object, finding.problem);
     }
+    if !verified.damaged.is_empty() {
+        let _ = writeln!(text, "  HINT: {DAMAGE_HINT}");
+    }
     for gap in &verified.gaps {
         let _ = writeln!(text, "{}", super::gaps::line(gap));
     }
@@ -156,6 +164,7 @@ fn table(verified: &Verified) -> String {
     if !verified.missing_histories.is_empty() {
         let _ = writeln!(text, "  HINT: {HISTORY_HINT}");
     }
+    text.push_str(&super::list::backups_without_start(&verified.backups_without_start));
     for finding in &verified.warnings {
         let _ = writeln!(text, "warning: {}: {}", finding.object, finding.problem);
     }
@@ -189,4 +198,43 @@ fn table(verified: &Verified) -> String {
         let _ = writeln!(text, "Everything is as it was archived, and no segment is missing{but}.");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_archive::list::BackupWithoutStart;
+    use walden_archive::object::Finding;
+
+    use super::*;
+
+    #[test]
+    fn progress_that_falls_is_not_shown() {
+        let mut shown = 0;
+        let more = [3, 7, 5, 7, 9].map(|done| newly_done(&mut shown, done));
+        assert_eq!((more, shown), ([3, 4, 0, 0, 2], 9));
+    }
+
+    #[test]
+    fn what_is_damaged_or_missing_comes_with_what_to_do() {
+        let finding = |object: &str| Finding { object: object.to_owned(), problem: "cut off".to_owned() };
+        let verified = Verified {
+            damaged: vec![finding("wal/1.wlz"), finding("wal/2.wlz")],
+            backups_without_start: vec![BackupWithoutStart {
+                backup: "000000010000000000000002.00000028.backup".to_owned(),
+                segment: "000000010000000000000002".to_owned(),
+                is_acknowledged: false,
+            }],
+            ..Verified::default()
+        };
+        let text = table(&verified);
+        assert!(!verified.is_good());
+        for expected in [
+            "DAMAGED: wal/2.wlz: cut off\n  HINT: put the object back",
+            "acknowledge-gap",
+            "MISSING: 000000010000000000000002, in which the base backup of 000000010000000000000002.00000028.backup starts\n",
+        ] {
+            assert!(text.contains(expected), "{text}");
+        }
+        assert!(table(&Verified::default()).ends_with("no segment is missing.\n"));
+    }
 }

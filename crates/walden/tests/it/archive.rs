@@ -24,6 +24,7 @@ walden_testing::tests! {
     an_export_of_nothing_is_no_success,
     a_configuration_is_written_and_used,
     an_archive_that_cannot_be_made_leaves_nothing,
+    an_archive_that_lost_its_identity_is_no_new_one,
     no_archive_is_made_within_a_data_directory,
 }
 
@@ -359,6 +360,9 @@ fn an_export_of_nothing_is_no_success() {
     let damaged = export(&[]);
     assert_eq!((damaged.code, damaged.stderr.matches("hint: ").count()), (3, 1), "{damaged:?}");
     assert!(damaged.stderr.starts_with("error: cannot get"), "{damaged:?}");
+    assert!(damaged.stderr.contains("hint: put the object back"), "{damaged:?}");
+    let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+    assert!(verified.code == 1 && verified.stdout.contains("  HINT: put the object back"), "{verified:?}");
 }
 
 fn a_configuration_is_written_and_used() {
@@ -408,6 +412,26 @@ fn an_archive_that_cannot_be_made_leaves_nothing() {
     let before = names(&repo.join("docs"));
     assert_eq!(init().code, 3);
     assert!(repo.join("README.txt").exists() && names(&repo.join("docs")) == before);
+}
+
+/// With its segments alone, it would pass for an archive that works until the next push.
+fn an_archive_that_lost_its_identity_is_no_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, config) = (folder.path().join("repo"), folder.path().join("walden.toml"));
+    let name = "00000001000000000000000A";
+    let segment = folder.path().join(name);
+    fs::write(&segment, &golden("18.6")[name]).unwrap();
+    make_archive(&repo);
+    let push = || walden(&["archive", "push", "--repo", text(&repo), text(&segment)]);
+    assert_eq!(push().code, 0);
+    for lost in ["archive.json", "README.txt"] {
+        fs::remove_file(repo.join(lost)).unwrap();
+        let run = walden(&["archive", "init", "--repo", text(&repo), "-o", text(&config)]);
+        let says = |text: &str| run.stderr.contains(text);
+        assert!(run.code == 3 && says("hint: put archive.json back"), "without {lost}: {run:?}");
+        assert!(!config.exists(), "without {lost}");
+        assert_eq!(push().code, 1, "without {lost}");
+    }
 }
 
 fn no_archive_is_made_within_a_data_directory() {

@@ -49,7 +49,7 @@ fn list(repo: &Path) -> (i32, Value) {
     (run.code, json(&run))
 }
 
-fn wait(mut is_done: impl FnMut() -> bool) {
+pub fn wait(mut is_done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_done() {
         assert!(began.elapsed() < Duration::from_secs(120), "it takes too long");
@@ -57,7 +57,7 @@ fn wait(mut is_done: impl FnMut() -> bool) {
     }
 }
 
-fn switch(client: &mut Client, round: i32) {
+pub fn switch(client: &mut Client, round: i32) {
     let insert =
         format!("INSERT INTO t SELECT i, md5(i::text) FROM generate_series({round}, {round} + 3000) i");
     client.batch_execute(&insert).unwrap();
@@ -256,13 +256,13 @@ fn gaps_are_acknowledged_in_writing() {
 }
 
 /// A server's data directory with two segments that are ready, and a configuration that names a log.
-struct Site {
+pub struct Site {
     folder: tempfile::TempDir,
-    segments: BTreeMap<String, Vec<u8>>,
+    pub segments: BTreeMap<String, Vec<u8>>,
 }
 
 impl Site {
-    fn new(more: &str) -> Site {
+    pub fn new(more: &str) -> Site {
         let folder = tempfile::tempdir().unwrap();
         let mut segments = golden("18.6");
         segments.pop_last();
@@ -282,15 +282,15 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    fn data(&self) -> PathBuf {
+    pub fn data(&self) -> PathBuf {
         self.path("data")
     }
 
-    fn repo(&self) -> PathBuf {
+    pub fn repo(&self) -> PathBuf {
         self.path("archive")
     }
 
-    fn log(&self) -> PathBuf {
+    pub fn log(&self) -> PathBuf {
         self.path("walden.log")
     }
 
@@ -298,18 +298,18 @@ impl Site {
         self.path("walden.toml")
     }
 
-    fn walden(&self, arguments: &[&str]) -> Run {
+    pub fn walden(&self, arguments: &[&str]) -> Run {
         let configuration = self.configuration();
         let config = ["--config", text(&configuration)];
         walden(&[&["archive"], arguments, &config[..]].concat())
     }
 
-    fn push(&self, name: &str) -> Run {
+    pub fn push(&self, name: &str) -> Run {
         self.walden(&["push", text(&self.data().join("pg_wal").join(name))])
     }
 
     /// The exit status, the report, and the metrics.
-    fn status(&self) -> (i32, Value, Metrics) {
+    pub fn status(&self) -> (i32, Value, Metrics) {
         let (data, file) = (self.data(), self.path("walden.prom"));
         let run =
             self.walden(&["status", "--format", "json", "--pgdata", text(&data), "--textfile", text(&file)]);
@@ -332,7 +332,7 @@ impl Site {
 }
 
 /// Values by name and labels.
-type Metrics = BTreeMap<String, f64>;
+pub type Metrics = BTreeMap<String, f64>;
 
 /// Reads an exposition as strictly as its format is described: a help line, a type line, then samples of that name.
 fn parse(text: &str) -> Metrics {

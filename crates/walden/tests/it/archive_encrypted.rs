@@ -267,7 +267,14 @@ fn users_are_listed_added_and_removed() {
     assert_eq!(get("user.key").code, 200);
     let listed = walden(&["archive", "key", "list", "--config", &config]);
     assert!(listed.stdout.contains("other") && !listed.stdout.contains("somebody"), "{listed:?}");
-    // The server's configuration names the former key: it works, and the check says so.
+    // The server's configuration names the former key: it works, and status and the check say so.
+    let report: Value =
+        serde_json::from_str(&set.run("status", &["--format", "json"]).stdout).expect("a report");
+    let note = report["notes"][0].as_str().unwrap_or_default();
+    assert!(note.contains("a former key of the archive, "), "{report:#}");
+    assert!(note.contains("recipient = \"age1"), "{report:#}");
+    let line = set.run("status", &[]);
+    assert!(line.code == 0 && line.stdout.contains("note: walden.toml names age1"), "{line:?}");
     let check = set.run("check", &["--identity", text(&other), "--format", "json"]);
     let report: Value = serde_json::from_str(&check.stdout).unwrap();
     assert_eq!((check.code, status(&report, "encryption")), (0, "warn"), "{report:#}");

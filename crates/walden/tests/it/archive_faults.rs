@@ -390,6 +390,7 @@ fn what_lies_ready_gives_way_to_what_recovery_asks_for() -> Outcome {
     // Nothing is left that could give way.
     let full = walden(&place.arguments(&["get", NAMES[1]], &[&data.join("pg_wal/other")]));
     assert!(full.code > 125 && full.stderr.contains("cannot write "), "{full:?}");
+    assert!(full.stderr.contains("HINT: make room in the file system of the file"), "{full:?}");
     Ok(())
 }
 

@@ -341,6 +341,8 @@ fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
     client.configure(server.port, BUCKET, "");
     let got = client.get(name);
     assert!(got.code == 200 && got.stderr.contains("cannot find an archive"), "{got:?}");
+    assert!(got.stderr.contains("HINT: check the URL, its prefix"), "{got:?}");
+    assert!(!got.stderr.contains("mount"), "{got:?}");
     Ok(())
 }
 

@@ -189,12 +189,14 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     // Without a position, all stays.
     let cut = first_kept.unwrap_or(0);
     pruned.add_backups(&backups, states, cut, first_kept, size);
-    // Also where nothing goes: all of it is kept then.
+    let cuts = Cuts::new(cut, &objects, &histories, size);
+    // Also where nothing goes: all of it is kept then. What is missing before what stays would go as well.
     let acknowledged = gaps::all_acknowledged(archive)?;
-    pruned.warnings.extend(segments.new_gaps_from(cut, &acknowledged).iter().map(describe_gap));
+    let kept = objects.keys().copied().filter(|object| !cuts.removes_object(*object, size));
+    let gaps = gaps::missing_among(kept, &histories, size, &acknowledged);
+    pruned.warnings.extend(gaps.iter().filter(|(_, gap)| gap.is_new()).map(describe_gap));
     let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
     pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
-    let cuts = Cuts::new(cut, &objects, &histories, size);
     let keys = pruned.divide(&objects, &backups, &cuts, size);
     Ok(Plan { pruned, keys })
 }
@@ -207,7 +209,7 @@ struct Cuts {
 
 impl Cuts {
     /// A pack of which something stays, stays as a whole. If it has the segment before another timeline's first one, that one stays from
-    /// its beginning too: what lies between would be missing for everyone who finds both.
+    /// its beginning too, and so do those that descend from it: what lies between would be missing for everyone who finds both.
     fn new(
         cut: u64,
         objects: &BTreeMap<Object, u64>,
@@ -215,22 +217,37 @@ impl Cuts {
         size: SegmentSize,
     ) -> Cuts {
         let mut cuts = Cuts { cut, earlier: BTreeMap::new() };
-        // Ascending: a timeline's parent comes before it.
-        for (&timeline, history) in histories {
-            let Some(parent) = history.parent() else { continue };
-            let begin = size.segment_of(parent.end);
-            let stays_before = objects.keys().any(|object| {
-                let Some((first, last)) = object.segments() else { return false };
-                let numbers = first.number(size).zip(last.number(size));
-                first.timeline == parent.timeline
-                    && numbers
-                        .is_some_and(|(first, last)| first <= begin && !cuts.removes(parent.timeline, last))
+        let mut of_timelines: BTreeMap<Timeline, Vec<Object>> = BTreeMap::new();
+        for object in objects.keys() {
+            of_timelines.entry(object.timeline()).or_default().push(*object);
+        }
+        // The number of the first segment of each timeline that stays. Ascending: a timeline's ancestors come before it.
+        let mut first_kept: BTreeMap<Timeline, u64> = BTreeMap::new();
+        for (timeline, objects) in of_timelines {
+            let ancestors = gaps::ancestors_of(timeline, histories);
+            let stays_before = ancestors.iter().any(|ancestor| {
+                let first = first_kept.get(&ancestor.timeline);
+                first.is_some_and(|&first| first <= size.segment_of(ancestor.end))
             });
-            if begin < cut && stays_before {
+            let begin = ancestors.last().map(|parent| size.segment_of(parent.end));
+            if let Some(begin) = begin.filter(|&begin| begin < cut && stays_before) {
                 cuts.earlier.insert(timeline, begin);
+            }
+            let kept = objects.into_iter().filter(|object| !cuts.removes_object(*object, size));
+            if let Some(first) = kept.filter_map(|object| gaps::first_number(object, size)).min() {
+                first_kept.insert(timeline, first);
             }
         }
         cuts
+    }
+
+    /// Whether an object that holds segments goes.
+    fn removes_object(&self, object: Object, size: SegmentSize) -> bool {
+        let last = match object {
+            Object::File(ArchivedFile::Partial(name)) => name.number(size),
+            _ => object.segments().and_then(|(_, last)| last.number(size)),
+        };
+        last.is_some_and(|last| self.removes(object.timeline(), last))
     }
 
     /// Whether an object goes whose last segment has this number.

@@ -7,7 +7,6 @@ use walden_source::timelines::Stretch;
 
 use super::Rule;
 use crate::care::backup::{Backup, WalRange};
-use crate::inventory::gaps::{self, Acknowledgement, Gap};
 use crate::stored::name::{ArchivedFile, Object};
 
 /// Which segments the archive has.
@@ -69,23 +68,6 @@ impl Segments {
         // Each number is one of a range that the archive has, or the search ends.
         let missing = (first..=last).find(|&number| !has(number))?;
         Some(format!("{} is not in the archive", SegmentName::new(range.timeline, missing, self.size)))
-    }
-
-    /// What is missing between the segments from a number on, and not known to be.
-    pub fn new_gaps_from(&self, cut: u64, acknowledged: &[Acknowledgement]) -> Vec<(Timeline, Gap)> {
-        let mut new = Vec::new();
-        for (&timeline, ranges) in &self.ranges {
-            for pair in ranges.windows(2) {
-                let (first, last) = (pair[0].1 + 1, pair[1].0 - 1);
-                // What is missing before a range that begins at the cut would go as well.
-                if last >= cut && pair[0].1 >= cut {
-                    let name = |number| SegmentName::new(timeline, number, self.size);
-                    let found = gaps::divide((name(first), name(last)), self.size, acknowledged);
-                    new.extend(found.into_iter().filter(Gap::is_new).map(|gap| (timeline, gap)));
-                }
-            }
-        }
-        new
     }
 }
 

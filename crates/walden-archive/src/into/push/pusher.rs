@@ -291,6 +291,8 @@ impl Pusher {
     fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
+        // Where archive.json is lost, nobody can read what is archived: nothing is acknowledged as if all were well.
+        self.archive.expect_archive().map_err(failed)?;
         let hashed = hash_file(content, self.options.threads);
         let (bytes, hash) =
             hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;

@@ -16,6 +16,7 @@ use walden_source::counted;
 use walden_source::error_text;
 
 use super::Check;
+use crate::archive::activity::ActivityReader;
 use crate::archive::queue::QueueOptions;
 use crate::archive::receiving::{self, ReceivingOptions, ago};
 use crate::archive::report;
@@ -144,6 +145,22 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
         Check::fail("objects", format!("{}: {}", first.object, first.problem), Some(hint.to_owned()))
     });
     [Some(segments), Some(verification), unreadable].into_iter().flatten().collect()
+}
+
+/// Whether a file failed to be archived and was not archived since, by the log, if there is one.
+pub fn look_at_log(log: &mut ActivityReader, archive: &Archive, section: &ArchiveSection) -> Option<Check> {
+    const NAME: &str = "failures";
+    let path = section.log.as_ref().filter(|path| path.exists())?;
+    Some(match report::read_log(log, Some(archive)) {
+        Ok(activity) => match report::failure_problem(&activity) {
+            Some((problem, hint)) => Check::fail(NAME, problem, hint),
+            None => Check::ok(NAME, format!("none that is not over, by {}", path.display())),
+        },
+        Err(error) => {
+            let error = anyhow::Error::new(error).context(format!("cannot read the log {}", path.display()));
+            Check::error(NAME, &error)
+        }
+    })
 }
 
 /// What `walden receive` does, if a spool was named, and whether it archives into this archive.

@@ -16,7 +16,7 @@ use walden_archive::archive::Identity;
 use self::server::{Arrival, Look};
 use super::queue::QueueOptions;
 use super::receiving::ReceivingOptions;
-use super::{against, commands, data_directory};
+use super::{against, commands, data_directory, report};
 use crate::FOUND;
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
@@ -149,39 +149,36 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         archive::configuration(&args.place.of_server(args.data.as_deref()));
     let mut checks = configuration;
     let mut identity: Option<Identity> = None;
+    let mut log = archive.as_ref().and_then(|(_, section)| report::log_reader(None, section));
     if let Some((archive, section)) = &archive {
         let queue =
             QueueOptions { pgdata: server::data_directory(args.data.as_deref()), dsn: args.dsn.clone() };
         let (found, known) = archive::look(archive, section, &queue, &args.receiving);
         checks.extend(found);
         identity = known;
+        checks.extend(log.as_mut().and_then(|log| archive::look_at_log(log, archive, section)));
     }
     let is_received = args.receiving.spool.is_some();
     let opened = archive.as_ref().map(|(archive, _)| archive);
     checks.extend(archive::look_at_receiving(&args.receiving, opened, identity.as_ref()));
-    let backlog = match &archive {
-        Some((_, section)) => section.backlog(),
-        None => ArchiveSection::default().backlog(),
-    };
-    if let Some(data) = server::data_directory(args.data.as_deref()) {
-        // What is received needs no archive_mode.
-        let archive = opened.filter(|_| !is_received);
-        checks.extend(server::look_at_data(&data, archive, identity.as_ref(), backlog));
-    }
-    if let Some(dsn) = &args.dsn {
-        let expected = match args.switch {
+    let section = archive.as_ref().map(|(_, section)| section.clone()).unwrap_or_default();
+    let commands = commands::commands_of(&args.place.of_server(args.data.as_deref()));
+    let look = Look {
+        limits: limits(&section),
+        archive: opened,
+        identity: identity.as_ref(),
+        log: log.as_ref(),
+        expected: match args.switch {
             true => Arrival::Next(std::time::Duration::from_secs(args.wait)),
             false => Arrival::Last,
-        };
-        let commands = commands::commands_of(&args.place.of_server(args.data.as_deref()));
-        let look = Look {
-            backlog,
-            archive: opened,
-            identity: identity.as_ref(),
-            expected,
-            is_received,
-            commands: &commands,
-        };
+        },
+        is_received,
+        commands: &commands,
+    };
+    if let Some(data) = server::data_directory(args.data.as_deref()) {
+        checks.extend(server::look_at_data(&data, &look));
+    }
+    if let Some(dsn) = &args.dsn {
         checks.extend(server::look_at_server(dsn, &look));
     }
     if let Some(archive) = opened {
@@ -206,12 +203,24 @@ pub fn describe_server(
     section: &ArchiveSection,
     commands: &[String; 2],
 ) -> String {
-    let backlog = section.backlog();
     let identity = archive.identity().ok();
     // What a server archived before this archive was made is elsewhere.
     let expected = identity.map_or(Arrival::Nothing, |_| Arrival::Last);
-    let look = Look { backlog, archive: Some(archive), identity, expected, is_received: false, commands };
+    let look = Look {
+        limits: limits(section),
+        archive: Some(archive),
+        identity,
+        log: None,
+        expected,
+        is_received: false,
+        commands,
+    };
     lines(&server::look_at_server(dsn, &look))
+}
+
+/// How many files may wait, and for how many seconds.
+fn limits(section: &ArchiveSection) -> (u64, u64) {
+    (section.backlog() as u64, section.backlog_seconds())
 }
 
 fn table(report: &Report, has_server: bool) -> String {

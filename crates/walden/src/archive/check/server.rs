@@ -10,13 +10,15 @@ use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
-use walden_archive::push::ready_files;
+use walden_archive::status::QueuedFile;
+use walden_format::lsn::SegmentSize;
 use walden_source::datadir::ControlFile;
 
 use super::{Check, Status};
+use crate::archive::activity::ActivityReader;
 use crate::archive::arrival::{self, Archiving, Arrives, NOT_YET};
-use crate::archive::queue::waiting as waiting_text;
-use crate::archive::report::written_timeline;
+use crate::archive::queue;
+use crate::archive::report::{self, written_timeline};
 use crate::archive::serve::SOCKET;
 use crate::place::Place;
 
@@ -31,13 +33,9 @@ pub fn data_directory(named: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Whose data directory it is, and what waits in it, of which there should be no more than `most` files.
-pub fn look_at_data(
-    data: &Path,
-    archive: Option<&Archive>,
-    identity: Option<&Identity>,
-    most: usize,
-) -> Vec<Check> {
+/// Whose data directory it is, and what waits in it.
+pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
+    let Look { archive, identity, is_received, .. } = *look;
     let path = data.join("global/pg_control");
     let control =
         std::fs::read(&path).with_context(|| format!("cannot read {}", path.display())).and_then(|bytes| {
@@ -47,18 +45,19 @@ pub fn look_at_data(
         Ok(control) => compare_system("data directory", control.system_identifier, identity),
         Err(error) => Check::error("data directory", error),
     };
-    let is_own = own.status == Status::Ok;
-    let arrives = archive.zip(control.ok()).filter(|_| is_own);
+    let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
+    let size = bytes.zip(identity).map(|(bytes, identity)| compare_segment_size(bytes, identity));
+    let is_own = is_ok(&own) && size.as_ref().is_none_or(is_ok);
+    // What is received needs no archive_mode.
+    let arrives = archive.filter(|_| is_own && !is_received).zip(control.ok());
     let arrives = arrives.and_then(|(archive, control)| look_at_arrival(data, archive, &control));
-    let waiting = match ready_files(&data.join("pg_wal")) {
-        Ok(ready) => backlog(ready.len(), most),
-        Err(error) => Check::error(
-            "backlog",
-            &anyhow::Error::new(error)
-                .context(format!("cannot read {}", data.join("pg_wal/archive_status").display())),
-        ),
-    };
-    [Some(own), Some(waiting), arrives].into_iter().flatten().collect()
+    let waiting = queue::of_data_directory(data).map(|files| backlog(&files, look, is_own));
+    let waiting = waiting.unwrap_or_else(|error| Check::error("backlog", &error));
+    [Some(own), size, Some(waiting), arrives].into_iter().flatten().collect()
+}
+
+fn is_ok(check: &Check) -> bool {
+    check.status == Status::Ok
 }
 
 /// Whether what a primary writes gets into the archive, by its files.
@@ -95,15 +94,27 @@ fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> 
     }
 }
 
-fn backlog(files: usize, most: usize) -> Check {
-    let waiting = waiting_text(files as u64);
-    match files <= most {
-        true => Check::ok("backlog", format!("{waiting} to be archived")),
-        false => Check::fail(
-            "backlog",
-            format!("{waiting} to be archived, and pg_wal grows until they are"),
-            Some("see the server's log for why archiving fails or is slow".to_owned()),
-        ),
+/// The same names stand for other positions in segments of another size.
+fn compare_segment_size(own: u64, identity: &Identity) -> Check {
+    const NAME: &str = "segment size";
+    if own == identity.segment_bytes {
+        return Check::ok(NAME, format!("segments of {} MB, as in the archive", own >> 20));
+    }
+    let found = report::other_segment_size(own, identity.segment_bytes);
+    Check::fail(NAME, found, Some(report::OTHER_SEGMENT_SIZE_HINT.to_owned()))
+}
+
+/// What waits, as `status` has it. Of a server that is not the archive's own, nothing is archived here whatever its names.
+fn backlog(files: &[QueuedFile], look: &Look<'_>, is_own: bool) -> Check {
+    const NAME: &str = "backlog";
+    let archive = look.archive.filter(|_| is_own && look.identity.is_some());
+    let lag = report::lag(archive, files, look.log);
+    match report::backlog_problem(&lag, look.limits) {
+        None => Check::ok(NAME, queue::describe(&lag)),
+        Some(problem) => {
+            let hint = "see the server's log for why archiving fails or is slow";
+            Check::fail(NAME, problem, Some(hint.to_owned()))
+        }
     }
 }
 
@@ -121,12 +132,14 @@ pub enum Arrival {
 /// What a server is looked at for.
 #[derive(Clone, Copy)]
 pub struct Look<'a> {
-    /// Files that may wait.
-    pub backlog: usize,
+    /// How many files may wait, and for how many seconds.
+    pub limits: (u64, u64),
     /// The archive that it should archive into.
     pub archive: Option<&'a Archive>,
     /// Whose that is.
     pub identity: Option<&'a Identity>,
+    /// The log of what was archived, which was read.
+    pub log: Option<&'a ActivityReader>,
     /// What has to arrive.
     pub expected: Arrival,
     /// `walden receive` archives what it writes, which needs none of its settings for archiving.
@@ -137,21 +150,25 @@ pub struct Look<'a> {
 
 /// What the server says, and whether its WAL arrives.
 pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
-    let Look { backlog: most, archive, identity, is_received, .. } = *look;
+    let Look { archive, identity, is_received, .. } = *look;
     let mut client = match walden_source::connection::connect(dsn) {
         Ok(client) => client,
         Err(error) => return vec![Check::error("server", &error.into())],
     };
     let mut checks = Vec::new();
     let mut add = |name, found: Result<Check>| {
-        let is_good = found.is_ok();
-        checks.push(found.unwrap_or_else(|error| Check::error(name, &error)));
+        let check = found.unwrap_or_else(|error| Check::error(name, &error));
+        let is_good = is_ok(&check);
+        checks.push(check);
         is_good
     };
-    let is_own = add("server", system(&mut client, identity));
+    let mut is_own = add("server", system(&mut client, identity));
     // Timelines of two clusters have nothing to do with each other.
     if let Some(archive) = archive.filter(|_| identity.is_some() && is_own) {
         add("timeline", timeline(&mut client, archive));
+    }
+    if let Some(identity) = identity {
+        is_own &= add("segment size", segment_size(&mut client, identity));
     }
     add("clock", clock(&mut client));
     let library = setting(&mut client, "archive_library").unwrap_or_default();
@@ -177,13 +194,19 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     // An archive in which nothing was archived lacks the server's last file too; a place without one was reported.
     let has_archive = |archive: &&Archive| matches!(archive.identity(), Ok(_) | Err(ArchiveError::Empty(_)));
     // What is received, the server itself may archive elsewhere, or not at all.
-    let arrived_in = archive.filter(|_| !is_received).filter(has_archive);
+    let arrived_in = archive.filter(|_| !is_received && is_own).filter(has_archive);
     if !is_received || is_archiving(&mut client).unwrap_or(true) {
-        add("archiver", archiver(&mut client, arrived_in, expected));
+        add("archiver", archiver(&mut client, arrived_in, look, expected));
     }
-    add("backlog", waiting(&mut client, most));
-    if let (Arrival::Next(wait), Some(archive)) = (expected, archive) {
-        add("switch", switch(&mut client, archive, wait, is_received));
+    add("backlog", queue::of_server(&mut client).map(|files| backlog(&files, look, is_own)));
+    match (expected, archive) {
+        (Arrival::Next(_), Some(_)) if !is_own => {
+            add("switch", Ok(Check::fail("switch", "not tried: the archive is not this server's", None)));
+        }
+        (Arrival::Next(wait), Some(archive)) => {
+            add("switch", switch(&mut client, archive, wait, is_received));
+        }
+        _ => {}
     }
     checks
 }
@@ -196,6 +219,11 @@ fn system(client: &mut Client, identity: Option<&Identity>) -> Result<Check> {
     let row = query(client, "SELECT system_identifier FROM pg_control_system()")?;
     // SQL has no unsigned numbers.
     Ok(compare_system("server", row.get::<_, i64>(0).cast_unsigned(), identity))
+}
+
+fn segment_size(client: &mut Client, identity: &Identity) -> Result<Check> {
+    let row = query(client, "SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'")?;
+    Ok(compare_segment_size(row.get::<_, i64>(0).cast_unsigned(), identity))
 }
 
 /// Whether a primary writes the newest timeline that the archive has.
@@ -392,7 +420,12 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
 }
 
 /// Whether archiving works, and into this archive: the server's command may name another one.
-fn archiver(client: &mut Client, archive: Option<&Archive>, expected: Arrival) -> Result<Check> {
+fn archiver(
+    client: &mut Client,
+    archive: Option<&Archive>,
+    look: &Look<'_>,
+    expected: Arrival,
+) -> Result<Check> {
     // Whether the next file arrives is waited for: it says more than whether the last one has.
     let arrived_in = archive.filter(|_| expected == Arrival::Last);
     let row = query(
@@ -416,11 +449,16 @@ fn archiver(client: &mut Client, archive: Option<&Archive>, expected: Arrival) -
         ));
     }
     Ok(match (is_failing, archived) {
-        (true, _) => Check::fail(
-            "archiver",
-            format!("it fails with {last_failed} ({failed} failures, {archived} files archived)"),
-            Some("see the server's log for what it said".to_owned()),
-        ),
+        (true, _) => {
+            let failure = look.log.and_then(|log| log.failure_of(&last_failed));
+            let reason = failure.map_or(String::new(), |failure| format!(": {}", failure.message));
+            let hint = failure.and_then(|failure| failure.hint.clone());
+            Check::fail(
+                "archiver",
+                format!("it fails with {last_failed} ({failed} failures, {archived} files archived){reason}"),
+                Some(hint.unwrap_or_else(|| "see the server's log for what it said".to_owned())),
+            )
+        }
         (false, 0) if is_standby => Check::ok("archiver", "a standby: it archives after a promotion"),
         (false, 0) if matches!(expected, Arrival::Next(_)) => {
             Check::ok("archiver", "nothing was archived since the statistics were reset; the switch tries it")
@@ -437,15 +475,16 @@ fn archiver(client: &mut Client, archive: Option<&Archive>, expected: Arrival) -
     })
 }
 
-fn waiting(client: &mut Client, most: usize) -> Result<Check> {
-    let row = query(client, "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'")?;
-    Ok(backlog(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default(), most))
-}
+/// Whether the server has archived a segment, as it says. Its mark goes with the segment, at the next checkpoint.
+const IS_DONE: &str = r#"
+SELECT EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name = $1::text || '.done')
+       OR EXISTS (SELECT FROM pg_stat_archiver
+                  WHERE length(last_archived_wal) = 24 AND left(last_archived_wal, 8) = left($1::text, 8)
+                        AND last_archived_wal COLLATE "C" >= $1::text AND NOT EXISTS (
+                            SELECT FROM pg_ls_archive_statusdir() WHERE name = $1::text || '.ready'))"#;
 
-/// Whether the server has marked a file as archived.
 fn is_done(client: &mut Client, name: &str) -> Result<bool> {
-    let query = "SELECT EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name = $1)";
-    let row = client.query_one(query, &[&format!("{name}.done")]);
+    let row = client.query_one(IS_DONE, &[&name]);
     Ok(row.context("the server does not show the marks of its files")?.get(0))
 }
 
@@ -467,7 +506,8 @@ fn switch_on_standby() -> Check {
     )
 }
 
-/// Switches to a new segment and waits for the one before. What is received arrives whatever the server itself archives.
+/// Switches to a new segment and waits for the one before, until the server says that it is archived, and the archive has it. What is
+/// received arrives whatever the server itself archives.
 fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: bool) -> Result<Check> {
     if !is_received && !is_archiving(client)? {
         return Ok(Check::fail(
@@ -487,15 +527,37 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
         return Ok(Check::fail("switch", found, None));
     }
     // A switch without anything logged since the last one does nothing.
-    query(client, "SELECT pg_create_restore_point('walden archive check')")?;
+    let row = query(client, "SELECT pg_walfile_name(pg_create_restore_point('walden archive check'))")?;
+    let current: String = row.get(0);
+    let is_taken = match ArchivedFile::parse(&current) {
+        Some(current) => archive.find(current)?.is_some(),
+        None => false,
+    };
     let row = query(client, "SELECT pg_walfile_name(pg_switch_wal())")?;
     let name: String = row.get(0);
     let Some(file) = ArchivedFile::parse(&name) else {
         return Ok(Check::fail("switch", format!("the server names a segment {name}"), None));
     };
+    let location = archive.store().location();
+    // A busy server may have been in another segment when the archive was asked.
+    if is_taken && current == name {
+        return Ok(Check::fail(
+            "switch",
+            format!("{name} was in {location} before the server had completed it: it is not this server's"),
+            Some(
+                "two servers write the same timeline, or one that was restored goes on without a timeline of its own: find out which one \
+                 is the primary, and stop the other from archiving"
+                    .to_owned(),
+            ),
+        ));
+    }
     let began = Instant::now();
     loop {
-        if let Some((object, bytes)) = archive.find(file)? {
+        let found = archive.find(file)?;
+        // A file that is archived ahead, or of another content, is in the archive before the server is done with it.
+        if let Some((object, bytes)) = found
+            && (is_received || is_done(client, &name)?)
+        {
             let key = object.key();
             let found =
                 format!("{name} arrived after {} ms: {key}, {bytes} bytes", began.elapsed().as_millis());
@@ -503,7 +565,6 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
         }
         // A mark that was there before the archive was asked once more: the server is done with the file.
         if !is_received && is_done(client, &name)? && archive.find(file)?.is_none() {
-            let location = archive.store().location();
             return Ok(Check::fail(
                 "switch",
                 format!(
@@ -513,9 +574,13 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
             ));
         }
         if began.elapsed() > wait {
+            let what = match found {
+                Some(_) => "is in the archive, and the server did not get past it",
+                None => "did not arrive",
+            };
             return Ok(Check::fail(
                 "switch",
-                format!("{name} did not arrive within {} s", wait.as_secs()),
+                format!("{name} {what} within {} s", wait.as_secs()),
                 Some(match is_received {
                     true => "see the log of walden receive for what it said".to_owned(),
                     false => "see the server's log for what it said".to_owned(),

@@ -3,6 +3,7 @@
 mod prefetch;
 mod until;
 
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -121,7 +122,9 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     // Without a configuration that can be read, the options alone say where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
-    log.write(&[Entry::of_get("get", name, result.as_ref().copied(), began.elapsed())]);
+    let hint = result.as_ref().err().and_then(hint_of);
+    let entry = Entry::of_get("get", name, result.as_ref().copied(), began.elapsed());
+    log.write(&[Entry { hint: hint.map(str::to_owned), ..entry }]);
     let Err(error) = result else { return ExitCode::SUCCESS };
     let got = error.downcast_ref::<GetError>();
     if let Some(GetError::NotThere { .. }) = got {
@@ -131,10 +134,22 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
         return ExitCode::from(NOT_THERE);
     }
     if log.is_text() {
-        complain("", error.as_ref(), got.and_then(GetError::hint));
+        complain("", error.as_ref(), hint);
     }
     ExitCode::from(TROUBLE)
 }
+
+/// What the user can do about it.
+fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    let is_full = |error: &io::Error| [StorageFull, QuotaExceeded].contains(&error.kind());
+    let is_full = error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_full));
+    let hint = error.downcast_ref::<GetError>().and_then(GetError::hint);
+    hint.or(is_full.then_some(FULL_HINT))
+}
+
+/// What to do where the server's own file system has no room for a file.
+const FULL_HINT: &str = "make room in the file system of the file, which for a server is that of pg_wal; a recovery that has stopped goes on when the server is started again";
 
 /// What the archive does not have, of the log that was received last.
 fn get_from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -> Result<()> {
@@ -207,5 +222,25 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
             Ok(get::get(&archive, file, target)?)
         }
         other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_file_system_of_the_server_is_hinted_at() {
+        let write = |kind: io::ErrorKind| {
+            let error = GetError::Write { path: PathBuf::from("pg_wal/RECOVERYXLOG"), source: kind.into() };
+            hint_of(&error.into())
+        };
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            assert_eq!(write(kind), Some(FULL_HINT));
+            // Of what was received and is not archived yet.
+            let error = anyhow::Error::new(io::Error::from(kind)).context("cannot get it from the spool");
+            assert_eq!(hint_of(&error), Some(FULL_HINT));
+        }
+        assert_eq!(write(io::ErrorKind::PermissionDenied), None);
     }
 }
