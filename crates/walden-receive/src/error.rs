@@ -15,6 +15,15 @@ pub enum ReceiveError {
     /// The server or the connection.
     #[error(transparent)]
     Server(#[from] ReplicationError),
+    /// The server does not let the user receive, and has never done so in this process.
+    #[error(transparent)]
+    NotAllowed(ReplicationError),
+    /// The server still has the slot in use, with which this process received before.
+    #[error(transparent)]
+    StillInUse(ReplicationError),
+    /// The server has removed WAL, although there is a slot.
+    #[error(transparent)]
+    RemovedDespiteSlot(ReplicationError),
     /// The spool.
     #[error(transparent)]
     Spool(#[from] SpoolError),
@@ -89,6 +98,25 @@ struct Remedy {
 }
 
 impl ReceiveError {
+    /// A server's error by what it means here: whether a slot is used, and whether the log has come before in this process.
+    pub(crate) fn in_context(self, has_slot: bool, has_streamed: bool) -> ReceiveError {
+        let ReceiveError::Server(error) = self else { return self };
+        match error.server_error().map(|error| error.code.as_str()) {
+            // insufficient_privilege
+            Some("42501") if !has_streamed => ReceiveError::NotAllowed(error),
+            // object_in_use
+            Some("55006") if has_streamed => ReceiveError::StillInUse(error),
+            // undefined_file
+            Some("58P01") if has_slot => ReceiveError::RemovedDespiteSlot(error),
+            _ => ReceiveError::Server(error),
+        }
+    }
+
+    /// Whether nothing could be received from the beginning, as of wrong settings.
+    pub fn is_of_beginning(&self) -> bool {
+        matches!(self, ReceiveError::NotAllowed(_))
+    }
+
     /// The cause in a word, for logs and metrics.
     pub fn cause(&self) -> &'static str {
         self.remedy().cause
@@ -107,6 +135,18 @@ impl ReceiveError {
     fn remedy(&self) -> Remedy {
         match self {
             ReceiveError::Server(error) => remedy_of_server(error),
+            ReceiveError::NotAllowed(_) => Remedy::stop(
+                "not_admitted",
+                "the user needs the attribute REPLICATION: ALTER ROLE ... REPLICATION",
+            ),
+            ReceiveError::StillInUse(_) => Remedy::retry(
+                "slot_in_use",
+                "this process received with the slot before: if nobody else uses it, that is its own last connection, which the server ends once it has heard nothing from it for wal_sender_timeout",
+            ),
+            ReceiveError::RemovedDespiteSlot(_) => Remedy::retry(
+                "wal_removed",
+                "the server has removed WAL that is missing here, as the slot was made later or was lost (wal_status in pg_replication_slots, max_slot_wal_keep_size). Import it from another copy (walden archive import, or push from the old server's pg_wal), or take a new base backup and begin anew with an empty spool and a new archive",
+            ),
             ReceiveError::Spool(SpoolError::Disk { source, .. }) => match source.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Remedy::retry(
                     "disk_full",
@@ -212,6 +252,8 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
 
 #[cfg(test)]
 mod tests {
+    use walden_source::replication::ServerError;
+
     use super::*;
 
     #[test]
@@ -222,6 +264,24 @@ mod tests {
             "the archive has segments of 16 MB, found a server with segments of 64 MB"
         );
         assert!(error.is_final() && error.cause() == "other_cluster");
+    }
+
+    #[test]
+    fn a_servers_error_is_explained_by_what_was_before() {
+        let of = |code: &str, has_slot, has_streamed| {
+            let error = ServerError { code: code.to_owned(), ..ServerError::default() };
+            ReceiveError::from(ReplicationError::Server(error)).in_context(has_slot, has_streamed)
+        };
+        let hint = |error: ReceiveError| error.hint().unwrap().to_owned();
+        assert!(hint(of("55006", true, false)).contains("another program"));
+        assert!(hint(of("55006", true, true)).contains("wal_sender_timeout"));
+        assert!(hint(of("58P01", false, true)).contains("--slot"));
+        assert!(!hint(of("58P01", true, true)).contains("--slot"));
+        let refused = of("42501", true, false);
+        assert!(refused.is_final() && refused.is_of_beginning());
+        // Somebody has taken the attribute away, and may give it back.
+        let revoked = of("42501", true, true);
+        assert!(!revoked.is_final() && !revoked.is_of_beginning());
     }
 
     #[test]

@@ -23,6 +23,8 @@ use crate::uploading::{UploadError, Uploading};
 
 /// How long it is waited after an interruption.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(10) };
+/// While the server has not got what is missing, its log need not say so every ten seconds: somebody has to import it.
+const SLOW_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(60) };
 /// After so many connections in a row whose log is not the one received before, it is another history.
 const MAX_DIFFERENCES: u32 = 3;
 /// For how long the thread that receives may do nothing.
@@ -135,7 +137,10 @@ impl<'a> Receiver<'a> {
             self.set(State::Connecting, None);
             let error = match attempt() {
                 Ok(done) => return Ok(Some(done)),
-                Err(error) => error,
+                Err(error) => {
+                    let has_streamed = self.status.lock().has_streamed;
+                    error.in_context(self.options.slot.is_some(), has_streamed)
+                }
             };
             // A flipped bit of the network looks like another history once.
             let is_different = matches!(error, ReceiveError::Spool(SpoolError::Different { .. }));
@@ -156,7 +161,8 @@ impl<'a> Receiver<'a> {
             while Instant::now() < until && !stop.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(20).min(pause));
             }
-            pause = BACKOFF.after(pause);
+            let backoff = if error.cause() == "wal_removed" { SLOW_BACKOFF } else { BACKOFF };
+            pause = backoff.after(pause);
         }
         Ok(None)
     }

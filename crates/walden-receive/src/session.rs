@@ -34,6 +34,9 @@ const FINAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 /// And the archive, where that is to have all: what it does not get now, it gets after the next start.
 const FINAL_UPLOAD_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// A server that begins to send the log says within so long that it cannot, as it has removed it.
+const MAX_REFUSAL: Duration = Duration::from_secs(1);
+
 pub(crate) struct Session<'s> {
     pub archive: &'s Archive,
     pub parameters: &'s Parameters,
@@ -96,7 +99,7 @@ impl Session<'_> {
             let next = match replication.start(slot, position.timeline, position.start)? {
                 Started::Ended(next) => next,
                 Started::Streaming => {
-                    self.note_streaming(replication, position);
+                    self.status.lock().has_streamed = true;
                     match self.stream(replication, syncing, position, stop)? {
                         Some(next) => next,
                         None => return Ok(()),
@@ -299,7 +302,9 @@ impl Session<'_> {
                 self.finish(replication, syncing, state)?;
                 return Ok(None);
             }
-            match replication.receive()? {
+            let received = replication.receive()?;
+            state.has_come |= !matches!(received, Received::Nothing);
+            match received {
                 Received::Wal { start, server_end, bytes } => {
                     if start != state.progress.received {
                         let (expected, found) = (state.progress.received, start);
@@ -349,6 +354,10 @@ impl Session<'_> {
                         syncing.take_news();
                     }
                 }
+            }
+            if !state.is_noted && (state.has_come || state.began.elapsed() > MAX_REFUSAL) {
+                state.is_noted = true;
+                self.note_streaming(replication, position);
             }
             self.report_progress(replication, syncing, state)?;
             self.check_silence(replication, state)?;
@@ -488,6 +497,12 @@ struct StreamState {
     /// When what has come was last wanted durable, by the clock.
     synced: Instant,
     must_report: bool,
+    /// When the server began to send.
+    began: Instant,
+    /// Something has come from it.
+    has_come: bool,
+    /// It was noted that the log comes.
+    is_noted: bool,
     /// When the server was asked for a sign of life, if it has said nothing since.
     asked: Option<Instant>,
 }
@@ -503,6 +518,9 @@ impl StreamState {
             reported: Instant::now(),
             synced: Instant::now(),
             must_report: false,
+            began: Instant::now(),
+            has_come: false,
+            is_noted: false,
             asked: None,
         }
     }

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use walden_archive::history::{History, HistoryError};
@@ -77,6 +78,10 @@ pub struct Spool<'d> {
     size: SegmentSize,
     /// What the thread that receives and the one that synchronises share.
     shared: Mutex<Shared>,
+    /// Held while a file is made: two threads that fill one each would take the room from each other where there is room for one.
+    making: Mutex<()>,
+    /// The last file that was to be made found no room: until one does, none is made ahead.
+    lacks_room: AtomicBool,
 }
 
 #[derive(Default)]
@@ -131,7 +136,8 @@ impl<'d> Spool<'d> {
     /// # Errors
     /// The disk's, as of all functions here.
     pub fn open(disk: &'d dyn Disk, size: SegmentSize) -> Result<Spool<'d>, SpoolError> {
-        let spool = Spool { disk, size, shared: Mutex::default() };
+        let (shared, making) = (Mutex::default(), Mutex::default());
+        let spool = Spool { disk, size, shared, making, lacks_room: AtomicBool::new(false) };
         for name in spool.names()? {
             if name.ends_with(UNFINISHED) {
                 disk.remove(&name).map_err(|source| spool.failed("remove", &name, source))?;
@@ -246,6 +252,7 @@ impl<'d> Spool<'d> {
     pub fn keep_history(&self, timeline: Timeline, content: &[u8]) -> Result<(), SpoolError> {
         let name = ArchivedFile::History(timeline).to_string();
         let unfinished = format!("{name}{UNFINISHED}");
+        let _making = self.making();
         let written = self.or_remove(&unfinished, || {
             let file = self.disk.create(&unfinished, content.len() as u64)?;
             file.write_all_at(content, 0)?;
@@ -365,12 +372,16 @@ impl<'d> Spool<'d> {
     /// Makes a file for the segment that comes next, unless there is one.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// As [`Spool::open`], and [`io::ErrorKind::StorageFull`] where what is received has found no room since.
     pub fn prepare(&self) -> Result<(), SpoolError> {
+        let _making = self.making();
         if self.names()?.iter().any(|name| name == SPARE) {
             return Ok(());
         }
-        // Under another name as long as it is filled: another thread may take it once it has this one.
+        if self.lacks_room.load(Ordering::SeqCst) {
+            return Err(self.failed("create", SPARE, io::ErrorKind::StorageFull.into()));
+        }
+        // Under another name as long as it is filled: what has this one is whole.
         let filling = format!("filling{UNFINISHED}");
         let prepared = self.or_remove(&filling, || {
             self.disk.create(&filling, self.size.bytes())?;
@@ -418,6 +429,7 @@ impl<'d> Spool<'d> {
     /// A file of zeros under a durable name.
     fn create_partial(&self, partial: &str) -> io::Result<Arc<dyn DiskFile>> {
         let unfinished = format!("{partial}{UNFINISHED}");
+        let _making = self.making();
         self.or_remove(&unfinished, || {
             let file = self.take_spare(&unfinished)?;
             self.disk.rename(&unfinished, partial)?;
@@ -429,6 +441,7 @@ impl<'d> Spool<'d> {
     /// Copies a partial segment to a new file that takes its name. Gives back which records it has.
     fn renew(&self, name: SegmentName, partial: &str) -> io::Result<(Arc<dyn DiskFile>, Option<Records>)> {
         let unfinished = format!("{partial}{UNFINISHED}");
+        let _making = self.making();
         let from = self.disk.open(partial)?;
         let to = self.or_remove(&unfinished, || {
             let to = self.take_spare(&unfinished)?;
@@ -458,9 +471,24 @@ impl<'d> Spool<'d> {
     }
 
     /// Writes a file that gets its name at the end. Where that fails, it is removed: what is left of it on a full disk would keep the
-    /// next attempt from finding room.
+    /// next attempt from finding room, as would the file that was made ahead.
     fn or_remove<T>(&self, unfinished: &str, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        write().inspect_err(|_| drop(self.disk.remove(unfinished)))
+        let written = write();
+        let is_full = written.as_ref().is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        });
+        if written.is_err() {
+            let _ = self.disk.remove(unfinished);
+        }
+        if is_full {
+            let _ = self.disk.remove(SPARE);
+        }
+        self.lacks_room.store(is_full, Ordering::SeqCst);
+        written
+    }
+
+    fn making(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads bytes of a segment that were received; nothing if it is archived and gone.

@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     pub server_end: Lsn,
     /// When the server was last heard of.
     pub heard: Option<Instant>,
+    /// The server has begun to send the log, at some time.
+    pub has_streamed: bool,
     /// Why the log cannot be archived as it comes.
     pub upload_problem: Option<String>,
     /// Since when something is missing.

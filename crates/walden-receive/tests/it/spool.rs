@@ -1,11 +1,17 @@
 //! What was acknowledged is there, whatever fails and whenever.
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
 use walden_archive::history::History;
 use walden_archive::name::ArchivedFile;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
-use walden_receive::disk::Disk;
+use walden_receive::disk::{Disk, DiskFile};
 use walden_receive::spool::{Position, Spool, SpoolError, copy_out};
 use walden_testing::writer::LogWriter;
 
@@ -166,6 +172,74 @@ fn a_process_goes_on_once_a_full_disk_has_room_again() {
     spool.prepare().unwrap();
     spool.forget_open_files();
     connect(&spool, &log, &mut acknowledged).unwrap();
+}
+
+/// The file that is made ahead does not keep what is received from finding room, and is not made again before that has found it.
+#[test]
+fn the_file_that_was_made_ahead_gives_way_on_a_full_disk() {
+    let disk = Memory::default();
+    let spool = Spool::open(&disk, size()).unwrap();
+    let segment = SEGMENT as usize;
+    disk.set_capacity(segment + segment / 2);
+    spool.prepare().unwrap();
+    let history = vec![7; segment];
+    assert!(spool.keep_history(2, &history).is_err());
+    assert!(spool.prepare().is_err());
+    assert_eq!(disk.list().unwrap(), Vec::<String>::new());
+    spool.keep_history(2, &history).unwrap();
+    disk.set_capacity(3 * segment);
+    spool.prepare().unwrap();
+}
+
+/// A disk on which it takes long to fill a file with zeros.
+struct SlowToFill(Memory);
+
+impl Disk for SlowToFill {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.0.list()
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let created = self.0.create(name, bytes);
+        thread::sleep(Duration::from_millis(100));
+        created
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.open(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.0.sync_names()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path(name)
+    }
+}
+
+/// Where there is room for one file, the one that is being made ahead is waited for and used.
+#[test]
+fn two_files_are_not_made_at_a_time() {
+    let (disk, log) = (SlowToFill(Memory::default()), log());
+    disk.0.set_capacity(SEGMENT as usize * 3 / 2);
+    let spool = Spool::open(&disk, size()).unwrap();
+    thread::scope(|scope| {
+        let preparing = scope.spawn(|| spool.prepare());
+        while disk.list().unwrap().is_empty() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        spool.write(1, Lsn(FIRST * SEGMENT), &log[..8192]).unwrap();
+        preparing.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod settings;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -20,7 +21,7 @@ use self::settings::Server;
 use crate::archive::{Effort, Entry, LogOptions, complain, receiving};
 use crate::configuration::AckAfterOption;
 use crate::place::Place;
-use crate::{FOUND, output, systemd};
+use crate::{DAMAGED, FOUND, output, systemd};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -91,6 +92,8 @@ pub struct ReceiveArgs {
 const TICK: Duration = Duration::from_millis(50);
 /// How often the status is written; at once when its state changes.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is said again why nothing comes, while that is the same.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Runs `walden receive`, until it is stopped.
 pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
@@ -106,7 +109,7 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
         })
         .collect();
     let with_receivers = || servers.iter().zip(&receivers);
-    let is_good = std::thread::scope(|scope| {
+    let status = std::thread::scope(|scope| {
         let runs: Vec<_> = with_receivers()
             .map(|(server, receiver)| {
                 let stop = &stop;
@@ -143,22 +146,60 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
         }
         systemd::notify("STOPPING=1");
         with_receivers().for_each(|(server, receiver)| server.write_status(&receiver.status()));
-        runs.into_iter().all(|run| matches!(run.join(), Ok(true)))
+        runs.into_iter().map(|run| run.join().unwrap_or(FOUND)).max().unwrap_or_default()
     });
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+    Ok(ExitCode::from(status))
 }
 
-/// Receives from one server, and says what happens; whether it ended because it was stopped.
-fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool {
+/// What was said last: the same trouble at each attempt is said once.
+#[derive(Default)]
+struct Said {
+    streaming: String,
+    interruption: Option<(String, Instant)>,
+    /// The interruption was said after the other.
+    is_interrupted: bool,
+}
+
+impl Said {
+    /// Whether to say that the log comes: from another position, or after it was said that it does not.
+    fn should_say_streaming(&mut self, text: &str) -> bool {
+        let is_new = self.streaming != text;
+        if is_new {
+            (self.streaming, self.interruption) = (text.to_owned(), None);
+        }
+        std::mem::take(&mut self.is_interrupted) || is_new
+    }
+
+    /// Whether to say why it does not come.
+    fn should_say_interruption(&mut self, text: &str, now: Instant) -> bool {
+        let is_recent = |(before, at): &(String, Instant)| {
+            before == text && now.saturating_duration_since(*at) < REPEAT_INTERVAL
+        };
+        if self.interruption.as_ref().is_some_and(is_recent) {
+            return false;
+        }
+        self.interruption = Some((text.to_owned(), now));
+        self.is_interrupted = true;
+        true
+    }
+}
+
+/// Receives from one server, and says what happens; the exit status that is due to it.
+fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
     let prefix = server.prefix();
     let say = |text: String| server.log.note(&format!("{prefix}{text}"));
+    let said = Mutex::new(Said::default());
+    let said = || said.lock().unwrap_or_else(PoisonError::into_inner);
     let observer = |event: Event<'_>| match event {
         Event::Streaming { server, version, position, is_encrypted } => {
             let how = if is_encrypted { ", with TLS" } else { "" };
             let (timeline, start) = (position.timeline, position.start);
-            say(format!(
+            let text = format!(
                 "receiving from {server} (PostgreSQL {version}{how}), timeline {timeline} from {start} on"
-            ));
+            );
+            if said().should_say_streaming(&text) {
+                say(text);
+            }
         }
         Event::SlotUnread { slot, error } => {
             let error = error_text(error);
@@ -173,9 +214,11 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
             say(format!("timeline {from} has ended; timeline {timeline} goes on, received from {start} on"));
         }
         Event::Interrupted { error, pause } => {
-            let hint = hint_line(error.hint());
+            let (text, hint) = (error_text(error), hint_line(error.hint()));
             let pause = units::seconds(pause.as_secs_f64());
-            server.log.warn(&format!("{prefix}{}; trying again in {pause}{hint}", error_text(error)));
+            if said().should_say_interruption(&text, Instant::now()) {
+                server.log.warn(&format!("{prefix}{text}; trying again in {pause}{hint}"));
+            }
         }
         Event::NotStored { error, pause } => {
             let hint = hint_line(error.hint());
@@ -199,11 +242,17 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
         let hint = hint_line(error.hint());
         server.log.warn(&format!("{prefix}{error}; what is received waits in the spool{hint}"));
     }
+    if server.options.slot.is_none() {
+        server.log.warn(&format!(
+            "{prefix}without a slot, the server may remove WAL before it is received{}",
+            hint_line(Some("--slot NAME --create-slot (slot and create_slot in walden.toml) makes one"))
+        ));
+    }
     match receiver.run_observed(stop, &observer) {
-        Ok(()) => true,
+        Ok(()) => 0,
         Err(error) => {
             complain(&prefix, &error, error.hint());
-            false
+            if error.is_of_beginning() { DAMAGED } else { FOUND }
         }
     }
 }
@@ -214,4 +263,24 @@ or to postgres, in pg_hba.conf, and start again with an empty spool before the f
 /// What the user can do, as a line behind the message.
 fn hint_line(hint: Option<&str>) -> String {
     hint.map(|hint| format!("\nHINT: {hint}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_trouble_is_said_once() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        assert!(said.should_say_streaming("from 1 on"));
+        assert!(said.should_say_interruption("no room", now));
+        assert!(said.should_say_streaming("from 1 on"));
+        // It comes and ends in turns, and gets no further.
+        assert!(!said.should_say_interruption("no room", now));
+        assert!(!said.should_say_streaming("from 1 on"));
+        assert!(said.should_say_interruption("no room", now + REPEAT_INTERVAL));
+        assert!(said.should_say_interruption("no server", now + REPEAT_INTERVAL));
+        assert!(said.should_say_streaming("from 2 on"));
+        assert!(said.should_say_interruption("no server", now + REPEAT_INTERVAL));
+    }
 }

@@ -48,6 +48,17 @@ pub fn servers(args: &ReceiveArgs) -> Result<Vec<Server>> {
     if sections.is_empty() {
         bail!("cannot choose a server: expected --dsn, WALDEN_DSN, or [[receive]] sections in {FILE}");
     }
+    // What a server says of such a name depends on what is asked for, and it would be asked again and again.
+    let mut slots = sections.iter().filter_map(|section| section.slot.as_deref());
+    if let Some(slot) = slots.find(|slot| !is_slot_name(slot)) {
+        let text = format!(
+            "a slot cannot be named \"{slot}\": expected 1 to 63 lower-case letters, digits and underscores"
+        );
+        if args.slot.is_some() {
+            crate::wrong_usage(&text);
+        }
+        bail!("{text}");
+    }
     let is_one = sections.len() == 1;
     sections.into_iter().map(|section| Server::open(args, section, is_one)).collect()
 }
@@ -112,6 +123,12 @@ fn overwrite(path: &Path, mut json: Vec<u8>) -> std::io::Result<()> {
     file.write_all_at(&json, 0)
 }
 
+/// Whether a server takes it as the name of a slot (`ReplicationSlotValidateName`).
+fn is_slot_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+    (1..64).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
 /// A folder of the system's for the state of services, else of the user's.
 fn default_spool(slot: Option<&str>) -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -133,6 +150,14 @@ fn default_spool(slot: Option<&str>) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_have_names_that_servers_take() {
+        assert!(is_slot_name("walden_1") && is_slot_name(&"a".repeat(63)));
+        for name in ["", "Bad", "bad-name", "b d", "\u{e4}", &"a".repeat(64)] {
+            assert!(!is_slot_name(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_status_written_over_another_one_is_read_as_it_is() {

@@ -35,6 +35,7 @@ walden_testing::tests! {
     what_is_received_is_what_the_server_archives,
     several_servers_are_received_by_one_service,
     trouble_is_named,
+    a_server_without_older_histories_is_received,
     a_slot_of_before_is_received_from_its_start_on_14,
     a_slot_of_before_is_received_from_its_start_on_15,
     an_old_spool_goes_on_behind_the_archive,
@@ -758,6 +759,8 @@ fn trouble_is_named() -> Outcome {
     // The second process on the same spool.
     let first = Receiving::start(&dsn, &repo, &spool, &[]);
     wait("the connection", || first.said().contains("receiving from"));
+    let said = first.said();
+    assert_eq!(said.matches("WARNING: without a slot, the server may remove WAL").count(), 1, "{said}");
     let second = Command::new(env!("CARGO_BIN_EXE_walden"))
         .args(["receive", "--dsn", &dsn, "--repo", text(&repo), "--spool", text(&spool)])
         .output()
@@ -777,12 +780,89 @@ fn trouble_is_named() -> Outcome {
     client.batch_execute("CHECKPOINT").unwrap();
     let said = says(&[], &spool, "has already been removed");
     assert!(said.contains("HINT: the server has removed WAL"), "{said}");
+    // That of the first process: this one has received nothing.
+    assert_eq!(said.matches("receiving from").count(), 1, "{said}");
+    wrong_settings_end_it(&cluster, &mut client);
+    the_own_last_connection_is_named(&cluster, &mut client);
     drop(client);
     // Another cluster.
     let other = ClusterBuilder::new(installation).wal_segsize_mb(1).start().unwrap();
     let receiving = Receiving::start(&other.dsn("postgres"), &repo, &other.dir().join("spool"), &[]);
     let (code, said) = receiving.ended();
     assert!(code == Some(1) && said.contains("another cluster's: expected system identifier"), "{said}");
+    Ok(())
+}
+
+/// What no later attempt mends is an exit status and not a line of the log.
+fn wrong_settings_end_it(cluster: &Cluster, client: &mut postgres::Client) {
+    let (repo, spool) = (cluster.dir().join("wrong-repo"), cluster.dir().join("wrong"));
+    make_archive(&repo);
+    let options = ["--repo", text(&repo), "--spool", text(&spool), "--slot", "Bad-Name"];
+    let run = walden(&[&["receive", "--dsn", &cluster.dsn("postgres")], &options[..]].concat());
+    assert!(run.code == 2 && run.stderr.contains("a slot cannot be named \"Bad-Name\""), "{run:?}");
+    client.batch_execute("CREATE ROLE visitor LOGIN").unwrap();
+    let dsn = format!("{} user=visitor", cluster.dsn("postgres"));
+    let (code, said) = Receiving::start(&dsn, &repo, &spool, &[]).ended();
+    assert!(code == Some(3) && said.contains("the user needs the attribute REPLICATION"), "{code:?}: {said}");
+}
+
+/// A server that has not noticed yet that a connection is gone keeps the slot for it.
+fn the_own_last_connection_is_named(cluster: &Cluster, client: &mut postgres::Client) {
+    let (repo, spool) = (cluster.dir().join("own-repo"), cluster.dir().join("own"));
+    make_archive(&repo);
+    let options = ["--slot", "own", "--create-slot", "--timeout", "1"];
+    let receiving = Receiving::start(&cluster.dsn("postgres"), &repo, &spool, &options);
+    wait("the connection", || receiving.said().contains("receiving from"));
+    let query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'own'";
+    let pid = rustix::process::Pid::from_raw(client.query_one(query, &[]).unwrap().get(0)).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    wait("the server's answer", || receiving.said().contains("is active for PID"));
+    let said = receiving.said();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(said.contains("the server has said nothing"), "{said}");
+    assert!(said.contains("HINT: this process received with the slot before"), "{said}");
+    wait("the next connection", || receiving.said()[said.len()..].contains("receiving from"));
+}
+
+/// Restored without `pg_wal`, a server has the history of the timeline that it recovered to and its own, and none of earlier ones.
+fn a_server_without_older_histories_is_received() -> Outcome {
+    let installation = postgres(15)?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).archive(true).start().unwrap();
+    let restore = format!("cp \"{}/%f\" \"%p\"", primary.archive_dir().display());
+    primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (i int)").unwrap();
+    let mut restored: Option<Cluster> = None;
+    for number in 1..=3 {
+        let server = restored.as_ref().unwrap_or(&primary);
+        let backup = primary.dir().join(format!("backup{number}"));
+        server.stop(StopMode::Fast).unwrap();
+        server.copy_data(&backup).unwrap();
+        // What it was stopped with is archived only now. All archive to the first one's folder.
+        server.start().unwrap();
+        let switch = "SELECT pg_walfile_name(pg_switch_wal())";
+        let last: String = server.client("postgres").unwrap().query_one(switch, &[]).unwrap().get(0);
+        wait("archiving", || primary.archive_dir().join(&last).exists());
+        server.stop(StopMode::Fast).unwrap();
+        restored = Some(recovered(&installation, &backup, &[("restore_command", restore.as_str())]));
+    }
+    let server = restored.unwrap();
+    let has = |name: &str| server.data_dir().join("pg_wal").join(name).exists();
+    assert!(!has("00000002.history") && has("00000003.history") && has("00000004.history"));
+    let (repo, spool) = (primary.dir().join("repo"), primary.dir().join("spool"));
+    make_archive(&repo);
+    let options = ["--slot", "walden", "--create-slot"];
+    let receiving = Receiving::start(&server.dsn("postgres"), &repo, &spool, &options);
+    wait("the connection", || receiving.said().contains("receiving from"));
+    let mut client = server.client("postgres").unwrap();
+    client.batch_execute("INSERT INTO t VALUES (1)").unwrap();
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    client.batch_execute("INSERT INTO t VALUES (2)").unwrap();
+    wait("archiving", || {
+        let listing = walden(&["archive", "list", "--all", "--format", "json", "--repo", text(&repo)]);
+        let listing: Value = serde_json::from_str(&listing.stdout).unwrap_or_default();
+        let timelines = listing["timelines"].as_array().cloned().unwrap_or_default();
+        timelines.iter().any(|one| one["timeline"] == 4 && one["segments"].as_u64() > Some(0))
+    });
+    assert!(!receiving.said().contains("could not open file"), "{}", receiving.said());
     Ok(())
 }
 
