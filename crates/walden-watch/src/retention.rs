@@ -189,6 +189,10 @@ pub struct Holder {
     /// The slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<Slot>,
+    /// How many more bytes may be written before the server gives the slot up; from 0 down, the next checkpoint does. `None` if
+    /// `max_slot_wal_keep_size` does not limit it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub safe_wal_size: Option<i64>,
 }
 
 /// What keeps `pg_wal` as large as it is.
@@ -207,13 +211,14 @@ pub struct Retention {
     /// Bytes of log written per second in the last minutes; `None` if no segment of the folder was finished in them, which is
     /// so of an idle server and of one that has written less than a segment.
     pub bytes_per_second: Option<f64>,
-    /// Whether the folder grows by all that is written, as a slot or the archiver does not get on.
+    /// Whether the folder grows by all that is written, as a slot or the archiver does not get on. A slot that the server gives up
+    /// before the disk is full does not count.
     pub is_growing: bool,
     pub disk_free_bytes: Option<u64>,
     pub disk_bytes: Option<u64>,
     /// Seconds until the disk is full if that goes on.
     pub disk_full_seconds: Option<f64>,
-    /// What may be done, the one that releases most first.
+    /// What may be done: first about what nothing holds, then about the holders, the one furthest behind first.
     pub remedies: Vec<Remedy>,
     /// Of logical slots, whose log it is that they hold.
     pub backlogs: Vec<Backlog>,
@@ -223,7 +228,10 @@ pub struct Retention {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Remedy {
+    /// If nothing else were done.
     pub releases_bytes: u64,
+    /// With all remedies before it: where several hold the same files, the last of them releases these.
+    pub releases_with_previous_bytes: u64,
     pub text: String,
 }
 
@@ -259,7 +267,7 @@ impl Retention {
         let current = size.segment_of(Lsn(situation.end.0.saturating_sub(1)));
         let redo = situation.server.checkpoint.map(|(redo, _)| redo);
         let now = SystemTime::now();
-        let holders = holders(listing, situation, current, now);
+        let (holders, releases) = holders(listing, situation, current, now);
         let bytes = listing.files.iter().map(|file| file.bytes).sum();
         let rate = rate(listing, situation, current, now);
         let is_growing = holders.iter().any(|holder| holder.is_growing(situation));
@@ -274,7 +282,7 @@ impl Retention {
             files: listing.files.len() as u64,
             end_lsn: situation.end.to_string(),
             redo_lsn: redo.map(|redo| redo.to_string()),
-            remedies: remedies(&holders, situation),
+            remedies: remedies(&holders, &releases, situation),
             holders,
             archiver: situation.failures.clone(),
             bytes_per_second: rate,
@@ -287,11 +295,24 @@ impl Retention {
     }
 }
 
-/// What keeps the files, each with its own ones.
-fn holders(listing: &Listing, situation: &Situation, current: u64, now: SystemTime) -> Vec<Holder> {
+/// What is free once a holder and those before it in the list are gone.
+struct Release {
+    kind: HolderKind,
+    name: String,
+    bytes: u64,
+}
+
+/// What keeps the files, each with its own ones; and what is free as one after the other is dealt with.
+fn holders(
+    listing: &Listing,
+    situation: &Situation,
+    current: u64,
+    now: SystemTime,
+) -> (Vec<Holder>, Vec<Release>) {
     let size = situation.segment_size;
     let claims = claims(listing, situation, current);
-    let mut holders: Vec<Holder> = claims.iter().map(Holder::of_claim).collect();
+    let mut holders: Vec<Holder> = claims.iter().map(|claim| Holder::of_claim(claim, situation)).collect();
+    let mut held = Vec::new();
     let mut others: BTreeMap<(HolderKind, &str), Holder> = BTreeMap::new();
     for file in &listing.files {
         let segment = SegmentName::parse(&file.name).and_then(|name| name.number(size));
@@ -311,6 +332,10 @@ fn holders(listing: &Listing, situation: &Situation, current: u64, now: SystemTi
                 holders[*first].releases_bytes += file.bytes;
             }
             rest.iter().for_each(|index| holders[*index].holds_bytes += file.bytes);
+            // What recovery needs stays, whatever is done.
+            if let Some(number) = segment.filter(|_| claims[*first].kind != HolderKind::Recovery) {
+                held.push(HeldFile { number, bytes: file.bytes, holders: holding });
+            }
             continue;
         }
         let (kind, name) = match segment {
@@ -330,17 +355,65 @@ fn holders(listing: &Listing, situation: &Situation, current: u64, now: SystemTi
         }
     }
     holders.retain(|holder| holder.files > 0 || holder.holds_bytes > 0 || holder.kind == HolderKind::Slot);
-    holders
+    (holders, releases(&claims, &held))
+}
+
+/// A segment that is not needed for recovery, and which of the claims keep it.
+struct HeldFile {
+    number: u64,
+    bytes: u64,
+    holders: Vec<usize>,
+}
+
+/// What is free as the holders are dealt with one after the other, the one furthest behind first: in that order each step counts, while
+/// any other one begins with holders behind which an older one still keeps everything.
+fn releases(claims: &[Claim], held: &[HeldFile]) -> Vec<Release> {
+    let mut oldest: BTreeMap<usize, u64> = BTreeMap::new();
+    for file in held {
+        for index in &file.holders {
+            let number = oldest.entry(*index).or_insert(file.number);
+            *number = file.number.min(*number);
+        }
+    }
+    let mut order: Vec<usize> = oldest.keys().copied().collect();
+    order.sort_by_key(|index| oldest[index]);
+    let mut gone = HashSet::new();
+    let step = |index: usize| {
+        gone.insert(index);
+        let is_free = |file: &&HeldFile| file.holders.iter().all(|holder| gone.contains(holder));
+        let bytes = held.iter().filter(is_free).map(|file| file.bytes).sum();
+        Release { kind: claims[index].kind, name: claims[index].name.clone(), bytes }
+    };
+    order.into_iter().map(step).collect()
+}
+
+/// How much more may be written before the server gives a slot up, as `pg_get_replication_slots` computes `safe_wal_size`; from 0 down,
+/// the next checkpoint does it. `None` if nothing limits what the slot keeps.
+fn safe_wal_size(slot: &Slot, situation: &Situation) -> Option<i64> {
+    let (size, settings) = (situation.segment_size, &situation.server.settings);
+    let segments = |name| settings.bytes(name).map(|bytes| bytes / size.bytes());
+    let limit = segments("max_slot_wal_keep_size")?.max(segments("wal_keep_size").unwrap_or(0));
+    let lost_in = size.segment_of(slot.restart_lsn?).checked_add(limit)?.checked_add(1)?;
+    let lost_at = i128::from(lost_in) * i128::from(size.bytes());
+    i64::try_from(lost_at - i128::from(situation.end.0)).ok()
 }
 
 impl Holder {
+    /// Whether it is a slot that the server gives up before it fills the disk.
+    pub fn is_limited(&self, disk_free: Option<u64>) -> bool {
+        // From 0 down nothing more is kept than what is written until the next checkpoint.
+        let left = self.safe_wal_size.map(|left| u64::try_from(left).unwrap_or(0));
+        left.is_some_and(|left| disk_free.is_none_or(|free| left < free))
+    }
+
     /// Whether what it keeps grows with the log: a slot that nobody reads, an archiver that fails, a summarizer that is stuck.
     fn is_growing(&self, situation: &Situation) -> bool {
         let is_old = self.oldest_seconds.is_some_and(|age| age > MAX_AGE.as_secs_f64());
         match self.kind {
             HolderKind::Slot => {
                 let is_behind = self.holds_bytes + self.bytes > 0;
-                is_behind && self.slot.as_ref().is_some_and(|slot| slot.active == Some(false))
+                let is_limited = self.is_limited(situation.disk.map(|(free, _)| free));
+                is_behind && !is_limited && self.slot.as_ref().is_some_and(|slot| slot.active == Some(false))
             }
             HolderKind::Archiver => match &situation.failures {
                 Some(failures) => failures.is_failing,
@@ -361,11 +434,16 @@ impl Holder {
             releases_bytes: 0,
             oldest_seconds: None,
             slot: None,
+            safe_wal_size: None,
         }
     }
 
-    fn of_claim(claim: &Claim) -> Holder {
-        Holder { slot: claim.slot.clone(), ..Holder::new(claim.kind, &claim.name) }
+    fn of_claim(claim: &Claim, situation: &Situation) -> Holder {
+        Holder {
+            slot: claim.slot.clone(),
+            safe_wal_size: claim.slot.as_ref().and_then(|slot| safe_wal_size(slot, situation)),
+            ..Holder::new(claim.kind, &claim.name)
+        }
     }
 
     fn own(&mut self, file: &WalFile, now: SystemTime) {
@@ -402,8 +480,10 @@ fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> 
     claims.push(claim(HolderKind::Archiver, None));
     let is_summarised =
         settings.get("summarize_wal").is_some_and(|value| matches!(value, "on" | "true" | "yes" | "1"));
-    if let Some(end) = listing.summarised.filter(|_| is_summarised) {
-        claims.push(claim(HolderKind::Summarizer, Some(size.segment_of(end))));
+    // A summary ends at a redo pointer: at the last one, the summarizer has read all that it can, and keeps what recovery does.
+    let summarised = listing.summarised.map(|end| size.segment_of(end)).filter(|from| *from < redo);
+    if let Some(from) = summarised.filter(|_| is_summarised) {
+        claims.push(claim(HolderKind::Summarizer, Some(from)));
     }
     let keep = settings.bytes("wal_keep_size").map_or(0, |bytes| bytes / size.bytes());
     if keep > 0 {
@@ -448,48 +528,77 @@ fn rate(listing: &Listing, situation: &Situation, current: u64, now: SystemTime)
     Some(bytes as f64 / age.as_secs_f64().max(1.0))
 }
 
-fn remedies(holders: &[Holder], situation: &Situation) -> Vec<Remedy> {
-    let mut remedies = Vec::new();
-    for holder in holders {
-        let text = match (holder.kind, &holder.slot) {
-            (HolderKind::Slot, Some(slot)) if holder.holds_bytes > 0 => {
-                let name = slot.name.replace('\'', "''");
-                match slot.active {
-                    Some(true) => format!("let the client of slot {name} catch up; it is connected"),
-                    None => format!(
-                        "if slot {name} has no client (--dsn asks the server), let it come back, or drop the slot: SELECT \
-                         pg_drop_replication_slot('{name}')"
-                    ),
-                    Some(false) => format!(
-                        "let the client of slot {name} come back, or drop it: SELECT pg_drop_replication_slot('{name}')"
-                    ),
-                }
-            }
-            (HolderKind::Archiver, _) if holder.holds_bytes > 0 => {
-                let command = situation.server.settings.get("archive_command").unwrap_or_default();
-                let library = situation.server.settings.get("archive_library").unwrap_or_default();
-                let what = match (library.is_empty(), command.is_empty()) {
-                    (false, _) => format!("archive_library = '{library}'"),
-                    (_, false) => format!("archive_command = '{command}'"),
-                    _ => "archive_command or archive_library (none is set)".to_owned(),
-                };
-                format!("let the archiver get on: {what}; the server's log says why it fails")
-            }
-            (HolderKind::Summarizer, _) if holder.holds_bytes > 0 => {
-                "let the WAL summarizer get on (the server's log says why it does not), or do without incremental backups for now: \
-                 ALTER SYSTEM SET summarize_wal = off, and reload"
-                    .to_owned()
-            }
-            (HolderKind::WalKeepSize, _) if holder.holds_bytes > 0 => {
-                "lower wal_keep_size and reload".to_owned()
-            }
-            (HolderKind::Removable, _) => "CHECKPOINT removes or recycles them".to_owned(),
-            _ => continue,
-        };
-        remedies.push(Remedy { releases_bytes: holder.releases_bytes, text });
+fn remedies(holders: &[Holder], releases: &[Release], situation: &Situation) -> Vec<Remedy> {
+    let removable = holders.iter().find(|holder| holder.kind == HolderKind::Removable);
+    let at_once = removable.map_or(0, |holder| holder.releases_bytes);
+    let mut remedies = Vec::from_iter(removable.map(|_| Remedy {
+        releases_bytes: at_once,
+        releases_with_previous_bytes: at_once,
+        text: "CHECKPOINT removes or recycles them".to_owned(),
+    }));
+    let mut released = at_once;
+    for release in releases {
+        let is_it = |holder: &&Holder| holder.kind == release.kind && holder.name == release.name;
+        let Some(holder) = holders.iter().find(is_it) else { continue };
+        let Some(text) = remedy_text(holder, situation) else { continue };
+        released = at_once + release.bytes;
+        remedies.push(Remedy {
+            releases_bytes: holder.releases_bytes,
+            releases_with_previous_bytes: released,
+            text,
+        });
     }
-    remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.releases_bytes));
+    // Those that hold nothing yet but what recovery needs, and from now on everything.
+    let holds_later = |holder: &&Holder| {
+        let is_listed = releases.iter().any(|one| one.kind == holder.kind && one.name == holder.name);
+        !is_listed && holder.is_growing(situation)
+    };
+    for holder in holders.iter().filter(holds_later) {
+        remedies.extend(remedy_text(holder, situation).map(|text| Remedy {
+            releases_bytes: holder.releases_bytes,
+            releases_with_previous_bytes: released,
+            text,
+        }));
+    }
     remedies
+}
+
+/// What may be done about a holder.
+fn remedy_text(holder: &Holder, situation: &Situation) -> Option<String> {
+    let text = match (holder.kind, &holder.slot) {
+        (HolderKind::Slot, Some(slot)) => {
+            let name = slot.name.replace('\'', "''");
+            match slot.active {
+                Some(true) => format!("let the client of slot {name} catch up; it is connected"),
+                None => format!(
+                    "if slot {name} has no client (--dsn asks the server), let it come back, or drop the slot: SELECT \
+                     pg_drop_replication_slot('{name}')"
+                ),
+                Some(false) => format!(
+                    "let the client of slot {name} come back, or drop it: SELECT pg_drop_replication_slot('{name}')"
+                ),
+            }
+        }
+        (HolderKind::Archiver, _) => {
+            let command = situation.server.settings.get("archive_command").unwrap_or_default();
+            let library = situation.server.settings.get("archive_library").unwrap_or_default();
+            let what = match (library.is_empty(), command.is_empty()) {
+                (false, _) => format!("archive_library = '{library}'"),
+                (_, false) => format!("archive_command = '{command}'"),
+                _ => "archive_command or archive_library (none is set)".to_owned(),
+            };
+            format!("let the archiver get on: {what}; the server's log says why it fails")
+        }
+        (HolderKind::Summarizer, _) if holder.is_growing(situation) => {
+            "let the WAL summarizer get on: the server's log says why it does not. The last resort is ALTER SYSTEM SET \
+             summarize_wal = off, and reload; the next backup must then be a full one"
+                .to_owned()
+        }
+        (HolderKind::Summarizer, _) => "wait for the WAL summarizer, which is behind the last checkpoint".to_owned(),
+        (HolderKind::WalKeepSize, _) => "lower wal_keep_size and reload".to_owned(),
+        _ => return None,
+    };
+    Some(text)
 }
 
 /// Free and all bytes of the disk that a folder lies on.
@@ -544,6 +653,67 @@ mod tests {
         Retention::new(&Listing { files: files.collect(), ready, summarised }, &situation)
     }
 
+    /// As [`retention`], with inactive slots at the starts of segments and a disk with so many free bytes.
+    fn with_slots(settings: &[(&str, &str)], slots: &[(&str, u64)], free: u64) -> Retention {
+        let size = SegmentSize::DEFAULT;
+        let at = |number: u64| Lsn(number * size.bytes());
+        let mut server = ServerState { checkpoint: Some((at(8), 0)), ..ServerState::default() };
+        assert!(settings.iter().all(|(name, value)| server.settings.set(name, value)));
+        server.slots.extend(slots.iter().map(|(name, number)| Slot {
+            name: (*name).to_owned(),
+            active: Some(false),
+            restart_lsn: Some(at(*number)),
+            ..Slot::default()
+        }));
+        let disk = Some((free, 1 << 40));
+        let situation = Situation { end: at(10), segment_size: size, server, failures: None, disk };
+        let files = (1..10).map(|number| WalFile {
+            name: SegmentName::new(1, number, size).to_string(),
+            bytes: size.bytes(),
+            modified: SystemTime::now().checked_sub(Duration::from_secs(50 * (10 - number))),
+        });
+        Retention::new(&Listing { files: files.collect(), ..Listing::default() }, &situation)
+    }
+
+    #[test]
+    fn a_slot_that_is_given_up_does_not_fill_the_disk() {
+        let segment = SegmentSize::DEFAULT.bytes();
+        let slot = |retention: &Retention| {
+            let slot = retention.holders.iter().find(|holder| holder.kind == HolderKind::Slot);
+            slot.unwrap().safe_wal_size
+        };
+        let unlimited = with_slots(&[], &[("a", 6)], 1 << 30);
+        assert!(unlimited.is_growing && unlimited.disk_full_seconds.is_some());
+        assert_eq!(slot(&unlimited), None);
+        // Segment 6 is lost once 11 is begun, and the log ends where 10 begins.
+        let limited = with_slots(&[("max_slot_wal_keep_size", "64MB")], &[("a", 6)], 1 << 30);
+        assert_eq!((limited.is_growing, limited.disk_full_seconds), (false, None));
+        assert_eq!(slot(&limited), Some(segment as i64));
+        // What it may keep does not fit.
+        let on_a_small_disk = with_slots(&[("max_slot_wal_keep_size", "64MB")], &[("a", 6)], segment / 2);
+        assert!(on_a_small_disk.is_growing);
+        let unreserved = with_slots(&[("max_slot_wal_keep_size", "32MB")], &[("a", 6)], 1 << 30);
+        assert_eq!((slot(&unreserved), unreserved.is_growing), (Some(-(segment as i64)), false));
+        let settings = [("max_slot_wal_keep_size", "32MB"), ("wal_keep_size", "96MB")];
+        assert_eq!(slot(&with_slots(&settings, &[("a", 6)], 1 << 30)), Some(3 * segment as i64));
+    }
+
+    #[test]
+    fn remedies_say_what_they_release_together() {
+        let segment = SegmentSize::DEFAULT.bytes();
+        let found = with_slots(&[("wal_keep_size", "48MB")], &[("b", 3), ("a", 3)], 1 << 30);
+        let of = |remedy: &Remedy| {
+            (remedy.releases_bytes / segment, remedy.releases_with_previous_bytes / segment)
+        };
+        // Segments 1 and 2 are removable, 3 to 7 are held by both slots, 6 and 7 by `wal_keep_size` as well.
+        assert_eq!(found.remedies.iter().map(of).collect::<Vec<_>>(), [(2, 2), (0, 2), (0, 5), (0, 7)]);
+        assert!(found.remedies[3].text.contains("wal_keep_size"), "{:?}", found.remedies);
+        // It holds nothing yet but what recovery needs.
+        let young = with_slots(&[], &[("a", 9)], 1 << 30);
+        assert_eq!(young.remedies.iter().map(of).collect::<Vec<_>>(), [(7, 7), (0, 7)]);
+        assert!(young.is_growing);
+    }
+
     fn segments_of(retention: &Retention, kind: HolderKind) -> u64 {
         retention.holders.iter().filter(|holder| holder.kind == kind).map(|holder| holder.files).sum()
     }
@@ -580,6 +750,13 @@ mod tests {
         let stuck = retention(&[("summarize_wal", "on")], &[], Some(Lsn(0)));
         assert!(stuck.is_growing && segments_of(&stuck, HolderKind::Removable) == 0);
         assert!(stuck.remedies[0].text.contains("summarizer"), "{:?}", stuck.remedies);
+        // It can be no further than the last redo pointer, and is blamed for nothing there.
+        let redo = Some(Lsn(8 * SegmentSize::DEFAULT.bytes()));
+        let done = retention(&[("summarize_wal", "on")], &[], redo);
+        assert_eq!(segments_of(&done, HolderKind::Removable), 7);
+        assert!(done.holders.iter().all(|holder| holder.kind != HolderKind::Summarizer));
+        assert!(done.remedies.iter().all(|remedy| !remedy.text.contains("summarize")), "{:?}", done.remedies);
+        assert!(on.remedies.iter().all(|remedy| !remedy.text.contains("off")), "{:?}", on.remedies);
         let off = retention(&[], &[], end);
         assert_eq!(segments_of(&off, HolderKind::Removable), 7);
     }

@@ -1,6 +1,6 @@
 //! `walden retention`: why pg_wal is as large as it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -11,14 +11,14 @@ use walden_explain::{Request, explain};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_report::table::{Row, harmless, table, wrap};
 use walden_report::units::{bytes, count, seconds};
-use walden_source::connection;
+use walden_source::connection::{self, ConnectionError};
 use walden_source::follow::{FolderFollower, Follower as _};
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 use walden_watch::retention::{
-    ArchiverFailures, Backlog, Holder, HolderKind, Listing, Retention, Situation, disk_of,
+    ArchiverFailures, Backlog, Holder, HolderKind, Listing, Remedy, Retention, Situation, disk_of,
 };
-use walden_watch::server::{self, Folders, ServerState};
+use walden_watch::server::{self, Folders, QueryError, ServerState, Slot};
 use walden_watch::settings::Settings;
 
 use crate::terminal::{self, Format};
@@ -35,8 +35,8 @@ Examples:
 
 A logical slot's backlog is decoded, up to --decode-limit, to tell its own database from others.
 
-Exit status: 0 done; 1 pg_wal grows by all that is written, as a slot or the archiver does not get on; 2 wrong usage; 3 it cannot be \
-read.";
+Exit status: 0 done; 1 pg_wal grows by all that is written, as a slot or the archiver does not get on, and no \
+max_slot_wal_keep_size ends that; 2 wrong usage; 3 it cannot be read.";
 
 /// Say why pg_wal is as large as it is: each byte by what holds it, and what would release it
 #[derive(Args, Debug)]
@@ -61,30 +61,27 @@ pub struct RetentionArgs {
 
 /// Runs `walden retention`.
 pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
-    let mut client = args.dsn.as_deref().map(connection::connect).transpose()?;
     let folders = args.source.as_deref().map(Folders::of);
+    if let Some(source) = args.source.as_deref().filter(|source| is_connection_string(source)) {
+        crate::wrong_usage(&format!("a server is given by --dsn: --dsn '{}'", source.display()));
+    }
+    let mut client = match &args.dsn {
+        Some(dsn) => connect(dsn, folders.is_some())?,
+        None => None,
+    };
     let mut situation = match (&folders, &mut client) {
         (Some(folders), client) => of_files(folders, client.as_mut())?,
         (None, Some(client)) => of_server(client)?,
         (None, None) => bail!("expected a data directory or --dsn"),
     };
-    if let Some(client) = &mut client {
-        let settings = read_settings(client).unwrap_or_else(|| situation.server.settings.clone());
-        let asked = server::by_sql(client, &settings)?;
-        let mut slots = asked.slots;
-        for slot in slots.iter_mut().filter(|slot| slot.active == Some(false)) {
-            // Before 17, a server does not say it; the file is written at the checkpoint after a slot has moved.
-            let file = situation.server.slots.iter().find(|file| file.name == slot.name);
-            slot.idle_seconds = slot.idle_seconds.or(file.and_then(|file| file.idle_seconds));
+    if let Some(asked) = &mut client
+        && let Err(error) = ask_server(asked, &mut situation)
+    {
+        if folders.is_none() {
+            return Err(error.into());
         }
-        situation.server = ServerState {
-            settings,
-            checkpoint: situation.server.checkpoint.or(asked.checkpoint),
-            is_shut_down: false,
-            archiver: situation.server.archiver.or(asked.archiver),
-            slots,
-        };
-        situation.failures = ArchiverFailures::by_sql(client);
+        go_on_from_files(&error);
+        client = None;
     }
     let listing = match (&folders, &mut client) {
         (Some(folders), _) => Listing::of_folder(&folders.wal)
@@ -94,10 +91,56 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     };
     let mut retention = Retention::new(&listing, &situation);
     if let Some(folders) = &folders {
-        retention.backlogs = backlogs(args, folders, &situation)?;
+        let dsn = args.dsn.as_deref().filter(|_| client.is_some());
+        retention.backlogs = backlogs(dsn, args.decode_limit, folders, &situation)?;
     }
     terminal::show(args.format, || &retention, || text(&retention))?;
     Ok(if retention.is_growing { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+}
+
+/// Whether it is a connection string, as `walden watch` takes one in the same place, and no folder.
+fn is_connection_string(source: &Path) -> bool {
+    let text = source.to_string_lossy();
+    (text.contains("://") || text.contains('=')) && !source.exists()
+}
+
+/// Connects to the server. Where it is down, or does not let anybody in as it cannot end its recovery on a full disk, its files still
+/// say most: then there is a warning only. A connection string that cannot be used is an error all the same.
+fn connect(dsn: &str, has_files: bool) -> Result<Option<Client>> {
+    let parameters = connection::Parameters::parse(dsn)?;
+    match parameters.connect_anywhere() {
+        Ok(client) => Ok(Some(client)),
+        Err(error @ (ConnectionError::Silent { .. } | ConnectionError::Server { .. })) if has_files => {
+            go_on_from_files(&error);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn go_on_from_files(error: &dyn std::error::Error) {
+    output::tell(&format!("warning: {error}; this is from the files alone"));
+}
+
+/// Adds what the server says of itself.
+fn ask_server(client: &mut Client, situation: &mut Situation) -> Result<(), QueryError> {
+    let settings = read_settings(client).unwrap_or_else(|| situation.server.settings.clone());
+    let asked = server::by_sql(client, &settings)?;
+    let mut slots = asked.slots;
+    for slot in slots.iter_mut().filter(|slot| slot.active == Some(false)) {
+        // Before 17, a server does not say it; the file is written at the checkpoint after a slot has moved.
+        let file = situation.server.slots.iter().find(|file| file.name == slot.name);
+        slot.idle_seconds = slot.idle_seconds.or(file.and_then(|file| file.idle_seconds));
+    }
+    situation.server = ServerState {
+        settings,
+        checkpoint: situation.server.checkpoint.or(asked.checkpoint),
+        is_shut_down: false,
+        archiver: situation.server.archiver.or(asked.archiver),
+        slots,
+    };
+    situation.failures = ArchiverFailures::by_sql(client);
+    Ok(())
 }
 
 /// From the files; `client` must be of the same server.
@@ -165,18 +208,23 @@ fn read_settings(client: &mut Client) -> Option<Settings> {
 }
 
 /// What logical slots hold, by database; with a connection also by whether a publication has the table.
-fn backlogs(args: &RetentionArgs, folders: &Folders, situation: &Situation) -> Result<Vec<Backlog>> {
+fn backlogs(
+    dsn: Option<&str>,
+    decode_limit: u64,
+    folders: &Folders,
+    situation: &Situation,
+) -> Result<Vec<Backlog>> {
     let mut backlogs = Vec::new();
     let logical = situation.server.slots.iter().filter(|slot| slot.is_logical);
     let slots: Vec<_> = logical.filter_map(|slot| Some((slot, slot.restart_lsn?))).collect();
     if slots.is_empty() {
         return Ok(backlogs);
     }
-    let names = args.dsn.as_deref().and_then(|dsn| Names::from_server(dsn).ok());
+    let names = dsn.and_then(|dsn| Names::from_server(dsn).ok());
     let inventory = Inventory::of(&[&folders.wal])?;
     for (slot, restart) in slots {
         let length = situation.end.0.saturating_sub(restart.0);
-        if length > args.decode_limit.saturating_mul(1 << 20) {
+        if length > decode_limit.saturating_mul(1 << 20) {
             let length = bytes(length);
             output::tell(&format!(
                 "note: the backlog of slot {} ({length}) is not decoded; --decode-limit is lower",
@@ -187,7 +235,7 @@ fn backlogs(args: &RetentionArgs, folders: &Folders, situation: &Situation) -> R
         let Some(own) = slot.database_oid else { continue };
         let request = Request::sums(restart, situation.end, terminal::cores());
         let explanation = explain(&inventory.runs, &request, |_| {})?;
-        let published = args.dsn.as_deref().and_then(|dsn| published(dsn, names.as_ref()?, own));
+        let published = dsn.and_then(|dsn| published(dsn, names.as_ref()?, own));
         let mut backlog = Backlog {
             slot: slot.name.clone(),
             bytes: explanation.file_bytes,
@@ -280,12 +328,28 @@ fn text(retention: &Retention) -> String {
     }
     if !retention.remedies.is_empty() {
         text += &format!("\n{}\n", look.heading("What would release it"));
-        for remedy in &retention.remedies {
-            let line = format!("{}: {}", bytes(remedy.releases_bytes), harmless(&remedy.text));
+        for line in remedy_lines(&retention.remedies) {
             text += &format!("  {}\n", wrap(&line, look.width.saturating_sub(2), 2));
         }
     }
     text
+}
+
+/// What each remedy releases: by itself and, where others hold the same files, with those above it.
+fn remedy_lines(remedies: &[Remedy]) -> Vec<String> {
+    let is_shared = remedies.len() > 1;
+    let mut before = 0;
+    let line = |remedy: &Remedy| {
+        let (alone, together) = (remedy.releases_bytes, remedy.releases_with_previous_bytes);
+        let with_others = match is_shared && together > before + alone {
+            true => format!(" alone, {} with those above", bytes(together)),
+            false if alone == 0 && is_shared => " alone".to_owned(),
+            false => String::new(),
+        };
+        before = together;
+        format!("{}{with_others}: {}", bytes(alone), harmless(&remedy.text))
+    };
+    remedies.iter().map(line).collect()
 }
 
 fn growth(retention: &Retention) -> String {
@@ -303,7 +367,8 @@ fn growth(retention: &Retention) -> String {
         (true, None) => format!("It grows by {per_second}{disk}.\n"),
         (false, _) => {
             let is_perhaps_unused = |holder: &&Holder| {
-                holder.bytes > 0 && holder.slot.as_ref().is_some_and(|slot| slot.active.is_none())
+                let is_unknown = holder.slot.as_ref().is_some_and(|slot| slot.active.is_none());
+                holder.bytes > 0 && is_unknown && !holder.is_limited(retention.disk_free_bytes)
             };
             if let Some(holder) = retention.holders.iter().find(is_perhaps_unused) {
                 let name = harmless(&holder.name);
@@ -317,21 +382,50 @@ fn growth(retention: &Retention) -> String {
     }
 }
 
-/// Who uses a slot, or since when nobody does; nothing if that is not known.
+/// Who uses a slot, or since when nobody does, and when the server gives it up; nothing if none of that is known.
 fn slot_text(holder: &Holder) -> String {
     let Some(slot) = &holder.slot else { return String::new() };
     let name = harmless(&holder.name);
-    match (slot.is_lost, slot.active, &slot.client, slot.idle_seconds) {
-        (false, Some(true), Some(client), _) => format!("Slot {name}: used by {}.\n", harmless(client)),
-        (false, Some(false), _, Some(idle)) => {
-            format!("Slot {name}: inactive for {}.\n", seconds(idle as f64))
-        }
-        (false, None, _, Some(age)) => format!(
+    if slot.is_lost {
+        return lost_text(slot);
+    }
+    let use_of_it = match (slot.active, &slot.client, slot.idle_seconds) {
+        (Some(true), Some(client), _) => format!("Slot {name}: used by {}.\n", harmless(client)),
+        (Some(false), _, Some(idle)) => format!("Slot {name}: inactive for {}.\n", seconds(idle as f64)),
+        (None, _, Some(age)) => format!(
             "Slot {name}: its file was written {} ago; whether a client uses it, only the server says (--dsn).\n",
             seconds(age as f64)
         ),
         _ => String::new(),
-    }
+    };
+    let by_its_file = if slot.active.is_none() { "by its file, " } else { "" };
+    let loss = match holder.safe_wal_size.map(u64::try_from) {
+        Some(Ok(left)) if left > 0 => format!(
+            "Slot {name}: {by_its_file}it is lost after another {} (max_slot_wal_keep_size).\n",
+            bytes(left)
+        ),
+        Some(_) => {
+            format!("Slot {name}: {by_its_file}it is lost at the next checkpoint (max_slot_wal_keep_size).\n")
+        }
+        None => String::new(),
+    };
+    use_of_it + &loss
+}
+
+/// What to do about a slot that the server has given up: it holds nothing any more, and its client finds an error.
+fn lost_text(slot: &Slot) -> String {
+    let quoted = slot.name.replace('\'', "''");
+    let (name, quoted) = (harmless(&slot.name), harmless(&quoted));
+    let client = match slot.is_logical {
+        true => "copy its tables again (of a subscription: drop it and create it again)",
+        false => {
+            "let the standby get the WAL that it misses from an archive (restore_command), or make it again from a base backup"
+        }
+    };
+    format!(
+        "Slot {name}: lost; it holds nothing, and its client cannot go on with it. Drop it (SELECT \
+         pg_drop_replication_slot('{quoted}')), create it again, and {client}.\n"
+    )
 }
 
 fn backlog_text(backlog: &Backlog) -> String {
@@ -379,10 +473,8 @@ fn holder_text(holder: &Holder) -> String {
 
 #[cfg(test)]
 mod tests {
-    use walden_report::table::shorten;
-    use walden_watch::server::Slot;
-
     use super::*;
+    use walden_report::table::shorten;
 
     fn of_slot(name: &str, active: Option<bool>) -> Holder {
         let slot = Slot {
@@ -401,6 +493,7 @@ mod tests {
             releases_bytes: 0,
             oldest_seconds: None,
             slot: Some(slot),
+            safe_wal_size: None,
         }
     }
 
@@ -418,6 +511,53 @@ mod tests {
         let mut of_file = of_slot("s1", None);
         of_file.slot.as_mut().unwrap().idle_seconds = Some(600);
         assert!(slot_text(&of_file).starts_with("Slot s1: its file was written 10 min 0 s ago; "));
+    }
+
+    #[test]
+    fn a_slots_loss_is_announced() {
+        let limited = |active, left| {
+            let slot = Holder { safe_wal_size: Some(left), ..of_slot("s1", active) };
+            slot_text(&slot)
+        };
+        let left = limited(Some(false), 1_785_320);
+        assert!(
+            left.ends_with("Slot s1: it is lost after another 1.8 MB (max_slot_wal_keep_size).\n"),
+            "{left}"
+        );
+        for over in [0, -1] {
+            let text = limited(Some(true), over);
+            assert!(text.contains("it is lost at the next checkpoint"), "{text}");
+        }
+        assert!(limited(None, 1).contains("by its file, "));
+        let mut lost = of_slot("s1", Some(false));
+        lost.slot.as_mut().unwrap().is_lost = true;
+        let text = slot_text(&lost);
+        assert!(text.contains("pg_drop_replication_slot('s1')") && text.contains("base backup"), "{text}");
+        lost.slot.as_mut().unwrap().is_logical = true;
+        assert!(slot_text(&lost).contains("copy its tables again"));
+    }
+
+    #[test]
+    fn remedies_that_overlap_release_more_together() {
+        let remedy = |alone, together| Remedy {
+            releases_bytes: alone,
+            releases_with_previous_bytes: together,
+            text: "x".to_owned(),
+        };
+        assert_eq!(remedy_lines(&[remedy(5, 5)]), ["5 B: x"]);
+        let lines = remedy_lines(&[remedy(5, 5), remedy(0, 5), remedy(0, 50), remedy(7, 57)]);
+        assert_eq!(lines, ["5 B: x", "0 B alone: x", "0 B alone, 50 B with those above: x", "7 B: x"]);
+    }
+
+    #[test]
+    fn a_connection_string_is_no_folder() {
+        assert!(is_connection_string(Path::new("host=db1 port=5432")));
+        assert!(is_connection_string(Path::new("postgresql://db1/postgres")));
+        assert!(!is_connection_string(Path::new("/var/lib/postgresql/18/main")));
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("a=b");
+        std::fs::create_dir(&named).unwrap();
+        assert!(!is_connection_string(&named));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use walden_format::lsn::Lsn;
-use walden_lab::{Cluster, ClusterBuilder};
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::text;
@@ -18,6 +18,7 @@ walden_testing::tests! {
     each_byte_has_its_holder_on_16,
     each_byte_has_its_holder_on_17,
     each_byte_has_its_holder_on_18,
+    a_connection_string_in_the_place_of_the_folder_is_explained,
 }
 
 for_versions! { each_byte_has_its_holder:
@@ -88,6 +89,9 @@ fn each_byte_has_its_holder(major: u32) -> Outcome {
     an_inactive_slot_keeps_files(&cluster, &mut client, data, &dsn);
     wal_keep_size_keeps_what_it_says(&cluster, &mut client, data);
     who_may_not_look_is_told_what_to_do(&mut client, &dsn);
+    a_slot_is_lost_as_the_server_says(&cluster, &mut client, data, &dsn);
+    drop(client);
+    a_server_that_is_down_is_told_by_its_files(&cluster);
     Ok(())
 }
 
@@ -222,4 +226,68 @@ fn wal_keep_size_keeps_what_it_says(cluster: &Cluster, client: &mut postgres::Cl
         execute(client, "INSERT INTO u VALUES ('x'); CHECKPOINT");
         thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// `max_slot_wal_keep_size`: what is left until then is what the server itself says, and nothing that fills the disk.
+fn a_slot_is_lost_as_the_server_says(
+    cluster: &Cluster,
+    client: &mut postgres::Client,
+    data: &str,
+    dsn: &str,
+) {
+    execute(
+        client,
+        "ALTER SYSTEM SET wal_keep_size = 0; ALTER SYSTEM SET max_slot_wal_keep_size = '20MB'; SELECT pg_reload_conf();
+         SELECT pg_create_physical_replication_slot('forgotten', true)",
+    );
+    write(client, 5);
+    let said = |client: &mut postgres::Client| -> Option<i64> {
+        client.query_one("SELECT safe_wal_size FROM pg_replication_slots", &[]).unwrap().get(0)
+    };
+    let began = Instant::now();
+    // Until the setting is in force, and nothing is written between the two looks.
+    let left = loop {
+        let before = said(client);
+        let (_, document) = retention(cluster, &["--dsn", dsn]);
+        if before.is_some() && said(client) == before {
+            assert_eq!(document["is_growing"], false, "{document:#}");
+            let slot = document["holders"].as_array().unwrap().iter().find(|one| one["kind"] == "slot");
+            assert_eq!(slot.unwrap()["safe_wal_size"].as_i64(), before, "{document:#}");
+            break before;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(200));
+    };
+    assert!(left.is_some_and(|left| left > 0), "{left:?}");
+    let run = walden(&["retention", data, "--dsn", dsn]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stdout.contains("it is lost after another "), "{}", run.stdout);
+    write(client, 30);
+    execute(client, "CHECKPOINT");
+    let status: String = client.query_one("SELECT wal_status FROM pg_replication_slots", &[]).unwrap().get(0);
+    assert_eq!(status, "lost");
+    let run = walden(&["retention", data, "--dsn", dsn]);
+    assert!(run.stdout.contains("Slot forgotten: lost; "), "{}", run.stdout);
+    assert!(run.stdout.contains("pg_drop_replication_slot('forgotten')"), "{}", run.stdout);
+}
+
+/// As in a crash loop on a full disk, when the question is most urgent.
+fn a_server_that_is_down_is_told_by_its_files(cluster: &Cluster) {
+    let (data, dsn) = (cluster.data_dir(), cluster.dsn("postgres"));
+    cluster.stop(StopMode::Fast).unwrap();
+    let run = walden(&["retention", text(&data), "--dsn", &dsn]);
+    assert!(run.code <= 1, "{run:?}");
+    assert!(run.stderr.contains("warning: cannot connect to "), "{run:?}");
+    assert!(run.stdout.contains("crash recovery"), "{run:?}");
+    let run = walden(&["retention", "--dsn", &dsn]);
+    assert_eq!(run.code, 3, "{run:?}");
+}
+
+fn a_connection_string_in_the_place_of_the_folder_is_explained() -> Outcome {
+    for source in ["host=db1 port=5432", "postgresql://db1/postgres"] {
+        let run = walden(&["retention", source]);
+        assert_eq!(run.code, 2, "{run:?}");
+        assert!(run.stderr.contains("a server is given by --dsn"), "{run:?}");
+    }
+    Ok(())
 }
