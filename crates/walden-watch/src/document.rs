@@ -151,6 +151,8 @@ pub struct CheckpointDocument {
     pub next: Forecast,
     /// Whether one is seen to be in progress (PostgreSQL 17 and later).
     pub is_running: bool,
+    /// Whether one may be in progress that began before the watch did (17 and later).
+    pub may_be_running: bool,
     /// The server's files say that it was stopped: no next checkpoint is predicted.
     pub is_server_stopped: bool,
     pub max_wal_size: Option<u64>,
@@ -238,6 +240,7 @@ impl CheckpointDocument {
             redo: watch.cycle()?.redo.to_string(),
             next: watch.forecast()?,
             is_running: watch.is_checkpoint_running(),
+            may_be_running: watch.may_checkpoint_be_running(),
             is_server_stopped: watch.server().is_shut_down,
             max_wal_size: settings.map(|settings| settings.max_wal_size),
             checkpoint_timeout_seconds: settings.map(|settings| settings.timeout),

@@ -13,8 +13,11 @@ use walden_format::record::RelFileLocator;
 const MAX_DATABASES: usize = 100;
 /// A relation that wrote nothing for so long gives its place to another one, in seconds.
 const IDLE_AFTER: f64 = 900.0;
+/// Relations that are counted apart at most, for each of those that are among the largest: one that no longer is goes on to be
+/// counted apart, so that no sum ends while it grows.
+const MAX_SHARE: usize = 10;
 
-/// Sums since the beginning. Each only grows; one of a relation may end, and begin again from 0.
+/// Sums since the beginning. Each only grows; one of a relation may end once it is idle, and begin again from 0.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Everything.
@@ -29,11 +32,13 @@ pub struct Totals {
     pub relations: FxHashMap<RelFileLocator, RelationTotal>,
     /// Of the other relations.
     pub other_relations: Tally,
-    /// Of relations that were counted apart once and gave their place to others.
+    /// Of relations that were counted apart until they were idle.
     pub left_relations: Tally,
+    /// Relations that are no longer counted apart, and are not yet in `left_relations` or in the sum of another file of theirs.
+    pub(crate) ended: Vec<(RelFileLocator, Tally)>,
     /// Records and framing of no relation.
     pub no_relation: Tally,
-    /// Relations that are counted apart at most.
+    /// Relations among the largest; up to `MAX_SHARE` times as many are counted apart.
     pub max_relations: usize,
     /// Committed transactions.
     pub committed: u64,
@@ -51,6 +56,8 @@ pub struct RelationTotal {
     pub tally: Tally,
     /// When it last wrote.
     pub last: f64,
+    /// Whether it is among the largest.
+    pub is_large: bool,
 }
 
 impl Totals {
@@ -86,23 +93,53 @@ impl Totals {
     }
 
     fn add_relation(&mut self, relation: RelFileLocator, tally: &Tally, now: f64) {
-        if !self.relations.contains_key(&relation) && self.relations.len() >= self.max_relations {
-            let idlest = self.relations.iter().min_by(|one, other| one.1.last.total_cmp(&other.1.last));
+        if let Some(total) = self.relations.get_mut(&relation) {
+            total.tally.merge(tally);
+            total.last = now;
+            return;
+        }
+        let large = || self.relations.iter().filter(|(_, total)| total.is_large);
+        if large().count() >= self.max_relations {
+            let idlest = large().min_by(|one, other| one.1.last.total_cmp(&other.1.last));
             // An idle one leaves; so does a small one for one that writes as much at once as the other ever has.
-            let smallest = || self.relations.iter().min_by_key(|(key, total)| (total.tally.bytes(), **key));
+            let smallest = || large().min_by_key(|(key, total)| (total.tally.bytes(), **key));
             let leaves = match idlest {
                 Some((key, total)) if now - total.last > IDLE_AFTER => Some(*key),
                 _ => smallest().filter(|(_, total)| total.tally.bytes() < tally.bytes()).map(|(key, _)| *key),
             };
-            let Some(leaves) = leaves else { return self.other_relations.merge(tally) };
-            // Its bytes were counted once, and do not count again among the others.
-            if let Some(left) = self.relations.remove(&leaves) {
-                self.left_relations.merge(&left.tally);
+            let Some(leaves) = leaves.filter(|_| self.has_room(now)) else {
+                return self.other_relations.merge(tally);
+            };
+            if let Some(total) = self.relations.get_mut(&leaves) {
+                total.is_large = false;
             }
+            self.make_room(now);
         }
-        let total = self.relations.entry(relation).or_default();
-        total.tally.merge(tally);
-        total.last = now;
+        self.relations.insert(relation, RelationTotal { tally: *tally, last: now, is_large: true });
+    }
+
+    /// The relation that has been idle for the longest time, if it may end.
+    fn idle_relation(&self, now: f64) -> Option<RelFileLocator> {
+        let idle = self.relations.iter().filter(|(_, total)| now - total.last > IDLE_AFTER);
+        idle.min_by(|one, other| one.1.last.total_cmp(&other.1.last)).map(|(key, _)| *key)
+    }
+
+    fn is_full(&self) -> bool {
+        self.relations.len() >= self.max_relations.saturating_mul(MAX_SHARE)
+    }
+
+    /// Whether one more can be counted apart.
+    fn has_room(&self, now: f64) -> bool {
+        !self.is_full() || self.idle_relation(now).is_some()
+    }
+
+    fn make_room(&mut self, now: f64) {
+        if self.is_full()
+            && let Some(idle) = self.idle_relation(now)
+            && let Some(total) = self.relations.remove(&idle)
+        {
+            self.ended.push((idle, total.tally));
+        }
     }
 
     pub(crate) fn add_checkpoint(&mut self, cause: Cause) {
@@ -134,12 +171,15 @@ mod tests {
         let mut totals = Totals { max_relations: 5, ..Totals::default() };
         let mut sum = 0;
         for number in 0..1000_u32 {
-            totals.add(&piece(number, u64::from(number % 7) * 100), f64::from(number));
+            // Each is idle long before the last one comes.
+            totals.add(&piece(number, u64::from(number % 7) * 100), 20.0 * f64::from(number));
             sum += u64::from(number % 7) * 100;
             let apart: u64 = totals.relations.values().map(|total| total.tally.bytes()).sum();
-            assert_eq!(apart + totals.other_relations.bytes() + totals.left_relations.bytes(), sum);
-            assert!(totals.relations.len() <= 5);
+            let ended: u64 = totals.ended.iter().map(|(_, tally)| tally.bytes()).sum();
+            assert_eq!(apart + totals.other_relations.bytes() + ended, sum);
+            assert!(totals.relations.len() <= 5 * MAX_SHARE);
         }
+        assert!(!totals.ended.is_empty());
         let databases: u64 = totals.databases.values().map(Tally::bytes).sum();
         assert_eq!(databases + totals.other_databases.bytes(), sum);
         assert!(totals.databases.len() <= MAX_DATABASES);
@@ -147,12 +187,28 @@ mod tests {
     }
 
     #[test]
+    fn no_relation_ends_while_it_writes() {
+        let mut totals = Totals { max_relations: 2, ..Totals::default() };
+        for number in 0..1000_u32 {
+            totals.add(&piece(number, 100 + u64::from(number)), 0.5 * f64::from(number));
+        }
+        assert_eq!((totals.relations.len(), totals.ended.len()), (2 * MAX_SHARE, 0));
+        let large = totals.relations.values().filter(|total| total.is_large).count();
+        assert_eq!(large, 2);
+        assert!(totals.other_relations.bytes() > 0);
+    }
+
+    #[test]
     fn an_idle_relation_gives_its_place_to_one_that_writes() {
         let mut totals = Totals { max_relations: 1, ..Totals::default() };
+        let is_apart =
+            |totals: &Totals, number| totals.relations.keys().any(|relation| relation.relation == number);
         totals.add(&piece(1, 1_000_000), 0.0);
         totals.add(&piece(2, 10), 1.0);
-        assert!(totals.relations.keys().all(|relation| relation.relation == 1));
+        assert!(is_apart(&totals, 1) && !is_apart(&totals, 2));
         totals.add(&piece(2, 10), IDLE_AFTER + 1.0);
-        assert!(totals.relations.keys().all(|relation| relation.relation == 2));
+        // Its sum goes on, as long as there is room.
+        assert!(is_apart(&totals, 1) && is_apart(&totals, 2));
+        assert!(!totals.relations.values().any(|total| total.is_large && total.tally.bytes() > 10));
     }
 }

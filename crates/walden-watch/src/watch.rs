@@ -10,10 +10,11 @@ use walden_explain::{Explanation, rewrites};
 use walden_format::lsn::Lsn;
 use walden_format::stream::{StreamInfo, Visitor};
 use walden_source::follow::{
-    ConnectionFollower, FolderFollower, FollowError, Follower, GapReason, News, Polled,
+    CheckpointSearch, ConnectionFollower, FolderFollower, FollowError, Follower, GapReason, News, Polled,
 };
 use walden_source::names::Names;
 
+use crate::document::relation_labels;
 use crate::forecast::{Cycle, Forecast, forecast};
 use crate::server::ServerState;
 use crate::totals::Totals;
@@ -23,6 +24,8 @@ use crate::windows::{Sums, Window, Windows};
 const MAX_CHECKPOINTS: usize = 100;
 /// The window whose rate predicts the next checkpoint, in seconds.
 const RATE_WINDOW: f64 = 60.0;
+/// The first major version whose log says that a checkpoint has begun (`CHECKPOINT_REDO`).
+const CHECKPOINT_REDO_SINCE: u32 = 17;
 /// How long one call goes on while more is there.
 const MAX_CATCH_UP: Duration = Duration::from_millis(500);
 
@@ -74,6 +77,8 @@ pub struct Watch {
     checkpoints: Vec<Checkpoint>,
     /// The redo pointer of a checkpoint in progress, and when it was seen.
     running: Option<Cycle>,
+    /// Whether a checkpoint may have begun before the first record that was seen, and not be finished.
+    may_be_running: bool,
     last_record: Option<SystemTime>,
     notes: Vec<Note>,
     problem: Option<String>,
@@ -92,7 +97,8 @@ pub struct Note {
 const MAX_NOTES: usize = 20;
 
 impl Watch {
-    /// Begins where the follower is. Totals have at most `max_relations` relations, and the others as one.
+    /// Begins where the follower is. Totals have the `max_relations` largest relations apart, those that were among them once, and the
+    /// others as one.
     pub fn new(source: Source, names: Names, max_relations: usize) -> Watch {
         let (info, position) = (source.info(), source.position());
         let mut names = names;
@@ -112,6 +118,7 @@ impl Watch {
             checkpoint_settings: None,
             checkpoints: Vec::new(),
             running: None,
+            may_be_running: info.version.number() >= CHECKPOINT_REDO_SINCE,
             last_record: None,
             notes: Vec::new(),
             problem: None,
@@ -143,8 +150,10 @@ impl Watch {
                 }
             }
             match polled {
-                Ok(Polled { has_more: false, .. }) => {
-                    self.problem = None;
+                Ok(Polled { has_more: false, is_connecting, .. }) => {
+                    if !is_connecting {
+                        self.problem = None;
+                    }
                     return Ok(false);
                 }
                 Ok(_) if began.elapsed() > MAX_CATCH_UP => return Ok(true),
@@ -165,9 +174,11 @@ impl Watch {
             sums.add(piece);
         }
         self.totals.add(piece, now);
+        self.end_relations();
         self.wants_names |= piece.has_new_files;
         for begun in &piece.begun {
             self.running = Some(Cycle { redo: *begun, began: Some(unix_now()) });
+            self.may_be_running = false;
         }
         for record in &piece.checkpoints {
             self.add_checkpoint(*record);
@@ -175,6 +186,20 @@ impl Watch {
         if self.live.rewrites() > self.known_rewrites {
             self.known_rewrites = self.live.rewrites();
             rewrites::learn(&self.live.explanation(), &mut self.names);
+        }
+    }
+
+    /// Of a relation that was rewritten, the sum of the file that ended goes on in that of another one: they have one name, and sums by
+    /// name do not fall.
+    fn end_relations(&mut self) {
+        for (relation, tally) in std::mem::take(&mut self.totals.ended) {
+            let labels = relation_labels(self, relation);
+            let same =
+                self.totals.relations.keys().find(|key| relation_labels(self, **key) == labels).copied();
+            match same.and_then(|key| self.totals.relations.get_mut(&key)) {
+                Some(total) => total.tally.merge(&tally),
+                None => self.totals.left_relations.merge(&tally),
+            }
         }
     }
 
@@ -195,8 +220,30 @@ impl Watch {
                 self.checkpoints.remove(0);
             }
         }
-        if self.running.is_some_and(|running| running.redo <= record.redo) {
+        self.finish_checkpoint(record.redo);
+    }
+
+    /// Notes that the checkpoint with this redo pointer is finished: there is one at a time.
+    fn finish_checkpoint(&mut self, redo: Lsn) {
+        if self.running.is_some_and(|running| running.redo <= redo) {
             self.running = None;
+        }
+        self.may_be_running = false;
+    }
+
+    /// Looks for a checkpoint that had begun when this did, and is in progress: `pg_control` has the last one that was finished. Of a
+    /// connection, the log before is not read.
+    pub fn search_checkpoint(&mut self) {
+        let Source::Folder(follower) = &mut self.source else { return };
+        let Some((redo, _)) = self.server.checkpoint.filter(|_| self.may_be_running) else { return };
+        match follower.search_checkpoint(redo) {
+            Ok(CheckpointSearch::Begun { redo, time }) => {
+                self.running = Some(Cycle { redo, began: time.map(|time| time as f64) });
+                self.may_be_running = false;
+            }
+            Ok(CheckpointSearch::None) => self.may_be_running = false,
+            // It is said that there may be one.
+            Ok(CheckpointSearch::Unknown) | Err(_) => {}
         }
     }
 
@@ -214,6 +261,7 @@ impl Watch {
                     GapReason::Removed => "the server has removed it".to_owned(),
                     GapReason::Damaged(fault) => format!("it is damaged: {fault}"),
                     GapReason::Reconnected => "the server does not have it any more".to_owned(),
+                    GapReason::Begun => "it is the end of a record that began before".to_owned(),
                 };
                 format!("the log from {from} to {to} is not counted: {why}")
             }
@@ -231,7 +279,12 @@ impl Watch {
 
     /// Takes over what the server says of itself, with settings that a user gave over its own.
     pub fn set_server(&mut self, server: ServerState, overrides: &[(String, String)]) {
-        self.server = server;
+        let before = std::mem::replace(&mut self.server, server).checkpoint;
+        if let (Some((before, _)), Some((redo, _))) = (before, self.server.checkpoint)
+            && before < redo
+        {
+            self.finish_checkpoint(redo);
+        }
         for (name, value) in overrides {
             self.server.settings.set(name, value);
         }
@@ -331,6 +384,11 @@ impl Watch {
     /// Whether a checkpoint is seen to be in progress (17 and later).
     pub fn is_checkpoint_running(&self) -> bool {
         self.running.is_some()
+    }
+
+    /// Whether a checkpoint may be in progress that began before this did (17 and later).
+    pub fn may_checkpoint_be_running(&self) -> bool {
+        self.may_be_running && !self.server.is_shut_down
     }
 
     /// The names of relations.

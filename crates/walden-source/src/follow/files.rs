@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::page::{LONG_HEADER, PageHeader};
+use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
+use walden_format::rmgr::rmid;
 use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
 
 use super::{FollowError, Follower, GapReason, MAX_POLL_BYTES, News, Polled};
@@ -36,9 +38,11 @@ const PAGES_BACK: u64 = 16;
 const SEGMENTS_BACK: usize = 80;
 /// How long a place that cannot be decoded must stay like that, with log behind it, before it is taken for damaged.
 const DAMAGED_AFTER: Duration = Duration::from_secs(3);
-/// Segments that are held open ahead of the position: where a checkpoint recycles or removes them before they are read, their
+/// Segments that are held open from the one that is read on: where a checkpoint recycles or removes them before they are read, their
 /// content can still be read.
 const HELD_AHEAD: usize = 32;
+/// Bytes before the position in which a checkpoint in progress is looked for at most: a fraction of a second.
+const MAX_SEARCH_BYTES: u64 = 128 << 20;
 /// How often the folder is listed at most while nothing comes: more and more seldom.
 const LIST_EVERY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 
@@ -56,6 +60,22 @@ pub struct FolderFollower {
     idle: Option<Idle>,
 }
 
+/// Whether a checkpoint was in progress at a position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CheckpointSearch {
+    /// One had begun, and its record is not there.
+    Begun {
+        /// Its redo pointer.
+        redo: Lsn,
+        /// The time of the last transaction that ended before it, in seconds since 1970-01-01 UTC.
+        time: Option<i64>,
+    },
+    /// None was.
+    None,
+    /// The log was not searched to its end, or not from the last checkpoint on.
+    Unknown,
+}
+
 /// Segments that are held open, in their order.
 #[derive(Debug, Default)]
 struct Held(VecDeque<(SegmentName, File)>);
@@ -69,7 +89,15 @@ impl Held {
             name.timeline == info.timeline && name.number(size).is_some_and(|number| number >= first)
         };
         self.0.retain(|(name, _)| is_needed(name));
-        let mut next = self.0.back().and_then(|(name, _)| name.number(size)).map_or(first, |last| last + 1);
+        self.hold_from(folder, info, position)
+    }
+
+    /// Holds the segment with a position and those after it, as far as they are there, beside those that are held.
+    fn hold_from(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
+        let size = info.segment_size;
+        let first = size.segment_of(position);
+        let last = self.0.back().filter(|(name, _)| name.timeline == info.timeline);
+        let mut next = last.and_then(|(name, _)| name.number(size)).map_or(first, |last| first.max(last + 1));
         while next < first + HELD_AHEAD as u64 {
             let name = SegmentName::new(info.timeline, next, size);
             let Some(file) = open(folder, name)? else { break };
@@ -158,6 +186,26 @@ impl FolderFollower {
         &self.folder
     }
 
+    /// Looks for a checkpoint that is in progress at the position, behind the redo pointer of the last one that was finished. Before
+    /// PostgreSQL 17, the log does not say that one has begun.
+    ///
+    /// # Errors
+    /// A segment cannot be read.
+    pub fn search_checkpoint(&mut self, since: Lsn) -> Result<CheckpointSearch, FollowError> {
+        let position = self.place.position;
+        let from = since.max(Lsn(position.0.saturating_sub(MAX_SEARCH_BYTES)));
+        let page = Lsn(from.0 - from.0 % u64::from(self.info.page_bytes));
+        let mut decoder = Decoder::new(self.info, page, position);
+        let mut begun = BegunCheckpoint { since, last_end: None, found: None };
+        read_records(&self.folder, &mut self.held, &mut decoder, page, &mut self.buffer, &mut begun)?;
+        let is_searched = decoder.position() >= position;
+        Ok(match begun.found {
+            Some((redo, time)) if is_searched => CheckpointSearch::Begun { redo, time },
+            None if is_searched && from == since => CheckpointSearch::None,
+            _ => CheckpointSearch::Unknown,
+        })
+    }
+
     /// Looks for what else may be the case where nothing comes: another timeline, removed segments, damage.
     fn news(&mut self, fault: Option<Fault>, idle: Duration) -> Result<Option<News>, FollowError> {
         if let Some(news) = self.other_timeline()? {
@@ -178,7 +226,7 @@ impl FolderFollower {
             }
             let mut first = First { from: start, found: None };
             let mut decoder = Decoder::new(info, start, Lsn(u64::MAX));
-            read_records(&self.folder, &self.held, &mut decoder, start, &mut self.buffer, &mut first)?;
+            read_records(&self.folder, &mut self.held, &mut decoder, start, &mut self.buffer, &mut first)?;
             let Some((to, previous)) = first.found else { continue };
             // A record that is being written crosses into a segment that is there.
             if previous == self.place.position && fault.is_none() {
@@ -242,19 +290,19 @@ impl Follower for FolderFollower {
         let decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
         let mut decoder = decoder.after_page_of(timeline);
         let before = self.place;
-        let ended = read_records(&self.folder, &self.held, &mut decoder, page, &mut self.buffer, visitor);
+        let ended = read_records(&self.folder, &mut self.held, &mut decoder, page, &mut self.buffer, visitor);
         self.place = decoder.place().unwrap_or(self.place);
         self.page_timeline = decoder.page_timeline();
         let ended = ended?;
         self.held.advance(&self.folder, self.info, self.place.position)?;
         if self.place != before {
             self.idle = None;
-            return Ok(Polled { has_more: matches!(ended, Ended::Bytes), news: None });
+            return Ok(Polled { has_more: matches!(ended, Ended::Bytes), ..Polled::default() });
         }
         let idle = self.idle.get_or_insert(Idle { since: Instant::now(), listed: None });
         let pause = (idle.since.elapsed() / 4).clamp(LIST_EVERY[0], LIST_EVERY[1]);
         if idle.listed.is_some_and(|listed| listed.elapsed() < pause) {
-            return Ok(Polled { has_more: false, news: None });
+            return Ok(Polled::default());
         }
         idle.listed = Some(Instant::now());
         let since = idle.since.elapsed();
@@ -266,7 +314,7 @@ impl Follower for FolderFollower {
         if news.is_some() {
             self.idle = None;
         }
-        Ok(Polled { has_more: news.is_some(), news })
+        Ok(Polled { has_more: news.is_some(), news, ..Polled::default() })
     }
 }
 
@@ -283,7 +331,7 @@ enum Ended {
 /// Pushes what is written from `page` on, until the log ends or [`MAX_POLL_BYTES`] were read.
 fn read_records(
     folder: &Path,
-    held: &Held,
+    held: &mut Held,
     decoder: &mut Decoder,
     mut page: Lsn,
     buffer: &mut [u8],
@@ -296,7 +344,9 @@ fn read_records(
     let mut window = FIRST_WINDOW.next_multiple_of(page_bytes).min(buffer.len());
     loop {
         let name = SegmentName::new(info.timeline, size.segment_of(page), size);
-        let Some((file, is_complete)) = held.open(folder, name)? else { return Ok(Ended::NoFile) };
+        let Some((file, mut is_complete)) = held.open(folder, name)? else { return Ok(Ended::NoFile) };
+        // While it is read, others may come, and be removed before this call ends.
+        held.hold_from(folder, info, page)?;
         let segment_end = size.start_of(size.segment_of(page) + 1);
         while page < segment_end {
             if page.0 >= until && decoder.place().is_some_and(|place| !is_within(decoder, place)) {
@@ -313,8 +363,12 @@ fn read_records(
                 // Nobody checks the pages behind a switch, so they must be known to be written.
                 let is_switched = decoder.place().is_some_and(|place| place.is_switched);
                 let is_here = || is_here(bytes, page, decoder.page_timeline());
-                if is_switched && !is_complete && !is_here() && !next_begins(folder, info, page)? {
-                    return Ok(Ended::NoFile);
+                if is_switched && !is_complete && !is_here() {
+                    // Once the next segment is begun, it stays so: of thousands of unused pages, the first asks.
+                    is_complete = next_begins(folder, info, page)?;
+                    if !is_complete {
+                        return Ok(Ended::NoFile);
+                    }
                 }
                 match decoder.push(bytes, visitor) {
                     Ok(walden_format::stream::Progress::More) => {}
@@ -367,10 +421,38 @@ impl Visitor for First {
     }
 }
 
+/// The last checkpoint that has begun behind a position and has no record yet.
+struct BegunCheckpoint {
+    since: Lsn,
+    /// When the last transaction ended.
+    last_end: Option<i64>,
+    /// Its redo pointer, and about when it began.
+    found: Option<(Lsn, Option<i64>)>,
+}
+
+impl Visitor for BegunCheckpoint {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if !matches!(record.header.rmid, rmid::XLOG | rmid::XACT) {
+            return ControlFlow::Continue(());
+        }
+        match payload::parse(record) {
+            Ok(Payload::Commit(end) | Payload::Abort(end)) => {
+                self.last_end = Some(end.time.unix_micros().div_euclid(1_000_000));
+            }
+            Ok(Payload::CheckpointRedo(_)) if record.lsn > self.since => {
+                self.found = Some((record.lsn, self.last_end));
+            }
+            Ok(Payload::Checkpoint(_)) => self.found = None,
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// The end of the log, from a page on; `None` if no record ends between.
 fn locate(folder: &Path, info: StreamInfo, from: Lsn) -> Result<Option<Place>, FollowError> {
     let mut decoder = Decoder::new(info, from, Lsn(u64::MAX));
-    read_records(folder, &Held::default(), &mut decoder, from, &mut vec![0; WINDOW], &mut Nothing)?;
+    read_records(folder, &mut Held::default(), &mut decoder, from, &mut vec![0; WINDOW], &mut Nothing)?;
     Ok(decoder.place().filter(|place| place.previous.is_some()))
 }
 

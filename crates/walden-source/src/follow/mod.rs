@@ -15,7 +15,7 @@ use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::stream::{StreamInfo, Visitor};
 
-pub use self::files::FolderFollower;
+pub use self::files::{CheckpointSearch, FolderFollower};
 pub use self::stream::ConnectionFollower;
 use crate::replication::ReplicationError;
 
@@ -38,10 +38,12 @@ pub trait Follower {
 }
 
 /// What a call of [`Follower::poll`] found.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Polled {
     /// Whether more is there already.
     pub has_more: bool,
+    /// Whether a connection that was lost is still being made again, so that what was wrong still is.
+    pub is_connecting: bool,
     /// What happened at the position, behind all that was reported.
     pub news: Option<News>,
 }
@@ -71,7 +73,7 @@ pub enum News {
 }
 
 /// Why a part of the log was not decoded.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GapReason {
     /// The server has removed or recycled it: the follower was too slow, or stopped.
     Removed,
@@ -79,6 +81,8 @@ pub enum GapReason {
     Damaged(Fault),
     /// The connection was lost, and the server does not have it any more.
     Reconnected,
+    /// It is the end of a record that began before the log was followed.
+    Begun,
 }
 
 /// Why a log cannot be followed.

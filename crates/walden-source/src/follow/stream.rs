@@ -5,18 +5,23 @@
 use std::fmt;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use walden_format::fault::Fault;
+use walden_format::fault::{Fault, FaultKind};
 use walden_format::geometry::Geometry;
-use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::page::{LONG_HEADER, PageHeader};
 use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
+use walden_format::version::Major;
 
 use super::files::Nothing;
 use super::{FollowError, Follower, GapReason, News, Polled};
 use crate::connection::Parameters;
-use crate::replication::{NextTimeline, Progress, Received, Replication, ReplicationError, Started, System};
+use crate::replication::{
+    NextTimeline, Progress, Received, Replication, ReplicationError, ServerError, Started, System,
+};
 
 /// Log before the present end in which the last record is looked for.
 const BYTES_BACK: u64 = 1 << 20;
@@ -28,15 +33,28 @@ const LONG_RECORD: usize = 8 << 20;
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// How long a server may take to send the log up to its present end.
 const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(60);
+/// Times that the log is asked for again from a place where what came was not valid. Then the server's own files are damaged there.
+const MAX_FAULTS: u32 = 3;
+/// SQLSTATE of a segment that the server does not have any more: `undefined_file`. The stream begins first (`WalSndSegmentOpen` and
+/// `CheckXLogRemoved` in `walsender.c` and `xlog.c`).
+const NO_SEGMENT: &str = "58P01";
+/// Class of the SQLSTATEs of a server that is stopped or started: it may have the log later.
+const OPERATOR_INTERVENTION: &str = "57";
 
 /// Follows the log of a server, from its present end on.
 pub struct ConnectionFollower {
     parameters: Parameters,
-    /// None after an error, until the next call.
+    /// None after an error, until it is connected again.
     replication: Option<Replication>,
+    /// The result of connecting again, while a thread does so: it may take minutes, and whoever follows looks up meanwhile.
+    connecting: Option<Receiver<Result<Resumed, FollowError>>>,
     log: Log,
     /// Where another timeline goes on, once all that came before is decoded.
     next: Option<NextTimeline>,
+    /// Why the log cannot be followed from the position on, so that the next connection begins at the present end.
+    gap: Option<GapReason>,
+    /// The position where what came was not valid, and how often.
+    faults: (Lsn, u32),
     reported: Instant,
     /// Never readable, so that nothing but the server ends a wait.
     idle: (UnixStream, UnixStream),
@@ -53,11 +71,66 @@ impl fmt::Debug for ConnectionFollower {
 struct Log {
     info: StreamInfo,
     place: Place,
+    /// Whether a record ends or begins at the place, and not only a segment: the end of a record may follow that began before.
+    is_located: bool,
     /// The log from the page with the position on, or from where `long` is.
     tail: Vec<u8>,
     tail_start: Lsn,
     /// The decoder within a long record.
     long: Option<Decoder>,
+}
+
+/// What it takes to connect again where the last connection ended.
+struct Resume {
+    parameters: Parameters,
+    log: Log,
+    gap: Option<GapReason>,
+}
+
+/// A new connection, and what happened meanwhile.
+struct Resumed {
+    replication: Replication,
+    log: Log,
+    news: Option<News>,
+}
+
+impl Resume {
+    fn connect(mut self) -> Result<Resumed, FollowError> {
+        let mut replication = Replication::connect(&self.parameters)?;
+        let system = replication.identify()?;
+        let (expected, found) = (self.log.info.system_id, system.system_id);
+        if expected != found {
+            return Err(FollowError::OtherCluster { expected, found });
+        }
+        if let Some(reason) = self.gap {
+            return self.begin_anew(replication, system, reason);
+        }
+        let started = replication.start(None, self.log.info.timeline, self.log.restart());
+        let news = match started {
+            Ok(Started::Streaming) => None,
+            Ok(Started::Ended(next)) => Some(self.log.turn_to(&mut replication, next)?),
+            // What is missing was removed, or the server has lost it.
+            Err(ReplicationError::Server(error)) if !error.code.starts_with(OPERATOR_INTERVENTION) => {
+                replication = Replication::connect(&self.parameters)?;
+                return self.begin_anew(replication, system, GapReason::Reconnected);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Resumed { replication, log: self.log, news })
+    }
+
+    /// Goes on at the present end, behind a gap.
+    fn begin_anew(
+        self,
+        replication: Replication,
+        system: System,
+        reason: GapReason,
+    ) -> Result<Resumed, FollowError> {
+        let from = self.log.place.position;
+        let (replication, log) = Log::at_end(&self.parameters, replication, system)?;
+        let news = Some(News::Gap { from, to: log.place.position, reason });
+        Ok(Resumed { replication, log, news })
+    }
 }
 
 impl ConnectionFollower {
@@ -73,34 +146,43 @@ impl ConnectionFollower {
         let idle = UnixStream::pair().map_err(ReplicationError::Lost)?;
         let mut replication = Replication::connect(&parameters)?;
         let system = replication.identify()?;
-        let log = Log::at_end(&mut replication, system, &idle.0)?;
-        let (replication, reported) = (Some(replication), Instant::now());
-        Ok(ConnectionFollower { parameters, replication, log, next: None, reported, idle })
+        let (replication, log) = Log::at_end(&parameters, replication, system)?;
+        Ok(ConnectionFollower {
+            parameters,
+            replication: Some(replication),
+            connecting: None,
+            log,
+            next: None,
+            gap: None,
+            faults: (Lsn::INVALID, 0),
+            reported: Instant::now(),
+            idle,
+        })
     }
 
-    /// Connects again where the last connection ended.
-    fn reconnect(&mut self) -> Result<Option<News>, FollowError> {
-        let mut replication = Replication::connect(&self.parameters)?;
-        let system = replication.identify()?;
-        let (expected, found) = (self.log.info.system_id, system.system_id);
-        if expected != found {
-            return Err(FollowError::OtherCluster { expected, found });
-        }
-        let (timeline, from) = (self.log.info.timeline, self.log.place.position);
-        let started = replication.start(None, timeline, self.log.restart());
-        let news = match started {
-            Ok(Started::Streaming) => None,
-            Ok(Started::Ended(next)) => Some(self.log.turn_to(&mut replication, next)?),
-            // What is missing was removed, or the server has lost it.
-            Err(ReplicationError::Server(_)) => {
-                replication = Replication::connect(&self.parameters)?;
-                self.log = Log::at_end(&mut replication, system, &self.idle.0)?;
-                Some(News::Gap { from, to: self.log.place.position, reason: GapReason::Reconnected })
+    /// Connects again where the last connection ended; nothing if that takes longer than `patience`.
+    fn reconnect(&mut self, patience: Duration) -> Result<Option<Polled>, FollowError> {
+        let connecting = self.connecting.take().unwrap_or_else(|| {
+            let Log { info, place, is_located, .. } = self.log;
+            let mut log = Log::new(info, place.position, Vec::new());
+            (log.place, log.is_located) = (place, is_located);
+            let resume = Resume { parameters: self.parameters.clone(), log, gap: self.gap };
+            let (sender, receiver) = sync_channel(1);
+            // Nobody waits any more if sending fails.
+            thread::spawn(move || drop(sender.send(resume.connect())));
+            receiver
+        });
+        let resumed = match connecting.recv_timeout(patience) {
+            Ok(resumed) => resumed?,
+            Err(RecvTimeoutError::Timeout) => {
+                self.connecting = Some(connecting);
+                return Ok(Some(Polled { is_connecting: true, ..Polled::default() }));
             }
-            Err(error) => return Err(error.into()),
+            Err(RecvTimeoutError::Disconnected) => return Err(ReplicationError::Closed.into()),
         };
-        self.replication = Some(replication);
-        Ok(news)
+        (self.replication, self.log, self.gap) = (Some(resumed.replication), resumed.log, None);
+        let news = resumed.news;
+        Ok(news.map(|news| Polled { has_more: true, news: Some(news), ..Polled::default() }))
     }
 
     fn receive_and_decode(
@@ -108,18 +190,44 @@ impl ConnectionFollower {
         visitor: &mut impl Visitor,
         patience: Duration,
     ) -> Result<Polled, FollowError> {
-        let news = match (&mut self.replication, self.next.take()) {
-            (None, _) => self.reconnect()?,
-            (Some(replication), Some(next)) => Some(self.log.turn_to(replication, next)?),
-            (Some(_), None) => None,
-        };
-        if news.is_some() {
-            return Ok(Polled { has_more: true, news });
+        let of_news = |news| Polled { has_more: true, news: Some(news), ..Polled::default() };
+        match (&mut self.replication, self.next.take()) {
+            (None, _) => {
+                if let Some(polled) = self.reconnect(patience)? {
+                    return Ok(polled);
+                }
+            }
+            (Some(replication), Some(next)) => return self.log.turn_to(replication, next).map(of_news),
+            (Some(_), None) => {}
         }
         let received = self.receive(patience);
+        if let Some(gap) = self.log.locate_begin().map_err(FollowError::Stream)? {
+            // An error comes again: the connection is over.
+            return Ok(of_news(gap));
+        }
         // What came before an error counts.
         self.log.decode(visitor).map_err(FollowError::Stream)?;
-        Ok(Polled { has_more: received?, news: None })
+        Ok(Polled { has_more: received?, ..Polled::default() })
+    }
+
+    /// Notes where to go on after an error: where it was, or behind a gap.
+    fn note_error(&mut self, error: &FollowError) {
+        match error {
+            FollowError::Replication(ReplicationError::Server(ServerError { code, .. }))
+                if code == NO_SEGMENT =>
+            {
+                self.gap = Some(GapReason::Removed);
+            }
+            FollowError::Stream(fault) => {
+                let position = self.log.place.position;
+                let count = if self.faults.0 == position { self.faults.1 + 1 } else { 1 };
+                self.faults = (position, count);
+                if count > MAX_FAULTS {
+                    self.gap = Some(GapReason::Damaged(*fault));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Receives what is there; whether there is more.
@@ -169,9 +277,10 @@ impl Follower for ConnectionFollower {
 
     fn poll(&mut self, visitor: &mut impl Visitor, patience: Duration) -> Result<Polled, FollowError> {
         let result = self.receive_and_decode(visitor, patience);
-        if result.is_err() {
+        if let Err(error) = &result {
             // What is not decoded is asked for again.
             (self.replication, self.next) = (None, None);
+            self.note_error(error);
         }
         result
     }
@@ -179,18 +288,53 @@ impl Follower for ConnectionFollower {
 
 impl Log {
     /// Starts to stream a little before the server's present end, and finds the last record before it.
-    fn at_end(replication: &mut Replication, system: System, idle: &UnixStream) -> Result<Log, FollowError> {
+    fn at_end(
+        parameters: &Parameters,
+        mut replication: Replication,
+        system: System,
+    ) -> Result<(Replication, Log), FollowError> {
         let size = replication.segment_size()?;
-        let page_bytes = Geometry::DEFAULT_PAGE_BYTES;
-        let page_of = |lsn: u64| lsn - lsn % u64::from(page_bytes);
+        // A server may have removed the segment before.
         let segment = size.start_of(size.segment_of(system.flushed));
-        let mut start = Lsn(page_of(system.flushed.0.saturating_sub(BYTES_BACK)).max(segment.0));
+        let near = page_of(Lsn(system.flushed.0.saturating_sub(BYTES_BACK))).max(segment);
+        match Log::ending_behind(&mut replication, system, size, near) {
+            // Behind a switch record are pages that only a decoder from before it can read.
+            Err(FollowError::Stream(_)) if near > segment => {
+                let mut replication = Replication::connect(parameters)?;
+                let log = Log::ending_behind(&mut replication, system, size, segment)?;
+                Ok((replication, log))
+            }
+            log => Ok((replication, log?)),
+        }
+    }
+
+    /// Starts to stream at a page, and finds the last record before the server's present end.
+    fn ending_behind(
+        replication: &mut Replication,
+        system: System,
+        segment_size: SegmentSize,
+        mut start: Lsn,
+    ) -> Result<Log, FollowError> {
+        let (idle, _other) = UnixStream::pair().map_err(ReplicationError::Lost)?;
         let mut timeline = system.timeline;
         while let Started::Ended(next) = replication.start(None, timeline, start)? {
-            (timeline, start) = (next.timeline, Lsn(page_of(next.start.0)));
+            (timeline, start) = (next.timeline, page_of(next.start));
         }
-        let mut log: Option<Log> = None;
-        let (mut head, mut locator) = (Vec::new(), None::<Decoder>);
+        let info_of = |version| StreamInfo {
+            version,
+            timeline,
+            system_id: system.system_id,
+            segment_size,
+            page_bytes: Geometry::DEFAULT_PAGE_BYTES,
+            data_page_bytes: 8192,
+        };
+        let major = replication.major();
+        let version = Major::all().find(|version| Some(version.number()) == major);
+        if let Some(version) = version.filter(|_| start >= system.flushed) {
+            // After a switch, the server sends nothing of the new segment until something is written.
+            return Ok(Log::new(info_of(version), start, Vec::new()));
+        }
+        let (mut head, mut log) = (Vec::new(), None::<Log>);
         let until = Instant::now() + FIRST_BYTES_WITHIN;
         loop {
             match replication.receive()? {
@@ -203,63 +347,68 @@ impl Log {
                 Received::Keepalive { .. } => {}
             }
             if log.is_none() && head.len() >= LONG_HEADER {
-                log = Some(Log::begin(system, size, timeline, start, std::mem::take(&mut head))?);
+                let header = PageHeader::parse(&head).map_err(|error| {
+                    FollowError::Stream(Fault { lsn: start, at: start, kind: FaultKind::PageHeader(error) })
+                })?;
+                log = Some(Log::new(info_of(header.version), start, std::mem::take(&mut head)));
             }
-            if let Some(log) = &mut log {
-                let decoder = locator.get_or_insert_with(|| Decoder::new(log.info, start, Lsn(u64::MAX)));
-                if log.locate(decoder).map_err(FollowError::Stream)? && log.end() >= system.flushed {
-                    break;
+            if let Some(mut found) = log.take() {
+                if found.end() >= system.flushed && found.locate_end().map_err(FollowError::Stream)? {
+                    return Ok(found);
                 }
+                log = Some(found);
             }
             if Instant::now() > until {
                 let found = format!("none within {} s", FIRST_BYTES_WITHIN.as_secs());
                 return Err(ReplicationError::Protocol { expected: "the log up to its end", found }.into());
             }
         }
-        let mut log = log.ok_or(ReplicationError::Closed)?;
-        log.decode(&mut Nothing).map_err(FollowError::Stream)?;
-        Ok(log)
     }
 
-    fn begin(
-        system: System,
-        segment_size: SegmentSize,
-        timeline: Timeline,
-        start: Lsn,
-        tail: Vec<u8>,
-    ) -> Result<Log, FollowError> {
-        let kind = |kind| FollowError::Stream(Fault { lsn: start, at: start, kind });
-        let header = PageHeader::parse(&tail)
-            .map_err(|error| kind(walden_format::fault::FaultKind::PageHeader(error)))?;
-        let info = StreamInfo {
-            version: header.version,
-            timeline,
-            system_id: system.system_id,
-            segment_size,
-            page_bytes: Geometry::DEFAULT_PAGE_BYTES,
-            data_page_bytes: 8192,
-        };
-        let place = Place { position: start, previous: None, is_switched: false };
-        Ok(Log { info, place, tail, tail_start: start, long: None })
+    /// The log from a position on, of which this has come from the page with the position on. Whether a record begins there is not
+    /// known.
+    fn new(info: StreamInfo, position: Lsn, tail: Vec<u8>) -> Log {
+        let place = Place { position, previous: None, is_switched: false };
+        Log { info, place, is_located: false, tail, tail_start: page_of(position), long: None }
     }
 
-    /// Decodes whole pages until a record has ended in them; whether one has.
-    fn locate(&mut self, decoder: &mut Decoder) -> Result<bool, Fault> {
-        if self.place.previous.is_some() {
-            return Ok(true);
+    /// Goes to the end of what has come; whether a record ends or begins there, or in it.
+    fn locate_end(&mut self) -> Result<bool, Fault> {
+        let mut decoder = Decoder::new(self.info, self.tail_start, Lsn(u64::MAX));
+        decoder.push(&self.tail[..self.decodable()], &mut Nothing)?;
+        let Some(place) = decoder.place() else { return Ok(false) };
+        (self.place, self.is_located) = (place, true);
+        // Where the last record fills its page, the position is in the next one.
+        self.trim();
+        Ok(true)
+    }
+
+    /// Finds the first record of a segment, if that is not known yet. The end of a record that began before is no part of the sums.
+    fn locate_begin(&mut self) -> Result<Option<News>, Fault> {
+        let decodable = self.decodable();
+        if self.is_located || decodable == 0 {
+            return Ok(None);
         }
-        let page_bytes = self.info.page_bytes as usize;
-        while self.tail.len() >= page_bytes {
-            decoder.push(&self.tail[..page_bytes], &mut Nothing)?;
-            if let Some(place) = decoder.place().filter(|place| place.previous.is_some()) {
-                // The position is in this page, as the record before it ended here.
-                self.place = place;
-                return Ok(true);
-            }
-            self.tail.drain(..page_bytes);
-            self.tail_start = self.tail_start.plus(page_bytes as u64);
+        let from = self.place.position;
+        // At the first record behind the page's start, the decoder is done.
+        let mut decoder = Decoder::new(self.info, self.tail_start, self.tail_start.plus(1));
+        if decoder.push(&self.tail[..decodable], &mut Nothing)? != walden_format::stream::Progress::Done {
+            return Ok(None);
         }
-        Ok(false)
+        self.is_located = true;
+        let to = decoder.position();
+        if to == from.plus(self.info.geometry().header_bytes(from) as u64) {
+            return Ok(None);
+        }
+        self.place = Place { position: to, previous: None, is_switched: false };
+        self.trim();
+        Ok(Some(News::Gap { from, to, reason: GapReason::Begun }))
+    }
+
+    /// Bytes of what has come that can be decoded: records and headers of pages are aligned to 8 bytes, and headers whole.
+    fn decodable(&self) -> usize {
+        let end = self.tail_start.plus(self.tail.len() as u64 & !7);
+        self.info.geometry().decodable_end(end).bytes_since(self.tail_start) as usize
     }
 
     fn end(&self) -> Lsn {
@@ -280,7 +429,7 @@ impl Log {
         let position = self.place.position;
         self.tail.clear();
         self.long = None;
-        self.tail_start = Lsn(position.0 - position.0 % u64::from(self.info.page_bytes));
+        self.tail_start = page_of(position);
         self.tail_start
     }
 
@@ -288,20 +437,24 @@ impl Log {
     fn turn_to(&mut self, replication: &mut Replication, next: NextTimeline) -> Result<News, FollowError> {
         let (mut next, position) = (next, self.place.position);
         let start = position.min(next.start);
-        let page = Lsn(start.0 - start.0 % u64::from(self.info.page_bytes));
-        while let Started::Ended(later) = replication.start(None, next.timeline, page)? {
+        while let Started::Ended(later) = replication.start(None, next.timeline, page_of(start))? {
             next = later;
         }
         self.info.timeline = next.timeline;
         if start < position {
+            // No record crosses the end of a timeline.
             self.place = Place { position: start, previous: None, is_switched: false };
+            self.is_located = true;
         }
         self.restart();
         Ok(News::Timeline { timeline: next.timeline, start, discarded: position.0 - start.0 })
     }
 
-    /// Decodes what has come.
+    /// Decodes what has come, once it is known where a record begins.
     fn decode(&mut self, visitor: &mut impl Visitor) -> Result<(), Fault> {
+        if !self.is_located {
+            return Ok(());
+        }
         let page_bytes = self.info.page_bytes as usize;
         if let Some(decoder) = &mut self.long {
             while self.tail.len() >= page_bytes {
@@ -320,9 +473,7 @@ impl Log {
             }
             self.trim();
         }
-        // Records and headers of pages are aligned to 8 bytes.
-        let end = self.tail_start.plus(self.tail.len() as u64 & !7);
-        let decodable = self.info.geometry().decodable_end(end).bytes_since(self.tail_start) as usize;
+        let decodable = self.decodable();
         let mut decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
         let decoded = decoder.push(&self.tail[..decodable], visitor);
         self.place = decoder.place().unwrap_or(self.place);
@@ -342,10 +493,14 @@ impl Log {
 
     /// Drops the pages before the one with the position.
     fn trim(&mut self) {
-        let position = self.place.position;
-        let page = Lsn(position.0 - position.0 % u64::from(self.info.page_bytes));
+        let page = page_of(self.place.position);
         let done = (page.0.saturating_sub(self.tail_start.0) as usize).min(self.tail.len());
         self.tail.drain(..done);
         self.tail_start = self.tail_start.plus(done as u64);
     }
+}
+
+/// The page with a position. A server with pages of another size sends nothing that is taken for valid.
+fn page_of(lsn: Lsn) -> Lsn {
+    Lsn(lsn.0 - lsn.0 % u64::from(Geometry::DEFAULT_PAGE_BYTES))
 }

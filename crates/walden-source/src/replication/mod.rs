@@ -249,6 +249,11 @@ impl Replication {
         &self.version
     }
 
+    /// The server's major version; nothing if it says none that can be read.
+    pub fn major(&self) -> Option<u32> {
+        major_of(&self.version)
+    }
+
     /// Whether the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.transport.is_encrypted()
@@ -288,7 +293,7 @@ impl Replication {
 
     /// Whether the server has the command of [`Replication::read_slot`], as from PostgreSQL 15 on.
     pub fn can_read_slots(&self) -> bool {
-        major_of(&self.version) >= Some(15)
+        self.major() >= Some(15)
     }
 
     /// Asks for a slot, of a server that [can say it](Replication::can_read_slots); nothing if there is none of this name.

@@ -15,7 +15,7 @@ const MAX_SLOTS: usize = 50;
 const OTHER: &str = "other";
 
 #[rustfmt::skip]
-pub const METRICS: [Metric; 28] = [
+pub const METRICS: [Metric; 29] = [
     Metric { name: "walden_watch_up", kind: "gauge", help: "Whether the log can be read." },
     Metric { name: "walden_watch_info", kind: "gauge", help: "What is followed: version, system identifier and timeline." },
     Metric { name: "walden_watch_position_bytes", kind: "gauge", help: "The end of the log that was counted, as a position." },
@@ -25,6 +25,7 @@ pub const METRICS: [Metric; 28] = [
     Metric { name: "walden_watch_transactions_total", kind: "counter", help: "Transactions by how they ended." },
     Metric { name: "walden_watch_relation_bytes_total", kind: "counter", help: "Bytes of WAL by relation, of the largest ones, and of the others." },
     Metric { name: "walden_watch_relation_image_bytes_total", kind: "counter", help: "Of these, bytes of full-page images." },
+    Metric { name: "walden_watch_relation_ended_bytes_total", kind: "counter", help: "Bytes of WAL of relations whose own series ended as they were idle." },
     Metric { name: "walden_watch_kind_bytes_total", kind: "counter", help: "Bytes of WAL by kind of record." },
     Metric { name: "walden_watch_kind_records_total", kind: "counter", help: "Records by kind." },
     Metric { name: "walden_watch_database_bytes_total", kind: "counter", help: "Bytes of WAL by database; of none for commits, checkpoints and page headers." },
@@ -100,6 +101,7 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
             .into(),
         "relation_bytes_total" => of_relations(Tally::bytes),
         "relation_image_bytes_total" => of_relations(|tally| tally.buckets.images()),
+        "relation_ended_bytes_total" => one(totals.left_relations.bytes() as f64),
         "kind_bytes_total" => by_kind(watch, Tally::bytes),
         "kind_records_total" => by_kind(watch, |tally| tally.records),
         "database_bytes_total" => by_database(watch),

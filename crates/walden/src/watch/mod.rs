@@ -21,7 +21,8 @@ use regex::Regex;
 use walden_explain::document::{Context, Document};
 use walden_server::signals::{self, SIGINT, SIGTERM};
 use walden_source::connection::Parameters;
-use walden_source::follow::{ConnectionFollower, FolderFollower};
+use walden_source::follow::{ConnectionFollower, FolderFollower, FollowError};
+use walden_source::replication::ReplicationError;
 use walden_watch::document::{Grouping, WatchDocument};
 use walden_watch::server::{self, Folders};
 use walden_watch::watch::{Source, Watch};
@@ -96,7 +97,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 
-    /// Relations with metrics of their own at most; the others are one
+    /// Largest relations, which get metrics of their own and keep them: up to ten times as many have them; the others are one
     #[arg(long, value_name = "N", default_value_t = 20, requires = "listen")]
     relations: usize,
 
@@ -126,8 +127,10 @@ enum By {
 const TICK: Duration = Duration::from_millis(200);
 /// How often a folder is looked at where much is written: a checkpoint may remove what was not read.
 const BUSY_TICK: Duration = Duration::from_millis(40);
-/// Bytes between two looks that are much.
+/// Bytes between two looks that are much, unused ones behind a switch too: segments are what a checkpoint removes.
 const BUSY_BYTES: u64 = 1 << 20;
+/// How long a folder is looked at often after that: where segments are switched, a look may find nothing between two.
+const BUSY_FOR: Duration = Duration::from_secs(2);
 /// Pause after an error.
 const RETRY: Duration = Duration::from_secs(1);
 const DEFAULT_INTERVAL: i64 = 10;
@@ -137,8 +140,7 @@ const SETTINGS: [&str; 3] = ["max_wal_size", "checkpoint_timeout", "checkpoint_c
 /// Runs `walden watch`.
 pub fn run(args: &WatchArgs) -> Result<ExitCode> {
     output::can_write(&[("--save", args.save.as_deref(), Content::Json)])?;
-    let stop = signals::stop_on(&[SIGTERM, SIGINT])?;
-    let mut session = Session::start(args, stop)?;
+    let mut session = Session::start(args)?;
     match args.listen {
         Some(address) => listen(session, address),
         None if args.wants_screen() => view(session),
@@ -193,14 +195,15 @@ struct Session<'a> {
     stop: Arc<AtomicBool>,
     until: Option<Instant>,
     is_folder: bool,
-    is_busy: bool,
+    /// Until when the folder is looked at often.
+    busy_until: Instant,
     /// Notes that were printed.
     told: usize,
     problem: Option<String>,
 }
 
 impl<'a> Session<'a> {
-    fn start(args: &'a WatchArgs, stop: Arc<AtomicBool>) -> Result<Session<'a>> {
+    fn start(args: &'a WatchArgs) -> Result<Session<'a>> {
         let is_connection = args.source.contains("://") || args.source.contains('=');
         let mut name_sources = args.names.clone();
         if is_connection && name_sources.is_empty() {
@@ -213,8 +216,8 @@ impl<'a> Session<'a> {
         let dsn = name_sources.iter().find(is_dsn).cloned();
         let (source, folders) = match is_connection {
             true => {
-                let follower = ConnectionFollower::connect(&Parameters::parse(&args.source)?)
-                    .context("cannot follow the server's log")?;
+                let parameters = Parameters::parse(&args.source)?;
+                let follower = ConnectionFollower::connect(&parameters).map_err(cannot_connect)?;
                 (Source::Connection(Box::new(follower)), None)
             }
             false => {
@@ -243,8 +246,11 @@ impl<'a> Session<'a> {
         let subject = Subject { folders, dsn, name_sources, settings: watch.names().settings.clone() };
         if let Some(folders) = &subject.folders {
             watch.set_server(server::from_files(folders), &args.set);
+            watch.search_checkpoint();
         }
         let refresher = Refresher::start(subject);
+        // Before, a signal ends the process at once: connecting may take minutes, and there is nothing to save yet.
+        let stop = signals::stop_on(&[SIGTERM, SIGINT])?;
         let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.unsigned_abs()));
         Ok(Session {
             args,
@@ -254,7 +260,7 @@ impl<'a> Session<'a> {
             stop,
             until,
             is_folder: !is_connection,
-            is_busy: false,
+            busy_until: Instant::now(),
             told: 0,
             problem: None,
         })
@@ -264,10 +270,13 @@ impl<'a> Session<'a> {
     fn follow(&mut self) -> bool {
         let result = match self.is_folder {
             true => {
-                std::thread::sleep(if self.is_busy { BUSY_TICK } else { TICK });
+                let is_busy = Instant::now() < self.busy_until;
+                std::thread::sleep(if is_busy { BUSY_TICK } else { TICK });
                 let before = self.watch.position();
                 let result = self.watch.follow(Duration::ZERO);
-                self.is_busy = self.watch.position().bytes_since(before) > BUSY_BYTES;
+                if self.watch.position().bytes_since(before) > BUSY_BYTES {
+                    self.busy_until = Instant::now() + BUSY_FOR;
+                }
                 result
             }
             false => self.watch.follow(TICK),
@@ -390,6 +399,17 @@ fn listen(session: Session<'_>, address: SocketAddr) -> Result<ExitCode> {
 
 fn lock(page: &Mutex<String>) -> MutexGuard<'_, String> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of a socket that is not there, the hint is not that of a file.
+fn cannot_connect(error: FollowError) -> anyhow::Error {
+    match error {
+        FollowError::Replication(ReplicationError::Connect { .. }) => output::with_hint(
+            format!("cannot follow the server's log: {}", walden_source::error_text(&error)),
+            "is the server running, and are host and port its own? The host of a socket is its folder (unix_socket_directories)",
+        ),
+        error => anyhow::Error::new(error).context("cannot follow the server's log"),
+    }
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {

@@ -78,6 +78,9 @@ struct Screen {
     is_typing: bool,
     is_paused: bool,
     is_help: bool,
+    /// The first line of the help that is shown, and the last one that may be.
+    help_line: usize,
+    last_help_line: usize,
     /// The row that is looked into.
     inside: Option<String>,
     state: TableState,
@@ -148,6 +151,8 @@ impl Screen {
             is_typing: false,
             is_paused: false,
             is_help: false,
+            help_line: 0,
+            last_help_line: 0,
             inside: None,
             state: TableState::default().with_selected(0),
             rows: Vec::new(),
@@ -172,7 +177,15 @@ impl Screen {
             return false;
         }
         if self.is_help {
-            self.is_help = false;
+            match key {
+                KeyCode::Down | KeyCode::Char('j') | KeyCode::PageDown if self.last_help_line > 0 => {
+                    self.help_line = (self.help_line + 1).min(self.last_help_line);
+                }
+                KeyCode::Up | KeyCode::Char('k') | KeyCode::PageUp if self.last_help_line > 0 => {
+                    self.help_line = self.help_line.saturating_sub(1);
+                }
+                _ => (self.is_help, self.help_line) = (false, 0),
+            }
             return false;
         }
         match key {
@@ -305,8 +318,20 @@ impl Screen {
     }
 
     fn draw(&mut self, frame: &mut Frame<'_>) {
-        let state = self.document.as_ref().map(state_lines).unwrap_or_default();
         let area = frame.area();
+        let state: Vec<Line<'_>> = self
+            .document
+            .as_ref()
+            .map(state_lines)
+            .unwrap_or_default()
+            .iter()
+            .flat_map(|line| {
+                let style = alarm_style(line);
+                wrapped(&harmless(line), area.width.into(), "  ")
+                    .into_iter()
+                    .map(move |part| Line::styled(part, style))
+            })
+            .collect();
         // A small window keeps the first line and the list.
         let state_height = (state.len() as u16).min(area.height.saturating_sub(10) / 2);
         let graph_height = if area.height >= 20 { 3 } else { 0 };
@@ -318,51 +343,80 @@ impl Screen {
             Constraint::Length(1),
         ])
         .areas(area);
-        frame.render_widget(Paragraph::new(self.head()), top);
+        frame.render_widget(Paragraph::new(self.head(area.width)), top);
         if graph_height > 0 {
             let shown = self.rates.len().saturating_sub(graph.width.into());
             let graph_widget =
                 Sparkline::default().data(&self.rates[shown..]).style(Style::new().fg(Color::Cyan));
             frame.render_widget(graph_widget, graph);
         }
-        let styled = |line: &String| Line::styled(harmless(line).into_owned(), alarm_style(line));
-        frame.render_widget(Paragraph::new(state.iter().map(styled).collect::<Vec<_>>()), lines);
+        frame.render_widget(Paragraph::new(state), lines);
         self.draw_list(frame, list);
-        frame.render_widget(Paragraph::new(self.foot()), bottom);
+        frame.render_widget(Paragraph::new(self.foot(area.width)), bottom);
         if self.is_help {
-            draw_help(frame);
+            self.draw_help(frame);
         }
     }
 
-    fn head(&self) -> Vec<Line<'static>> {
+    fn draw_help(&mut self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let width = 66.min(area.width);
+        let lines: Vec<String> = HELP
+            .iter()
+            .flat_map(|line| wrapped(line, width.saturating_sub(2).into(), "               "))
+            .collect();
+        let height = (lines.len() as u16 + 2).min(area.height);
+        let popup = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+        self.last_help_line = lines.len().saturating_sub(height.saturating_sub(2).into());
+        self.help_line = self.help_line.min(self.last_help_line);
+        let title = match self.last_help_line {
+            0 => " Keys (any key closes) ",
+            _ => " Keys (Down: more, q closes) ",
+        };
+        let text: Vec<Line<'_>> = lines.into_iter().skip(self.help_line).map(Line::raw).collect();
+        frame.render_widget(Clear, popup);
+        frame.render_widget(Paragraph::new(text).block(Block::bordered().title(title)), popup);
+    }
+
+    /// What is followed, and the rates; a narrow window has less of both.
+    fn head(&self, width: u16) -> Vec<Line<'static>> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let Some(document) = &self.document else { return vec![Line::raw("walden watch")] };
         let rate = |rate: f64| format!("{}/s", bytes(rate as u64));
         let paused = if self.is_paused { "  paused" } else { "" };
+        let paused = || Span::styled(paused, Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD));
         let images = match document.sum.bytes {
             0 => String::new(),
             all => format!(", images {}", percent(document.sum.image_bytes as f64 / all as f64)),
         };
-        vec![
+        let server = format!("PostgreSQL {}, timeline {}", document.postgresql, document.timeline);
+        let place = |text: String| Line::from(vec![Span::raw(text), paused()]);
+        let places = vec![
             Line::from(vec![
                 Span::styled("walden watch", bold),
-                Span::raw(format!(
-                    "  PostgreSQL {}, timeline {}, {}",
-                    document.postgresql, document.timeline, document.lsn
-                )),
-                Span::styled(paused, Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD)),
+                Span::raw(format!("  {server}, {}", document.lsn)),
+                paused(),
             ]),
-            Line::from(vec![
-                Span::styled("WAL ", bold),
-                Span::styled(format!("now {}", rate(self.now_rate)), Style::new().fg(Color::Cyan)),
-                Span::raw(format!(
-                    "  1 min {}  5 min {}{images}, {} commits/s",
-                    rate(document.bytes_per_second_1m),
-                    rate(document.bytes_per_second_5m),
-                    count((document.committed as f64 / document.window_seconds.max(0.1)) as u64),
-                )),
-            ]),
-        ]
+            place(format!("{server}, {}", document.lsn)),
+            place(format!("PostgreSQL {}, {}", document.postgresql, document.lsn)),
+            place(document.lsn.clone()),
+        ];
+        let now = format!("now {}", rate(self.now_rate));
+        let minute = format!("  1 min {}", rate(document.bytes_per_second_1m));
+        let minutes = format!("  5 min {}", rate(document.bytes_per_second_5m));
+        let commits = count((document.committed as f64 / document.window_seconds.max(0.1)) as u64);
+        let rates = [
+            format!("{minute}{minutes}{images}, {commits} commits/s"),
+            format!("{minute}{minutes}{images}"),
+            format!("{minute}{minutes}"),
+            minute.clone(),
+            String::new(),
+        ];
+        let rates = rates.map(|more| {
+            let now = Span::styled(now.clone(), Style::new().fg(Color::Cyan));
+            Line::from(vec![Span::styled("WAL ", bold), now, Span::raw(more)])
+        });
+        vec![fitting(places, width), fitting(rates.into(), width)]
     }
 
     fn draw_list(&mut self, frame: &mut Frame<'_>, area: Rect) {
@@ -381,10 +435,17 @@ impl Screen {
             .collect();
         let title = match &self.inside {
             Some(text) => Line::from(format!(" {} by fork and kind of record (Esc back) ", harmless(text))),
-            None => Line::from([vec![Span::raw(" ")], names].concat()),
+            None => {
+                let all = Line::from([vec![Span::raw(" ")], names].concat());
+                let (list, count) = (self.lists[self.list].title(), self.lists.len());
+                let one = format!(" {list}, {} of {count} (Tab: next) ", self.list + 1);
+                fitting(vec![all, Line::from(one), Line::from(format!(" {list} "))], area.width)
+            }
         };
         let order = ORDERS[self.order];
-        let header = ["", "now", "1 min", "5 min", "share", "images", "why"].map(|name| {
+        let is_shown = |column: &&Column| area.width >= column.min_width;
+        let header = COLUMNS.iter().filter(is_shown).map(|column| {
+            let name = column.name;
             let style = match name == order {
                 true => Style::new().add_modifier(Modifier::UNDERLINED),
                 false => Style::new().add_modifier(Modifier::DIM),
@@ -398,7 +459,7 @@ impl Screen {
         let rows: Vec<TableRow<'_>> = self
             .visible()
             .map(|row| {
-                TableRow::new([
+                let cells = [
                     Cell::new(harmless(&row.text).into_owned()),
                     per_second(row.now),
                     per_second(row.minute),
@@ -406,19 +467,12 @@ impl Screen {
                     number(percent(row.group.share)),
                     number(image_share(&row.group)),
                     Cell::new(main_cause(&row.group).to_owned()),
-                ])
+                ];
+                let shown = COLUMNS.iter().zip(cells).filter(|(column, _)| is_shown(column));
+                TableRow::new(shown.map(|(_, cell)| cell))
             })
             .collect();
-        let is_wide = area.width >= 80;
-        let widths = [
-            Constraint::Min(16),
-            Constraint::Length(11),
-            Constraint::Length(11),
-            Constraint::Length(if is_wide { 11 } else { 0 }),
-            Constraint::Length(7),
-            Constraint::Length(if is_wide { 8 } else { 0 }),
-            Constraint::Length(if is_wide { 11 } else { 0 }),
-        ];
+        let widths = COLUMNS.iter().filter(is_shown).map(|column| column.width);
         let table = Table::new(rows, widths)
             .header(TableRow::new(header))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
@@ -426,7 +480,7 @@ impl Screen {
         frame.render_stateful_widget(table, area, &mut self.state);
     }
 
-    fn foot(&self) -> Line<'static> {
+    fn foot(&self, width: u16) -> Line<'static> {
         if let Some((_, message)) = self.message.as_ref().filter(|(since, _)| since.elapsed() < MESSAGE) {
             return Line::styled(message.clone(), Style::new().fg(Color::Green));
         }
@@ -438,12 +492,63 @@ impl Screen {
             return Line::raw(format!("filter: {}{cursor}", self.filter));
         }
         let note = self.document.as_ref().and_then(|document| document.notes.last());
-        let keys = "q quit  ? help  Tab list  s sort  / filter  Enter look into  p pause  w save";
+        let keys = [
+            "q quit  ? help  Tab list  s sort  / filter  Enter look into  p pause  w save",
+            "q quit  ? help  Tab list  s sort  / filter  p pause",
+            "q quit  ? help  Tab list",
+            "? help",
+        ];
+        let dim = Style::new().add_modifier(Modifier::DIM);
+        let keys = fitting(keys.map(|keys| Line::styled(keys, dim)).into(), width);
         match note {
             Some(note) => Line::raw(format!("{keys}   {}", harmless(&note.text))),
-            None => Line::styled(keys, Style::new().add_modifier(Modifier::DIM)),
+            None => keys,
         }
     }
+}
+
+/// A column of a list.
+struct Column {
+    name: &'static str,
+    width: Constraint,
+    /// The narrowest window that has it.
+    min_width: u16,
+}
+
+static COLUMNS: [Column; 7] = [
+    Column { name: "", width: Constraint::Min(16), min_width: 0 },
+    Column { name: "now", width: Constraint::Length(11), min_width: 0 },
+    Column { name: "1 min", width: Constraint::Length(11), min_width: 50 },
+    Column { name: "5 min", width: Constraint::Length(11), min_width: 62 },
+    Column { name: "share", width: Constraint::Length(7), min_width: 38 },
+    Column { name: "images", width: Constraint::Length(8), min_width: 72 },
+    Column { name: "why", width: Constraint::Length(11), min_width: 84 },
+];
+
+/// The first line that fits, else the last one.
+fn fitting(mut lines: Vec<Line<'_>>, width: u16) -> Line<'_> {
+    let fits = lines.iter().position(|line| line.width() <= usize::from(width));
+    match fits {
+        Some(at) => lines.swap_remove(at),
+        None => lines.pop().unwrap_or_default(),
+    }
+}
+
+/// Breaks a line between words where it is wider than the window; what goes on is indented.
+fn wrapped(line: &str, width: usize, indent: &str) -> Vec<String> {
+    let (mut lines, mut current) = (Vec::new(), String::new());
+    for (index, word) in line.split(' ').enumerate() {
+        if index > 0 && current.chars().count() + 1 + word.chars().count() > width {
+            lines.push(std::mem::replace(&mut current, format!("{indent}{word}")));
+            continue;
+        }
+        if index > 0 {
+            current.push(' ');
+        }
+        current.push_str(word);
+    }
+    lines.push(current);
+    lines
 }
 
 /// Slots and archivers that are behind stand out.
@@ -474,12 +579,36 @@ const HELP: &[&str] = &[
     "change after one), forced, hint, consistency.",
 ];
 
-fn draw_help(frame: &mut Frame<'_>) {
-    let area = frame.area();
-    let (width, height) = (66.min(area.width), (HELP.len() as u16 + 2).min(area.height));
-    let popup = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
-    frame.render_widget(Clear, popup);
-    let text: Vec<Line<'_>> = HELP.iter().map(|line| Line::raw(*line)).collect();
-    frame
-        .render_widget(Paragraph::new(text).block(Block::bordered().title(" Keys (any key closes) ")), popup);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_a_window_has_fit_in_it() {
+        for width in 28..200 {
+            let shown = COLUMNS.iter().filter(|column| width >= column.min_width);
+            let widths: Vec<u16> = shown
+                .map(|column| match column.width {
+                    Constraint::Min(width) | Constraint::Length(width) => width,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let all = widths.iter().sum::<u16>() + widths.len() as u16 - 1;
+            assert!(all <= width, "{all} of {width}");
+        }
+    }
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        let line = "Checkpoint: 39.0 MB, 14.6 s since the last; next in 36.2 s by max_wal_size";
+        let lines = wrapped(line, 40, "  ");
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.chars().count() <= 40), "{lines:?}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&lines.join(" ")), words(line));
+        assert_eq!(wrapped(line, 200, "  "), [line]);
+        let lines = ["wide enough for some", "short"].map(Line::raw).to_vec();
+        assert_eq!(fitting(lines.clone(), 20), lines[0]);
+        assert_eq!(fitting(lines.clone(), 19), lines[1]);
+        assert_eq!(fitting(lines.clone(), 1), lines[1]);
+    }
 }

@@ -122,6 +122,8 @@ fn checkpoint_line(checkpoint: &CheckpointDocument) -> String {
     text += " since the last";
     if checkpoint.is_running {
         text += ", in progress";
+    } else if checkpoint.may_be_running {
+        text += ", one may be in progress";
     }
     let left = next.seconds_left.map(seconds).unwrap_or_default();
     text += &match next.cause {
@@ -167,6 +169,7 @@ mod tests {
                 redo: cycle.redo.to_string(),
                 next: forecast(cycle, end, size, settings, rate, now),
                 is_running,
+                may_be_running: false,
                 is_server_stopped: settings.is_none(),
                 max_wal_size: None,
                 checkpoint_timeout_seconds: None,

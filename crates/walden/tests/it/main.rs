@@ -14,6 +14,7 @@ mod archive_packs;
 mod archive_prefetch;
 mod archive_s3;
 mod archive_serve;
+mod archive_status;
 mod browser;
 mod codecs;
 mod compress;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         archive_prefetch::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
+        archive_status::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,

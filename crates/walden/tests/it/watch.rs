@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -24,10 +24,15 @@ walden_testing::tests! {
     sums_equal_explain_on_18,
     a_promotion_is_followed,
     a_connection_is_followed,
+    an_idle_server_is_followed_at_once,
+    a_connection_goes_on_behind_removed_segments,
+    switched_segments_are_read_before_they_are_removed,
+    a_checkpoint_in_progress_is_found,
     lines_add_up_and_have_names,
     metrics_are_what_prometheus_reads,
     the_view_works_in_a_terminal,
     sources_without_wal_are_refused,
+    an_interrupt_ends_a_watch_that_still_connects,
 }
 
 for_versions! { sums_equal_explain:
@@ -327,6 +332,161 @@ fn a_connection_is_followed() -> Outcome {
     Ok(())
 }
 
+/// Where the next record begins, and up to where the log is durable.
+fn ends(client: &mut postgres::Client) -> (u64, u64) {
+    let row = client
+        .query_one("SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text", &[])
+        .unwrap();
+    let lsn = |at: usize| row.get::<_, String>(at).parse::<walden_format::lsn::Lsn>().unwrap().0;
+    (lsn(0), lsn(1))
+}
+
+/// The end of the log may be a segment's start, lie in its first page, or be that page's end.
+fn an_idle_server_is_followed_at_once() -> Outcome {
+    const PAGE_BYTES: u64 = 8192;
+    /// Of the message whose transaction is measured.
+    const MESSAGE_BYTES: u64 = 1000;
+    let cluster = small_segments(15)?;
+    let mut client = cluster.client("postgres").unwrap();
+    let dsn = cluster.dsn("postgres");
+    let watch = || {
+        // The server writes what is not durable yet.
+        thread::sleep(Duration::from_secs(1));
+        let began = Instant::now();
+        let run = walden(&["watch", &dsn, "--once", "--interval", "1s", "--format", "json"]);
+        assert_eq!(run.code, 0, "{run:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        let line: Value = serde_json::from_str(run.stdout.lines().next().unwrap()).unwrap();
+        assert_eq!((&line["missed_bytes"], &line["problem"]), (&Value::from(0), &Value::Null), "{line:#}");
+    };
+    let emit = |client: &mut postgres::Client, bytes: u64| {
+        let message = format!("SELECT pg_logical_emit_message(true, 'fill', repeat('m', {bytes}))");
+        client.batch_execute(&message).unwrap();
+    };
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    watch();
+    emit(&mut client, 10);
+    watch();
+    let mut is_filled = false;
+    for _ in 0..20 {
+        client.batch_execute("SELECT pg_switch_wal()").unwrap();
+        let before = ends(&mut client).0;
+        emit(&mut client, MESSAGE_BYTES);
+        let behind = ends(&mut client).0;
+        let left = PAGE_BYTES - behind % PAGE_BYTES;
+        // Other processes write too.
+        if behind / PAGE_BYTES != before / PAGE_BYTES || behind - before > left {
+            continue;
+        }
+        emit(&mut client, MESSAGE_BYTES + left - (behind - before));
+        thread::sleep(Duration::from_secs(1));
+        is_filled = ends(&mut client).1.is_multiple_of(PAGE_BYTES);
+        if is_filled {
+            break;
+        }
+    }
+    assert!(is_filled, "{:?}", ends(&mut client));
+    watch();
+    Ok(())
+}
+
+/// What the server has removed is said to be missing, and the rest is counted.
+fn a_connection_goes_on_behind_removed_segments() -> Outcome {
+    let cluster = small_segments(15)?;
+    cluster.configure(&[("wal_keep_size", "0")]).unwrap();
+    cluster.reload();
+    let folder = tempfile::tempdir().unwrap();
+    let watching =
+        Watching::start(&cluster.dsn("postgres"), folder.path(), &["--interval", "1s", "--format", "json"]);
+    while watching.lines().is_empty() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let pid = rustix::process::Pid::from_child(&watching.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication").unwrap();
+    load(&cluster, 0);
+    load(&cluster, 10_000);
+    execute(&mut client, "CHECKPOINT; CHECKPOINT");
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    let began = Instant::now();
+    while watching.lines().last().is_none_or(|line| line["missed_bytes"] == 0) {
+        thread::sleep(Duration::from_millis(200));
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", watching.log());
+    }
+    load(&cluster, 20_000);
+    settle(&watching);
+    let lines = watching.lines();
+    let last = lines.last().unwrap();
+    assert_eq!(last["problem"], Value::Null, "{}", watching.log());
+    assert!(watching.log().contains("is not counted: the server has removed it"), "{}", watching.log());
+    let watched = watching.stop();
+    let ranges = watched["ranges"].as_array().unwrap();
+    assert_eq!(ranges.len(), 2, "{ranges:?}");
+    let lsn =
+        |range: &Value, end: &str| range[end].as_str().unwrap().parse::<walden_format::lsn::Lsn>().unwrap().0;
+    let missed = last["missed_bytes"].as_u64().unwrap();
+    assert_eq!(lsn(&ranges[1], "start") - lsn(&ranges[0], "end"), missed);
+    let all = lsn(&ranges[1], "end") - lsn(&ranges[0], "start");
+    assert_eq!(watched["file_bytes"].as_u64().unwrap(), all - missed);
+    Ok(())
+}
+
+/// Nearly all bytes are unused ones, and a checkpoint removes segments that were just made.
+fn switched_segments_are_read_before_they_are_removed() -> Outcome {
+    let builder = ClusterBuilder::new(postgres(15)?).setting("wal_keep_size", "0");
+    let cluster = builder.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let data = cluster.data_dir();
+    let watching = Watching::start(text(&data), folder.path(), &["--interval", "1s", "--format", "json"]);
+    while watching.lines().is_empty() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    for number in 0..60 {
+        let message =
+            "SELECT pg_logical_emit_message(true, 'switch', repeat('m', 1000)); SELECT pg_switch_wal()";
+        execute(&mut client, message);
+        if number % 30 == 29 {
+            client.batch_execute("CHECKPOINT").unwrap();
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    settle(&watching);
+    let lines = watching.lines();
+    let last = lines.last().unwrap();
+    assert_eq!((&last["missed_bytes"], watching.log()), (&Value::from(0), String::new()), "{last:#}");
+    let bytes: u64 = lines.iter().map(|line| line["bytes"].as_u64().unwrap()).sum();
+    assert!(bytes > 58 * (16 << 20), "{bytes}");
+    Ok(())
+}
+
+/// Of which `pg_control` knows nothing yet, as from 17 on the log does.
+fn a_checkpoint_in_progress_is_found() -> Outcome {
+    let cluster = small_segments(17)?;
+    let mut client = cluster.client("postgres").unwrap();
+    // Dirty pages, so that a checkpoint which takes its time has something to do.
+    execute(&mut client, "CHECKPOINT; INSERT INTO small SELECT n, 'y' FROM generate_series(1, 100000) n");
+    let mut backup = cluster.client("postgres").unwrap();
+    // It ends with the server.
+    thread::spawn(move || backup.batch_execute("SELECT pg_backup_start('slow', false)"));
+    thread::sleep(Duration::from_secs(2));
+    // The checkpoint's first record is in the files once a commit follows it.
+    execute(&mut client, "INSERT INTO small VALUES (0, 'z')");
+    thread::sleep(Duration::from_secs(1));
+    let data = cluster.data_dir();
+    let run = walden(&["watch", text(&data), "--once", "--interval", "1s", "--format", "json"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let line: Value = serde_json::from_str(run.stdout.lines().next().unwrap()).unwrap();
+    let checkpoint = &line["checkpoint"];
+    let is = ["is_running", "may_be_running"].map(|member| checkpoint[member].as_bool());
+    assert_eq!(is, [Some(true), Some(false)], "{checkpoint:#}");
+    let finished = client.query_one("SELECT redo_lsn::text FROM pg_control_checkpoint()", &[]).unwrap();
+    assert_ne!(checkpoint["redo"].as_str(), Some(finished.get::<_, &str>(0)), "{checkpoint:#}");
+    assert!(checkpoint["seconds_since"].as_f64().unwrap() < 60.0, "{checkpoint:#}");
+    Ok(())
+}
+
 /// Names come from the server, and follow a rewrite.
 fn lines_add_up_and_have_names() -> Outcome {
     let cluster = small_segments(15)?;
@@ -501,8 +661,10 @@ fn metrics_are_what_prometheus_reads() -> Outcome {
     assert!(bytes > 20e6, "{samples:#?}");
     assert_eq!(sum_of("walden_watch_kind_bytes_total"), bytes);
     assert_eq!(sum_of("walden_watch_database_bytes_total"), bytes);
-    assert!(sum_of("walden_watch_relation_bytes_total") <= bytes);
-    assert!(count_of("walden_watch_relation_bytes_total") <= 5 + 2, "{samples:#?}");
+    assert_eq!(sum_of("walden_watch_relation_bytes_total"), bytes);
+    assert_eq!(samples["walden_watch_relation_ended_bytes_total"], 0.0);
+    let relations = count_of("walden_watch_relation_bytes_total");
+    assert!(relations <= 10 * 5 + 2, "{samples:#?}");
     assert!(samples.keys().any(|series| series.contains("odd ")), "{samples:#?}");
     assert_eq!(samples["walden_watch_up"], 1.0);
     assert!(samples[r#"walden_watch_slot_lag_bytes{slot="s",type="physical"}"#] > 20e6);
@@ -513,7 +675,7 @@ fn metrics_are_what_prometheus_reads() -> Outcome {
     thread::sleep(Duration::from_secs(2));
     let later = parse_metrics(&get(address));
     for (series, value) in samples.iter().filter(|(series, _)| series.contains("_total")) {
-        // A relation may give its place to another one.
+        // A relation may have got its name meanwhile.
         if let Some(later) = later.get(series) {
             assert!(later >= value, "{series}: {value}, then {later}");
         }
@@ -633,6 +795,17 @@ fn the_view_works_in_a_terminal() -> Outcome {
     let document: Value = serde_json::from_slice(&fs::read(file.unwrap()).unwrap()).unwrap();
     assert_eq!(document["format"], "walden explain");
     assert_eq!(sum(&document["buckets"]), document["file_bytes"].as_u64().unwrap());
+    // A narrow window has less, and not the same cut off.
+    terminal.run(&["resize-window", "-t", "w", "-x", "60", "-y", "10"]);
+    let screen = terminal.wait_for("q quit  ? help  Tab list  s sort  / filter  p pause");
+    assert!(screen.contains("share") && screen.contains("1 min") && !screen.contains("why"), "{screen}");
+    terminal.keys(&["?"]);
+    terminal.wait_for("Down: more");
+    for _ in 0..20 {
+        terminal.keys(&["Down"]);
+    }
+    terminal.wait_for("consistency.");
+    terminal.keys(&["x"]);
     terminal.run(&["resize-window", "-t", "w", "-x", "40", "-y", "8"]);
     terminal.wait_for("WAL");
     terminal.keys(&["q"]);
@@ -647,10 +820,39 @@ fn sources_without_wal_are_refused() {
     assert!(run.stderr.contains("found no segment with valid WAL"), "{run:?}");
     let run = walden(&["watch", "--once", text(&folder.path().join("missing"))]);
     assert!(run.code == 3 && run.stderr.contains("cannot read"), "{run:?}");
+    let missing = format!("host={} port=6449 user=nobody", folder.path().display());
+    let run = walden(&["watch", "--once", &missing]);
+    assert!(run.code != 0 && run.stderr.contains("is the server running"), "{run:?}");
+    assert!(!run.stderr.contains("recycled"), "{run:?}");
     let run = walden(&["watch", "--set", "max_wal_size=much", text(folder.path())]);
     assert!(run.code == 2 && run.stderr.contains("max_wal_size"), "{run:?}");
     for grouping in ["--by=schema", "--group=t"] {
         let run = walden(&["watch", "--once", grouping, text(folder.path())]);
         assert!(run.code == 2 && run.stderr.contains("--names"), "{run:?}");
+    }
+}
+
+/// The server takes the connection and says nothing.
+fn an_interrupt_ends_a_watch_that_still_connects() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_walden"))
+        .args(["watch", "--once", &format!("host=127.0.0.1 port={port} user=nobody sslmode=disable")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _connection = listener.accept().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it still connects");
+        }
+        thread::sleep(Duration::from_millis(50));
     }
 }
