@@ -30,18 +30,25 @@ create_exception!(
     "What was read is not all that the source seems to have: missing segments, unreadable files, names not read."
 );
 
-/// An error with its causes, as one line.
+/// An error with its causes, as one line, without causes whose text is repeated.
 fn text(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
+        // A connection's error has its cause in its text, and notes behind it.
+        if !text.contains(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
         source = cause.source();
     }
     text
+}
+
+/// A text about the rows of a table with arguments of Python in place of the program's options.
+pub fn with_arguments(text: &str) -> String {
+    let options = [("(--names)", "(names=...)"), ("(--base)", "(base=...)")];
+    options.iter().fold(text.to_owned(), |text, (option, argument)| text.replace(option, argument))
 }
 
 /// An error without an exception of its own.
@@ -95,13 +102,16 @@ pub fn of_predict(error: &PredictError) -> PyErr {
 }
 
 pub fn of_rows(error: &RowsError) -> PyErr {
+    let with_arguments = || with_arguments(&text(error));
     match error {
-        RowsError::NoTable(_) | RowsError::Ambiguous(_) => wrong_value(format!("relation: {}", text(error))),
-        RowsError::DataDir(DataDirError::NotOne { .. }) => wrong_value(format!("base: {}", text(error))),
+        RowsError::NoTable(_) | RowsError::Ambiguous(_) => {
+            wrong_value(format!("relation: {}", with_arguments()))
+        }
+        RowsError::DataDir(DataDirError::NotOne { .. }) => wrong_value(format!("base: {}", with_arguments())),
         RowsError::DataDir(DataDirError::Io { error: cause, .. }) | RowsError::Base { error: cause, .. } => {
             file(error, cause)
         }
-        _ => other(error),
+        _ => WaldenError::new_err(with_arguments()),
     }
 }
 

@@ -91,7 +91,7 @@ impl Log {
         Ok(Log { inventory, names, from, to, threads, warnings, notes: found.notes })
     }
 
-    /// The start of the range: `None`, or whether it is a time, and the position or the seconds since 1970-01-01 UTC.
+    /// The start of the range: `None`, or whether it is a time, and the position or the microseconds since 1970-01-01 UTC.
     #[getter]
     fn start(&self) -> Option<(bool, i128)> {
         self.from.map(number)
@@ -107,7 +107,7 @@ impl Log {
 fn number(place: Place) -> (bool, i128) {
     match place {
         Place::Lsn(lsn) => (false, lsn.0.into()),
-        Place::Time(seconds) => (true, seconds.into()),
+        Place::Time(micros) => (true, micros.into()),
     }
 }
 
@@ -128,7 +128,7 @@ impl Beyond {
     fn range(self, timeline: Option<u32>, from: Option<Place>, to: Option<Place>) -> SourceOptions {
         let place = |place| match place {
             Place::Lsn(lsn) => source::Bound::Lsn(lsn),
-            Place::Time(seconds) => source::Bound::Time(seconds.saturating_mul(1_000_000)),
+            Place::Time(micros) => source::Bound::Time(micros),
         };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         SourceOptions {
@@ -227,8 +227,11 @@ fn bound(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Place> {
     }
     let datetime = value.py().import("datetime")?.getattr("datetime")?;
     if value.is_instance(&datetime)? {
-        let seconds: f64 = value.call_method0("timestamp")?.extract()?;
-        return Ok(Place::Time(seconds.floor() as i64));
+        // A float has not all microseconds of a time; its seconds and the fraction apart are exact.
+        let timestamp: f64 = value.call_method0("timestamp")?.extract()?;
+        let fraction: u32 = value.getattr("microsecond")?.extract()?;
+        let seconds = (timestamp - f64::from(fraction) / 1e6).round() as i64;
+        return Ok(Place::Time(seconds.saturating_mul(1_000_000).saturating_add(fraction.into())));
     }
     let found = value.get_type().name()?;
     Err(PyTypeError::new_err(format!("{name}: expected an LSN, a time or a datetime, found {found}")))

@@ -104,7 +104,7 @@ pub fn row_changes(
         RowTable::new(changes, lsn_text)
     })?;
     let mut table = surveyed.map_err(|error| errors::of_rows(&error))?;
-    let notes = table.changes().notes.clone();
+    let notes = table.changes().notes.iter().map(|note| errors::with_arguments(note)).collect();
     if let Some(names) = columns {
         let schema = table.schema();
         let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();

@@ -78,6 +78,19 @@ def test_missing_names(log: str) -> None:
         walden.records(log, names="/nowhere.json")
 
 
+def test_a_connection_that_fails_has_its_cause_once(log: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(walden.WaldenError, match="cannot connect") as raised:
+        walden.records(log, names=f"host={tmp_path} port=1 dbname=x user=y")
+    assert str(raised.value).count("No such file or directory") == 1
+    assert str(raised.value).count("error connecting") == 1
+
+
+def test_texts_name_arguments_and_no_options(log: str) -> None:
+    with pytest.raises(ValueError, match="cannot find the table nowhere.*\\(names=.*\\(base=") as raised:
+        walden.row_changes(log, "nowhere")
+    assert "--" not in str(raised.value)
+
+
 def test_a_folder_without_wal(tmp_path: pathlib.Path) -> None:
     with pytest.raises(walden.WaldenError, match="no WAL segments"):
         walden.records(tmp_path)

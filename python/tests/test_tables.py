@@ -139,6 +139,31 @@ NAMES = """{
 }"""
 
 
+def test_times_have_microseconds(log: str) -> None:
+    ends = [time for time in pyarrow.table(walden.transactions(log))["end_time"].to_pylist() if time]
+    # Others have ended in its second before and behind it.
+    middle = max(ends[: 2 * len(ends) // 3])
+
+    def first(start: datetime.datetime | str) -> int:
+        return pyarrow.table(walden.records(log, start=start, columns=["start_lsn"]))["start_lsn"][0].as_py()
+
+    exact = first(middle)
+    assert first(middle.replace(microsecond=0)) < exact < first(middle + datetime.timedelta(microseconds=1))
+    assert first(middle.isoformat()) == exact
+    assert first(middle.strftime("%Y-%m-%d %H:%M:%S.%f UTC")) == exact
+    assert first(middle.astimezone().replace(tzinfo=None)) == exact
+    part = walden.parts(log, 1, start=middle)[0]
+    assert part.opened[0] == middle
+
+
+def test_times_in_a_range_are_those_in_the_whole(log: str) -> None:
+    everything = pyarrow.table(walden.records(log, columns=["start_lsn", "time"])).to_pylist()
+    start = everything[len(everything) // 2]["start_lsn"]
+    found = pyarrow.table(walden.records(log, start=start, columns=["start_lsn", "time"])).to_pylist()
+    assert found[0]["time"] is not None
+    assert found == [row for row in everything if row["start_lsn"] >= start]
+
+
 def test_a_naive_datetime_is_local_time(log: str) -> None:
     aware = datetime.datetime(2000, 1, 1, tzinfo=datetime.timezone.utc)
     naive = aware.astimezone().replace(tzinfo=None)

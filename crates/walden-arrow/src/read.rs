@@ -171,7 +171,7 @@ impl RowReader<'_, '_> {
             bounds,
             || filling::<R>(part, wanted, options, None),
             |read| {
-                self.bounds.known_time = Some(read.time_after());
+                self.bounds.known_time = Some(read.time_after);
                 let place = place(part, read.index, options);
                 let Filling { full, rows, .. } = read.observer;
                 for mut rows in full.into_iter().chain([rows]).filter(|rows| rows.len() > 0) {
@@ -204,7 +204,7 @@ impl RowReader<'_, '_> {
             let deliver: Deliver<'_, R> = Mutex::new(&mut deliver);
             let filling = || filling(part, wanted, options, Some(&deliver));
             read_segments(part, bounds, filling, |read| {
-                self.bounds.known_time = Some(read.time_after());
+                self.bounds.known_time = Some(read.time_after);
                 let rest = read.observer.rows;
                 match rest.len() {
                     0 => ControlFlow::Continue(()),

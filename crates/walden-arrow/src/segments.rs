@@ -95,13 +95,8 @@ pub(crate) struct ReadSegment<O> {
     pub observer: O,
     /// Time of the last transaction end before the segment.
     pub time_before: i64,
-}
-
-impl<O> ReadSegment<O> {
     /// Time of the last transaction end in the segment or before.
-    pub fn time_after(&self) -> i64 {
-        if self.sums.times.1 == NO_TIME { self.time_before } else { self.sums.times.1 }
-    }
+    pub time_after: i64,
 }
 
 /// Reads a part. `make` makes an observer for each segment, given the time before it where that is known, and `consume` gets them
@@ -124,6 +119,11 @@ pub(crate) fn read_segments<O: Observer>(
     let from = bounds.from.filter(|from| *from > run.start());
     let scan_from = from.unwrap_or(part_start).max(part_start);
     let scan_to = [bounds.to, part_end].into_iter().flatten().min();
+    // Segments of the part that end before the range are not read: the time before it is that before the first one that is.
+    let first_read = run.segments.partition_point(|segment| segment.start.plus(size) <= scan_from);
+    if first_read >= segments.end {
+        return None;
+    }
     let begins_before = segments.start > 0 && from.is_none_or(|from| from < part_start);
     let mut start = match from {
         Some(from) if from >= part_start => Start::AtRecord,
@@ -131,7 +131,7 @@ pub(crate) fn read_segments<O: Observer>(
         None if segments.start == 0 => Start::AtSegment,
         None => Start::Begun,
     };
-    let known_time = AtomicI64::new(bounds.known_time.unwrap_or_else(|| time_before(run, segments.start)));
+    let known_time = AtomicI64::new(bounds.known_time.unwrap_or_else(|| time_before(run, first_read)));
     let make_visitor = |index: usize| {
         let now = if bounds.in_turn { known_time.load(Ordering::Relaxed) } else { NO_TIME };
         SegmentVisitor::new(run, index, from, now, make())
@@ -159,7 +159,7 @@ pub(crate) fn read_segments<O: Observer>(
         {
             visitor.begin_with_tail(position);
         }
-        let SegmentVisitor { sums, observer, .. } = visitor;
+        let SegmentVisitor { sums, observer, now, .. } = visitor;
         let mut framing = sums.framing;
         start.add_lead(run, index, &sums, &mut framing);
         let segment_end = segment_start.plus(size);
@@ -178,10 +178,9 @@ pub(crate) fn read_segments<O: Observer>(
             SegmentEnd::Complete | SegmentEnd::Limit | SegmentEnd::EndOfLog(_) => {}
         }
         let time_before = known_time.load(Ordering::Relaxed);
-        if sums.times.1 != NO_TIME {
-            known_time.store(sums.times.1, Ordering::Relaxed);
-        }
-        consume(ReadSegment { index, sums, framing, observer, time_before })
+        let time_after = if now == NO_TIME { time_before } else { now };
+        known_time.store(time_after, Ordering::Relaxed);
+        consume(ReadSegment { index, sums, framing, observer, time_before, time_after })
     });
     damage
 }

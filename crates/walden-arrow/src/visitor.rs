@@ -90,7 +90,8 @@ pub(crate) struct SegmentVisitor<O> {
     from: Option<Lsn>,
     /// Start and width of the last page header before the first record that counts.
     lead_header: Option<(Lsn, u64)>,
-    now: i64,
+    /// Time of the last transaction end up to here, also of one before the first record that counts; [`NO_TIME`] if it is not known.
+    pub now: i64,
     pub sums: SegmentSums,
     pub observer: O,
 }
@@ -141,6 +142,10 @@ impl<O: Observer> SegmentVisitor<O> {
 
     fn ended(&mut self, committed: bool, time: Timestamp) {
         self.now = time.unix_micros();
+        if self.sums.first.is_none() {
+            // Before the range: records in it have the time, and no sum does.
+            return;
+        }
         let (first, _) = self.sums.times;
         self.sums.times = (if first == NO_TIME { self.now } else { first }, self.now);
         *if committed { &mut self.sums.commits } else { &mut self.sums.aborts } += 1;
@@ -161,6 +166,9 @@ impl<O: Observer> Visitor for SegmentVisitor<O> {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if self.sums.first.is_none() {
             if self.from.is_some_and(|from| record.lsn < from) {
+                if record.header.rmid == rmid::XACT {
+                    self.maybe_ended(record);
+                }
                 return ControlFlow::Continue(());
             }
             self.begin_range(record.lsn);

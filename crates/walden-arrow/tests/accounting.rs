@@ -388,6 +388,40 @@ fn times_go_on_from_segment_to_segment() {
     }
 }
 
+/// The last transaction end before a record may be before the range, in the same segment or in one that is not read.
+#[test]
+fn times_in_a_range_are_those_in_the_whole() {
+    for (path, inventory) in golden() {
+        let (run, runs) = (&inventory.runs[0], &inventory.runs[..1]);
+        let all = table(runs, Table::Records, &options(run));
+        let starts = all.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>();
+        let times = all.column_by_name("time").unwrap();
+        for row in (0..all.num_rows()).step_by(all.num_rows() / 4 + 1) {
+            let from = Some(Lsn(starts.value(row)));
+            let expected = times.slice(row, times.len() - row);
+            for threads in [1, 3] {
+                let options = ReadOptions { from, threads, ..options(run) };
+                let found = table(runs, Table::Records, &options);
+                let found = found.column_by_name("time").unwrap();
+                assert_eq!(found, &expected, "{} {from:?} with {threads} threads", path.display());
+                let mut batches = Vec::new();
+                for part in Part::divide(&[Part::between(run, from, None)], 2) {
+                    let result = read_part(&part, Table::Records, &options, |batch| {
+                        batches.push(batch);
+                        ControlFlow::Continue(())
+                    });
+                    if result.is_err() {
+                        break;
+                    }
+                }
+                let found = concat_batches(&options.schema(Table::Records), &batches).unwrap();
+                let found = found.column_by_name("time").unwrap();
+                assert_eq!(found, &expected, "{} {from:?} in parts", path.display());
+            }
+        }
+    }
+}
+
 #[test]
 fn batches_end_when_nobody_wants_more() {
     let (_, inventory) = golden().pop().unwrap();

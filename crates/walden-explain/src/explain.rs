@@ -91,7 +91,7 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn new(request: &Request, timeline: &Timeline, runs: &[Run]) -> Cuts {
+    fn new(request: &Request, timeline: &Timeline<'_>, runs: &[Run]) -> Cuts {
         let wants = |dimension| request.views.iter().any(|view| view.has(dimension));
         let (mut times, mut spans) = (Vec::new(), None);
         if let (true, Some((first, last))) = (wants(Dimension::Time), timeline.span()) {

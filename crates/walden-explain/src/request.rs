@@ -49,29 +49,41 @@ impl Request {
 pub enum Bound {
     /// A position in the WAL.
     Lsn(Lsn),
-    /// A time in seconds since 1970-01-01 UTC: the start of the records of transactions that end then or later.
+    /// A time in microseconds since 1970-01-01 UTC: the start of the records of transactions that end then or later.
     Time(i64),
 }
 
 impl FromStr for Bound {
     type Err = BoundError;
 
-    /// Reads an LSN (`16/B374D848`) or a time (`2026-11-20 22:00`, `2026-11-20T22:00:00Z`), local unless it has a zone.
+    /// Reads an LSN (`16/B374D848`) or a time (`2026-11-20 22:00`, `2026-11-20T22:00:00.25Z`, `2026-11-20 22:00:00.25 UTC`), local
+    /// unless it has a zone.
     fn from_str(text: &str) -> Result<Bound, BoundError> {
         if text.contains('/') {
             return text.parse().map(Bound::Lsn).map_err(|error: InvalidLsn| BoundError(error.to_string()));
         }
         if let Ok(time) = text.parse::<jiff::Timestamp>() {
-            return Ok(Bound::Time(time.as_second()));
+            return Ok(Bound::Time(micros(time)));
         }
-        let local = text.parse::<jiff::civil::DateTime>().or_else(|_| format!("{text}:00").parse());
-        match local.map(|time| time.to_zoned(jiff::tz::TimeZone::system())) {
-            Ok(Ok(time)) => Ok(Bound::Time(time.timestamp().as_second())),
+        // As `walden rows` prints times.
+        let (clock, zone) = match text.strip_suffix(" UTC") {
+            Some(clock) => (clock, jiff::tz::TimeZone::UTC),
+            None => (text, jiff::tz::TimeZone::system()),
+        };
+        let clock = clock.parse::<jiff::civil::DateTime>().or_else(|_| format!("{clock}:00").parse());
+        match clock.map(|time| time.to_zoned(zone)) {
+            Ok(Ok(time)) => Ok(Bound::Time(micros(time.timestamp()))),
             _ => Err(BoundError(format!(
                 "\"{text}\" is neither an LSN such as 16/B374D848 nor a time such as 2026-11-20 22:00 or 2026-11-20T22:00:00Z"
             ))),
         }
     }
+}
+
+/// Microseconds since 1970-01-01 UTC. Commits have no smaller fractions, so the first one that counts is at the next microsecond.
+fn micros(time: jiff::Timestamp) -> i64 {
+    // From the year -9999 to 9999: far less than 64 bits have.
+    (time.as_nanosecond() + 999).div_euclid(1000) as i64
 }
 
 /// A text that is no bound.
@@ -105,10 +117,27 @@ mod tests {
     #[test]
     fn bounds_are_positions_or_times() {
         assert_eq!("0/10".parse(), Ok(Bound::Lsn(Lsn(16))));
-        assert_eq!("1970-01-01T00:01:00Z".parse(), Ok(Bound::Time(60)));
+        assert_eq!("1970-01-01T00:01:00Z".parse(), Ok(Bound::Time(60_000_000)));
         assert!(matches!("2026-11-20 22:00".parse(), Ok(Bound::Time(_))));
         assert!(matches!("2026-11-20".parse(), Ok(Bound::Time(_))));
         assert!("yesterday".parse::<Bound>().is_err());
         assert!("0/xyz".parse::<Bound>().is_err());
+    }
+
+    #[test]
+    fn times_have_fractions_of_a_second() {
+        let micros = |text: &str| match text.parse() {
+            Ok(Bound::Time(micros)) => micros,
+            other => panic!("{text}: {other:?}"),
+        };
+        for text in ["1970-01-01T00:01:00.196894Z", "1970-01-01 00:01:00.196894 UTC"] {
+            assert_eq!(micros(text), 60_196_894, "{text}");
+        }
+        assert_eq!(micros("1970-01-01 00:01 UTC"), 60_000_000);
+        assert_eq!(micros("1970-01-01T00:01:00.1234561Z"), 60_123_457, "no commit lies between");
+        assert_eq!(micros("1969-12-31T23:59:59.5Z"), -500_000);
+        let local = micros("2026-11-20 22:00:00");
+        assert_eq!(micros("2026-11-20 22:00:00.25"), local + 250_000);
+        assert!("2026-11-20T22:00:00Z UTC".parse::<Bound>().is_err());
     }
 }

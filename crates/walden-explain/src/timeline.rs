@@ -16,20 +16,27 @@ use walden_source::scan::{ScanOptions, scan};
 
 use crate::request::{Bound, ExplainError};
 
+/// Microseconds of a second.
+const SECOND: i64 = 1_000_000;
+
 /// Times and redo pointers of the WAL.
 #[derive(Clone, Debug, Default)]
-pub struct Timeline {
+pub struct Timeline<'a> {
     /// Clock by position: transactions that end behind the LSN end at or after the time, in seconds since 1970-01-01 UTC.
     seconds: Vec<(Lsn, i64)>,
     /// Redo pointers of the checkpoints, unfinished ones included, ascending, and the begin of each checkpoint in seconds since
     /// 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
+    /// What was read. The clock has whole seconds, so that memory does not grow with the number of transactions; a second is read
+    /// again for a bound within it.
+    runs: &'a [Run],
+    threads: usize,
 }
 
-impl Timeline {
+impl<'a> Timeline<'a> {
     /// Reads all runs with `threads` threads. Damage ends a run; the pass that counts reports it.
-    pub fn read(runs: &[Run], threads: usize, mut progress: impl FnMut(u64)) -> Timeline {
-        let mut timeline = Timeline::default();
+    pub fn read(runs: &'a [Run], threads: usize, mut progress: impl FnMut(u64)) -> Timeline<'a> {
+        let mut timeline = Timeline { runs, threads, ..Timeline::default() };
         let mut begun = Vec::new();
         for run in runs {
             let options = ScanOptions { threads, from: None, to: None };
@@ -80,10 +87,39 @@ impl Timeline {
         Some((self.seconds.first()?.1, self.seconds.last()?.1))
     }
 
-    /// The start of the records of transactions that end at `second` or later; `None` if there are none.
-    pub fn position_of(&self, second: i64) -> Option<Lsn> {
+    /// The start of the records of transactions that end at a time, in microseconds since 1970-01-01 UTC, or later; `None` if there
+    /// are none.
+    pub fn position_of(&self, micros: i64) -> Option<Lsn> {
+        let second = micros.div_euclid(SECOND);
         let index = self.seconds.partition_point(|(_, at)| *at < second);
-        self.seconds.get(index).map(|(lsn, _)| *lsn)
+        let (start, found) = *self.seconds.get(index)?;
+        match found == second && micros.rem_euclid(SECOND) > 0 {
+            true => self.position_within(start, micros),
+            false => Some(start),
+        }
+    }
+
+    /// The same for a time within a second, of whose transactions the first one ends behind `start`.
+    fn position_within(&self, start: Lsn, micros: i64) -> Option<Lsn> {
+        let mut position = None;
+        // Runs before the one that has the second have no such time.
+        for run in self.runs.iter().filter(|run| run.end() > start) {
+            let mut last_end = start;
+            let options = ScanOptions { threads: self.threads, from: Some(start), to: None };
+            let make = |_: usize| FirstEnd { start, micros, last_end: None, found: None };
+            scan(run, options, make, |outcome| {
+                if let Some(begin) = outcome.visitor.found {
+                    position = Some(begin.unwrap_or(last_end));
+                    return ControlFlow::Break(());
+                }
+                last_end = outcome.visitor.last_end.unwrap_or(last_end);
+                ControlFlow::Continue(())
+            });
+            if position.is_some() {
+                break;
+            }
+        }
+        position
     }
 
     /// Converts bounds to positions.
@@ -98,7 +134,7 @@ impl Timeline {
     ) -> Result<(Option<Lsn>, Option<Lsn>), ExplainError> {
         let position = |bound| match bound {
             Bound::Lsn(lsn) => Some(lsn),
-            Bound::Time(second) => self.position_of(second),
+            Bound::Time(micros) => self.position_of(micros),
         };
         let from = from.map(|from| position(from).ok_or(ExplainError::TimeAfterEnd)).transpose()?;
         Ok((from, to.and_then(position)))
@@ -138,7 +174,7 @@ impl Visitor for SegmentTimes {
         }
         match payload::parse(record) {
             Ok(Payload::Commit(end) | Payload::Abort(end)) => {
-                let second = end.time.unix_micros().div_euclid(1_000_000);
+                let second = end.time.unix_micros().div_euclid(SECOND);
                 // The time is taken before the insert position is reserved, so it may go back a little.
                 if self.seconds.last().is_none_or(|last| second > last.1) {
                     self.seconds.push((self.last_end, second));
@@ -155,6 +191,33 @@ impl Visitor for SegmentTimes {
     }
 }
 
+/// Finds the first transaction end at a time or later.
+struct FirstEnd {
+    /// Records before this do not count.
+    start: Lsn,
+    micros: i64,
+    last_end: Option<Lsn>,
+    /// Where the records of the transaction begin; within it `None`: right behind the last transaction end of an earlier segment.
+    found: Option<Option<Lsn>>,
+}
+
+impl Visitor for FirstEnd {
+    #[inline]
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.header.rmid != rmid::XACT || record.lsn < self.start {
+            return ControlFlow::Continue(());
+        }
+        if let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record) {
+            if end.time.unix_micros() >= self.micros {
+                self.found = Some(self.last_end);
+                return ControlFlow::Break(());
+            }
+            self.last_end = Some(record.end);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,15 +225,17 @@ mod tests {
     #[test]
     fn a_redo_pointer_whose_checkpoint_has_no_record_counts() {
         let seconds = vec![(Lsn(10), 100), (Lsn(20), 200), (Lsn(30), 300)];
-        let mut timeline = Timeline { seconds, redo: vec![(Lsn(12), 101), (Lsn(40), 310)] };
+        let redo = vec![(Lsn(12), 101), (Lsn(40), 310)];
+        let mut timeline = Timeline { seconds, redo, ..Timeline::default() };
         timeline.add_unfinished(vec![Lsn(40), Lsn(25), Lsn(12), Lsn(25)]);
         assert_eq!(timeline.redo, [(Lsn(12), 101), (Lsn(25), 200), (Lsn(40), 310)]);
     }
 
     #[test]
     fn a_range_may_end_but_not_start_behind_the_last_transaction() {
-        let timeline = Timeline { seconds: vec![(Lsn(10), 100), (Lsn(20), 200)], redo: Vec::new() };
-        let (early, between, late) = (Bound::Time(50), Bound::Time(150), Bound::Time(201));
+        let seconds = vec![(Lsn(10), 100), (Lsn(20), 200)];
+        let timeline = Timeline { seconds, ..Timeline::default() };
+        let [early, between, late] = [50, 150, 201].map(|second| Bound::Time(second * SECOND));
         assert_eq!(timeline.range(Some(early), Some(between)).unwrap(), (Some(Lsn(10)), Some(Lsn(20))));
         assert_eq!(timeline.range(None, Some(late)).unwrap(), (None, None));
         assert!(matches!(timeline.range(Some(late), None), Err(ExplainError::TimeAfterEnd)));

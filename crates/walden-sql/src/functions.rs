@@ -4,30 +4,31 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, AsArray, UInt64Array};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Decimal128Type};
+use datafusion::common::{ScalarValue, plan_err};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, create_udf,
+};
 use walden_format::lsn::Lsn;
 
 /// Every function: `lsn('16/B374D848')` and `lsn_text(number)`.
 pub(crate) fn all() -> [ScalarUDF; 2] {
-    let make = |work: fn(&ArrayRef) -> Result<ArrayRef>| {
-        Arc::new(move |arguments: &[ColumnarValue]| {
-            let arrays = ColumnarValue::values_to_arrays(arguments)?;
-            let result = work(&arrays[0])?;
-            // A constant stays one, so that conditions on positions skip segments.
-            match arguments[0] {
-                ColumnarValue::Scalar(_) => {
-                    Ok(ColumnarValue::Scalar(datafusion::scalar::ScalarValue::try_from_array(&result, 0)?))
-                }
-                ColumnarValue::Array(_) => Ok(ColumnarValue::Array(result)),
-            }
-        })
-    };
+    let lsn = Arc::new(|arguments: &[ColumnarValue]| apply(arguments, parse));
     [
-        create_udf("lsn", vec![DataType::Utf8], DataType::UInt64, Volatility::Immutable, make(parse)),
-        create_udf("lsn_text", vec![DataType::UInt64], DataType::Utf8, Volatility::Immutable, make(text)),
+        create_udf("lsn", vec![DataType::Utf8], DataType::UInt64, Volatility::Immutable, lsn),
+        ScalarUDF::new_from_impl(LsnText { signature: Signature::user_defined(Volatility::Immutable) }),
     ]
+}
+
+fn apply(arguments: &[ColumnarValue], work: fn(&ArrayRef) -> Result<ArrayRef>) -> Result<ColumnarValue> {
+    let arrays = ColumnarValue::values_to_arrays(arguments)?;
+    let result = work(&arrays[0])?;
+    // A constant stays one, so that conditions on positions skip segments.
+    match arguments[0] {
+        ColumnarValue::Scalar(_) => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?)),
+        ColumnarValue::Array(_) => Ok(ColumnarValue::Array(result)),
+    }
 }
 
 fn parse(array: &ArrayRef) -> Result<ArrayRef> {
@@ -42,8 +43,64 @@ fn parse(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(Arc::new(numbers))
 }
 
+/// What holds every whole number that an argument may be. The sum of a position and a literal is such a decimal, as no integer of SQL
+/// has the values of both.
+const WHOLE_NUMBER: DataType = DataType::Decimal128(DECIMAL128_MAX_PRECISION, 0);
+
+/// `lsn_text(number)`, for any type of whole numbers.
+#[derive(PartialEq, Eq, Hash, Debug)]
+struct LsnText {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for LsnText {
+    fn name(&self) -> &str {
+        "lsn_text"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Utf8)
+    }
+
+    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        match types {
+            [DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 | DataType::Null] => {
+                Ok(vec![DataType::UInt64])
+            }
+            [DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8] => Ok(vec![WHOLE_NUMBER]),
+            [DataType::Decimal128(_, 0)] => Ok(vec![WHOLE_NUMBER]),
+            [other] => plan_err!("expected a whole number, found {other}"),
+            others => plan_err!("expected one number, found {} arguments", others.len()),
+        }
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        apply(&arguments.args, text)
+    }
+}
+
 fn text(array: &ArrayRef) -> Result<ArrayRef> {
-    let texts = walden_arrow::lsn_text(array);
+    let texts = walden_arrow::lsn_text(&positions(array)?);
     debug_assert_eq!(texts.len(), array.len());
     Ok(texts)
+}
+
+/// Numbers of 64 bits from these or from whole numbers.
+fn positions(array: &ArrayRef) -> Result<ArrayRef> {
+    let Some(numbers) = array.as_primitive_opt::<Decimal128Type>() else { return Ok(Arc::clone(array)) };
+    let position = |number: i128| {
+        u64::try_from(number).map_err(|_| {
+            DataFusionError::Execution(format!(
+                "lsn_text({number}): expected a position, from 0 to {}",
+                u64::MAX
+            ))
+        })
+    };
+    let positions: UInt64Array =
+        numbers.iter().map(|number| number.map(position).transpose()).collect::<Result<_>>()?;
+    Ok(Arc::new(positions))
 }

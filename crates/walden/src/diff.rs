@@ -191,7 +191,9 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
 /// The two ranges.
 fn ranges(args: &DiffArgs) -> [Wanted<'_>; 2] {
     let around = |sign: i64| match (args.at, args.window) {
-        (Some(Bound::Time(at)), Some(window)) => Some(Bound::Time(at.saturating_add(sign * window))),
+        (Some(Bound::Time(at)), Some(window)) => {
+            Some(Bound::Time(at.saturating_add(sign * window * 1_000_000)))
+        }
         (Some(Bound::Lsn(_)), Some(_)) => crate::wrong_usage("--window needs a time as --at, not a position"),
         _ => None,
     };
@@ -285,7 +287,7 @@ fn names_for<'a>(all: &'a mut Vec<Names>, cluster: u64, inventory: &Inventory) -
 fn length(explanation: &Explanation, inventory: &Inventory, from: Option<Bound>, to: Option<Bound>) -> u64 {
     let Some((first, last)) = explanation.time_span else { return 0 };
     let micros = |bound| match bound {
-        Some(Bound::Time(second)) => Some(i64::saturating_mul(second, 1_000_000)),
+        Some(Bound::Time(micros)) => Some(micros),
         _ => None,
     };
     let starts = inventory.runs.iter().map(walden_source::inventory::Run::start);

@@ -73,7 +73,7 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
     allow_open_files();
     let bound = |bound| match bound {
         Bound::Lsn(lsn) => source::Bound::Lsn(lsn),
-        Bound::Time(seconds) => source::Bound::Time(seconds.saturating_mul(1_000_000)),
+        Bound::Time(micros) => source::Bound::Time(micros),
     };
     let of_server = || if archives.is_empty() { None } else { timeline_of_server(&paths) };
     let options = SourceOptions {

@@ -496,7 +496,10 @@ def _position(bound: tuple[bool, int] | None) -> int | datetime.datetime | None:
     if bound is None:
         return None
     is_time, number = bound
-    return datetime.datetime.fromtimestamp(number, datetime.timezone.utc) if is_time else number
+    if not is_time:
+        return number
+    # Not by a float of seconds, which has not all microseconds.
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(microseconds=number)
 
 
 def explain(

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use walden_explain::group::{Dimension, ViewSpec};
-use walden_explain::{Explanation, Request};
+use walden_explain::{Explanation, Request, Timeline};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Inventory;
 use walden_testing::writer::PAGE;
@@ -269,4 +269,48 @@ fn records_across_segments_are_counted_once() {
     let alone = log.explain(&range(Some(middle), Some(middle.plus(SEGMENT as u64))));
     check(&alone);
     assert!(alone.records > 0 && alone.records < explanation.records);
+}
+
+/// Commits have microseconds, so a bound within a second may be between two of them, in different segments too.
+#[test]
+fn times_within_a_second_are_positions_between_its_transactions() {
+    /// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
+    const EPOCH: i64 = 946_684_800;
+    let mut log = Log::new();
+    let mut starts = Vec::new();
+    for (xid, micros, inserts) in
+        [(11, 10_200_000, 1), (12, 10_300_001, 1), (13, 10_900_000, 20), (14, 12_000_000, 1)]
+    {
+        starts.push(log.heap_insert(xid, 16384, 30));
+        for _ in 1..inserts {
+            log.heap_insert(xid, 16384, 60_000);
+        }
+        log.end_at(xid, true, micros, &[]);
+    }
+    // Nothing ends before the first one.
+    starts[0] = Lsn(0);
+    let folder = tempfile::tempdir().unwrap();
+    log.writer.save(folder.path());
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    assert_eq!(inventory.runs[0].segments.len(), 2);
+    for threads in [1, 2] {
+        let timeline = Timeline::read(&inventory.runs, threads, |_| {});
+        for (micros, transaction) in [
+            (9_500_000, Some(0)),
+            (10_000_000, Some(0)),
+            (10_200_000, Some(0)),
+            (10_200_001, Some(1)),
+            (10_300_001, Some(1)),
+            (10_300_002, Some(2)),
+            (10_900_000, Some(2)),
+            (10_900_001, Some(3)),
+            (11_000_000, Some(3)),
+            (12_000_000, Some(3)),
+            (12_000_001, None),
+            (13_000_000, None),
+        ] {
+            let expected = transaction.map(|transaction: usize| starts[transaction]);
+            assert_eq!(timeline.position_of(EPOCH * 1_000_000 + micros), expected, "{micros}");
+        }
+    }
 }

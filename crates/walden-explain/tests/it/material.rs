@@ -198,7 +198,12 @@ impl Log {
 
     /// A commit or abort record at a time in seconds since 2000-01-01 UTC.
     pub fn end(&mut self, xid: u32, is_commit: bool, seconds: i64, subxids: &[u32]) {
-        let mut data = (seconds * 1_000_000).to_le_bytes().to_vec();
+        self.end_at(xid, is_commit, seconds * 1_000_000, subxids);
+    }
+
+    /// The same with the time in microseconds.
+    pub fn end_at(&mut self, xid: u32, is_commit: bool, micros: i64, subxids: &[u32]) {
+        let mut data = micros.to_le_bytes().to_vec();
         let mut info = if is_commit { xact::COMMIT } else { xact::ABORT };
         if !subxids.is_empty() {
             // XLOG_XACT_HAS_INFO, XACT_XINFO_HAS_SUBXACTS

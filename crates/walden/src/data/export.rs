@@ -3,15 +3,16 @@
 //! A file holds the rows of segments with neighbouring numbers, always the same ones, and is named after the first number; so
 //! another run finds what an earlier one has written, and a log that has grown changes its last files only. Files say in their
 //! metadata which part of which log they hold ([`existing`]); no file takes the place of one that holds more, and no row is in
-//! two files.
+//! two files once a run is done ([`superseded`]).
 
 mod existing;
 mod plan;
+mod superseded;
+mod table_file;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,8 +26,7 @@ use walden_source::counted;
 use walden_source::inventory::Inventory;
 use walden_source::workers::run_in_order;
 
-use self::existing::{ExistingFile, Interval, covers};
-use self::plan::{Fate, TableFile};
+use self::table_file::{Fate, TableFile};
 use super::LogArgs;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -111,9 +111,11 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let found = existing::find(&args.output, threads);
     exporter.expect_one_cluster(&found)?;
     let mut files = exporter.files(&tables);
-    let superseded = exporter.plan(&tables, &mut files, &found)?;
+    let mut superseded = exporter.plan(&tables, &mut files, &found)?;
+    superseded::make_way(&args.output, &mut superseded, &files)?;
     let (done, failure) = exporter.write_all(&files);
-    let removed = remove_superseded(&superseded, &files, &done.complete);
+    let removed = superseded::remove(&superseded, &files, &done.complete, exporter.format());
+    let removed = removed.and_then(|count| superseded::remove_marks(&args.output, threads).map(|()| count));
     report(&files, &done, removed.as_ref().ok().copied())?;
     match failure {
         Some(error) => Err(error),
@@ -151,32 +153,6 @@ fn report(files: &[TableFile], done: &Done, removed: Option<u64>) -> Result<()> 
         units::bytes(done.bytes),
         done.kept
     ))
-}
-
-/// Removes files whose rows are in those that are now complete, and returns their number.
-fn remove_superseded(superseded: &[&ExistingFile], files: &[TableFile], complete: &[usize]) -> Result<u64> {
-    let mut by_table: BTreeMap<Table, Vec<Interval>> = BTreeMap::new();
-    for index in complete {
-        let holding = &files[*index].holding;
-        by_table.entry(holding.table).or_default().extend(holding.complete_intervals());
-    }
-    let paths: BTreeSet<&Path> =
-        files.iter().filter(|file| file.fate != Fate::Covered).map(|file| file.path.as_path()).collect();
-    let mut removed = 0;
-    for old in superseded.iter().filter(|old| !paths.contains(old.path.as_path())) {
-        let complete = old.holding.as_ref().and_then(|holding| by_table.get(&holding.table));
-        if complete.is_some_and(|complete| covers(complete, &old.complete_intervals())) {
-            fs::remove_file(&old.path).with_context(|| {
-                format!("cannot remove {}, whose rows are in new files too", old.path.display())
-            })?;
-            if old.format == FileFormat::Csv {
-                // Without its file, it says nothing.
-                let _ = fs::remove_file(existing::description_of(&old.path));
-            }
-            removed += 1;
-        }
-    }
-    Ok(removed)
 }
 
 /// What became of a file.

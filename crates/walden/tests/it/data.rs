@@ -18,6 +18,10 @@ walden_testing::tests! {
     exports_are_made_again_when_damage_is_repaired,
     exports_lose_and_repeat_no_rows,
     exports_in_csv_are_known_by_their_descriptions,
+    exports_change_to_files_of_any_size,
+    exports_that_were_interrupted_are_marked_until_they_are_repaired,
+    positions_are_printed_whatever_their_type,
+    times_in_a_range_are_those_in_the_whole,
     rows_before_damage_are_delivered,
     the_log_of_a_server_as_tables,
     transactions_that_a_crash_ended,
@@ -590,6 +594,119 @@ fn exports_in_csv_are_known_by_their_descriptions() {
     fs::write(&file, "bytes\n1\n").unwrap();
     expect(&export("16", &source), 0, 1);
     assert!(fs::read(&file).unwrap() == content);
+}
+
+/// The file in the folder of a table that says that rows may be in two files.
+fn mark(output: &Path) -> PathBuf {
+    output.join("records/.walden-replacing")
+}
+
+/// Also where a new file has the name of one with more rows: a file of 16 has the segments A, B and C, of 12 A and B, of 11 A alone, and
+/// all are named after segment 0.
+fn exports_change_to_files_of_any_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
+    let output = folder.path().join("export");
+    let csv = folder.path().join("csv");
+    for (segments, files) in
+        [("16", 1), ("12", 2), ("11", 2), ("12", 2), ("1", 3), ("11", 2), ("16", 1), ("11", 2)]
+    {
+        let run = export_with(segments, &source, &output);
+        assert_eq!(run.code, 0, "{segments}: {run:?}");
+        assert_eq!(
+            (records_in(&output).len(), exported_bytes(&output)),
+            (files, 3 << 20),
+            "{segments}: {run:?}"
+        );
+        assert!(!mark(&output).exists(), "{segments}: {run:?}");
+        let (source, csv) = (source.to_str().unwrap(), csv.to_str().unwrap());
+        let run = walden(&["export", "--format", "csv", "--segments", segments, "-o", csv, source]);
+        assert_eq!(run.code, 0, "{segments}: {run:?}");
+        let found = |table: &str| with_ending("csv", &Path::new(csv).join(table).join("timeline=1"));
+        let bytes: u64 =
+            ["records", "framing"].iter().flat_map(|table| found(table)).map(|file| sum_of_csv(&file)).sum();
+        assert_eq!((found("records").len(), bytes), (files, 3 << 20), "{segments}: {run:?}");
+        let hidden = with_ending("walden", &Path::new(csv).join("records/timeline=1"));
+        assert_eq!(hidden.len(), files, "{segments}: {run:?}");
+    }
+    // Damage leaves the rows where they are, each once.
+    assert_eq!(export_with("16", &source, &output).code, 0);
+    damage_second_segment(&source);
+    let run = export_with("12", &source, &output);
+    assert_eq!((run.code, exported_bytes(&output)), (3, 3 << 20), "{run:?}");
+    assert!(!mark(&output).exists(), "{run:?}");
+}
+
+fn exports_that_were_interrupted_are_marked_until_they_are_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
+    let middle = some_segments(&folder.path().join("middle"), &[1]);
+    for (segments, files) in [("12", 2), ("16", 1), ("1", 3)] {
+        let output = folder.path().join(segments);
+        // What a run leaves that is killed between two files: the old one, out of the way, and the first new one.
+        assert_eq!(export_with("16", &source, &output).code, 0);
+        let old = records_in(&output).remove(0);
+        let all = fs::read(&old).unwrap();
+        assert_eq!(export_with("12", &source, &output).code, 0);
+        fs::remove_file(records_in(&output).remove(1)).unwrap();
+        fs::write(old.with_file_name("old-replaced-1.parquet"), all).unwrap();
+        fs::write(mark(&output), "").unwrap();
+        assert!(exported_bytes(&output) > 3 << 20);
+        // A run over other segments does not repair it, and does not say so.
+        let run = export_with("12", &middle, &output);
+        assert!(run.code == 0 && mark(&output).exists(), "{run:?}");
+        let run = export_with(segments, &source, &output);
+        assert_eq!(run.code, 0, "{run:?}");
+        assert_eq!((records_in(&output).len(), exported_bytes(&output)), (files, 3 << 20), "{run:?}");
+        assert!(!mark(&output).exists(), "{run:?}");
+    }
+}
+
+fn positions_are_printed_whatever_their_type() {
+    let golden = crate::material::golden_dir().join("17.11");
+    let golden = golden.to_str().unwrap();
+    let query = "SELECT lsn_text(8192) AS a, lsn_text(CAST(1 AS SMALLINT)) AS b, lsn_text(NULL) AS c, \
+                 lsn_text(lsn('16/B374D848') + 8) AS d, lsn_text(lsn('16/B374D848') - lsn('0/48')) AS e, \
+                 lsn_text(CAST(NULL AS BIGINT)) AS f";
+    let expected = serde_json::json!({
+        "a": "0/00002000", "b": "0/00000001", "c": null, "d": "16/B374D850", "e": "16/B374D800", "f": null
+    });
+    assert_eq!(sql(query, &[golden]), [expected]);
+    let query =
+        "SELECT count(*) FROM records WHERE lsn('0/0') + start_lsn = lsn(lsn_text(start_lsn + 8192)) - 8192";
+    assert_eq!(number(query, &[golden]), number("SELECT count(*) FROM records", &[golden]));
+    for (query, part) in [
+        ("SELECT lsn_text(-1)", "expected a position, from 0 to 18446744073709551615"),
+        ("SELECT lsn_text(start_lsn - 9223372036854775807) FROM records", "expected a position, from 0 to"),
+        ("SELECT lsn_text(start_lsn * 9223372036854775807) FROM records", "expected a position, from 0 to"),
+        ("SELECT lsn_text('0/1')", "expected a whole number"),
+        ("SELECT lsn_text(1.5)", "expected a whole number"),
+    ] {
+        let run = walden(&["sql", query, golden]);
+        assert!(run.code != 0 && run.stderr.contains(part), "{query}: {run:?}");
+    }
+}
+
+/// The last commit before a record may be before the range.
+fn times_in_a_range_are_those_in_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
+    let source = source.to_str().unwrap();
+    let query = "SELECT start_lsn, lsn_text(start_lsn) AS text, time FROM records ORDER BY start_lsn";
+    let all = sql(query, &[source]);
+    for tenth in 1..10 {
+        let expected = &all[all.len() * tenth / 10..];
+        let from = expected[0]["text"].as_str().unwrap();
+        for threads in ["1", "4"] {
+            assert_eq!(sql(query, &["--from", from, "--threads", threads, source]), expected, "{from}");
+        }
+        // Conditions on times leave out no rows of the range.
+        let from_time = expected.iter().find_map(|row| row["time"].as_str());
+        let Some(time) = from_time else { continue };
+        let query = format!("SELECT count(*) FROM records WHERE time >= '{time}'");
+        let count = expected.iter().filter(|row| row["time"].as_str() >= Some(time)).count() as u64;
+        assert_eq!(number(&query, &["--from", from, source]), count, "{from}");
+    }
 }
 
 /// With one thread, in the order of the log.

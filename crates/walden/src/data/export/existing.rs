@@ -139,6 +139,13 @@ pub fn overlaps(intervals: &[Interval], others: &[Interval]) -> bool {
     intervals.iter().any(|one| others.iter().any(|other| is_common(one, other)))
 }
 
+/// Whether two of several intervals have a position in common.
+pub fn overlap_somewhere(mut intervals: Vec<Interval>) -> bool {
+    intervals.sort_unstable();
+    // Those of a timeline by their starts: if any overlap, neighbours do.
+    intervals.windows(2).any(|pair| overlaps(&pair[..1], &pair[1..]))
+}
+
 /// A file of an earlier export.
 #[derive(Debug)]
 pub struct ExistingFile {

@@ -8,43 +8,12 @@ use anyhow::{Result, anyhow, bail};
 use walden_arrow::export::FileFormat;
 use walden_arrow::{Part, Table, is_divisible};
 use walden_format::lsn::SegmentName;
-use walden_source::inventory::{Inventory, Run, SegmentFile};
+use walden_source::inventory::{Run, SegmentFile};
 
 use super::Exporter;
 use super::existing::{self, ExistingFile, Holding, Interval, covers, overlaps};
-
-/// A file to be written.
-pub(super) struct TableFile {
-    pub(super) table: Table,
-    pub(super) path: PathBuf,
-    /// The index of a run and segments in it; nothing for all of the log.
-    pub(super) part: Option<(usize, Range<usize>)>,
-    pub(super) holding: Holding,
-    pub(super) fate: Fate,
-    /// A complete file of an earlier export holds some of its segments.
-    pub(super) has_complete: bool,
-}
-
-/// What happens to a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
-    /// It is written.
-    Written,
-    /// It is there, with the same rows.
-    UpToDate,
-    /// Other files hold the same part of the log and more.
-    Covered,
-}
-
-impl TableFile {
-    pub(super) fn bytes(&self, inventory: &Inventory) -> u64 {
-        let runs = &inventory.runs;
-        match &self.part {
-            Some((run, segments)) => segments.len() as u64 * runs[*run].segment_size.bytes(),
-            None => super::super::total_bytes(inventory),
-        }
-    }
-}
+use super::superseded::Superseded;
+use super::table_file::{Fate, TableFile};
 
 impl Exporter<'_> {
     /// The files of tables, in the order of the log.
@@ -130,7 +99,7 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// Decides which files are written. Returns the existing files whose rows are in these.
+    /// Decides which files are written. Returns the existing files whose rows are in these, at the paths that they have.
     ///
     /// # Errors
     /// An existing file has rows that would be lost or be in two files.
@@ -139,7 +108,7 @@ impl Exporter<'_> {
         tables: &[Table],
         files: &mut [TableFile],
         found: &'f [ExistingFile],
-    ) -> Result<Vec<&'f ExistingFile>> {
+    ) -> Result<Vec<Superseded<'f>>> {
         if self.format() == FileFormat::Csv {
             self.expect_no_other_csv(files, found)?;
         }
@@ -150,7 +119,17 @@ impl Exporter<'_> {
                 self.choose_fate(file, &earlier)?;
             }
             expect_no_repeated_rows(table, files, &earlier)?;
-            superseded.extend(earlier.superseded.into_iter().map(|old| old.file));
+            let is_of_table = |file: &&TableFile| file.table == table && file.fate == Fate::Written;
+            let written: Vec<&TableFile> = files.iter().filter(is_of_table).collect();
+            superseded.extend(earlier.superseded.iter().map(|old| {
+                let taker = written.iter().find(|file| file.path == old.file.path);
+                let has_all = |file: &&TableFile| covers(&file.holding.complete_intervals(), &old.complete);
+                Superseded {
+                    file: old.file,
+                    path: old.file.path.clone(),
+                    is_in_the_way: taker.is_some_and(|file| !has_all(file)),
+                }
+            }));
         }
         Ok(superseded)
     }
@@ -197,10 +176,6 @@ impl Exporter<'_> {
         }
         self.choose_name(file, earlier)?;
         if let Some(old) = earlier.superseded.iter().find(|old| old.file.path == file.path) {
-            // Until all others are complete, the old file's rows would be in none.
-            if !covers(&file.holding.complete_intervals(), &old.complete) {
-                return Err(holds_others(&file.path, &file.path));
-            }
             let is_same = old.file.is_complete && old.file.content == self.content(file);
             if is_same && file.holding.is_final {
                 file.fate = Fate::UpToDate;
@@ -214,17 +189,24 @@ impl Exporter<'_> {
     /// Gives a file another name if one that stays has its name.
     fn choose_name(&self, file: &mut TableFile, earlier: &EarlierFiles<'_>) -> Result<()> {
         let is_taken = |path: &Path| earlier.remaining.iter().any(|old| old.file.path == path);
-        if is_taken(&file.path) {
-            // A file of segments that are no longer in the source has the name.
-            if let Some((index, segments)) = &file.part {
-                let first = name_in(&self.inventory.runs[*index], segments.start);
-                file.path.set_file_name(format!("{first}.{}", self.format().ending()));
+        if !is_taken(&file.path) {
+            return Ok(());
+        }
+        // A file of segments that are no longer in the source has the name.
+        if let Some((index, segments)) = &file.part {
+            let name = |index_of_segment| name_in(&self.inventory.runs[*index], index_of_segment);
+            let (first, last) = (name(segments.start), name(segments.end - 1));
+            for name in [first.to_string(), format!("{first}-{last}")] {
+                file.path.set_file_name(format!("{name}.{}", self.format().ending()));
+                if !is_taken(&file.path) {
+                    return Ok(());
+                }
             }
         }
-        match is_taken(&file.path) {
-            true => Err(holds_others(&file.path, &file.path)),
-            false => Ok(()),
-        }
+        Err(anyhow!(
+            "cannot write {}, which has rows of another part of the log: name the same --from and --to as before, or another folder",
+            file.path.display()
+        ))
     }
 
     /// CSV without a description does not say which segments its rows are of, but its name may show that it has some of the same.

@@ -1,0 +1,199 @@
+//! Files of earlier exports whose rows are in the files that are written, until they are removed.
+//!
+//! No row is missing at any moment: a file is removed when all of its rows are in complete files, and until then it has a name that
+//! no new file takes. So rows can be in two files while a run works, and after one that was interrupted; as long as that may be so,
+//! the table's folder has a file that says it ([`MARK`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use walden_arrow::Table;
+use walden_arrow::export::FileFormat;
+
+use super::existing::{self, ExistingFile, Interval, covers, overlap_somewhere};
+use super::table_file::{Fate, TableFile};
+use crate::output;
+
+/// The name of the file in a table's folder that says that rows of the table may be in two files.
+const MARK: &str = ".walden-replacing";
+
+const MARK_TEXT: &str = "Rows of this table may be in two files: walden export is putting files in place of others,\n\
+     or was interrupted while it did. Run it again: it removes this file once no row is in two.\n";
+
+/// A file of an earlier export whose rows are in the files that are written.
+pub(super) struct Superseded<'f> {
+    pub(super) file: &'f ExistingFile,
+    /// Where it is.
+    pub(super) path: PathBuf,
+    /// A file that does not have all of its rows is to get its name.
+    pub(super) is_in_the_way: bool,
+}
+
+/// Before files are written: says in the folders of tables that rows can be in two files, and gives files that are in the way of
+/// others a name of their own.
+pub(super) fn make_way(output: &Path, superseded: &mut [Superseded<'_>], files: &[TableFile]) -> Result<()> {
+    let paths = paths_of(files);
+    // A file that is replaced as a whole by the one with its name is there once at any moment.
+    let is_twice = |old: &&Superseded<'_>| old.is_in_the_way || !paths.contains(old.path.as_path());
+    let holdings = superseded.iter().filter(is_twice).filter_map(|old| old.file.holding.as_ref());
+    let tables: BTreeSet<Table> = holdings.map(|holding| holding.table).collect();
+    for table in tables {
+        output::replace(&output.join(table.name()).join(MARK), MARK_TEXT.as_bytes())?;
+    }
+    let mut folders: BTreeSet<&Path> = BTreeSet::new();
+    for old in superseded.iter_mut().filter(|old| old.is_in_the_way) {
+        old.path = move_aside(&old.file.path, old.file.format)?;
+        folders.extend(old.file.path.parent());
+    }
+    // A new file takes a name only when the old one has another one that is durable.
+    for folder in folders {
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.with_context(|| format!("cannot sync {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Gives a file another name in its folder. What it holds is in its metadata, so the next run knows it as well.
+fn move_aside(path: &Path, format: FileFormat) -> Result<PathBuf> {
+    let aside = name_aside(path);
+    let moved = || -> std::io::Result<()> {
+        if format != FileFormat::Csv {
+            return fs::rename(path, &aside);
+        }
+        // A file in CSV has its description beside it at any moment.
+        let (before, after) = (existing::description_of(path), existing::description_of(&aside));
+        fs::copy(&before, &after)?;
+        File::open(&after)?.sync_all()?;
+        fs::rename(path, &aside)?;
+        fs::remove_file(&before)
+    };
+    moved().with_context(|| format!("cannot rename {} to {}", path.display(), aside.display()))?;
+    Ok(aside)
+}
+
+/// A name beside a file that no file has.
+fn name_aside(path: &Path) -> PathBuf {
+    let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, ending) = (text(path.file_stem()), text(path.extension()));
+    let mut number = 1;
+    loop {
+        let aside = path.with_file_name(format!("{stem}-replaced-{number}.{ending}"));
+        if fs::symlink_metadata(&aside).is_err() {
+            return aside;
+        }
+        number += 1;
+    }
+}
+
+/// Removes files whose rows are in those that are now complete, and returns their number. Where a failure has left rows out of the
+/// new files, an old one stays, and new ones whose rows are all in such are removed again.
+pub(super) fn remove(
+    superseded: &[Superseded<'_>],
+    files: &[TableFile],
+    complete: &[usize],
+    format: FileFormat,
+) -> Result<u64> {
+    let mut by_table: BTreeMap<Table, Vec<Interval>> = BTreeMap::new();
+    for index in complete {
+        let holding = &files[*index].holding;
+        by_table.entry(holding.table).or_default().extend(holding.complete_intervals());
+    }
+    let paths = paths_of(files);
+    let mut staying: BTreeMap<Table, Vec<Interval>> = BTreeMap::new();
+    let mut removed = 0;
+    for old in superseded.iter().filter(|old| !paths.contains(old.path.as_path())) {
+        let Some(holding) = &old.file.holding else { continue };
+        let intervals = old.file.complete_intervals();
+        if by_table.get(&holding.table).is_some_and(|complete| covers(complete, &intervals)) {
+            remove_file(&old.path, old.file.format)?;
+            removed += 1;
+        } else if old.file.is_complete {
+            staying.entry(holding.table).or_default().extend(intervals);
+        }
+    }
+    for file in complete.iter().map(|index| &files[*index]).filter(|file| file.fate == Fate::Written) {
+        let intervals = file.holding.complete_intervals();
+        let is_repeated = staying.get(&file.table).is_some_and(|staying| covers(staying, &intervals));
+        if is_repeated && !intervals.is_empty() {
+            remove_file(&file.path, format)?;
+            eprintln!(
+                "note: {} is removed again, as complete files of an earlier export hold its segments",
+                file.path.display()
+            );
+        }
+    }
+    Ok(removed)
+}
+
+fn remove_file(path: &Path, format: FileFormat) -> Result<()> {
+    fs::remove_file(path)
+        .with_context(|| format!("cannot remove {}, whose rows are in other files too", path.display()))?;
+    if format == FileFormat::Csv {
+        // Without its file, it says nothing.
+        let _ = fs::remove_file(existing::description_of(path));
+    }
+    Ok(())
+}
+
+/// Where files are written, or are as they are to be.
+fn paths_of(files: &[TableFile]) -> BTreeSet<&Path> {
+    files.iter().filter(|file| file.fate != Fate::Covered).map(|file| file.path.as_path()).collect()
+}
+
+/// At the end: removes the marks of tables of which no row is in two files, those of earlier runs too.
+pub(super) fn remove_marks(output: &Path, threads: usize) -> Result<()> {
+    let mark = |table: &Table| output.join(table.name()).join(MARK);
+    let marked: Vec<Table> = Table::all().filter(|table| mark(table).exists()).collect();
+    if marked.is_empty() {
+        return Ok(());
+    }
+    let found = existing::find(output, threads);
+    for table in marked {
+        let is_twice = [FileFormat::Parquet, FileFormat::Arrow, FileFormat::Csv].into_iter().any(|format| {
+            let is_of = |old: &&ExistingFile| {
+                old.format == format && old.holding.as_ref().is_some_and(|holding| holding.table == table)
+            };
+            overlap_somewhere(found.iter().filter(is_of).flat_map(ExistingFile::intervals).collect())
+        });
+        if !is_twice {
+            let path = mark(&table);
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_keep_their_descriptions_and_no_other_file_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["a.csv", ".a.csv.walden", "b.parquet", "b-replaced-1.parquet"] {
+            fs::write(path(name), name).unwrap();
+        }
+        assert_eq!(move_aside(&path("a.csv"), FileFormat::Csv).unwrap(), path("a-replaced-1.csv"));
+        let moved = move_aside(&path("b.parquet"), FileFormat::Parquet).unwrap();
+        assert_eq!(moved, path("b-replaced-2.parquet"));
+        let mut found: Vec<(String, String)> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                let name = entry.file_name().into_string().unwrap();
+                (name, fs::read_to_string(entry.path()).unwrap())
+            })
+            .collect();
+        found.sort();
+        let expected = [
+            (".a-replaced-1.csv.walden", ".a.csv.walden"),
+            ("a-replaced-1.csv", "a.csv"),
+            ("b-replaced-1.parquet", "b-replaced-1.parquet"),
+            ("b-replaced-2.parquet", "b.parquet"),
+        ];
+        assert_eq!(found, expected.map(|(name, content)| (name.to_owned(), content.to_owned())));
+    }
+}

@@ -1,0 +1,42 @@
+//! A file of an export, and what becomes of it.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use walden_arrow::Table;
+use walden_source::inventory::Inventory;
+
+use super::existing::Holding;
+
+/// A file to be written.
+pub(super) struct TableFile {
+    pub(super) table: Table,
+    pub(super) path: PathBuf,
+    /// The index of a run and segments in it; nothing for all of the log.
+    pub(super) part: Option<(usize, Range<usize>)>,
+    pub(super) holding: Holding,
+    pub(super) fate: Fate,
+    /// A complete file of an earlier export holds some of its segments.
+    pub(super) has_complete: bool,
+}
+
+/// What happens to a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It is written.
+    Written,
+    /// It is there, with the same rows.
+    UpToDate,
+    /// Other files hold the same part of the log and more.
+    Covered,
+}
+
+impl TableFile {
+    pub(super) fn bytes(&self, inventory: &Inventory) -> u64 {
+        let runs = &inventory.runs;
+        match &self.part {
+            Some((run, segments)) => segments.len() as u64 * runs[*run].segment_size.bytes(),
+            None => super::super::total_bytes(inventory),
+        }
+    }
+}
