@@ -13,7 +13,7 @@ use walden_explain::document::images_by_cause;
 use walden_explain::group::{Cell, Dimension, Owner};
 use walden_explain::tally::{Bucket, ImageCause, Tally};
 use walden_explain::{Label, Labels, Part};
-use walden_format::record::{Fork, RelFileLocator};
+use walden_format::record::Fork;
 use walden_format::rmgr::Kind;
 use walden_source::counted;
 
@@ -379,13 +379,6 @@ impl<'a> Views<'a> {
                 .collect(),
         }
     }
-}
-
-/// The names of a relation in metrics.
-pub fn relation_labels(watch: &Watch, relation: RelFileLocator) -> (String, String) {
-    let labels = Labels::of_names(watch.names(), false);
-    let label = labels.owner(Owner::Relation(relation, Fork::MAIN));
-    (label.database.unwrap_or_default(), label.name.unwrap_or(label.text))
 }
 
 /// The name of a database in metrics.

@@ -5,16 +5,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use walden_explain::checkpoints::{
     Cause, Checkpoint, CheckpointRecord, CheckpointSettings, explain_checkpoints,
 };
+use walden_explain::group::Owner;
 use walden_explain::live::{Live, Piece};
-use walden_explain::{Explanation, rewrites};
+use walden_explain::{Explanation, Labels, rewrites};
 use walden_format::lsn::Lsn;
+use walden_format::record::{Fork, RelFileLocator};
 use walden_format::stream::{StreamInfo, Visitor};
 use walden_source::follow::{
     CheckpointSearch, ConnectionFollower, FolderFollower, FollowError, Follower, GapReason, News, Polled,
 };
 use walden_source::names::Names;
 
-use crate::document::relation_labels;
 use crate::forecast::{Cycle, Forecast, forecast};
 use crate::server::ServerState;
 use crate::totals::Totals;
@@ -189,13 +190,20 @@ impl Watch {
         }
     }
 
+    /// The names of a relation in metrics: its database's and its own.
+    pub fn relation_labels(&self, relation: RelFileLocator) -> (String, String) {
+        let labels = Labels::of_names(self.names(), false);
+        let label = labels.owner(Owner::Relation(relation, Fork::MAIN));
+        (label.database.unwrap_or_default(), label.name.unwrap_or(label.text))
+    }
+
     /// Of a relation that was rewritten, the sum of the file that ended goes on in that of another one: they have one name, and sums by
     /// name do not fall.
     fn end_relations(&mut self) {
         for (relation, tally) in std::mem::take(&mut self.totals.ended) {
-            let labels = relation_labels(self, relation);
+            let labels = self.relation_labels(relation);
             let same =
-                self.totals.relations.keys().find(|key| relation_labels(self, **key) == labels).copied();
+                self.totals.relations.keys().find(|key| self.relation_labels(**key) == labels).copied();
             match same.and_then(|key| self.totals.relations.get_mut(&key)) {
                 Some(total) => total.tally.merge(&tally),
                 None => self.totals.left_relations.merge(&tally),

@@ -13,11 +13,14 @@ use walden_archive::status::{Lag, QueuedFile};
 use walden_report::units;
 use walden_source::counted;
 
-use super::report::be;
-
 /// How many files wait.
 pub fn waiting(files: u64) -> String {
     format!("{} {}", counted(files, "file"), if files == 1 { "waits" } else { "wait" })
+}
+
+/// The verb of a number of things.
+pub fn be(number: u64) -> &'static str {
+    if number == 1 { "is" } else { "are" }
 }
 
 /// What waits, in a few words.

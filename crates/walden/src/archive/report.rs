@@ -26,7 +26,7 @@ use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
 use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
-use super::queue::{QueueOptions, waiting};
+use super::queue::{QueueOptions, be, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
 #[cfg(feature = "encryption")]
@@ -458,11 +458,6 @@ pub fn damage_text(verified: &VerifiedAt) -> String {
     let (objects, be) = (counted(verified.damaged, "object"), be(verified.damaged));
     let time = Timestamp::from_unix_micros(verified.time);
     format!("{objects} {be} damaged, as walden archive verify found at {time}")
-}
-
-/// The verb of a number of things.
-pub fn be(number: u64) -> &'static str {
-    if number == 1 { "is" } else { "are" }
 }
 
 /// What failed and is not over, and what the user can do about it.

@@ -17,7 +17,7 @@ use walden_source::counted;
 use super::metrics;
 use super::queue::{self, QueueOptions};
 use super::receiving::{self, ReceivingOptions, ago};
-use super::report::{Report, STORE_ANSWERS_WITHIN, be, holdings, log_reader};
+use super::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::{self, Format};
@@ -188,7 +188,7 @@ fn of_holdings(holdings: &Holdings) -> Vec<String> {
     }
     if holdings.acknowledged_segments > 0 {
         let number = holdings.acknowledged_segments;
-        parts.push(format!("{} {} known to be missing", counted(number, "segment"), be(number)));
+        parts.push(format!("{} {} known to be missing", counted(number, "segment"), queue::be(number)));
     }
     parts.push(match &holdings.verified {
         Some(verified) => format!("verified {} ago", ago(verified.time)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use walden_explain::checkpoints::Cause;
 use walden_explain::tally::{Bucket, Tally};
-use walden_watch::document::{database_label, kind_text, relation_labels};
+use walden_watch::document::{database_label, kind_text};
 use walden_watch::watch::{CAUSES, Watch};
 
 use crate::prometheus::{self, Labels, Metric};
@@ -58,7 +58,7 @@ fn by_relation(watch: &Watch) -> BTreeMap<(String, String), Tally> {
     let totals = watch.totals();
     let mut sums: BTreeMap<(String, String), Tally> = BTreeMap::new();
     for (relation, total) in &totals.relations {
-        sums.entry(relation_labels(watch, *relation)).or_default().merge(&total.tally);
+        sums.entry(watch.relation_labels(*relation)).or_default().merge(&total.tally);
     }
     for (name, tally) in [(OTHER, &totals.other_relations), ("none", &totals.no_relation)] {
         sums.entry((String::new(), name.to_owned())).or_default().merge(tally);
