@@ -323,6 +323,7 @@ impl fmt::Display for StoreError {
 ///
 /// # Errors
 /// The store's, where that is not known.
+#[cfg(feature = "encryption")]
 pub(crate) fn exists(store: &dyn Store, key: &str) -> Result<bool, StoreError> {
     match store.size(key) {
         Ok(_) => Ok(true),
