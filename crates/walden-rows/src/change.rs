@@ -42,6 +42,8 @@ pub struct TableColumn {
     pub(crate) attributes: Vec<(u32, i16)>,
     /// Whether these are others where statements are run.
     pub has_other_attributes: bool,
+    /// Whether values of its type are read, with all that they may have within them.
+    pub(crate) is_read: bool,
 }
 
 impl TableColumn {
@@ -52,6 +54,7 @@ impl TableColumn {
             is_retyped: false,
             attributes: Vec::new(),
             has_other_attributes: false,
+            is_read: true,
         }
     }
 }

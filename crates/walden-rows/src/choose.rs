@@ -2,42 +2,208 @@
 
 use std::path::Path;
 
+use walden_format::lsn::SegmentName;
 use walden_source::datadir::DataDir;
 use walden_source::inventory::Run;
 use walden_source::timelines::{Lineage, lineages};
 
-use crate::RowsError;
+use crate::{Filter, Gap, RowsError};
 
 /// The part of a log that is read.
 #[derive(Debug)]
 pub struct Chosen {
     /// Its segments.
     pub run: Run,
-    /// What the caller should know of: that there are other parts.
+    /// What the caller should know of: that the range has other parts, which are no part of this log.
     pub note: Option<&'static str>,
+    /// Segments of this log that are in the range and are not read, as others are missing between.
+    pub gap: Option<Gap>,
 }
 
-/// Chooses the part that goes on from a base backup; without one the last part.
+/// Chooses the part that goes on from a base backup; without one the last part that the range of `filter` has.
 ///
 /// # Errors
 /// There is no such part, or the base backup is none.
-pub fn choose(runs: Vec<Run>, base: Option<&Path>) -> Result<Chosen, RowsError> {
+pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Chosen, RowsError> {
     let base = base.map(DataDir::open_at_rest).transpose()?;
     let mut lineages = lineages(runs);
     let Some(base) = base else {
-        let note = "the log has gaps or several ends: only its last part without a gap is read";
-        let note = (lineages.len() > 1).then_some(note);
-        let last = lineages.pop().ok_or(RowsError::NoLog)?;
-        return Ok(Chosen { run: last.run, note });
+        let begins_before_end = |lineage: &Lineage| filter.to.is_none_or(|to| lineage.run.start() < to);
+        let last = lineages.len().checked_sub(1).ok_or(RowsError::NoLog)?;
+        let index = lineages.iter().rposition(begins_before_end).unwrap_or(last);
+        let run = lineages.remove(index).run;
+        let gap = gap_before(&run, &lineages, filter);
+        let is_in_range = |other: &Lineage| {
+            filter.to.is_none_or(|to| other.run.start() < to)
+                && filter.from.is_none_or(|from| from < other.run.end())
+        };
+        let note = "the log has several ends: only its last part is read";
+        let note = (gap.is_none() && lineages.iter().any(is_in_range)).then_some(note);
+        return Ok(Chosen { run, note, gap });
     };
     let (id, from) = (base.control().system_identifier, base.redo_from());
     let timeline = base.control().timeline;
     let goes_on = |lineage: &Lineage| lineage.run.system_id == id && lineage.run.goes_on_from(from, timeline);
     if let Some(index) = lineages.iter().rposition(goes_on) {
-        return Ok(Chosen { run: lineages.swap_remove(index).run, note: None });
+        let run = lineages.remove(index).run;
+        let gap = gap_behind(&run, &lineages, filter);
+        return Ok(Chosen { run, note: None, gap });
     }
     Err(match lineages.iter().find(|lineage| lineage.run.system_id != id) {
         Some(other) => RowsError::OtherCluster { base: id, log: other.run.system_id },
         None => RowsError::NotContinued { base: base.path().into(), from },
     })
+}
+
+/// What the range has before the part that is read. An earlier part on a later timeline is of another log.
+fn gap_before(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
+    let start = run.start();
+    if filter.from.is_some_and(|from| from >= start) {
+        return None;
+    }
+    let is_earlier =
+        |other: &&Run| is_same_log(other, run) && other.timeline <= run.timeline && other.start() < start;
+    let earlier = || others.iter().map(|lineage| &lineage.run).filter(is_earlier);
+    let first = earlier().min_by_key(|other| other.start())?;
+    let last = earlier().max_by_key(|other| other.end())?;
+    Some(Gap {
+        from: first.start(),
+        why: format!(
+            "{}: {} before are not read; give the missing ones too, or begin behind them (--from {start})",
+            missing(last, run),
+            segments(first_of(first)?, last_of(last)?),
+        ),
+    })
+}
+
+/// What the range has behind the part that is read. A later part on an earlier timeline is of a log that this one has left.
+fn gap_behind(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
+    let end = run.end();
+    if filter.to.is_some_and(|to| to <= end) {
+        return None;
+    }
+    let is_later =
+        |other: &&Run| is_same_log(other, run) && other.timeline >= run.timeline && other.start() >= end;
+    let later = || others.iter().map(|lineage| &lineage.run).filter(is_later);
+    let first = later().min_by_key(|other| other.start())?;
+    let last = later().max_by_key(|other| other.end())?;
+    Some(Gap {
+        from: end,
+        why: format!(
+            "{}: {} behind are not read; give the missing ones too, or end before them (--to {end})",
+            missing(run, first),
+            segments(first_of(first)?, last_of(last)?),
+        ),
+    })
+}
+
+fn is_same_log(one: &Run, other: &Run) -> bool {
+    (one.system_id, one.version, one.segment_size) == (other.system_id, other.version, other.segment_size)
+}
+
+/// What is between two parts of a log, for people.
+fn missing(left: &Run, right: &Run) -> String {
+    let size = left.segment_size;
+    let first = size.segment_of(left.end());
+    let Some(last) = size.segment_of(right.start()).checked_sub(1).filter(|last| *last >= first) else {
+        return format!("the log does not go on from timeline {} to {}", left.timeline, right.timeline);
+    };
+    // With a change of timeline between, the last one that is missing is on the later one.
+    let later = first_of(right).map_or(right.timeline, |name| name.timeline);
+    let names = segments(SegmentName::new(left.timeline, first, size), SegmentName::new(later, last, size));
+    format!("the log has a gap, {names}")
+}
+
+fn first_of(run: &Run) -> Option<SegmentName> {
+    run.segments.first().map(|segment| segment.name)
+}
+
+fn last_of(run: &Run) -> Option<SegmentName> {
+    run.segments.last().map(|segment| segment.name)
+}
+
+fn segments(first: SegmentName, last: SegmentName) -> String {
+    match first == last {
+        true => format!("the segment {first}"),
+        false => format!("the segments {first} to {last}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+    use walden_format::version::Major;
+    use walden_source::inventory::SegmentFile;
+    use walden_source::open::Compression;
+
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn run(timeline: Timeline, numbers: std::ops::Range<u64>) -> Run {
+        let size = SegmentSize::new(SIZE).expect("a size that segments have");
+        let segment = |number| SegmentFile {
+            path: PathBuf::new(),
+            name: SegmentName::new(timeline, number, size),
+            partial: false,
+            compression: Compression::None,
+            member: None,
+            store: None,
+            needs_previous: false,
+            size_on_disk: SIZE,
+            start: Lsn(number * SIZE),
+            version: Major::V17,
+            system_id: 7,
+            segment_size: size,
+            page_bytes: 8192,
+        };
+        let segments = numbers.map(segment).collect();
+        Run { system_id: 7, timeline, segment_size: size, version: Major::V17, segments }
+    }
+
+    fn range(from: Option<u64>, to: Option<u64>) -> Filter {
+        let position = |segment: u64| Lsn(segment * SIZE);
+        Filter { from: from.map(position), to: to.map(position), ..Filter::default() }
+    }
+
+    /// The first segment of the part that is read, and where the gap is.
+    fn chosen(runs: Vec<Run>, filter: &Filter) -> (u64, Option<u64>) {
+        let chosen = choose(runs, None, filter).expect("a part");
+        assert!(chosen.gap.is_none() || chosen.note.is_none());
+        (chosen.run.start().0 / SIZE, chosen.gap.map(|gap| gap.from.0 / SIZE))
+    }
+
+    #[test]
+    fn a_gap_in_the_range_is_told() {
+        let runs = || vec![run(1, 2..4), run(1, 5..7), run(1, 9..10)];
+        assert_eq!(chosen(runs(), &range(None, None)), (9, Some(2)));
+        assert_eq!(chosen(runs(), &range(Some(6), None)), (9, Some(2)));
+        assert_eq!(chosen(runs(), &range(Some(9), None)), (9, None));
+        assert_eq!(chosen(runs(), &range(Some(5), Some(7))), (5, None));
+        assert_eq!(chosen(runs(), &range(None, Some(7))), (5, Some(2)));
+        assert_eq!(chosen(runs(), &range(None, Some(4))), (2, None));
+        assert_eq!(chosen(vec![run(1, 2..4)], &range(Some(0), None)), (2, None));
+        let gap = choose(runs(), None, &range(None, None)).expect("a part").gap.expect("a gap");
+        let missing = "a gap, the segments 000000010000000000000007 to 000000010000000000000008: ";
+        assert!(gap.why.contains(missing), "{}", gap.why);
+        assert!(gap.why.contains(" to 000000010000000000000006 before are not read"), "{}", gap.why);
+    }
+
+    #[test]
+    fn what_is_behind_a_gap_is_told_of_a_backup_as_well() {
+        let read = run(1, 2..4);
+        let of = |others: Vec<Run>, filter: &Filter| {
+            let lineage = |run| Lineage { run, new_from: None };
+            let others: Vec<Lineage> = others.into_iter().map(lineage).collect();
+            gap_behind(&read, &others, filter).map(|gap| (gap.from.0 / SIZE, gap.why))
+        };
+        let (from, why) = of(vec![run(2, 5..7)], &range(None, None)).expect("a gap");
+        assert_eq!(from, 4);
+        let name = "the segments 000000010000000000000004 to 000000020000000000000004: ";
+        assert!(why.contains(name) && why.contains("the segments 000000020000000000000005 to "), "{why}");
+        assert_eq!(of(vec![run(2, 5..7)], &range(None, Some(4))), None);
+        assert_eq!(of(vec![run(1, 0..1)], &range(None, None)), None);
+    }
 }

@@ -167,13 +167,15 @@ pub struct RowChanges {
     pending: Pending,
     tables: FxHashSet<u32>,
     start: Lsn,
-    /// Why changes may be missing or be read with the wrong columns. The notes say these as well.
+    /// Why changes may be missing or be read with the wrong columns. The notes say these as well, but for damage, which
+    /// [`Summary::damage`] has.
     pub gaps: Vec<Gap>,
     /// What the caller should know of: rows of catalogs that could not be read, for example.
     pub notes: Vec<String>,
 }
 
-/// Something that the log has and that could not be followed, so that changes may be missing or be read with the wrong columns.
+/// Something that the log has, or should have, and that could not be followed, so that changes may be missing or be read with the
+/// wrong columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// The first record that could not be followed.
@@ -201,11 +203,12 @@ impl RowChanges {
     /// # Errors
     /// The table or its columns are not known, or the base backup cannot be read.
     pub fn survey(
-        run: Arc<Run>,
+        chosen: Chosen,
         names: &Names,
         options: Options,
         mut done: impl FnMut(u64),
     ) -> Result<RowChanges, RowsError> {
+        let run = Arc::new(chosen.run);
         let layouts = catalog::layouts(run.version).ok_or(RowsError::Version(run.version))?;
         // Tables that seem to be others at the log's start, and get the name or become partitions within it: what is known of these is
         // looked for once more. Likewise where the log moves catalogs to other files.
@@ -258,8 +261,12 @@ impl RowChanges {
                 None => RowsError::NoColumns(name),
             });
         }
-        let gaps = gaps(&findings, options.base.is_some());
+        let mut gaps: Vec<Gap> = chosen.gap.into_iter().collect();
+        gaps.extend(self::gaps(&findings, options.base.is_some()));
+        gaps.extend(unlogged_rows(&tables, &catalog, &findings, options.filter.from));
         let mut notes: Vec<String> = gaps.iter().map(|gap| gap.why.clone()).collect();
+        // Whoever reads the log gets the damage as such as well.
+        gaps.extend(findings.damage.clone());
         if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid) {
             notes.push(format!("the log has no record of transaction {xid}"));
         }
@@ -291,9 +298,10 @@ impl RowChanges {
         done: impl FnMut(u64),
     ) -> Result<RowChanges, RowsError> {
         let runs = runs.iter().map(|run| Run { segments: run.segments.clone(), ..*run });
-        let chosen = choose(runs.collect(), options.base.as_deref())?;
-        let mut changes = RowChanges::survey(Arc::new(chosen.run), names, options, done)?;
-        changes.notes.splice(0..0, chosen.note.map(str::to_owned));
+        let chosen = choose(runs.collect(), options.base.as_deref(), &options.filter)?;
+        let note = chosen.note;
+        let mut changes = RowChanges::survey(chosen, names, options, done)?;
+        changes.notes.splice(0..0, note.map(str::to_owned));
         Ok(changes)
     }
 
@@ -505,15 +513,24 @@ fn survey(
         unmet: start.uncertain_catalogs(from.unwrap_or(run.start())),
         named_files: rough.classes().filter_map(|class| rough.file(class)).collect(),
         suspects: FxHashMap::default(),
+        is_minimal: None,
+        made_meanwhile: Vec::new(),
         wanted_xid: options.filter.xid,
         start: from.unwrap_or(run.start()),
         to: options.filter.to,
         tuples: Vec::new(),
     };
     let scan = ScanOptions { threads: options.threads, from, to: None };
-    // Damage ends the second pass as well, which reports it.
-    (survey.findings.reached, _) = scan_in_order(run, scan, &mut survey, done);
+    let (reached, end) = scan_in_order(run, scan, &mut survey, done);
+    survey.findings.reached = reached;
+    // It ends the second pass as well.
+    if let SegmentEnd::Damaged(Damage { segment, offset, lsn, .. }) = end {
+        let why =
+            format!("the segment {segment} is damaged at offset {offset}: it is not read from {lsn} on");
+        survey.findings.damage = Some(Gap { from: lsn, why });
+    }
     survey.findings.misplaced = survey.misplaced();
+    survey.settle_wal_level();
     if let Some(failure) = survey.replay.store.failure() {
         return Err(RowsError::Store(failure.to_string()));
     }
@@ -536,6 +553,34 @@ fn unlogged(tables: &FxHashSet<u32>, catalog: &Catalog, findings: &Findings) -> 
         .into_iter()
         .map(|name| format!("{name} is unlogged: as long as it is, its changes are not in the log"))
         .collect()
+}
+
+/// The first of the tables' files that a server under `wal_level` minimal has made within the range. A transaction that makes a table's file writes it
+/// to disk before it commits, instead of logging the rows that it puts there (`RelationNeedsWAL`).
+fn unlogged_rows(
+    tables: &FxHashSet<u32>,
+    catalog: &Catalog,
+    findings: &Findings,
+    range_from: Option<Lsn>,
+) -> Option<Gap> {
+    // Rows that were committed before the range are not asked for.
+    let is_in_range = |xid: u32| match findings.outcome(xid) {
+        Outcome::Committed { lsn, .. } => range_from.is_none_or(|from| lsn >= from),
+        Outcome::Aborted { .. } | Outcome::Unfinished => false,
+    };
+    let made = findings.made_without_lock.iter();
+    let made = made.filter(|made| tables.contains(&made.relation)).find(|made| is_in_range(made.xid))?;
+    let name = catalog.class(made.relation).map_or("a table that is made there", |class| &class.name);
+    Some(Gap {
+        from: made.lsn,
+        why: format!(
+            "the server had wal_level = minimal: the rows that a transaction puts into a table that it has made, truncated or \
+             rewritten are not in the log, as of {} by transaction {} at {}",
+            sql::in_comment(name),
+            made.xid,
+            made.lsn
+        ),
+    })
 }
 
 /// Whether one of the tables may have others that inherit from it without being its partitions.

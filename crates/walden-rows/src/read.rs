@@ -310,8 +310,10 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
         let mut table = self.catalog.table(oid)?;
         for column in &mut table.columns {
-            column.type_name = self.catalog.types.name(column.column.type_oid);
-            column.attributes = self.catalog.types.attributes(column.column.type_oid);
+            let type_oid = column.column.type_oid;
+            column.type_name = self.catalog.types.name(type_oid);
+            column.attributes = self.catalog.types.attributes(type_oid);
+            column.is_read = self.catalog.types.is_read(type_oid);
         }
         let table = Arc::new(table);
         self.known.insert(oid, Arc::clone(&table));
@@ -398,18 +400,29 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// A table that is emptied in place, as its file is of the same transaction (`heap_truncate_one_rel`). Vacuum, which cuts
-    /// files as well, has no transaction.
+    /// A table that is emptied in place, as its file is of the same transaction (`ExecuteTruncateGuts`). Vacuum also cuts files that
+    /// have no rows any more (`lazy_truncate_heap`), but none that its transaction has made.
     fn file_record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         let Ok(Payload::StorageTruncate(cut)) = payload::parse(record) else {
             return ControlFlow::Continue(());
         };
+        let xid = record.header.xid;
         let oid = self.current.get(&cut.relation).copied();
-        let table = oid.filter(|_| cut.blocks == 0 && record.header.xid != 0).and_then(|oid| self.table(oid));
+        let oid = oid.filter(|&oid| cut.blocks == 0 && xid != 0 && self.has_made(xid, oid, cut.relation));
+        let table = oid.and_then(|oid| self.table(oid));
         match table {
-            Some(table) => self.event(record.lsn, record.header.xid, table, EventKind::Truncate),
+            Some(table) => self.event(record.lsn, xid, table, EventKind::Truncate),
             None => ControlFlow::Continue(()),
         }
+    }
+
+    /// Whether a transaction that is in progress has given a table its file.
+    fn has_made(&self, xid: u32, oid: u32, file: RelFileLocator) -> bool {
+        let top = self.findings.top(xid);
+        self.replaced.iter().any(|(of, key, before)| {
+            let had_file = matches!(before, Some(CatalogRow::Class(class)) if class.file == file.relation);
+            *key == Key::Class(oid) && self.findings.top(*of) == top && !had_file
+        })
     }
 
     fn catalog_change(&mut self, change: &CatalogChange) -> ControlFlow<()> {

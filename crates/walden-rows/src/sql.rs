@@ -45,6 +45,9 @@ pub struct Statement {
     pub text: Option<String>,
     /// What the statement leaves out, or why there is none.
     pub left_out: Option<String>,
+    /// Whether what is left out is some columns of an update alone. Otherwise, no statement of an older change of the row finds it as it
+    /// has to be.
+    pub is_partial: bool,
 }
 
 /// What reverts a change.
@@ -69,10 +72,11 @@ fn statement(change: &RowChange, table: &Table, operation: Operation, [from, to]
         Operation::Update => row(from).and_then(|from| update(table, from, row(to)?)),
     };
     match made {
-        Ok(Statement { text, left_out }) => {
-            Statement { text: text.map(|text| checked(&text, operation, change, table)), left_out }
+        Ok(statement) => {
+            let text = statement.text.map(|text| checked(&text, operation, change, table));
+            Statement { text, ..statement }
         }
-        Err(why) => Statement { text: None, left_out: Some(why) },
+        Err(why) => Statement { text: None, left_out: Some(why), is_partial: false },
     }
 }
 
@@ -189,13 +193,13 @@ fn insert(table: &Table, row: &Row) -> Result<Statement, String> {
         true => format!("INSERT INTO {} DEFAULT VALUES", Qualified(table)),
         false => format!("INSERT INTO {} ({names}){overriding} VALUES ({values})", Qualified(table)),
     };
-    Ok(Statement { text: Some(text), left_out: None })
+    Ok(Statement { text: Some(text), left_out: None, is_partial: false })
 }
 
 fn delete(table: &Table, row: &Row) -> Result<Statement, String> {
     let condition = condition(table, row, |_| true, false)?;
     let text = format!("DELETE FROM ONLY {} WHERE {condition}", Qualified(table));
-    Ok(Statement { text: Some(text), left_out: None })
+    Ok(Statement { text: Some(text), left_out: None, is_partial: false })
 }
 
 fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
@@ -213,8 +217,10 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
                 changed.push(column.column.number);
                 is_key_changed |= column.column.is_key;
             }
-            // The other columns do not depend on it.
-            Err(why) if has_other_type(column) && !column.column.is_key => left_out.push(why),
+            // The other columns do not depend on it, and no statement compares its values.
+            Err(why) if (has_other_type(column) || !column.is_read) && !column.column.is_key => {
+                left_out.push(why);
+            }
             Err(why) => return Err(why),
         }
     }
@@ -227,8 +233,9 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
             Some(format!("UPDATE ONLY {} SET {assignments} WHERE {condition}", Qualified(table)))
         }
     };
-    let left_out = (!left_out.is_empty()).then(|| left_out.join("; "));
-    Ok(Statement { text, left_out })
+    let is_partial = !left_out.is_empty();
+    let left_out = is_partial.then(|| left_out.join("; "));
+    Ok(Statement { text, left_out, is_partial })
 }
 
 /// What is true for a row alone, or of several equal ones for one. Besides the key, `is_compared` says which columns must have the
@@ -470,14 +477,14 @@ mod tests {
     fn whole(change: &RowChange, text: &str) -> Statement {
         let operation = if text.starts_with("INSERT") { Operation::Insert } else { Operation::Update };
         let text = checked(text, operation, change, &change.table);
-        Statement { text: Some(text), left_out: None }
+        Statement { text: Some(text), left_out: None, is_partial: false }
     }
 
     fn left_out(why: &str) -> Statement {
-        Statement { text: None, left_out: Some(why.to_owned()) }
+        Statement { text: None, left_out: Some(why.to_owned()), is_partial: false }
     }
 
-    const NOTHING: Statement = Statement { text: None, left_out: None };
+    const NOTHING: Statement = Statement { text: None, left_out: None, is_partial: false };
 
     #[test]
     fn each_change_is_reverted_and_made_again() {
@@ -629,7 +636,7 @@ mod tests {
         let mut table = Table::clone(&update.table);
         let retyped = r#"column "a ""b""" = 'old': its type was changed since"#;
         table.columns[1].is_retyped = true;
-        assert_eq!(super::undo(&update, &table), left_out(retyped));
+        assert_eq!(super::undo(&update, &table), Statement { is_partial: true, ..left_out(retyped) });
         let delete = change(Operation::Delete, true, update.before.clone(), Image::None);
         assert_eq!(super::undo(&delete, &table), left_out(retyped));
         // Without a key, the row has to be found by the column.
@@ -663,9 +670,26 @@ mod tests {
         update.table = Arc::new(table);
         let expected = Statement {
             left_out: Some(r"column at = E'a\n''\\': its type was changed since".to_owned()),
+            is_partial: true,
             ..whole(&update, r#"UPDATE ONLY "public"."order" SET "n" = 1 WHERE "id" = 1 AND "n" = 2"#)
         };
         assert_eq!(undo(&update), expected);
+        // An extension's type.
+        let row = |bytes: u8, count| {
+            let cells = [Value::Int4(1), Value::Unknown(vec![bytes]), Value::Int4(count)];
+            Image::Row(Row { cells: cells.map(Cell::Value).into() })
+        };
+        (update.before, update.after) = (row(1, 1), row(2, 2));
+        let table = Arc::get_mut(&mut update.table).expect("the change has its table alone");
+        (table.columns[1].is_retyped, table.columns[1].is_read) = (false, false);
+        let found = undo(&update);
+        assert_eq!((&found.text, found.is_partial), (&expected.text, true));
+        assert!(found.left_out.is_some_and(|why| why.contains("its type is not known")));
+        // A value that is no text is of this row alone.
+        let table = Arc::get_mut(&mut update.table).expect("the change has its table alone");
+        table.columns[1].is_read = true;
+        let found = undo(&update);
+        assert_eq!((found.text, found.is_partial), (None, false));
     }
 
     #[test]

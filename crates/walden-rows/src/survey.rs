@@ -5,12 +5,14 @@ use std::ops::ControlFlow;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
 use walden_format::payload::xact::{TransactionEnd, plain_end};
+use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_redo::Replay;
 
+use crate::Gap;
 use crate::catalog::{Class, Key, Layout, Row, is_likely_row, mappings, read};
 use crate::change::Outcome;
 use crate::encoding::Encoding;
@@ -49,8 +51,20 @@ pub(crate) struct Findings {
     pub tablespaces: FxHashSet<u32>,
     /// Whether the log has a record of [`Survey::wanted_xid`].
     pub has_wanted_xid: bool,
+    /// Files of tables that were made under `wal_level` minimal, in the log's order.
+    pub made_without_lock: Vec<MadeFile>,
     /// How far the log was read.
     pub reached: Lsn,
+    /// Damage that ended it.
+    pub damage: Option<Gap>,
+}
+
+/// A file that a table gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MadeFile {
+    pub lsn: Lsn,
+    pub xid: u32,
+    pub relation: u32,
 }
 
 impl Findings {
@@ -147,6 +161,10 @@ pub(crate) struct Survey<'c> {
     pub named_files: FxHashSet<RelFileLocator>,
     /// Catalogs that seem to have rows in a file that is not known, with the first record of one.
     pub suspects: FxHashMap<u32, Lsn>,
+    /// Whether the server has `wal_level` minimal, as far as a record has said it since its last start with other settings.
+    pub is_minimal: Option<bool>,
+    /// Files that tables have got since then, as long as no record has said it.
+    pub made_meanwhile: Vec<MadeFile>,
     /// The transaction that is asked for.
     pub wanted_xid: Option<u32>,
     /// Where replay starts; the segment may start before.
@@ -207,7 +225,13 @@ impl Visitor for Survey<'_> {
                 self.server_record(record);
                 self.replay.apply(record, &mut ());
             }
-            None => self.replay.apply(record, &mut ()),
+            None => {
+                // Locks and running transactions are logged for standbys alone (`XLogStandbyInfoActive`).
+                if record.header.rmid == rmid::STANDBY {
+                    self.note_wal_level(false);
+                }
+                self.replay.apply(record, &mut ());
+            }
         }
         ControlFlow::Continue(())
     }
@@ -219,9 +243,60 @@ impl Survey<'_> {
         self.active.insert(xid);
     }
 
+    /// Notes what a record says of `wal_level`, which was the same since the server's last start with other settings.
+    fn note_wal_level(&mut self, is_minimal: bool) {
+        if is_minimal {
+            self.findings.made_without_lock.append(&mut self.made_meanwhile);
+        }
+        self.made_meanwhile.clear();
+        self.is_minimal = Some(is_minimal);
+    }
+
+    /// Takes over what no record has said `wal_level` of: any other than minimal would have logged the lock that a transaction takes
+    /// to make a table's file (`LogAccessExclusiveLock`).
+    pub fn settle_wal_level(&mut self) {
+        self.findings.made_without_lock.append(&mut self.made_meanwhile);
+    }
+
+    /// A table that gets a file in a transaction, which need not log the rows that it puts there under `wal_level` minimal.
+    fn note_made_file(&mut self, (lsn, xid): (Lsn, u32), old: Option<&Row>, class: &Class) {
+        let file_before = match old {
+            Some(Row::Class(old)) => old.file,
+            _ => 0,
+        };
+        if class.file == 0 || class.file == file_before || class.persistence != 'p' {
+            return;
+        }
+        let made = MadeFile { lsn, xid, relation: class.oid };
+        match self.is_minimal {
+            Some(true) => self.findings.made_without_lock.push(made),
+            Some(false) => {}
+            None => self.made_meanwhile.push(made),
+        }
+    }
+
     /// Starts of the server, and what moves catalogs to other files.
     fn server_record(&mut self, record: &Record<'_>) {
-        match payload::parse(record) {
+        let payload = payload::parse(record);
+        let wal_level = match &payload {
+            Ok(Payload::Checkpoint(checkpoint)) => checkpoint.wal_level,
+            Ok(Payload::CheckpointRedo(redo)) => Some(redo.wal_level),
+            Ok(Payload::EndOfRecovery(end)) => end.wal_level,
+            Ok(Payload::ParameterChange(change)) => {
+                self.settle_wal_level();
+                Some(change.wal_level)
+            }
+            _ => None,
+        };
+        match (wal_level, &payload) {
+            (Some(level), _) => self.note_wal_level(level == WalLevel::Minimal),
+            // One that standbys can use has the oldest running transaction (`CreateCheckPoint`).
+            (None, Ok(Payload::Checkpoint(checkpoint))) if !checkpoint.shutdown => {
+                self.note_wal_level(checkpoint.oldest_active_xid == 0);
+            }
+            _ => {}
+        }
+        match payload {
             // A server that has recovered from a crash writes one of these, and one that is shut down has ended all transactions.
             Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => self.end_lost(record.lsn),
             Ok(Payload::EndOfRecovery(_)) => self.end_lost(record.lsn),
@@ -406,6 +481,11 @@ impl Survey<'_> {
             && tuple.action == Action::Insert
         {
             self.findings.transient.insert(class.file);
+        }
+        if let Some(Row::Class(class)) = &new
+            && !is_old_unknown
+        {
+            self.note_made_file((record.lsn, record.header.xid), old.as_ref(), class);
         }
         // It gets another file, and the row does not say which one it had.
         if let Some(Row::Class(class)) = &new

@@ -317,6 +317,27 @@ impl Types {
         attributes
     }
 
+    /// Whether values of a type are read, with all that they may have within them.
+    pub(crate) fn is_read(&self, oid: u32) -> bool {
+        let (mut seen, mut within) = (FxHashSet::default(), vec![oid]);
+        while let Some(oid) = within.pop() {
+            if !seen.insert(oid) {
+                continue;
+            }
+            match self.kind(oid) {
+                Kind::Unknown => return false,
+                Kind::Array { element } => within.push(element),
+                Kind::Range { subtype } | Kind::Multirange { subtype } => within.push(subtype),
+                Kind::Composite => {
+                    let columns = self.columns(oid).unwrap_or_default().iter();
+                    within.extend(columns.filter(|column| !column.is_dropped).map(|column| column.type_oid));
+                }
+                Kind::Base(_) | Kind::Enum => {}
+            }
+        }
+        true
+    }
+
     /// The label of a value of an enum.
     pub(crate) fn label(&self, enum_type: u32, value: u32) -> Option<&str> {
         let mut oid = enum_type;
@@ -401,6 +422,12 @@ mod tests {
         ] {
             types.set(of.oid, Some(of));
         }
+        assert!(types.is_read(20_000) && types.is_read(oid::TEXT));
+        // An extension's type.
+        let unread = Type { columns: vec![column(1, 20_009)], ..of(20_004, 'c') };
+        types.set(unread.oid, Some(unread));
+        types.set(20_009, Some(of(20_009, 'b')));
+        assert!(!types.is_read(20_004) && !types.is_read(20_009));
         let mut found = types.attributes(20_000);
         found.sort_unstable();
         assert_eq!(found, [(20_002, 0), (20_002, 1), (20_002, 3), (20_003, 0), (20_003, 1)]);

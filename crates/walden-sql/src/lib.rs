@@ -8,6 +8,7 @@ mod table;
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use datafusion::arrow::array::RecordBatch;
@@ -81,6 +82,7 @@ impl Database {
             base,
             memory_bytes: limits.memory_bytes,
             notes: Mutex::default(),
+            has_gaps: AtomicBool::new(false),
         });
         context.register_udtf("row_changes", Arc::new(RowChangesFunction(Arc::clone(&rows))));
         Ok(Database { context, runtime, rows })
@@ -94,6 +96,11 @@ impl Database {
     /// What the caller should know of the queries so far: parts of the log that `row_changes` did not read, for example.
     pub fn notes(&self) -> Vec<String> {
         self.rows.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether `row_changes` may lack changes, for a reason that the notes say.
+    pub fn has_gaps(&self) -> bool {
+        self.rows.has_gaps.load(Ordering::Relaxed)
     }
 
     /// Runs a query and calls `each` with the schema of its result, then with each batch, until that fails.

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -32,6 +33,8 @@ pub(crate) struct Source {
     pub memory_bytes: usize,
     /// What the caller of a query should know of.
     pub notes: Mutex<Vec<String>>,
+    /// Whether changes may be missing.
+    pub has_gaps: AtomicBool,
 }
 
 impl Source {
@@ -51,6 +54,7 @@ impl Source {
         };
         let changes = RowChanges::survey_part_of(&self.inventory.runs, &self.options.names, options, |_| {})?;
         self.note(&changes.notes);
+        self.has_gaps.fetch_or(!changes.gaps.is_empty(), Ordering::Relaxed);
         Ok(changes)
     }
 

@@ -1,12 +1,12 @@
 //! `walden rows`: the rows that changed, before and after.
 
+mod dependents;
 mod print;
 mod script;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 #[cfg(feature = "data")]
 use anyhow::Context as _;
@@ -20,8 +20,8 @@ use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
 use walden_codec::container::Meta;
 use walden_explain::{Bound, Timeline};
 use walden_format::lsn::Lsn;
-use walden_rows::{Entry, Filter, Operation, Options, RowChanges, Summary, Wanted, choose};
-use walden_source::inventory::Inventory;
+use walden_rows::{Entry, Filter, Gap, Operation, Options, RowChanges, Summary, Wanted, choose};
+use walden_source::inventory::{FileKind, Inventory, Run, Unreadable};
 
 use self::print::Printer;
 use self::script::Script;
@@ -44,8 +44,8 @@ Examples:
 
 Without a base backup, the row before a change is known from the first full-page image of its page on; see docs/rows.md.
 
-Exit status: 0 done, 1 some rows are not known (they are marked), or changes may be missing (a note says so), 2 wrong usage, 3 input \
-unreadable or damaged.";
+Exit status: 0 done, 1 some rows are not known (they are marked), changes may be missing (a note says so), or a script does not revert \
+all of them, 2 wrong usage, 3 input unreadable or damaged.";
 
 /// Show the rows of a table that changed, before and after, from the WAL alone; as SQL, what reverts them
 #[derive(Args, Debug)]
@@ -147,6 +147,10 @@ pub(crate) enum RowsFormat {
 
 /// Runs the command.
 pub fn run(args: &RowsArgs) -> Result<ExitCode> {
+    #[cfg(feature = "data")]
+    if args.output.is_some() && file_format(args).is_none() {
+        crate::wrong_usage("-o is for --format parquet and --format arrow");
+    }
     let names = names::load(&args.names)?;
     let range = SourceRange { timeline: args.timeline, from: args.from, to: args.to };
     let mut inventory = sources::open_with_past(&args.sources, &range)?;
@@ -158,30 +162,32 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let has_unreadable = !inventory.unreadable.is_empty();
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let (from, to) = bounds(args, &inventory, threads)?;
-    let chosen = choose(std::mem::take(&mut inventory.runs), args.base.as_deref())?;
+    let filter = Filter {
+        from,
+        to,
+        xid: args.xid,
+        operations: args.op.iter().map(operation).collect(),
+        with_aborted: args.aborted,
+    };
+    let chosen = choose(std::mem::take(&mut inventory.runs), args.base.as_deref(), &filter)?;
     if let Some(note) = chosen.note {
         eprintln!("note: {note}");
     }
-    let run = Arc::new(chosen.run);
     let options = Options {
         table: match parse_file(&args.relation) {
             Some((file, _)) => Wanted::File(file),
             None => Wanted::Name(args.relation.clone()),
         },
         base: args.base.clone(),
-        filter: Filter {
-            from,
-            to,
-            xid: args.xid,
-            operations: args.op.iter().map(operation).collect(),
-            with_aborted: args.aborted,
-        },
+        filter,
         memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
         threads,
     };
-    let bytes = run.segments.len() as u64 * run.segment_size.bytes();
+    let bytes = chosen.run.segments.len() as u64 * chosen.run.segment_size.bytes();
     let mut progress = Progress::bytes("reading", 2 * bytes);
-    let changes = RowChanges::survey(run, &names, options, |bytes| progress.advance(bytes))?;
+    let unread = unreadable_behind(&chosen.run, &inventory.unreadable, to);
+    let mut changes = RowChanges::survey(chosen, &names, options, |bytes| progress.advance(bytes))?;
+    changes.gaps.extend(unread);
     let notes = changes.notes.clone();
     let has_gaps = !changes.gaps.is_empty();
     let (summary, is_written) = match args.undo {
@@ -222,15 +228,42 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
     Ok(timeline.range(args.from, args.to)?)
 }
 
+/// The segment behind the log that is read, if it is there and cannot be read. An error says so as well.
+fn unreadable_behind(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> Option<Gap> {
+    let end = run.end();
+    let is_next = |file: &Unreadable| {
+        let name = file.path.file_name().and_then(|name| name.to_str());
+        match name.map(FileKind::of) {
+            Some(FileKind::Segment { name, .. }) => name.start(run.segment_size) == Some(end),
+            _ => false,
+        }
+    };
+    if to.is_some_and(|to| to <= end) || !unreadable.iter().any(is_next) {
+        return None;
+    }
+    Some(Gap {
+        from: end,
+        why: format!("the segment behind cannot be read: the log is not read from {end} on"),
+    })
+}
+
+/// The format of a file of typed columns.
+#[cfg(feature = "data")]
+fn file_format(args: &RowsArgs) -> Option<FileFormat> {
+    match args.format {
+        _ if args.undo => None,
+        RowsFormat::Parquet => Some(FileFormat::Parquet),
+        RowsFormat::Arrow => Some(FileFormat::Arrow),
+        _ => None,
+    }
+}
+
 /// Writes the changes in the format that is asked for.
 fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<Summary> {
     #[cfg(feature = "data")]
-    if let Some(path) = &args.output {
-        let format = match args.format {
-            RowsFormat::Parquet => FileFormat::Parquet,
-            RowsFormat::Arrow => FileFormat::Arrow,
-            _ => crate::wrong_usage("-o is for --format parquet and --format arrow"),
-        };
+    if let Some(path) = &args.output
+        && let Some(format) = file_format(args)
+    {
         return write_file(path, format, changes, progress);
     }
     let mut printer = Printer::new(args.format, changes.names_at_end(), &changes.gaps)?;
@@ -304,11 +337,10 @@ fn selection(args: &RowsArgs) -> String {
     text
 }
 
-/// Writes a script; gives back also whether it reverts all changes that are known.
+/// Writes a script; gives back also whether it reverts all changes of the log that was read.
 fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
     let mut script = Script::new(changes.names_at_end(), changes.gaps.clone())?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
-    let is_whole = script.reverts_all_changes();
-    script.finish(&selection(args), &summary)?;
+    let is_whole = script.finish(&selection(args), &summary)?;
     Ok((summary, is_whole))
 }

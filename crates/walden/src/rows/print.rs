@@ -202,13 +202,14 @@ impl Printer {
                 batch.push(&format!("-- unfinished: a change of {table} at {}", change.lsn));
             }
             Entry::Change(change) => {
+                let change = self.names.relabel(change);
                 let table = self.names.rename(&change.table);
-                let sql::Statement { text, left_out } = sql::redo(change, &table);
+                let sql::Statement { text, left_out, .. } = sql::redo(&change, &table);
                 if let Some(why) = left_out {
-                    batch.push(&format!("-- left out: {}", said(change, &why)));
+                    batch.push(&format!("-- left out: {}", said(&change, &why)));
                 }
                 if let Some(text) = text {
-                    for alteration in sql::identity_alterations(change, &table) {
+                    for alteration in sql::identity_alterations(&change, &table) {
                         if !self.alterations.contains(&alteration) {
                             batch.push(&alteration[0]);
                             self.alterations.insert(alteration);
@@ -285,8 +286,13 @@ pub(super) fn gap_comment(gap: &Gap) -> String {
 
 /// A change that cannot be made or reverted, for a comment.
 pub(super) fn said(change: &RowChange, why: &str) -> String {
+    format!("{}: {why}", subject(change))
+}
+
+/// A change, for a comment.
+pub(super) fn subject(change: &RowChange) -> String {
     let table = sql::in_comment(&change.table.name);
-    format!("{} of {table} at {}: {why}", change.operation.name(), change.lsn)
+    format!("{} of {table} at {}", change.operation.name(), change.lsn)
 }
 
 fn ended(outcome: Outcome) -> String {

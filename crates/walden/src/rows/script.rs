@@ -1,21 +1,24 @@
 //! `--undo`: statements that revert the changes, the newest first.
 //!
-//! They come in the log's order and are printed in the opposite one, so they lie in a temporary file meanwhile: each with its length
-//! behind it.
+//! They come in the log's order and are printed in the opposite one, so they lie in a temporary file meanwhile: each with the change that
+//! it reverts, the [`Step`] and both lengths behind it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context as _, Result};
-use walden_rows::{Entry, EventKind, Gap, NamesAtEnd, Outcome, Summary, sql};
+use walden_rows::{Entry, Event, EventKind, Gap, NamesAtEnd, Operation, Outcome, RowChange, Summary, sql};
 
-use super::print::{gap_comment, said};
+use super::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
+use super::print::{gap_comment, said, subject};
 use crate::terminal;
 
-/// Bytes behind a statement: its length.
-const LENGTH: u64 = 8;
+/// Bytes of a length.
+const LENGTH_BYTES: usize = 8;
+/// Bytes behind a statement: its step, its length and that of what it reverts.
+const TRAILER_BYTES: usize = STEP_BYTES + 2 * LENGTH_BYTES;
 
 pub(super) struct Script {
     /// The server has these.
@@ -30,8 +33,20 @@ pub(super) struct Script {
     truncations: u64,
     /// Beginnings and ends of times in which the table was unlogged.
     unlogged: u64,
-    /// What updates of identity columns need, and what takes it back.
-    alterations: BTreeSet<[String; 2]>,
+    /// How many times a table's rows were moved.
+    epochs: HashMap<u32, u32>,
+    /// What updates of identity columns need, and what takes it back, by the OIDs of their tables.
+    alterations: BTreeSet<(u32, [String; 2])>,
+}
+
+/// A statement or a comment in the file.
+struct Line {
+    step: Step,
+    /// Where the text is.
+    start: u64,
+    length: usize,
+    /// The change behind it.
+    subject: usize,
 }
 
 impl Script {
@@ -47,6 +62,7 @@ impl Script {
             missing: 0,
             truncations: 0,
             unlogged: 0,
+            epochs: HashMap::new(),
             alterations: BTreeSet::new(),
         })
     }
@@ -54,83 +70,138 @@ impl Script {
     pub fn take(&mut self, entry: &Entry) -> Result<()> {
         match entry {
             // Whoever takes back what was not committed, or not yet, changes rows that nobody changed.
-            Entry::Change(change) if change.outcome == Outcome::Unfinished => Ok(()),
+            entry if entry.outcome() == Outcome::Unfinished => Ok(()),
             Entry::Change(change) => {
-                let table = self.names.rename(&change.table);
-                let sql::Statement { text, left_out } = sql::undo(change, &table);
-                if let Some(text) = text {
-                    self.statements += 1;
-                    self.alterations.extend(sql::identity_alterations(change, &table));
-                    self.put(&text)?;
-                }
-                // Of what is put last, the script has the first line.
-                if let Some(why) = left_out {
-                    self.missing += 1;
-                    self.put(&format!("-- NOT REVERTED: {}", said(change, &why)))?;
-                }
-                Ok(())
+                let change = self.names.relabel(change);
+                self.change(&change)
             }
-            Entry::Event(event) if event.outcome == Outcome::Unfinished => Ok(()),
-            Entry::Event(event) => {
-                let (count, what) = match event.kind {
-                    EventKind::Truncate => {
-                        (&mut self.truncations, "the rows that a truncate removed are not in the log")
-                    }
-                    EventKind::Drop => {
-                        (&mut self.truncations, "the rows that a drop removed are not in the log")
-                    }
-                    EventKind::SetUnlogged { .. } => (
-                        &mut self.unlogged,
-                        "what was changed while it was unlogged, from here on, is not in the log",
-                    ),
-                    EventKind::SetLogged { .. } => (
-                        &mut self.unlogged,
-                        "what was changed while it was unlogged, until here, is not in the log",
-                    ),
-                    EventKind::Rewrite { .. } => return Ok(()),
-                };
-                *count += 1;
-                let table = sql::in_comment(&event.table.name);
-                self.put(&format!("-- NOT REVERTED: {table} at {}: {what}", event.lsn))
-            }
+            Entry::Event(event) => self.event(event),
         }
     }
 
-    fn put(&mut self, text: &str) -> Result<()> {
-        let length = text.len() as u64;
-        let written =
-            self.file.write_all(text.as_bytes()).and_then(|()| self.file.write_all(&length.to_le_bytes()));
-        written.context("cannot write to the temporary file (TMPDIR)")?;
-        self.bytes += length + LENGTH;
+    fn change(&mut self, change: &RowChange) -> Result<()> {
+        let table = self.names.rename(&change.table);
+        let epoch = self.epochs.get(&table.oid).copied().unwrap_or_default();
+        let sql::Statement { text, left_out, is_partial } = sql::undo(change, &table);
+        let step = Step {
+            kind: match change.operation {
+                Operation::Insert => Kind::Insert,
+                Operation::Update => Kind::Update,
+                Operation::Delete => Kind::Delete,
+            },
+            is_left_out: left_out.is_some() && !is_partial,
+            table: table.oid,
+            before: RowId::of(&table, change.before.row(), change.old_tid, epoch),
+            after: RowId::of(&table, change.after.row(), change.new_tid, epoch),
+        };
+        self.statements += u64::from(text.is_some());
+        if text.is_some() {
+            let alterations = sql::identity_alterations(change, &table);
+            self.alterations.extend(alterations.into_iter().map(|pair| (table.oid, pair)));
+        }
+        // Without a statement, it is still known which row was before the change.
+        self.put(step, &text.unwrap_or_default(), &subject(change))?;
+        // Of what is put last, the script has the first line.
+        if let Some(why) = left_out {
+            self.missing += 1;
+            let comment = format!("-- NOT REVERTED: {}", said(change, &why));
+            self.put(Step::of_table(Kind::Other, table.oid), &comment, "")?;
+        }
         Ok(())
     }
 
-    /// Whether no change is left out for something of its row that is not known.
-    pub fn reverts_all_changes(&self) -> bool {
-        self.missing == 0
+    fn event(&mut self, event: &Event) -> Result<()> {
+        let oid = event.table.oid;
+        *self.epochs.entry(oid).or_default() += 1;
+        let (count, kind, what) = match event.kind {
+            EventKind::Truncate => {
+                (&mut self.truncations, Kind::Truncate, "the rows that a truncate removed are not in the log")
+            }
+            EventKind::Drop => {
+                self.alterations.retain(|(of, _)| *of != oid);
+                (&mut self.truncations, Kind::Drop, "the rows that a drop removed are not in the log")
+            }
+            EventKind::SetUnlogged { .. } => (
+                &mut self.unlogged,
+                Kind::Other,
+                "what was changed while it was unlogged, from here on, is not in the log",
+            ),
+            EventKind::SetLogged { .. } => (
+                &mut self.unlogged,
+                Kind::Other,
+                "what was changed while it was unlogged, until here, is not in the log",
+            ),
+            EventKind::Rewrite { .. } => return Ok(()),
+        };
+        *count += 1;
+        let table = sql::in_comment(&event.table.name);
+        let comment = format!("-- NOT REVERTED: {table} at {}: {what}", event.lsn);
+        self.put(Step::of_table(kind, oid), &comment, "")
     }
 
-    /// Prints the script.
-    pub fn finish(self, relation: &str, summary: &Summary) -> Result<()> {
+    fn put(&mut self, step: Step, text: &str, subject: &str) -> Result<()> {
+        let lengths = [text.len() as u64, subject.len() as u64];
+        let written = self
+            .file
+            .write_all(text.as_bytes())
+            .and_then(|()| self.file.write_all(subject.as_bytes()))
+            .and_then(|()| self.file.write_all(&step.to_bytes()))
+            .and_then(|()| lengths.iter().try_for_each(|length| self.file.write_all(&length.to_le_bytes())));
+        written.context("cannot write to the temporary file (TMPDIR)")?;
+        self.bytes += lengths.iter().sum::<u64>() + TRAILER_BYTES as u64;
+        Ok(())
+    }
+
+    /// Prints the script; gives back whether it reverts all changes of the log that was read.
+    pub fn finish(mut self, relation: &str, summary: &Summary) -> Result<bool> {
+        self.file.flush().context("cannot write to the temporary file (TMPDIR)")?;
+        let dependents = self.dependents()?;
+        self.missing += dependents.len() as u64;
+        self.statements -= dependents.len() as u64;
         terminal::print_data(self.header(relation, summary).as_bytes())?;
-        let alterations = self.alterations;
-        let file = self.file.into_inner().context("cannot write to the temporary file (TMPDIR)")?;
+        let file = self.file.get_ref();
         let mut batch = sql::Batch::default();
         let mut end = self.bytes;
         while end > 0 {
-            let mut length = [0; LENGTH as usize];
-            file.read_exact_at(&mut length, end - LENGTH)?;
-            let length = u64::from_le_bytes(length);
-            let mut text = vec![0; length as usize];
-            end -= LENGTH + length;
-            file.read_exact_at(&mut text, end)?;
-            batch.push(std::str::from_utf8(&text)?);
+            let line = line_before(file, end)?;
+            let mut text = vec![0; line.length + line.subject];
+            file.read_exact_at(&mut text, line.start)?;
+            let (text, subject) = std::str::from_utf8(&text)?.split_at(line.length);
+            match dependents.get(&end) {
+                Some(why) => batch.push(&format!("-- NOT REVERTED: {subject}: {why}")),
+                None if text.is_empty() => {}
+                None => batch.push(text),
+            }
+            end = line.start;
             if batch.is_full() {
                 terminal::print_data(batch.take().as_bytes())?;
             }
         }
         terminal::print_data(batch.take().as_bytes())?;
-        terminal::print_data(sql::ending(alterations.iter().map(|[_, back]| back.as_str())).as_bytes())
+        let back = self.alterations.iter().map(|(_, [_, back])| back.as_str());
+        terminal::print_data(sql::ending(back).as_bytes())?;
+        Ok(self.missing + self.truncations + self.unlogged == 0)
+    }
+
+    /// The statements that cannot be run, with the reason, by the ends of their lines in the file.
+    fn dependents(&self) -> Result<HashMap<u64, &'static str>> {
+        let mut found = HashMap::new();
+        // Statements that are left out and truncates are what others depend on.
+        if self.missing + self.truncations == 0 {
+            return Ok(found);
+        }
+        let mut dependents = Dependents::default();
+        let mut end = self.bytes;
+        while end > 0 {
+            let line = line_before(self.file.get_ref(), end)?;
+            if let Some(why) = dependents.take(&line.step)
+                && line.length > 0
+            {
+                found.insert(end, why);
+            }
+            end = line.start;
+        }
+        Ok(found)
     }
 
     fn header(&self, relation: &str, summary: &Summary) -> String {
@@ -164,7 +235,8 @@ impl Script {
                 )
             }
         };
-        let alterations: String = self.alterations.iter().map(|[first, _]| format!("{first}\n")).collect();
+        let alterations: String =
+            self.alterations.iter().map(|(_, [first, _])| format!("{first}\n")).collect();
         format!(
             "-- Reverts the changes of {relation} from {} to {}: {} statements for {} changes.\n\
              {complete}{gaps}{unfinished}{aborted}\
@@ -179,4 +251,16 @@ impl Script {
             sql::SETTINGS
         )
     }
+}
+
+/// The line that ends at a position of the file.
+fn line_before(file: &File, end: u64) -> Result<Line> {
+    let mut trailer = [0; TRAILER_BYTES];
+    file.read_exact_at(&mut trailer, end - TRAILER_BYTES as u64)?;
+    let (step, lengths) = trailer.split_first_chunk().context("a line without a step")?;
+    let (lengths, _) = lengths.as_chunks::<LENGTH_BYTES>();
+    let [length, subject] = [0, 1].map(|at: usize| lengths.get(at).map_or(0, |of| u64::from_le_bytes(*of)));
+    let start = end - TRAILER_BYTES as u64 - length - subject;
+    let (length, subject) = (length as usize, subject as usize);
+    Ok(Line { step: Step::from_bytes(step), start, length, subject })
 }
