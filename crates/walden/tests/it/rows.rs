@@ -2038,8 +2038,7 @@ fn what_a_server_under_minimal_does_not_log_is_told() -> Outcome {
     Ok(())
 }
 
-/// `ALTER TABLE` gives columns values in another unit, or a type that the values from before do not fit; and columns that are no longer
-/// computed.
+/// `ALTER TABLE` gives columns a type that not all values from before fit, and makes computed columns plain ones, whose values are set.
 fn values_of_narrowed_types_are_not_set() -> Outcome {
     let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
     let mut client = connect(&cluster);
