@@ -5,7 +5,7 @@
 //! and the next call goes on there. A page's address and timeline and a record's checksum and link to the one before tell what is written
 //! from what is old or half-written: after a promotion, recycled files may have pages of the timeline before at the same addresses.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::ControlFlow;
@@ -21,6 +21,7 @@ use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
 
+use super::arrivals::Arrivals;
 use super::{FollowError, Follower, GapReason, MAX_POLL_BYTES, News, Polled};
 use crate::history::History;
 use crate::regular_file;
@@ -76,19 +77,22 @@ pub enum CheckpointSearch {
     Unknown,
 }
 
-/// Segments that are held open, in their order.
+/// Segments that are held open.
 #[derive(Debug, Default)]
-struct Held(VecDeque<(SegmentName, File)>);
+struct Held {
+    files: BTreeMap<SegmentName, File>,
+    /// Those that came since.
+    arrivals: Option<Arrivals>,
+}
 
 impl Held {
     /// Holds the segment with the position and those after it, as far as they are there, and no others.
     fn advance(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
         let size = info.segment_size;
         let first = size.segment_of(position);
-        let is_needed = |name: &SegmentName| {
+        self.files.retain(|name, _| {
             name.timeline == info.timeline && name.number(size).is_some_and(|number| number >= first)
-        };
-        self.0.retain(|(name, _)| is_needed(name));
+        });
         self.hold_from(folder, info, position)
     }
 
@@ -96,13 +100,20 @@ impl Held {
     fn hold_from(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
         let size = info.segment_size;
         let first = size.segment_of(position);
-        let last = self.0.back().filter(|(name, _)| name.timeline == info.timeline);
-        let mut next = last.and_then(|(name, _)| name.number(size)).map_or(first, |last| first.max(last + 1));
-        while next < first + HELD_AHEAD as u64 {
-            let name = SegmentName::new(info.timeline, next, size);
+        let near = first..first + HELD_AHEAD as u64;
+        for (name, file) in self.arrivals.iter().flat_map(Arrivals::take) {
+            if name.timeline == info.timeline
+                && name.number(size).is_some_and(|number| near.contains(&number))
+            {
+                self.files.insert(name, file);
+            }
+        }
+        for name in near.map(|number| SegmentName::new(info.timeline, number, size)) {
+            if self.files.contains_key(&name) {
+                continue;
+            }
             let Some(file) = open(folder, name)? else { break };
-            self.0.push_back((name, file));
-            next += 1;
+            self.files.insert(name, file);
         }
         Ok(())
     }
@@ -112,8 +123,7 @@ impl Held {
         if let Some(file) = open(folder, name)? {
             return Ok(Some((file, false)));
         }
-        let held = self.0.iter().find(|(held, _)| *held == name);
-        let cloned = held.map(|(_, file)| file.try_clone()).transpose();
+        let cloned = self.files.get(&name).map(File::try_clone).transpose();
         let cloned =
             cloned.map_err(|error| FollowError::Io { path: folder.join(name.to_string()), error })?;
         Ok(cloned.map(|file| (file, true)))
@@ -176,7 +186,7 @@ impl FolderFollower {
             place,
             page_timeline: 0,
             buffer: vec![0; WINDOW],
-            held: Held::default(),
+            held: Held { arrivals: Arrivals::watch(folder), ..Held::default() },
             idle: None,
         }
     }

@@ -4,6 +4,7 @@
 //! it began to [`Follower::position`], across segments, restarts and timelines, except where it says that bytes are missing
 //! ([`News::Gap`]).
 
+mod arrivals;
 mod files;
 mod stream;
 

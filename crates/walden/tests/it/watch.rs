@@ -447,10 +447,10 @@ fn switched_segments_are_read_before_they_are_removed() -> Outcome {
         let message =
             "SELECT pg_logical_emit_message(true, 'switch', repeat('m', 1000)); SELECT pg_switch_wal()";
         execute(&mut client, message);
+        thread::sleep(Duration::from_millis(100));
         if number % 30 == 29 {
             client.batch_execute("CHECKPOINT").unwrap();
         }
-        thread::sleep(Duration::from_millis(100));
     }
     settle(&watching);
     let lines = watching.lines();
