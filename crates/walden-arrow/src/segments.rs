@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use walden_explain::tally::{Bucket, Buckets};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Run;
-use walden_source::scan::{Damage, ScanOptions, SegmentEnd, SegmentOutcome, scan};
+use walden_source::scan::{
+    Damage, ScanOptions, SegmentEnd, SegmentOutcome, is_begun_before, log_ends_before, scan,
+};
 
 use crate::columns::NO_TIME;
 use crate::visitor::{FirstEnd, LastEnd, Observer, SegmentSums, SegmentVisitor};
@@ -128,7 +130,7 @@ pub(crate) fn read_segments<O: Observer>(
     let mut start = match from {
         Some(from) if from >= part_start => Start::AtRecord,
         Some(from) => Start::InEarlierPart { from },
-        None if segments.start == 0 => Start::AtSegment,
+        None if segments.start == 0 || is_begun_before(run, segments.start) => Start::AtSegment,
         None => Start::Begun,
     };
     let known_time = AtomicI64::new(bounds.known_time.unwrap_or_else(|| time_before(run, first_read)));
@@ -163,12 +165,18 @@ pub(crate) fn read_segments<O: Observer>(
         let mut framing = sums.framing;
         start.add_lead(run, index, &sums, &mut framing);
         let segment_end = segment_start.plus(size);
-        if start == Start::Begun && position > segment_end && bounds.to.is_some_and(|to| to <= segment_end) {
-            // The last record continues in a segment that nobody reads otherwise.
-            framing.add(Bucket::PageHeader, run.geometry().header_bytes_between(segment_end, position));
+        if start.has_begun()
+            && let Some(to) = bounds.to
+            && (to <= segment_end || index + 1 == segments.end)
+        {
+            // The last record may continue in segments that nobody reads otherwise.
+            let unread = to.0.checked_next_multiple_of(size).map_or(Lsn(u64::MAX), Lsn).max(segment_end);
+            if position > unread {
+                framing.add(Bucket::PageHeader, run.geometry().header_bytes_between(unread, position));
+            }
         }
         match end {
-            SegmentEnd::EndOfLog(tail) if start == Start::Begun => {
+            SegmentEnd::EndOfLog(tail) if start.has_begun() => {
                 framing.add(Bucket::CutRecord, tail.cut_record);
                 framing.add(Bucket::ZeroTail, tail.zero);
                 framing.add(Bucket::RecycledTail, tail.recycled);
@@ -188,7 +196,7 @@ pub(crate) fn read_segments<O: Observer>(
 /// How the bytes before a segment's first record count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Start {
-    /// The log begins with the segment: all of them.
+    /// The log begins with the segment, or in a record before it that continues: all of them.
     AtSegment,
     /// The range begins at a record, or without one: only the header of a page right before it, if that is in the range too.
     AtRecord,
@@ -199,6 +207,11 @@ enum Start {
 }
 
 impl Start {
+    /// Whether bytes count, with which no record begins.
+    fn has_begun(self) -> bool {
+        matches!(self, Start::AtSegment | Start::Begun)
+    }
+
     fn add_lead(&mut self, run: &Run, segment: usize, sums: &SegmentSums, framing: &mut Buckets) {
         if let Start::InEarlierPart { from } = *self {
             let has_begun = match sums.previous {
@@ -211,6 +224,9 @@ impl Start {
             Start::AtSegment => {
                 framing.add(Bucket::PageHeader, sums.lead_headers);
                 framing.add(Bucket::BegunBefore, sums.lead_continuation);
+                if sums.first.is_none() {
+                    return;
+                }
             }
             // It has not begun before the first record.
             Start::AtRecord if sums.first.is_none() => return,
@@ -228,20 +244,6 @@ fn has_begun_before(run: &Run, segment: usize, from: Lsn) -> bool {
     earlier.any(|index| {
         sums_of(run, index, || SegmentVisitor::new(run, index, Some(from), NO_TIME, ())).first.is_some()
     })
-}
-
-/// Whether the log ends in a record that begins before a segment: what is left of the log, to the end of the run, is the tail of the
-/// segment in which it begins.
-fn log_ends_before(run: &Run, segment: usize) -> bool {
-    for index in (0..segment).rev() {
-        let start = run.segments[index].start;
-        let alone = read_alone(run, index, || SegmentVisitor::new(run, index, Some(start), NO_TIME, ()));
-        // Where nothing begins, the record began earlier still.
-        if alone.is_end || alone.sums.first.is_some() {
-            return alone.is_end;
-        }
-    }
-    false
 }
 
 /// The time of the last transaction end before a segment, in its run.
@@ -265,35 +267,18 @@ pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
 
 /// The sums of a segment that is read by itself.
 fn sums_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> SegmentSums {
-    read_alone(run, index, make).sums
-}
-
-/// A segment that was read by itself.
-#[derive(Default)]
-struct ReadAlone {
-    sums: SegmentSums,
-    /// Whether the log ends there, or in a record that begins there.
-    is_end: bool,
-}
-
-fn read_alone<O: Observer>(
-    run: &Run,
-    index: usize,
-    make: impl Fn() -> SegmentVisitor<O> + Sync,
-) -> ReadAlone {
     let start = run.segments[index].start;
     let end = start.plus(run.segment_size.bytes());
     let options = ScanOptions { threads: 1, from: Some(start), to: Some(end) };
-    let mut read = ReadAlone::default();
+    let mut sums = SegmentSums::default();
     scan(
         run,
         options,
         |_| make(),
         |outcome| {
-            let is_end = matches!(outcome.end, SegmentEnd::EndOfLog(_));
-            read = ReadAlone { sums: outcome.visitor.sums, is_end };
+            sums = outcome.visitor.sums;
             ControlFlow::Continue(())
         },
     );
-    read
+    sums
 }

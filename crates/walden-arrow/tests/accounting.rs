@@ -291,6 +291,15 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let segment = log.start.plus(segment_bytes as u64);
     let last = fill(&mut log, 3 * PAGE + 1000);
     expect(&log, &[around(last), around(log.position())].concat());
+    // A crash cut it off in the last of several pages.
+    let begun = log.bytes.len();
+    let last = log.main_data(rmid::XLOG, xlog::NOOP, &[7; 5 * PAGE]);
+    let whole = log.bytes.clone();
+    for end in [begun + 4 * PAGE + 3000, log.bytes.len() - 100, begun + PAGE, begun + 100] {
+        log.bytes.truncate(end);
+        expect(&log, &[around(last), around(last.plus(2 * PAGE as u64))].concat());
+        log.bytes.clone_from(&whole);
+    }
     // A record that a crash cut off, alone in its range.
     let cut_off = log.position();
     log.crash_in_record(20_000, 9000);
@@ -315,6 +324,53 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let last = log.main_data(rmid::XLOG, xlog::NOOP, &vec![7; segment_bytes + 3 * PAGE]);
     log.bytes.truncate(2 * segment_bytes + PAGE + 100);
     expect(&log, &around(last));
+}
+
+/// A record that begins before a segment and ends behind it is in the range that it starts in, wherever the next one starts.
+#[test]
+fn ranges_that_meet_in_a_record_of_several_segments_add_up() {
+    let mut log = LogWriter::new(Major::V15);
+    let segment_bytes = log.info.segment_size.bytes() as usize;
+    let first = fill(&mut log, segment_bytes - 700);
+    let long = log.main_data(rmid::XLOG, xlog::NOOP, &vec![7; 2 * segment_bytes + 3 * PAGE]);
+    let behind = log.position();
+    fill(&mut log, 3 * segment_bytes + 5 * PAGE);
+    let whole = log.bytes.clone();
+    let segment = |number: usize| log.start.0 + (number * segment_bytes) as u64;
+    let mut positions = vec![first.0, long.0 - 8, long.0, long.0 + 8, behind.0 - 8, behind.0, behind.0 + 8];
+    for number in 1..=3 {
+        positions
+            .extend([0, 8, 40, 48, 3 * PAGE as u64, segment_bytes as u64 / 2].map(|at| segment(number) + at));
+        positions.push(segment(number) - 8);
+    }
+    // As it is, and cut off by a crash in its last page, before it, in an earlier segment, and at a segment's end.
+    let last_page = 3 * segment_bytes + 3 * PAGE;
+    let ends = [
+        whole.len(),
+        last_page + 100,
+        last_page - PAGE - 100,
+        2 * segment_bytes + 500,
+        3 * segment_bytes,
+        2 * segment_bytes,
+    ];
+    for end in ends {
+        log.bytes.clone_from(&whole);
+        log.bytes.truncate(end);
+        let folder = tempfile::tempdir().unwrap();
+        log.save(folder.path());
+        // Then without the segment in which the record begins, and without the next one too: a range that ends within the record has
+        // what is in its last segment.
+        for first in [log.start.plus(8), behind, behind] {
+            let inventory = Inventory::of(&[folder.path()]).unwrap();
+            let run = &inventory.runs[0];
+            let within = first.0..run.end().0;
+            expect_whole_of_two_ranges(run, positions.iter().copied().filter(|lsn| within.contains(lsn)));
+            if run.segments.len() == 1 {
+                break;
+            }
+            std::fs::remove_file(&run.segments[0].path).unwrap();
+        }
+    }
 }
 
 #[test]

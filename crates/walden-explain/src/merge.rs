@@ -59,6 +59,8 @@ pub(crate) struct Merge<'a> {
     ranges: Vec<Range>,
     has_range_started: bool,
     starts_at_segment: bool,
+    /// Whether a record begins in the range so far. Until then, what continues in a segment began before the range.
+    has_record: bool,
     to: Option<Lsn>,
     cells: FxHashMap<Cell, Tally>,
     images: ImageTable,
@@ -96,6 +98,7 @@ impl<'a> Merge<'a> {
             ranges: Vec::new(),
             has_range_started: false,
             starts_at_segment: true,
+            has_record: false,
             to: None,
             cells: FxHashMap::default(),
             images: ImageTable::default(),
@@ -122,6 +125,7 @@ impl<'a> Merge<'a> {
     /// Begins a range, which starts at its first segment or at the first record from `from` on.
     pub(crate) fn begin_range(&mut self, run: &Run, from: Option<Lsn>, to: Option<Lsn>) {
         self.has_range_started = false;
+        self.has_record = false;
         self.to = to;
         self.starts_at_segment =
             from.is_none_or(|from| run.segments.first().is_some_and(|first| from <= first.start));
@@ -159,7 +163,11 @@ impl<'a> Merge<'a> {
             self.start_range(run, index, Lsn(first.0 - tally.first_header));
         } else if !is_first {
             tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);
+            if !self.has_record {
+                tally.add_framing(true, Bucket::BegunBefore, tally.lead_continuation);
+            }
         }
+        self.has_record |= tally.first.is_some();
         if self.has_range_started
             && let Some(range) = self.ranges.last_mut()
         {

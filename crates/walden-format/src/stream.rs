@@ -292,6 +292,12 @@ impl Decoder {
         self.first
     }
 
+    /// The address of the last page that was pushed: after an error, the page in which it was found. A record that is not valid may
+    /// begin in an earlier one.
+    pub fn last_page(&self) -> Lsn {
+        Lsn(self.next_page.0.saturating_sub(u64::from(self.info.page_bytes)))
+    }
+
     /// Whether the visitor returned [`ControlFlow::Break`].
     pub fn stopped(&self) -> bool {
         self.stopped

@@ -13,7 +13,7 @@ use walden_format::crc::record_crc;
 use walden_format::fault::{Fault, FaultKind};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::page::PageHeader;
-use walden_format::record::{RECORD_HEADER, RecordHeader};
+use walden_format::record::{MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::inventory::Run;
@@ -41,7 +41,7 @@ pub struct SegmentOutcome<V> {
     /// Index of the segment in the run.
     pub index: usize,
     /// The visitor. What it has seen adds up to the bytes from the segment's start to `position`, without the page headers of
-    /// later segments.
+    /// later segments, and without what belongs to a record that begins in an earlier one and ends behind this one.
     pub visitor: V,
     /// Start of the segment.
     pub start: Lsn,
@@ -49,10 +49,20 @@ pub struct SegmentOutcome<V> {
     pub position: Lsn,
     /// Why decoding ended there.
     pub end: SegmentEnd,
-    /// At the end of the WAL: whether `position` is behind the end of the record that began in an earlier segment, if there is one.
+    /// At the end of the WAL: whether `position` is behind the end of the record that began in an earlier segment, if there is one, and
+    /// that is valid.
     pub is_behind_continuation: bool,
     first: Option<(Lsn, Lsn)>,
     last: Option<Lsn>,
+}
+
+/// A visitor that looks at nothing.
+pub(crate) struct Nothing;
+
+impl Visitor for Nothing {
+    fn record(&mut self, _: &Record<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 /// How the decoding of a segment ended.
@@ -313,14 +323,23 @@ fn wanted_segments(run: &Run, options: ScanOptions) -> Range<usize> {
     first..last.max(first)
 }
 
-/// Checks that the first record of a segment links back to the last one of the segment before.
+/// Checks that the first record of a segment links back to the last one of the segment before, and that the position never goes back.
 #[derive(Default)]
 struct Link {
     previous: Option<Lsn>,
+    reached: Lsn,
 }
 
 impl Link {
     fn check<V>(&mut self, outcome: &mut SegmentOutcome<V>, run: &Run) {
+        // A record that begins before a segment and ends behind it was read from where it begins.
+        outcome.position = outcome.position.max(self.reached);
+        self.reached = outcome.position;
+        let begins_here = self.previous.is_none() && outcome.first.is_none();
+        if begins_here && outcome.is_behind_continuation && matches!(outcome.end, SegmentEnd::EndOfLog(_)) {
+            // All of the record is there, but it was not verified from here.
+            outcome.is_behind_continuation = !log_ends_before(run, outcome.index);
+        }
         if let (Some((lsn, prev)), Some(previous)) = (outcome.first, self.previous)
             && prev != previous
         {
@@ -330,6 +349,39 @@ impl Link {
         }
         self.previous = outcome.last.or(self.previous);
     }
+}
+
+/// Whether the log ends in a record that begins before a segment: what is left of the log, to the end of the run, is the tail of the
+/// segment in which it begins.
+pub fn log_ends_before(run: &Run, segment: usize) -> bool {
+    let options = ScanOptions { threads: 1, from: None, to: None };
+    for index in (0..segment).rev() {
+        let outcome = read_segment(run, index, options, Lsn(0), Nothing, &mut Direct::new());
+        let is_end = matches!(outcome.end, SegmentEnd::EndOfLog(_));
+        // Where nothing begins, the record began earlier still.
+        if is_end || outcome.first.is_some() {
+            return is_end;
+        }
+    }
+    false
+}
+
+/// Whether the record that continues at a segment's start began before the run.
+pub fn is_begun_before(run: &Run, segment: usize) -> bool {
+    let (first, start) = (&run.segments[0], run.segments[segment].start);
+    // With the headers of its pages, no record takes twice its bytes.
+    if start.bytes_since(first.start) > 2 * u64::from(MAX_RECORD_BYTES) {
+        return false;
+    }
+    let mut windows = Direct::of_starts(SharedMembers::default(), run.geometry().page_bytes() as usize);
+    if windows.open(first).is_err() {
+        return false;
+    }
+    let (page, _) = windows.next();
+    PageHeader::parse(page).is_ok_and(|header| {
+        let end = run.geometry().record_end(first.start.plus(header.width() as u64), header.remaining.into());
+        header.continues_record() && end > start
+    })
 }
 
 fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
@@ -524,13 +576,11 @@ impl FaultPlace<'_> {
             return damaged();
         }
         let page_bytes = self.segment.page_bytes as usize;
-        let page_of_fault = (fault.at.0.saturating_sub(self.segment.start.0) / page_bytes as u64) as usize;
-        // A fault at a page boundary or in a record from an earlier page: the page is the last one pushed.
-        let start = (page_of_fault * page_bytes).saturating_sub(self.offset as usize);
+        let address = decoder.last_page().0;
+        let start = address.saturating_sub(self.segment.start.0 + self.offset) as usize;
         let page = self.window.get(start..).unwrap_or(&[]);
         let page = &page[..page.len().min(page_bytes)];
         let timeline = decoder.page_timeline();
-        let address = page_of_fault as u64 * page_bytes as u64 + self.segment.start.0;
         let is_of_earlier_timeline = is_of_earlier_timeline(page, timeline);
         // A file is recycled with the pages of an earlier segment. Pages of a later one are written when the file is in use as that
         // one: the log went on here, and what it was is gone.

@@ -25,6 +25,7 @@ use super::arrivals::Arrivals;
 use super::{FollowError, Follower, GapReason, MAX_POLL_BYTES, News, Polled};
 use crate::history::History;
 use crate::regular_file;
+use crate::scan::Nothing;
 use crate::timelines::{Stretch, timeline_of};
 
 /// The largest history of a timeline that is read; one has a line for each of its ancestors.
@@ -134,15 +135,6 @@ impl Held {
 struct Idle {
     since: Instant,
     listed: Option<Instant>,
-}
-
-/// A visitor that looks at nothing.
-pub(super) struct Nothing;
-
-impl Visitor for Nothing {
-    fn record(&mut self, _: &Record<'_>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }
 
 impl FolderFollower {

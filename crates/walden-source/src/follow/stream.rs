@@ -16,12 +16,12 @@ use walden_format::page::{LONG_HEADER, PageHeader};
 use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
 use walden_format::version::Major;
 
-use super::files::Nothing;
 use super::{FollowError, Follower, GapReason, News, Polled};
 use crate::connection::Parameters;
 use crate::replication::{
     NextTimeline, Progress, Received, Replication, ReplicationError, ServerError, Started, System,
 };
+use crate::scan::Nothing;
 
 /// Log before the present end in which the last record is looked for.
 const BYTES_BACK: u64 = 1 << 20;
