@@ -24,6 +24,7 @@ pub mod experiments;
 mod facts;
 pub mod install;
 pub mod mariadb;
+mod median;
 pub mod oracle_model;
 mod packages;
 mod progress;
@@ -42,6 +43,7 @@ pub use facts::{Facts, Server, Setting, StatPair};
 pub use install::{
     Installation, Origin, Tools, Version, Wanted, cache_dir, find_or_install, installations, tools,
 };
+pub use median::median;
 pub use progress::Progress;
 pub use run::{RunOptions, RunResult, run_workload};
 pub use scratch::{Finished, Scratch};

@@ -1,7 +1,6 @@
 //! A throw-away MariaDB on a Unix socket, for comparison: started as an unprivileged user, and always stopped.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::account;
 use crate::guard::Guard;
 use walden_server::folder::{tail, temporary_folder};
+use walden_server::programs::find_server_in_path;
 use walden_server::signals;
 
 /// A running server, stopped and removed when dropped.
@@ -64,10 +64,7 @@ impl Programs {
 }
 
 fn program(names: &[&str]) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> =
-        env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from)).collect();
-    names.iter().find_map(|name| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()))
+    names.iter().find_map(|name| find_server_in_path(name))
 }
 
 impl MariaDb {

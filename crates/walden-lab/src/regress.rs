@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use walden_server::account;
+use walden_server::programs::find_in_path;
 use walden_server::signals::interrupted;
 
 use crate::cluster::{Cluster, ClusterBuilder};
@@ -176,14 +177,10 @@ fn psql(installation: &Installation) -> Result<PathBuf> {
         let found = installations().into_iter().filter_map(|one| Some((one.version, one.program("psql")?)));
         found.max_by_key(|(version, _)| *version).map(|(_, path)| path)
     };
-    let in_path = || {
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path).map(|folder| folder.join("psql")).find(|path| path.is_file())
-    };
     installation
         .program("psql")
         .or_else(of_others)
-        .or_else(in_path)
+        .or_else(|| find_in_path("psql"))
         .context("cannot run the regression suite: expected psql, found none; install a package with PostgreSQL's clients")
 }
 

@@ -1,6 +1,5 @@
 //! An sshd on the loopback interface for programs that copy over ssh, with keys made for the run, sftp only and no shell.
 
-use std::env;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::account::{self, server_account};
 use crate::guard::Guard;
 use walden_server::folder::tail;
+use walden_server::programs::find_server_in_path;
 use walden_server::signals;
 
 /// A running sshd, stopped and removed when dropped.
@@ -33,9 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Finds sshd in `PATH` and the `sbin` folders.
 pub fn program() -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
-    folders.map(|folder| folder.join("sshd")).find(|path| path.is_file())
+    find_server_in_path("sshd")
 }
 
 impl Sshd {

@@ -26,8 +26,10 @@ pub struct DumpedRecord {
     pub manager: String,
     /// The kind's name: the first word of the description.
     pub kind: String,
-    /// Bytes without images, and with.
-    pub lengths: (u32, u32),
+    /// Bytes without images.
+    pub len_without_images: u32,
+    /// Bytes with images.
+    pub total_len: u32,
     /// The transaction.
     pub xid: u32,
     /// Where it starts, as printed.
@@ -172,7 +174,7 @@ fn record_line(line: &str) -> Result<DumpedRecord> {
         let rest = line.strip_prefix("rmgr: ")?;
         let (manager, rest) = rest.split_once("len (rec/tot):")?;
         let (lengths, rest) = rest.split_once(", tx:")?;
-        let (without, with) = lengths.split_once('/')?;
+        let (without_images, total) = lengths.split_once('/')?;
         let (xid, rest) = rest.split_once(", lsn: ")?;
         let (lsn, rest) = rest.split_once(", prev ")?;
         let (prev, description) = rest.split_once(", desc: ")?;
@@ -182,7 +184,8 @@ fn record_line(line: &str) -> Result<DumpedRecord> {
         Some(DumpedRecord {
             manager: manager.trim().to_owned(),
             kind,
-            lengths: (without.trim().parse().ok()?, with.trim().parse().ok()?),
+            len_without_images: without_images.trim().parse().ok()?,
+            total_len: total.trim().parse().ok()?,
             xid: xid.trim().parse().ok()?,
             lsn: lsn.to_owned(),
             prev: prev.to_owned(),
@@ -248,7 +251,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!((record.manager.as_str(), record.kind.as_str()), ("Heap", "INSERT"));
-        assert_eq!((record.lengths, record.xid), ((59, 8203), 760));
+        assert_eq!((record.len_without_images, record.total_len, record.xid), (59, 8203, 760));
         let block = block_line("\tblkref #0: rel 1663/5/1259 fork main blk 7 (FPW); hole: offset: 220, length: 252, compression saved: 5000, method: lz4").unwrap();
         let image = block.image.unwrap();
         assert_eq!((block.block, image.len(), image.apply), (7, 8192 - 252 - 5000, true));

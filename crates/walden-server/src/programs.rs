@@ -1,8 +1,9 @@
-//! PostgreSQL's programs on this machine, and their versions.
+//! Programs of this machine: where they are, and versions of PostgreSQL's.
 
 use std::env;
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::str::FromStr;
@@ -47,9 +48,30 @@ impl Serialize for Version {
     }
 }
 
+/// Finds a program in `PATH`.
+pub fn find_in_path(name: &str) -> Option<PathBuf> {
+    find(name, folders_in("PATH"))
+}
+
+/// Finds a server's program in `PATH`, and in the folders of such programs that not every user's `PATH` has.
+pub fn find_server_in_path(name: &str) -> Option<PathBuf> {
+    find(name, folders_in("PATH").into_iter().chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from)))
+}
+
+/// The folders that an environment variable lists.
+fn folders_in(variable: &str) -> Vec<PathBuf> {
+    env::var_os(variable).map(|value| env::split_paths(&value).collect()).unwrap_or_default()
+}
+
+fn find(name: &str, folders: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
+    let is_executable = |path: &PathBuf| {
+        path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    folders.into_iter().map(|folder| folder.join(name)).find(is_executable)
+}
+
 /// Folders that may hold an installation of this machine, with symbolic links resolved and without duplicates.
 pub fn installed_bin_dirs() -> Vec<PathBuf> {
-    let from_variable = |name| env::var_os(name).map(|value| env::split_paths(&value).collect::<Vec<_>>());
     let mut found = Vec::new();
     let mut add = |bin_dir: PathBuf| {
         // A PATH entry may hold only a link to `postgres`; the link's target is in the folder with all programs.
@@ -62,8 +84,7 @@ pub fn installed_bin_dirs() -> Vec<PathBuf> {
             found.push(real);
         }
     };
-    from_variable("WALDEN_PG_BIN").into_iter().flatten().for_each(&mut add);
-    from_variable("PATH").into_iter().flatten().for_each(&mut add);
+    folders_in("WALDEN_PG_BIN").into_iter().chain(folders_in("PATH")).for_each(&mut add);
     for (parent, prefix) in [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")] {
         let Ok(entries) = fs::read_dir(parent) else { continue };
         let mut numbered: Vec<(u32, PathBuf)> = entries

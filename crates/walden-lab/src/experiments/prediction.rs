@@ -13,6 +13,7 @@ use super::report::{Kept, Phase, RunResult, megabytes};
 use super::stage::Stage;
 use super::{Lab, PredictedRun};
 use crate::facts::{Facts, Setting};
+use crate::median;
 use crate::run::{self, RunOptions, earlier_run, run_workload};
 use crate::workloads::{self, Workload};
 
@@ -198,11 +199,7 @@ impl Calibration {
         self.cells.sort_by(|one, other| one.error_to_width.total_cmp(&other.error_to_width));
         let (cells, within) =
             (self.cells.len(), self.cells.iter().filter(|cell| cell.error_to_width <= 1.0).count());
-        let median = |of: fn(&CalibrationCell) -> f64| {
-            let mut values: Vec<f64> = self.cells.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            values[cells / 2]
-        };
+        let median = |of: fn(&CalibrationCell) -> f64| median(self.cells.iter().map(of));
         let (error, width) = (median(|cell| cell.error_percent), median(|cell| cell.width_percent));
         let within_percent = 100.0 * within as f64 / cells as f64;
         // How wide the bars had to be for 95 % of the cells: what they are wider than that, they are in vain.

@@ -4,7 +4,6 @@
 //! The published loop over large files takes names from the folder of large files, but copies the files of these names from
 //! the folder of small ones: as many files as there are large ones, each as long as a small one.
 
-use std::env;
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -23,8 +22,10 @@ use super::stage::{Stage, remove_folder};
 use super::{Form, Lab};
 use crate::account;
 use crate::guard::Guard;
+use crate::median;
 use crate::sshd::{self, HOST, Sshd};
 use walden_server::folder::temporary_folder;
+use walden_server::programs::find_in_path;
 use walden_server::signals;
 
 /// Runs of each loop, of which the median is taken. A loop that takes longer than [`LONG_SECONDS`] is run once, as are all in the
@@ -213,9 +214,10 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn new(lab: &mut Lab<'_>, guard: &'a Arc<Guard>, command: &'a CopyCommand) -> Result<Option<Runner<'a>>> {
-        if !on_path(&command.run[0]) {
+        let program = &command.run[0];
+        if !program.contains('/') && find_in_path(program).is_none() {
             let CopyCommand { name, package, .. } = command;
-            lab.unavailable.push(format!("{name}: {} is not installed (package {package})", command.run[0]));
+            lab.unavailable.push(format!("{name}: {program} is not installed (package {package})"));
             return Ok(None);
         }
         let over_ssh = command.run.iter().any(|word| word.contains("{config}"));
@@ -248,8 +250,7 @@ impl<'a> Runner<'a> {
             from.cache(cold)?;
             seconds.push(self.once(names, from)?);
         }
-        seconds.sort_by(f64::total_cmp);
-        Ok(seconds[seconds.len() / 2])
+        Ok(median(seconds))
     }
 
     fn once(&self, names: &Files, from: &Files) -> Result<f64> {
@@ -293,11 +294,6 @@ impl<'a> Runner<'a> {
         remove_folder(&to)?;
         Ok(seconds)
     }
-}
-
-fn on_path(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    program.contains('/') || env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 fn bytes_in(folder: &Path) -> Result<u64> {

@@ -12,10 +12,10 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use postgres::Client;
 use serde::Serialize;
-use walden_lab::{Cluster, ClusterBuilder, StopMode, Wanted, find_or_install};
+use walden_lab::{Cluster, ClusterBuilder, StopMode, Wanted, find_or_install, median};
 use walden_server::account;
 
-use super::{Background, median};
+use super::Background;
 use crate::terminal::{self, Format};
 
 /// Time from .ready to .done of segments, by archive_command and by archive_library

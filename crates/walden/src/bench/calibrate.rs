@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use walden_lab::{Progress, Wanted};
+use walden_lab::{Progress, Wanted, median};
 use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 use walden_whatif::recovery::{Recovered, RecoveryModel, RecoveryRates, Work};
 use walden_whatif::{OpenBase, Question, predict};
 
-use super::{Material, Variant, find_workloads, median, recover};
+use super::{Material, Variant, find_workloads, recover};
 use crate::output::Content;
 use crate::terminal::Format;
 use crate::{memory, output, recovery_rates, redo, terminal};
@@ -75,7 +75,7 @@ pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) ->
         }
         progress.finish();
         let (wal_bytes, work) = work(&material)?;
-        let [seconds, elapsed_seconds] = [processor, elapsed].map(|all| median(all.into_iter()));
+        let [seconds, elapsed_seconds] = [processor, elapsed].map(median);
         let computed_seconds = 0.0;
         let recovered =
             Recovered { workload: label, is_fitted, wal_bytes, seconds, elapsed_seconds, computed_seconds };

@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use walden_lab::{Cluster, ClusterBuilder, Progress, Wanted};
+use walden_lab::{Cluster, ClusterBuilder, Progress, Wanted, median};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::{measure, median};
+use super::measure;
 use crate::terminal;
 use crate::terminal::Format;
 

@@ -8,13 +8,13 @@ use clap::Args;
 use serde::Serialize;
 use walden_explain::Request;
 use walden_lab::workloads::Workload;
-use walden_lab::{Progress, Wanted, tools, waldump};
+use walden_lab::{Progress, Wanted, median, tools, waldump};
 use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 
-use super::{Material, Sample, find_workloads, measure, median};
+use super::{Material, Sample, find_workloads, measure};
 use crate::output::Content;
 use crate::terminal::Format;
 use crate::{judge, output, terminal};

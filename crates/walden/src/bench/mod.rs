@@ -327,13 +327,6 @@ fn take_child(child: &Mutex<Option<Child>>) -> Option<Child> {
     child.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// The median, or the upper one of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

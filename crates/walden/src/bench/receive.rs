@@ -10,11 +10,11 @@ use clap::Args;
 use postgres::Client;
 use serde::Serialize;
 use wait4::Wait4;
-use walden_lab::{Cluster, ClusterBuilder, Installation, Progress, Wanted, find_or_install};
+use walden_lab::{Cluster, ClusterBuilder, Installation, Progress, Wanted, find_or_install, median};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::{Background, median};
+use super::Background;
 use crate::terminal::{self, Format};
 
 /// Time commits and a bulk load with `walden receive` and with pg_receivewal as the synchronous standby

@@ -10,12 +10,12 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use wait4::Wait4;
 use walden_lab::workloads::Workload;
-use walden_lab::{Progress, Wanted};
+use walden_lab::{Progress, Wanted, median};
 use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::{Material, Sample, find_workloads, measure, median, time_recovery};
+use super::{Material, Sample, find_workloads, measure, time_recovery};
 use crate::output::Content;
 use crate::terminal::Format;
 use crate::{output, terminal};

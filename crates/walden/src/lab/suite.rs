@@ -74,9 +74,16 @@ struct Verdict {
     differences: Vec<String>,
     misfits: u64,
     packed_bytes: u64,
-    /// How long explaining, replaying, and compressing with decompressing took.
-    seconds_of: [f64; 3],
+    seconds_of: StepSeconds,
     wal: PathBuf,
+}
+
+/// How long it took to explain, to replay, and to compress and decompress.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct StepSeconds {
+    explaining: f64,
+    replaying: f64,
+    packing: f64,
 }
 
 /// The files of the schedule, by what became of them.
@@ -137,12 +144,12 @@ fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Res
         bail!("{damage}");
     }
     let reference = against_pg_waldump(run, &explanation, (from, to))?;
-    let explained = clock.elapsed().as_secs_f64();
+    let explaining = clock.elapsed().as_secs_f64();
 
     progress.phase("replaying, and comparing with every image and every data file");
     let clock = Instant::now();
     let outcome = check_kept(&run.wal, &run.base, &run.data)?;
-    let replayed = clock.elapsed().as_secs_f64();
+    let replaying = clock.elapsed().as_secs_f64();
     let (images, pages) = (outcome.images.total(), outcome.pages.total());
     let of_difference = |one: &walden_redo::check::Difference| {
         let kind = format!("{} {}", one.kind.resource_manager(one.version), one.kind.name(one.version));
@@ -153,7 +160,7 @@ fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Res
     let clock = Instant::now();
     let pack = options.output.join("regress.wpk");
     let packed_bytes = compress::write_pack_of(&run.wal, &pack, &["-3", "--force"])?;
-    let packed = clock.elapsed().as_secs_f64();
+    let packing = clock.elapsed().as_secs_f64();
     let wal_bytes = fs::read_dir(&run.wal)
         .and_then(|entries| entries.map(|entry| Ok(entry?.metadata()?.len())).sum::<std::io::Result<u64>>())
         .with_context(|| format!("cannot read {}", run.wal.display()))?;
@@ -174,7 +181,7 @@ fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Res
         differences: outcome.differences().take(20).map(of_difference).collect(),
         misfits: outcome.images.misfits.values().sum(),
         packed_bytes,
-        seconds_of: [explained, replayed, packed],
+        seconds_of: StepSeconds { explaining, replaying, packing },
         wal: run.wal.clone(),
     })
 }
@@ -200,7 +207,7 @@ fn tables(verdict: &Verdict, look: Look) -> String {
         cells: vec![figure, note.into()],
         share: None,
     };
-    let [explained, replayed, packed] = verdict.seconds_of.map(units::seconds);
+    let StepSeconds { explaining, replaying, packing } = verdict.seconds_of;
     let waldump = match verdict.kinds_as_in_pg_waldump {
         Some(kinds) => format!("{kinds} kinds as in pg_waldump"),
         None => "no pg_waldump of this version".into(),
@@ -210,9 +217,9 @@ fn tables(verdict: &Verdict, look: Look) -> String {
     let rows = [
         row("files run", count(verdict.files.done as u64), &units::seconds(verdict.seconds)),
         row("WAL", units::bytes(verdict.wal_bytes), ""),
-        row("explained, each byte once", units::bytes(verdict.explained_bytes), &explained),
+        row("explained, each byte once", units::bytes(verdict.explained_bytes), &units::seconds(explaining)),
         row("records", count(verdict.records), &waldump),
-        row("images compared with replay", count(verdict.images_compared), &replayed),
+        row("images compared with replay", count(verdict.images_compared), &units::seconds(replaying)),
         row("pages of data files compared", count(verdict.pages_compared), ""),
         row(
             "maps copied without their bits",
@@ -225,7 +232,7 @@ fn tables(verdict: &Verdict, look: Look) -> String {
         row(
             "compressed, decompressed, compared",
             units::bytes(verdict.packed_bytes),
-            &format!("{ratio:.1}x, {packed}"),
+            &format!("{ratio:.1}x, {}", units::seconds(packing)),
         ),
     ];
     let title = format!(

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use walden_server::programs::find_in_path;
 use walden_testing::{Need, Outcome};
 
 use crate::material::{golden, write};
@@ -22,19 +23,13 @@ fn two_segments(folder: &Path) -> PathBuf {
     folder.join("wal")
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file())
-}
-
 /// Runs the benchmark; the programs in `programs` are all that it finds.
 fn codecs(folder: &Path, programs: &[&str], arguments: &[&str]) -> (i32, Value, String) {
     let bin = folder.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
     // The shell and rm are what removes temporary folders if this process is killed.
     for name in programs.iter().chain(&["sh", "rm"]) {
-        symlink(on_path(name).unwrap(), bin.join(name)).unwrap();
+        symlink(find_in_path(name).unwrap(), bin.join(name)).unwrap();
     }
     let temporary = folder.join("tmp");
     std::fs::create_dir_all(&temporary).unwrap();
@@ -55,7 +50,7 @@ fn contender<'a>(of: &'a Value, name: &str) -> &'a Value {
 fn programs_are_measured_and_their_output_compared() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let wal = two_segments(folder.path());
-    let present: Vec<&str> = ["gzip", "xz"].into_iter().filter(|name| on_path(name).is_some()).collect();
+    let present: Vec<&str> = ["gzip", "xz"].into_iter().filter(|name| find_in_path(name).is_some()).collect();
     Need::Gzip.find()?;
     let html = folder.path().join("codecs.html");
     let (html, wal) = (html.to_str().unwrap(), wal.to_str().unwrap());

@@ -167,7 +167,8 @@ impl Visitor for Listing {
         let dumped = DumpedRecord {
             manager: kind.resource_manager(version).into_owned(),
             kind: kind.name(version).into_owned(),
-            lengths: (header.total_len - record.image_bytes(), header.total_len),
+            len_without_images: header.total_len - record.image_bytes(),
+            total_len: header.total_len,
             xid: header.xid,
             lsn: record.lsn.to_string(),
             prev: header.prev.to_string(),

@@ -13,10 +13,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use walden_lab::workloads::Workload;
-use walden_lab::{Progress, Scratch, Wanted};
+use walden_lab::{Progress, Scratch, Wanted, median};
 
 use super::drive::Driven;
-use super::{Material, Variant, find_workloads, median, time_recovery};
+use super::{Material, Variant, find_workloads, time_recovery};
 use crate::output::{self, Content};
 use crate::terminal::Format;
 use contenders::Contender;

@@ -2,12 +2,12 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
+use walden_server::programs::find_in_path;
 
 /// A program with one set of options.
 #[derive(Clone, Copy, Debug)]
@@ -383,14 +383,6 @@ impl Task<'_> {
         command.stdout(if named { Stdio::null() } else { create(self.output)?.into() });
         Ok(command)
     }
-}
-
-/// Finds a program in `PATH`.
-fn find_in_path(name: &str) -> Option<PathBuf> {
-    let executable = |path: &PathBuf| {
-        path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(executable)
 }
 
 /// Whether a program does that without an error.

@@ -7,11 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
-use walden_lab::{Finished, Progress, Scratch};
+use walden_lab::{Finished, Progress, Scratch, median};
 
 use super::contenders::{Entry, Takes, Task};
 use super::corpus::{Corpus, spread};
-use crate::bench::median;
 
 /// How often to run, and on how much.
 pub struct Rules {

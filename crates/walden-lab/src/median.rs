@@ -1,0 +1,19 @@
+//! Medians of measured values.
+
+/// The median, or the upper one of the two in the middle; NaN if there are no values.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_even_number_it_is_the_upper_one() {
+        assert_eq!([median([3.0, 1.0, 2.0]), median([4.0, 1.0, 3.0, 2.0])], [2.0, 3.0]);
+        assert!(median([]).is_nan());
+    }
+}
