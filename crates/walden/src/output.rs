@@ -241,7 +241,7 @@ fn make_folder(folder: &Path) -> Result<()> {
 }
 
 /// Syncs a folder, so that its entries are durable.
-fn sync_folder(folder: &Path) -> Result<()> {
+pub fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.with_context(|| format!("cannot sync {}", folder.display()))
 }

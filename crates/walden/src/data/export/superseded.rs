@@ -49,8 +49,7 @@ pub(super) fn make_way(output: &Path, superseded: &mut [Superseded<'_>], files: 
     }
     // A new file takes a name only when the old one has another one that is durable.
     for folder in folders {
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.with_context(|| format!("cannot sync {}", folder.display()))?;
+        output::sync_folder(folder)?;
     }
     Ok(())
 }
