@@ -289,6 +289,10 @@ mod tests {
         CheckpointRecord { lsn: redo.plus(1000), redo, time, shutdown: false, is_finished: true }
     }
 
+    fn settings(max_wal_size: u64) -> CheckpointSettings {
+        CheckpointSettings { timeout: 300, max_wal_size, completion_target_milli: 900, keeps_one: true }
+    }
+
     fn causes(seen: &[CheckpointRecord], settings: Option<CheckpointSettings>) -> Vec<Cause> {
         explain_checkpoints(seen, SIZE, settings).iter().map(|checkpoint| checkpoint.cause).collect()
     }
@@ -312,12 +316,7 @@ mod tests {
 
     #[test]
     fn known_settings_determine_the_cause() {
-        let settings = CheckpointSettings {
-            timeout: 300,
-            max_wal_size: 1 << 30,
-            completion_target_milli: 900,
-            keeps_one: true,
-        };
+        let settings = settings(1 << 30);
         // 64 segments / 1.9: the default settings give 33.
         assert_eq!(settings.segments(SIZE), 33);
         let reported = [
@@ -342,14 +341,8 @@ mod tests {
     /// With N segments, the request comes when segment r + N - 1 is finished: no redo pointer in that segment is due to it.
     #[test]
     fn volume_begins_in_the_segment_behind_the_finished_one() {
-        let with = |max_wal_size| CheckpointSettings {
-            timeout: 300,
-            max_wal_size,
-            completion_target_milli: 900,
-            keeps_one: true,
-        };
         for (max_wal_size, segments) in [(32 << 20, 1), (64 << 20, 2), (1 << 30, 33)] {
-            let settings = with(max_wal_size);
+            let settings = settings(max_wal_size);
             assert_eq!(settings.segments(SIZE), segments);
             let cause =
                 |segment, offset| causes(&[seen(7, 9000, 0), seen(segment, offset, 60)], Some(settings))[1];
@@ -363,12 +356,7 @@ mod tests {
     /// The first one ended 20 seconds later, in the segment of its end, and a request that had come meanwhile was skipped.
     #[test]
     fn a_skipped_request_starts_the_timeout_anew() {
-        let settings = CheckpointSettings {
-            timeout: 300,
-            max_wal_size: 64 << 20,
-            completion_target_milli: 900,
-            keeps_one: true,
-        };
+        let settings = settings(64 << 20);
         assert_eq!(settings.segments(SIZE), 2);
         let ended_in = |segment: u64| {
             let lsn = Lsn(segment * SIZE.bytes() + 5000);
