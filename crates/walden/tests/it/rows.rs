@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -237,6 +237,36 @@ fn connect(cluster: &Cluster) -> Client {
     client
 }
 
+/// A server of the version that most tests run, and a client of it.
+fn server() -> Result<(Cluster, Client), Missing> {
+    server_with(&[])
+}
+
+fn server_with(settings: &[(&str, &str)]) -> Result<(Cluster, Client), Missing> {
+    let builder = cluster_that_keeps_wal(postgres(15)?);
+    let cluster =
+        settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value)).start().unwrap();
+    let client = connect(&cluster);
+    Ok((cluster, client))
+}
+
+/// What `walden rows` is to read: a log, and `--base` or `--names` with its path.
+struct Log {
+    wal: PathBuf,
+    from: (&'static str, PathBuf),
+}
+
+impl Log {
+    fn rows(&self, table: &str, more: &[&str]) -> Run {
+        rows_of(&self.wal, (self.from.0, &self.from.1), table, more)
+    }
+}
+
+/// The log of a server that runs.
+fn running_log(cluster: &Cluster, from: (&'static str, PathBuf)) -> Log {
+    Log { wal: cluster.data_dir().join("pg_wal"), from }
+}
+
 /// Stops the server, copies its data as a base, and starts it again.
 fn copy_base(cluster: &Cluster) -> PathBuf {
     cluster.stop(StopMode::Fast).unwrap();
@@ -244,6 +274,44 @@ fn copy_base(cluster: &Cluster) -> PathBuf {
     cluster.copy_data(&base).unwrap();
     cluster.start().unwrap();
     base
+}
+
+/// Copies the server's data as a base. The log is that of the server as it goes on, up to the last segment that is ended.
+fn log_after_base(cluster: &Cluster, mut client: Client) -> (Client, Log) {
+    run(&mut client, "CHECKPOINT");
+    drop(client);
+    let base = copy_base(cluster);
+    (connect(cluster), running_log(cluster, ("--base", base)))
+}
+
+/// The command that copies the data of a server that runs.
+fn pg_basebackup(cluster: &Cluster, to: &Path) -> Result<Command, Missing> {
+    let Some(program) = cluster.installation().program("pg_basebackup") else {
+        return Err(Missing { reason: "needs pg_basebackup of PostgreSQL 15".to_owned() });
+    };
+    let mut command = cluster.client_command(&program, "postgres");
+    command.args(["--wal-method=none", "--no-sync", "--checkpoint=fast", "--pgdata"]).arg(to);
+    command.stderr(Stdio::null());
+    Ok(command)
+}
+
+/// Ends the segment that is written.
+fn switch_segment(client: &mut Client) {
+    run(client, "SELECT pg_switch_wal()");
+}
+
+/// Ends the segment that is written, and saves the names that the server has now.
+fn log_with_names(cluster: &Cluster, mut client: Client, database: &str) -> Log {
+    switch_segment(&mut client);
+    drop(client);
+    running_log(cluster, ("--names", save_names(cluster, database)))
+}
+
+/// Saves the names that the server has now, stops it, and copies its log from a segment on.
+fn stop_with_names(cluster: &Cluster, client: Client, first: &str) -> Log {
+    drop(client);
+    let names = save_names(cluster, "postgres");
+    Log { wal: stop_and_collect_wal(cluster, first), from: ("--names", names) }
 }
 
 /// The segment that has the position from which the last checkpoint is replayed.
@@ -254,7 +322,7 @@ fn redo_segment(client: &mut Client) -> String {
 
 /// Begins a segment whose first record is a checkpoint's, and returns its name.
 fn begin_segment(client: &mut Client) -> String {
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    switch_segment(client);
     run(client, "CHECKPOINT");
     redo_segment(client)
 }
@@ -262,7 +330,7 @@ fn begin_segment(client: &mut Client) -> String {
 /// Copies the server's data as a base; returns also the segment with which the log goes on.
 fn copy_base_and_begin_segment(cluster: &Cluster, mut client: Client) -> (PathBuf, String) {
     run(&mut client, "CHECKPOINT");
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    switch_segment(&mut client);
     drop(client);
     let base = copy_base(cluster);
     (base, redo_segment(&mut connect(cluster)))
@@ -391,7 +459,7 @@ fn rows_equal_the_audit(version: u32) -> Outcome {
     let mut client = connect(&worked.cluster);
     let mut count = 0;
     for table in TRACKED {
-        let found = worked.rows(&format!("public.{table}"), &["--format", "json"]);
+        let found = worked.rows(&format!("public.{table}"), JSON);
         assert_eq!(found.code, 0, "{version} {table}: {}", found.stderr);
         let lines = lines(&found);
         csv_says_the_same(&worked, table, &lines);
@@ -557,24 +625,20 @@ fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
 }
 
 fn events_are_there(worked: &Worked) {
-    let lines = lines(&worked.rows("shapes", &["--format", "json"]));
-    let events: Vec<&str> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
-    let count = |kind: &str| events.iter().filter(|event| **event == kind).count();
+    let events = operations(&worked.rows("shapes", JSON));
+    let count = |kind: &str| events.iter().filter(|event| *event == kind).count();
     // VACUUM FULL, a change of a column's type, CLUSTER.
     assert_eq!((count("rewrite"), count("truncate")), (3, 1));
-    let fresh = worked.rows("public.fresh", &["--format", "json"]);
-    let lines = self::lines(&fresh);
-    let found: Vec<&str> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    let fresh = worked.rows("public.fresh", JSON);
     let expected =
         ["insert", "insert", "update", "truncate", "truncate", "insert", "truncate", "insert", "drop"];
-    assert_eq!(found, expected, "{}", fresh.stderr);
+    assert_eq!(operations(&fresh), expected, "{}", fresh.stderr);
+    let lines = lines(&fresh);
     assert_eq!(lines[2]["before"]["v"], "two");
     assert_eq!(lines[7]["after"]["v"], "seen");
-    let wandering = self::lines(&worked.rows("public.wandering", &["--format", "json"]));
-    let found: Vec<&str> = wandering.iter().map(|line| line["operation"].as_str().unwrap()).collect();
     let expected =
         ["insert", "rewrite", "update", "rewrite", "update", "set-unlogged", "set-logged", "update"];
-    assert_eq!(found, expected);
+    assert_eq!(operations(&worked.rows("public.wandering", JSON)), expected);
     let script = worked.rows("public.wandering", &["--undo"]).stdout;
     assert!(
         script.contains("NOT COMPLETE") && script.contains("while it was unlogged, from here on"),
@@ -609,12 +673,7 @@ fn undo_gives_the_start(worked: &Worked, client: &mut Client) {
 
 /// Without images, old rows come from what the log has for logical decoding.
 fn rows_equal_logical_decoding() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?)
-        .setting("wal_level", "logical")
-        .setting("full_page_writes", "off")
-        .start()
-        .unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server_with(&[("wal_level", "logical"), ("full_page_writes", "off")])?;
     let create = "CREATE TABLE decoded (id int PRIMARY KEY, t text, n numeric, b bool, at timestamptz, bits bit(3));
         ALTER TABLE decoded REPLICA IDENTITY FULL;
         INSERT INTO decoded SELECT i, 'it''s ' || i, i / 4.0, i % 2 = 0, '2026-01-01 00:00+00', B'101' FROM generate_series(1, 200) i";
@@ -638,10 +697,8 @@ fn rows_equal_logical_decoding() -> Outcome {
         client.query("SELECT data FROM pg_logical_slot_get_changes('judge', NULL, NULL)", &[]).unwrap();
     let decoded: Vec<String> =
         decoded.iter().map(|row| row.get(0)).filter(|line: &String| line.starts_with("table")).collect();
-    let names = save_names(&cluster, "postgres");
-    drop(client);
-    let wal = stop_and_collect_wal(&cluster, &first);
-    let found = rows_of(&wal, ("--names", &names), "decoded", JSON);
+    let log = stop_with_names(&cluster, client, &first);
+    let found = log.rows("decoded", JSON);
     assert_eq!(found.code, 0, "{}", found.stderr);
     let found: Vec<String> = lines(&found).iter().map(as_test_decoding).collect();
     assert!(decoded.len() > 90);
@@ -691,15 +748,12 @@ fn what_is_not_known_is_said() -> Outcome {
     run(&mut client, "UPDATE t SET v = 'completely different' WHERE id = 2");
     run(&mut client, "INSERT INTO t VALUES (4, 'new')");
     run(&mut client, "BEGIN; DELETE FROM t WHERE id = 3; ROLLBACK");
-    let names = save_names(&cluster, "postgres");
-    drop(client);
-    let wal = stop_and_collect_wal(&cluster, &first);
-    let rows = |more: &[&str]| rows_of(&wal, ("--names", &names), "public.t", more);
+    let log = stop_with_names(&cluster, client, &first);
+    let rows = |more: &[&str]| log.rows("public.t", more);
     let found = rows(&["--format", "json", "--aborted"]);
     assert_eq!(found.code, 1, "{}", found.stderr);
+    assert_eq!(operations(&found), ["delete", "update", "insert", "delete"]);
     let lines = lines(&found);
-    let operations: Vec<&str> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
-    assert_eq!(operations, ["delete", "update", "insert", "delete"]);
     assert!(
         lines[0]["before"].is_null() && lines[0]["before_unknown"].as_str().unwrap().contains("no image")
     );
@@ -714,7 +768,7 @@ fn what_is_not_known_is_said() -> Outcome {
         "{}",
         script.stdout
     );
-    let missing = rows_of(&wal, ("--names", &names), "public.nothing", &[]);
+    let missing = log.rows("public.nothing", &[]);
     assert!(
         missing.code == 3 && missing.stderr.contains("cannot find the table public.nothing"),
         "{}",
@@ -726,11 +780,7 @@ fn what_is_not_known_is_said() -> Outcome {
 /// A backup is copied while four sessions write and another one changes the columns, so that its pages and catalogs are of several
 /// moments.
 fn a_backup_of_a_busy_server_is_enough() -> Outcome {
-    let installation = postgres(15)?;
-    let Some(program) = installation.program("pg_basebackup") else {
-        return Err(Missing { reason: "needs pg_basebackup of PostgreSQL 15".to_owned() });
-    };
-    let cluster = ClusterBuilder::new(installation)
+    let cluster = ClusterBuilder::new(postgres(15)?)
         .setting("wal_keep_size", "4GB")
         .setting("max_wal_size", "4GB")
         .start()
@@ -745,6 +795,7 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
         CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON busy FOR EACH ROW EXECUTE FUNCTION audit()",
     );
     let backup = cluster.make_folder("busy").unwrap();
+    let mut copy = pg_basebackup(&cluster, &backup)?;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for session in 0..4 {
@@ -752,13 +803,7 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
             scope.spawn(move || write_until(cluster, session, is_over));
         }
         std::thread::sleep(Duration::from_millis(300));
-        let mut child = cluster
-            .client_command(&program, "postgres")
-            .args(["--wal-method=none", "--no-sync", "--checkpoint=fast", "--max-rate=32M", "--pgdata"])
-            .arg(&backup)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = copy.arg("--max-rate=32M").spawn().unwrap();
         for number in 0..4 {
             std::thread::sleep(Duration::from_millis(250));
             run(&mut client, &format!("ALTER TABLE busy ADD COLUMN extra{number} int DEFAULT {number}"));
@@ -814,12 +859,8 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
 
 /// What a transaction did to the catalogs before the log's start counts for it at once, and for others from its commit on.
 fn a_backup_within_a_transaction_that_changes_tables_is_enough() -> Outcome {
-    let installation = postgres(15)?;
-    let Some(program) = installation.program("pg_basebackup") else {
-        return Err(Missing { reason: "needs pg_basebackup of PostgreSQL 15".to_owned() });
-    };
-    let cluster = cluster_that_keeps_wal(installation).start().unwrap();
-    let (mut client, mut other) = (connect(&cluster), connect(&cluster));
+    let (cluster, mut client) = server()?;
+    let mut other = connect(&cluster);
     run(
         &mut client,
         "CREATE TABLE emptied (id int, v text); INSERT INTO emptied VALUES (1, 'a');
@@ -831,23 +872,16 @@ fn a_backup_within_a_transaction_that_changes_tables_is_enough() -> Outcome {
         ALTER TABLE widened ALTER id TYPE bigint, ADD COLUMN more int DEFAULT 5",
     );
     let backup = cluster.make_folder("within").unwrap();
-    let copied = cluster
-        .client_command(&program, "postgres")
-        .args(["--wal-method=none", "--no-sync", "--checkpoint=fast", "--pgdata"])
-        .arg(&backup)
-        .stderr(Stdio::null())
-        .status()
-        .unwrap();
-    assert!(copied.success());
+    assert!(pg_basebackup(&cluster, &backup)?.status().unwrap().success());
     run(
         &mut other,
         "INSERT INTO emptied VALUES (3, 'c'); INSERT INTO widened VALUES (5000000000, 'e', 6); COMMIT",
     );
     run(&mut client, "UPDATE emptied SET v = 'd' WHERE id = 3; UPDATE widened SET v = 'f' WHERE id = 1");
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    let wal = cluster.data_dir().join("pg_wal");
+    switch_segment(&mut client);
+    let log = running_log(&cluster, ("--base", backup));
     let changes = |table: &str| {
-        let found = rows_of(&wal, ("--base", &backup), table, JSON);
+        let found = log.rows(table, JSON);
         assert_eq!(found.code, 0, "{table}: {}", found.stderr);
         let fields = ["operation", "state", "before", "after"];
         let change = |line: &Value| fields.map(|field| line[field].clone());
@@ -875,8 +909,7 @@ fn a_backup_within_a_transaction_that_changes_tables_is_enough() -> Outcome {
 
 /// A crash leaves no record of the end of a transaction, whose changes of the catalogs are gone all the same.
 fn what_a_crash_ended_is_taken_back() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(
         &mut client,
         "CREATE TABLE kept (id int PRIMARY KEY, gone text, v text);
@@ -892,7 +925,7 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
         "BEGIN; ALTER TABLE kept DROP COLUMN gone; TRUNCATE kept; INSERT INTO kept VALUES (3, 'lost')",
     );
     // What it wrote is durable.
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    switch_segment(&mut client);
     cluster.crash().unwrap();
     drop((client, other));
     cluster.start().unwrap();
@@ -933,26 +966,21 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
 
 /// A prepared transaction with a subtransaction goes on after the crash, and ends no other one's.
 fn what_a_crash_ended_beside_a_prepared_transaction_is_taken_back() -> Outcome {
-    let cluster =
-        cluster_that_keeps_wal(postgres(15)?).setting("max_prepared_transactions", "4").start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server_with(&[("max_prepared_transactions", "4")])?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY)");
     let prepare = "BEGIN; INSERT INTO kept VALUES (1); SAVEPOINT a; INSERT INTO kept VALUES (2); PREPARE TRANSACTION 'p'";
     run(&mut client, prepare);
     // They are younger than the prepared transaction, as its subtransaction is.
     let mut other = connect(&cluster);
     run(&mut other, "BEGIN; INSERT INTO kept VALUES (3); SAVEPOINT a; INSERT INTO kept VALUES (4)");
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    switch_segment(&mut client);
     cluster.crash().unwrap();
     drop((client, other));
     cluster.start().unwrap();
     let mut client = connect(&cluster);
     run(&mut client, "COMMIT PREPARED 'p'");
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    drop(client);
-    let names = save_names(&cluster, "postgres");
-    let wal = cluster.data_dir().join("pg_wal");
-    let found = rows_of(&wal, ("--names", &names), "public.kept", &["--format", "json", "--aborted"]);
+    let log = log_with_names(&cluster, client, "postgres");
+    let found = log.rows("public.kept", &["--format", "json", "--aborted"]);
     let lines = lines(&found);
     let changes: Vec<(i64, &str)> = lines
         .iter()
@@ -1030,13 +1058,9 @@ const TABLES_APART: &str = "
 
 /// Tables that inherit, partitions that come within the log, names that change, transactions in progress, types that are not read.
 fn statements_reach_what_they_are_for_alone() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(&mut client, TABLES_APART);
-    run(&mut client, "CHECKPOINT");
-    drop(client);
-    let base = copy_base(&cluster);
-    let mut client = connect(&cluster);
+    let (mut client, log) = log_after_base(&cluster, client);
     let before = ["q_x", "old_name", "growing", "numbers"].map(|table| contents(&mut client, table));
     for statement in [
         "INSERT INTO par VALUES (1, 'parent')",
@@ -1078,11 +1102,9 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     let mut other = connect(&cluster);
     run(&mut other, "BEGIN");
     run(&mut other, "DELETE FROM in_progress");
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    let wal = cluster.data_dir().join("pg_wal");
-    let rows = |table: &str, more: &[&str]| rows_of(&wal, ("--base", &base), table, more);
+    switch_segment(&mut client);
     let undo = |client: &mut Client, table: &str| {
-        let script = rows(table, &["--undo"]);
+        let script = log.rows(table, &["--undo"]);
         assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{table}: {script:?}");
         run(client, &script.stdout);
         script.stdout
@@ -1090,7 +1112,7 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     undo(&mut client, "public.par");
     assert!(contents(&mut client, "ONLY par").is_empty());
     assert_eq!(contents(&mut client, "chi").len(), 2);
-    let changes = lines(&rows("public.q", &["--format", "json"]));
+    let changes = lines(&log.rows("public.q", JSON));
     let found: Vec<_> = changes.iter().map(|line| (&line["operation"], &line["state"])).collect();
     assert_eq!(found, [(&"update".into(), &"committed".into())], "{changes:?}");
     undo(&mut client, "public.q");
@@ -1112,62 +1134,59 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     undo(&mut client, "keyless");
     assert_eq!(contents(&mut client, "keyless"), ["(1,x)", "(1,y)"]);
     // The key that the row had then has two by now.
-    let updates = rows("unkeyed", &["--undo", "--op", "update"]);
+    let updates = log.rows("unkeyed", &["--undo", "--op", "update"]);
     assert!(updates.code == 0 && updates.stdout.contains("-- Complete"), "{updates:?}");
     run(&mut client, &updates.stdout);
     assert_eq!(contents(&mut client, "unkeyed"), ["(1,a)", "(1,other)"]);
-    let replaced = rows("public.replaced", &["--format", "json"]);
-    let changes = lines(&replaced);
-    let found: Vec<_> = changes.iter().map(|line| line["operation"].as_str().unwrap()).collect();
-    assert_eq!(found, ["insert", "drop"], "{replaced:?}");
+    let replaced = log.rows("public.replaced", JSON);
+    assert_eq!(operations(&replaced), ["insert", "drop"], "{replaced:?}");
     let (_, named) = replaced.stderr.split_once("another table is named public.replaced from ").unwrap();
     let (_, file) = named.split_once("in the file ").unwrap();
-    let anew = lines(&rows(file.split_whitespace().next().unwrap(), &["--format", "json"]));
+    let anew = lines(&log.rows(file.split_whitespace().next().unwrap(), JSON));
     assert_eq!(anew.len(), 1, "{anew:?}");
     assert_eq!(anew[0]["after"]["v"], "anew");
-    let unread = rows("comp", &["--undo"]);
+    let unread = log.rows("comp", &["--undo"]);
     assert!(unread.code == 1 && unread.stdout.contains("-- NOT REVERTED"), "{unread:?}");
-    let script = rows("in_progress", &["--undo"]).stdout;
+    let script = log.rows("in_progress", &["--undo"]).stdout;
     assert!(
         !script.contains("INSERT INTO") && script.contains("1 changes are of transactions whose end"),
         "{script}"
     );
-    let ambiguous = rows("twice", &["--format", "json"]);
+    let ambiguous = log.rows("twice", JSON);
     assert!(
         ambiguous.code == 3 && ambiguous.stderr.contains("more than one table is named twice"),
         "{ambiguous:?}"
     );
-    assert_eq!(lines(&rows("s1.twice", &["--format", "json"])).len(), 1);
+    assert_eq!(lines(&log.rows("s1.twice", JSON)).len(), 1);
     // A range that has nothing of the log.
     for (bound, position) in [("--from", "F0/0"), ("--to", "0/10")] {
         let query = "SELECT lsn FROM row_changes('public.par')";
         for found in [
-            rows("public.par", &["--format", "json", bound, position]),
+            log.rows("public.par", &["--format", "json", bound, position]),
             walden(&[
                 "sql",
                 "--format",
                 "json",
                 "--base",
-                base.to_str().unwrap(),
+                log.from.1.to_str().unwrap(),
                 bound,
                 position,
                 query,
-                wal.to_str().unwrap(),
+                log.wal.to_str().unwrap(),
             ]),
         ] {
             let is_said = found.stderr.contains("warning: nothing is in the range: the segments are from");
             assert!(found.code == 0 && found.stdout.is_empty() && is_said, "{bound}: {found:?}");
         }
     }
-    assert_eq!(rows("public.par", &["--from", "0/20", "--to", "0/10"]).code, 2);
+    assert_eq!(log.rows("public.par", &["--from", "0/20", "--to", "0/10"]).code, 2);
     Ok(())
 }
 
 /// Keys that are deferred, rows that others changed, identity columns, columns that get other types, inserts that a trigger keeps from the
 /// table, names and values that are those of the script.
 fn statements_meet_one_row_or_fail() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(
         &mut client,
         "CREATE TABLE shifted (id int PRIMARY KEY DEFERRABLE, v text);
@@ -1195,10 +1214,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
         CREATE SEQUENCE a_sequence;
         CREATE TABLE nothing ()",
     );
-    run(&mut client, "CHECKPOINT");
-    drop(client);
-    let base = copy_base(&cluster);
-    let mut client = connect(&cluster);
+    let (mut client, log) = log_after_base(&cluster, client);
     let tables = ["shifted", "seats", "numbered", "later", "met"];
     let before = tables.map(|table| contents(&mut client, table));
     for statement in [
@@ -1219,12 +1235,10 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    let wal = cluster.data_dir().join("pg_wal");
-    let rows = |table: &str, more: &[&str]| rows_of(&wal, ("--base", &base), table, more);
+    switch_segment(&mut client);
     for (table, before) in tables.iter().zip(&before) {
         let after = contents(&mut client, table);
-        let (undo, redo) = (rows(table, &["--undo"]), rows(table, &["--format", "sql"]));
+        let (undo, redo) = (log.rows(table, &["--undo"]), log.rows(table, &["--format", "sql"]));
         assert!(undo.code == 0 && undo.stdout.contains("-- Complete"), "{table}: {undo:?}");
         let is_replica = "SET session_replication_role = replica;";
         let as_replica = undo.stdout.replace(&format!("-- {is_replica}"), is_replica);
@@ -1241,10 +1255,10 @@ fn statements_meet_one_row_or_fail() -> Outcome {
         "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'numbered'::regclass AND attname = 'id'";
     assert_eq!(client.query_one(query, &[]).unwrap().get::<_, &str>(0), "a");
     // What others have changed since is not overwritten, and nothing else is changed either.
-    let changes = lines(&rows("later", &["--format", "json"]));
+    let changes = lines(&log.rows("later", JSON));
     let xid = changes[0]["xid"].to_string();
     run(&mut client, "UPDATE later SET w = 'beside it' WHERE id = 1");
-    let script = rows("later", &["--xid", &xid, "--undo"]).stdout;
+    let script = log.rows("later", &["--xid", &xid, "--undo"]).stdout;
     run(&mut client, &script);
     assert_eq!(contents(&mut client, "later"), ["(1,a,\"beside it\")", "(2,b,y)"]);
     run(&mut client, "UPDATE later SET v = 'wrong'; UPDATE later SET v = 'corrected' WHERE id = 2");
@@ -1254,15 +1268,15 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     run(&mut client, "ROLLBACK");
     assert_eq!(contents(&mut client, "later"), ["(1,wrong,\"beside it\")", "(2,corrected,y)"]);
     // A value that means something else in another type is not set.
-    let script = rows("zoned", &["--undo"]);
+    let script = log.rows("zoned", &["--undo"]);
     assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 1 changes"), "{script:?}");
     let left_out = "column at = '2026-01-01 12:00:00': its type was changed since";
     assert!(script.stdout.contains(left_out), "{script:?}");
     run(&mut client, &script.stdout);
     assert_eq!(contents(&mut client, "zoned"), ["(1,\"2026-02-01 23:00:00+00\",1)"], "{script:?}");
-    let script = rows("shrunk", &["--undo"]);
+    let script = log.rows("shrunk", &["--undo"]);
     assert!(script.code == 1 && script.stdout.contains("-- NOT REVERTED"), "{script:?}");
-    let script = rows("nested", &["--undo"]);
+    let script = log.rows("nested", &["--undo"]);
     assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 2 changes"), "{script:?}");
     for left_out in ["column c = '(\"(1,a)\",5)': attributes", "column l = '{\"(1,a)\"}': attributes"] {
         assert!(script.stdout.contains(left_out), "{script:?}");
@@ -1272,13 +1286,13 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     // The script makes nothing in the database.
     run(&mut client, "CREATE ROLE plain; GRANT ALL ON met TO plain");
     run(&mut client, "REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC; SET ROLE plain");
-    run(&mut client, &rows("met", &["--undo"]).stdout);
+    run(&mut client, &log.rows("met", &["--undo"]).stdout);
     run(&mut client, "RESET ROLE");
     assert_eq!(contents(&mut client, "met"), ["(1,$walden$,a)"]);
     let swallow = "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
         CREATE TRIGGER swallow BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION swallow()";
     run(&mut client, swallow);
-    let script = rows("guarded", &["--undo"]).stdout;
+    let script = log.rows("guarded", &["--undo"]).stdout;
     let error = client.batch_execute(&script).expect_err("the row was not inserted");
     let message = error.as_db_error().unwrap().message();
     let expected = "the row was not inserted: delete of public.guarded at ";
@@ -1290,10 +1304,10 @@ fn statements_meet_one_row_or_fail() -> Outcome {
         ("later_pkey", "later_pkey is an index"),
         ("nothing", "the table nothing has no columns"),
     ] {
-        let found = rows(name, &[]);
+        let found = log.rows(name, &[]);
         assert!(found.code == 3 && found.stderr.contains(what), "{name}: {found:?}");
     }
-    let found = rows("later", &["--xid", "4000000000"]);
+    let found = log.rows("later", &["--xid", "4000000000"]);
     let note = "note: the log has no record of transaction 4000000000";
     assert!(found.code == 0 && found.stderr.contains(note), "{found:?}");
     Ok(())
@@ -1301,8 +1315,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
 
 /// `VACUUM FULL` puts catalogs into other files, and `ALTER DATABASE` all relations of a database into another tablespace.
 fn catalogs_and_databases_that_move_are_followed() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(&mut client, "CREATE DATABASE moving");
     let mut moving = cluster.client("moving").unwrap();
     run(
@@ -1367,8 +1380,7 @@ fn catalogs_and_databases_that_move_are_followed() -> Outcome {
 
 /// The names are newer than a rewrite, before which the catalogs were no longer where initdb puts them.
 fn catalogs_that_were_rewritten_before_are_followed() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     for statement in [
         "CREATE TABLE moved (id int PRIMARY KEY, v text)",
         "VACUUM FULL pg_class",
@@ -1390,10 +1402,8 @@ fn catalogs_that_were_rewritten_before_are_followed() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    drop(client);
-    let names = save_names(&cluster, "postgres");
-    let wal = stop_and_collect_wal(&cluster, &first);
-    let found = rows_of(&wal, ("--names", &names), "public.moved", JSON);
+    let log = stop_with_names(&cluster, client, &first);
+    let found = log.rows("public.moved", JSON);
     let lines = lines(&found);
     let inserts = lines.iter().filter(|line| line["operation"] == "insert");
     let rows: Vec<String> = inserts.map(|line| line["after"].to_string()).collect();
@@ -1406,20 +1416,16 @@ fn catalogs_that_were_rewritten_before_are_followed() -> Outcome {
 
 /// Without images, the rows of the catalogs that a `DROP TABLE` removes are not known: the table may be any.
 fn catalogs_that_are_not_known_may_hide_changes() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).setting("full_page_writes", "off").start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server_with(&[("full_page_writes", "off")])?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY); CREATE TABLE dropped (id int)");
     let first = begin_segment(&mut client);
     run(&mut client, "INSERT INTO kept VALUES (1)");
     run(&mut client, "DROP TABLE dropped");
-    drop(client);
-    let names = save_names(&cluster, "postgres");
-    let wal = stop_and_collect_wal(&cluster, &first);
-    let rows = |more: &[&str]| rows_of(&wal, ("--names", &names), "public.kept", more);
+    let log = stop_with_names(&cluster, client, &first);
+    let rows = |more: &[&str]| log.rows("public.kept", more);
     let found = rows(JSON);
+    assert_eq!(operations(&found), ["incomplete", "insert"], "{}", found.stderr);
     let lines = lines(&found);
-    let operations: Vec<&str> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
-    assert_eq!(operations, ["incomplete", "insert"], "{}", found.stderr);
     assert_eq!(found.code, 1, "{}", found.stderr);
     let why = lines[0]["why"].as_str().unwrap();
     assert!(why.contains("changes of the catalogs could not be read"), "{why}");
@@ -1438,8 +1444,7 @@ fn catalogs_that_are_not_known_may_hide_changes() -> Outcome {
 
 /// The catalogs are in other files when the names are read than at the end of the log, and were in others than initdb's before.
 fn names_that_are_newer_than_a_rewrite_are_noticed() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     for statement in [
         "CREATE TABLE moved (id int PRIMARY KEY, v text)",
         "VACUUM FULL pg_class",
@@ -1481,8 +1486,7 @@ fn names_that_are_newer_than_a_rewrite_are_noticed() -> Outcome {
 
 /// Rows that are older than some of their columns: their values are those of the catalogs, which names have as text.
 fn defaults_that_names_have_as_text_are_values() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     for table in ["keyed (id int PRIMARY KEY)", "keyless (id int)"] {
         let (name, _) = table.split_once(' ').unwrap();
         run(
@@ -1505,13 +1509,11 @@ fn defaults_that_names_have_as_text_are_values() -> Outcome {
         run(&mut client, &format!("UPDATE {table} SET v = 1 WHERE id = 1; DELETE FROM {table} WHERE id = 2"));
     }
     let after = tables.map(|table| contents(&mut client, table));
-    drop(client);
-    let names = save_names(&cluster, "postgres");
-    let wal = stop_and_collect_wal(&cluster, &first);
+    let log = stop_with_names(&cluster, client, &first);
     cluster.start().unwrap();
     let mut client = connect(&cluster);
     for (table, (before, after)) in tables.iter().zip(before.iter().zip(&after)) {
-        let rows = |more: &[&str]| rows_of(&wal, ("--names", &names), table, more);
+        let rows = |more: &[&str]| log.rows(table, more);
         let found = rows(JSON);
         assert_eq!(found.code, 0, "{}", found.stderr);
         // As they were, as they are stored now, and as the server prints them.
@@ -1536,8 +1538,7 @@ fn defaults_that_names_have_as_text_are_values() -> Outcome {
 
 /// Tables that inherit, and defaults of columns that were added later, by names alone; and a table that is not logged.
 fn names_have_what_inherits_and_what_is_missing() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     for statement in [
         "ALTER DATABASE postgres SET timezone = 'America/New_York'",
         "ALTER DATABASE postgres SET extra_float_digits = -3",
@@ -1562,10 +1563,8 @@ fn names_have_what_inherits_and_what_is_missing() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    drop(client);
-    let names = save_names(&cluster, "postgres");
-    let wal = stop_and_collect_wal(&cluster, &first);
-    let rows = |table: &str| rows_of(&wal, ("--names", &names), table, JSON);
+    let log = stop_with_names(&cluster, client, &first);
+    let rows = |table: &str| log.rows(table, JSON);
     let found = rows("public.top");
     let relations: Vec<String> = lines(&found).iter().map(|line| line["relation"].to_string()).collect();
     assert_eq!(relations, ["public.top", "public.middle", "public.bottom"].map(|name| format!("\"{name}\"")));
@@ -1583,8 +1582,7 @@ fn names_have_what_inherits_and_what_is_missing() -> Outcome {
 
 /// A table is renamed, and another one gets its name; the names were read afterwards.
 fn names_that_change_hands_are_followed() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     for statement in [
         "CREATE TABLE stock (id int PRIMARY KEY, v text)",
         "INSERT INTO stock VALUES (1, 'a')",
@@ -1599,12 +1597,9 @@ fn names_that_change_hands_are_followed() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    drop(client);
-    let names = save_names(&cluster, "postgres");
-    let wal = cluster.data_dir().join("pg_wal");
+    let log = log_with_names(&cluster, client, "postgres");
     let changes = |table: &str| {
-        let found = rows_of(&wal, ("--names", &names), table, JSON);
+        let found = log.rows(table, JSON);
         assert_eq!(found.code, 0, "{table}: {}", found.stderr);
         let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
         let change =
@@ -1671,8 +1666,7 @@ fn text_is_converted_as_the_server_does() -> Outcome {
 
 /// Names of relations and columns, and values of all types of text; with a backup, with names alone, and back again.
 fn rows_of_a_database_in_another_encoding() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(&mut client, "CREATE DATABASE old ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
     let mut client = cluster.client("old").unwrap();
     let create = "CREATE TYPE größe AS ENUM ('klein', 'groß');
@@ -1695,7 +1689,7 @@ fn rows_of_a_database_in_another_encoding() -> Outcome {
     let mut client = cluster.client("old").unwrap();
     for from in [("--base", &base), ("--names", &names)] {
         let rows = |more: &[&str]| rows_of(&wal, from, "größen", more);
-        let found = rows(&["--format", "json"]);
+        let found = rows(JSON);
         assert_eq!(found.code, 0, "{}", found.stderr);
         let lines = lines(&found);
         assert_eq!(lines[0]["after"]["straße"], "Rue de la Liberté", "{}", lines[0]);
@@ -1711,8 +1705,7 @@ fn rows_of_a_database_in_another_encoding() -> Outcome {
 
 /// A database in SQL_ASCII has whatever bytes clients sent.
 fn bytes_that_are_no_text_are_named() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(
         &mut client,
         "CREATE DATABASE bytes ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
@@ -1726,11 +1719,8 @@ fn bytes_that_are_no_text_are_named() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    drop(client);
-    let names = save_names(&cluster, "bytes");
-    let wal = cluster.data_dir().join("pg_wal");
-    let rows = |more: &[&str]| rows_of(&wal, ("--names", &names), "public.drinks", more);
+    let log = log_with_names(&cluster, client, "bytes");
+    let rows = |more: &[&str]| log.rows("public.drinks", more);
     let script = rows(&["--undo"]);
     // What was done to the row before needs the row.
     assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 3 changes"), "{script:?}");
@@ -1768,14 +1758,13 @@ fn operations(run: &Run) -> Vec<String> {
 
 /// A segment is missing, or damaged.
 fn what_a_log_lacks_is_told() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY)");
     let (base, first) = copy_base_and_begin_segment(&cluster, client);
     let mut client = connect(&cluster);
     for id in 1..=3 {
         run(&mut client, &format!("INSERT INTO kept VALUES ({id})"));
-        client.batch_execute("SELECT pg_switch_wal()").unwrap();
+        switch_segment(&mut client);
     }
     drop(client);
     let names = save_names(&cluster, "postgres");
@@ -1838,8 +1827,7 @@ fn what_a_log_lacks_is_told() -> Outcome {
 
 /// Labels of enums are renamed, and one gets the label that another one had.
 fn labels_are_those_at_the_end() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(
         &mut client,
         "CREATE TYPE mood AS ENUM ('low', 'high', 'other');
@@ -1898,8 +1886,7 @@ fn labels_are_those_at_the_end() -> Outcome {
 /// What reverts a change is left out, and so is what needs it: of partitions that are dropped, rows that a truncate removed, rows that
 /// cannot be inserted again. Other columns than those of a type that is not read are set.
 fn scripts_that_are_not_complete_can_be_run() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(
         &mut client,
         "CREATE TABLE parts (id int, region text) PARTITION BY LIST (region);
@@ -1915,10 +1902,7 @@ fn scripts_that_are_not_complete_can_be_run() -> Outcome {
         CREATE TABLE searched (id int PRIMARY KEY, q tsquery, n int);
         INSERT INTO searched VALUES (1, 'a', 1), (2, 'b', 1), (3, 'c', 1)",
     );
-    run(&mut client, "CHECKPOINT");
-    drop(client);
-    let base = copy_base(&cluster);
-    let mut client = connect(&cluster);
+    let (mut client, log) = log_after_base(&cluster, client);
     for statement in [
         "UPDATE parts SET id = id + 10",
         "DROP TABLE parts_n",
@@ -1944,9 +1928,8 @@ fn scripts_that_are_not_complete_can_be_run() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    let wal = cluster.data_dir().join("pg_wal");
-    let undo = |table: &str| rows_of(&wal, ("--base", &base), table, &["--undo"]);
+    switch_segment(&mut client);
+    let undo = |table: &str| log.rows(table, &["--undo"]);
     let later = "a later change of the row is not reverted";
     let found = run_incomplete(&mut client, &undo("parts"), "parts");
     let dropped = ("parts_n at ", "the rows that a drop removed are not in the log");
@@ -1978,8 +1961,7 @@ fn scripts_that_are_not_complete_can_be_run() -> Outcome {
 
 /// Vacuum cuts a file that has no rows any more, in a transaction of its own; so does a truncate of a table that its transaction has made.
 fn a_table_that_vacuum_empties_is_not_truncated() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY, v text); INSERT INTO kept VALUES (0, 'zero')");
     let (base, first) = copy_base_and_begin_segment(&cluster, client);
     let mut client = connect(&cluster);
@@ -2004,18 +1986,11 @@ fn a_table_that_vacuum_empties_is_not_truncated() -> Outcome {
 
 /// What a transaction puts into a table that it has made is not in the log of such a server; all else is.
 fn what_a_server_under_minimal_does_not_log_is_told() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?)
-        .setting("wal_level", "minimal")
-        .setting("max_wal_senders", "0")
-        .setting("wal_skip_threshold", "0")
-        .start()
-        .unwrap();
-    let mut client = connect(&cluster);
+    let settings = [("wal_level", "minimal"), ("max_wal_senders", "0"), ("wal_skip_threshold", "0")];
+    let (cluster, mut client) = server_with(&settings)?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY, v text); INSERT INTO kept VALUES (0, 'zero')");
     run(&mut client, "CREATE TABLE emptied (id int)");
-    drop(client);
-    let base = copy_base(&cluster);
-    let mut client = connect(&cluster);
+    let (mut client, log) = log_after_base(&cluster, client);
     for statement in [
         "INSERT INTO kept VALUES (1, 'one')",
         "BEGIN; TRUNCATE emptied; INSERT INTO emptied VALUES (1); COMMIT",
@@ -2024,15 +1999,14 @@ fn what_a_server_under_minimal_does_not_log_is_told() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    let wal = cluster.data_dir().join("pg_wal");
-    let kept = rows_of(&wal, ("--base", &base), "kept", &["--undo"]);
+    switch_segment(&mut client);
+    let kept = log.rows("kept", &["--undo"]);
     assert!(kept.code == 0 && kept.stdout.contains("-- Complete"), "{kept:?}");
     for table in ["emptied", "postgres.public.made"] {
-        let found = rows_of(&wal, ("--base", &base), table, JSON);
+        let found = log.rows(table, JSON);
         assert!(found.code == 1 && found.stderr.contains("wal_level = minimal"), "{table}: {found:?}");
         assert_eq!(operations(&found)[0], "incomplete", "{table}");
-        let script = rows_of(&wal, ("--base", &base), table, &["--undo"]);
+        let script = log.rows(table, &["--undo"]);
         assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE"), "{table}: {script:?}");
     }
     Ok(())
@@ -2040,8 +2014,7 @@ fn what_a_server_under_minimal_does_not_log_is_told() -> Outcome {
 
 /// `ALTER TABLE` gives columns a type that not all values from before fit, and makes computed columns plain ones, whose values are set.
 fn values_of_narrowed_types_are_not_set() -> Outcome {
-    let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
-    let mut client = connect(&cluster);
+    let (cluster, mut client) = server()?;
     run(
         &mut client,
         "CREATE TABLE narrowed (id int PRIMARY KEY, n numeric(10,2), w varchar(20), v text);
@@ -2049,11 +2022,8 @@ fn values_of_narrowed_types_are_not_set() -> Outcome {
         CREATE TABLE computed (id int PRIMARY KEY, b int, g int GENERATED ALWAYS AS (b * 2) STORED);
         INSERT INTO computed VALUES (1, 5), (2, 6)",
     );
-    run(&mut client, "CHECKPOINT");
     let before = contents(&mut client, "computed");
-    drop(client);
-    let base = copy_base(&cluster);
-    let mut client = connect(&cluster);
+    let (mut client, log) = log_after_base(&cluster, client);
     for statement in [
         "UPDATE narrowed SET n = 9.99, w = 'zzz', v = 'b'",
         "ALTER TABLE narrowed ALTER n TYPE numeric(10,1), ALTER w TYPE varchar(30)",
@@ -2063,9 +2033,8 @@ fn values_of_narrowed_types_are_not_set() -> Outcome {
     ] {
         run(&mut client, statement);
     }
-    client.batch_execute("SELECT pg_switch_wal()").unwrap();
-    let wal = cluster.data_dir().join("pg_wal");
-    let undo = |table: &str| rows_of(&wal, ("--base", &base), table, &["--undo"]);
+    switch_segment(&mut client);
+    let undo = |table: &str| log.rows(table, &["--undo"]);
     let found = run_incomplete(&mut client, &undo("narrowed"), "narrowed");
     assert!(
         found.len() == 1 && found[0].contains("column n = '1.25': its type was changed since"),
