@@ -26,6 +26,7 @@ const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
 pub struct BlockRefs {
     /// By number, in the order in which they were met.
     relations: Vec<RelFileLocator>,
+    /// When encoding: the number of each. Decoding needs none, and a file could state relations whose hashes collide.
     numbers: FxHashMap<RelFileLocator, u32>,
     /// By relation and fork, its latest blocks.
     blocks: Vec<Vec<(u8, MoveToFrontList)>>,
@@ -64,7 +65,9 @@ impl BlockRefs {
         let relation = RelFileLocator::from_bytes(bytes);
         let number = self.relations.len() as u32;
         self.relations.push(relation);
-        self.numbers.insert(relation, number);
+        if current.source.is_some() {
+            self.numbers.insert(relation, number);
+        }
         Ok(number)
     }
 

@@ -60,6 +60,8 @@ pub struct ShapeBlock {
 pub struct Shapes {
     /// In the order in which they were met; the first one has number 1.
     shapes: Vec<Shape>,
+    /// When encoding: the number of each, by the bytes that it is coded as. Decoding needs none, and a file could state shapes whose
+    /// hashes collide.
     numbers: FxHashMap<Vec<u8>, u32>,
     /// The shape of the record before; 0 if it has none.
     last: u32,
@@ -130,7 +132,7 @@ impl Shapes {
         version: Major,
         key: &[u8],
     ) -> Result<u32, Corrupt> {
-        let Current { coder, columns, cases, .. } = current;
+        let Current { coder, columns, cases, source, .. } = current;
         let [len] = coder.array(columns.shape_bytes, &[key.len() as u8])?;
         let mut bytes = Vec::new();
         coder.bytes(columns.shape_bytes, key, len.into(), &mut bytes)?;
@@ -153,7 +155,9 @@ impl Shapes {
         });
         self.add_context(*coder)?;
         let number = self.shapes.len() as u32;
-        self.numbers.insert(bytes, number);
+        if source.is_some() {
+            self.numbers.insert(bytes, number);
+        }
         Ok(number)
     }
 }

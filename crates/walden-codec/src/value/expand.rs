@@ -5,9 +5,8 @@
 //! table is cut into chunks, a tuple each: number of the value, number of the chunk, the chunk. With the first chunk of a
 //! compressed value, all of it is coded; the others are predicted from it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 use walden_redo::compress;
 use walden_redo::compress::lz4::Lz4;
@@ -87,7 +86,10 @@ pub struct Recompressor {
 /// The latest compressed values of TOAST tables, the same in both directions.
 #[derive(Default)]
 struct RecentValues {
-    by_number: FxHashMap<(u32, u32), Vec<u8>>,
+    /// By the TOAST table's number and the value's. The log sets the latter, so the hash is a seeded one: nobody can choose values whose
+    /// hashes collide.
+    by_number: HashMap<(u32, u32), Vec<u8>>,
+    /// The keys, the oldest first.
     order: VecDeque<(u32, u32)>,
     bytes: usize,
 }
@@ -264,7 +266,8 @@ pub fn value_of_first_chunk(tuple: &[u8]) -> Option<u32> {
 /// TOAST values of a segment that encoding has read ahead: the first chunk codes the whole value.
 #[derive(Default)]
 pub struct UpcomingValues {
-    values: FxHashMap<(RelFileLocator, u32), Seen>,
+    /// By the TOAST table and the value's number; with a seeded hash, as the log sets both.
+    values: HashMap<(RelFileLocator, u32), Seen>,
     bytes: usize,
 }
 

@@ -10,15 +10,17 @@ use super::{Model, hash};
 /// Mixer sets by how many candidates agree on a bit.
 pub(super) const AGREEMENTS: usize = 20;
 
-/// The bits of a slot's first number that tell contexts apart; the others say how much was seen.
+/// The bits of a slot's first number that identify its context, by a part of the context's hash. The others are a count in slots of
+/// nibbles, and unused in slots of bits.
 const CHECK: u16 = 0xFFF0;
 
 /// A counter of 16 bits: the probability in the upper 12, a count in the lower 4.
 const NEW_COUNTER: u16 = 1 << 15;
 
 impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K, A, N> {
-    /// Which number of a slot says how much it has seen, and a new slot.
+    /// The index in a slot of the number whose lowest four bits count what the slot has seen.
     const COUNT: usize = if Self::BY_NIBBLES { 0 } else { 1 };
+    /// A slot that has seen nothing.
     pub(super) const NEW_SLOT: Slot = if Self::BY_NIBBLES { nibbles::NEW } else { [NEW_COUNTER; 16] };
 
     /// Codes the nibbles of a byte.

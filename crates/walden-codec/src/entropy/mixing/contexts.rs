@@ -12,7 +12,7 @@ const MAX_ROW_WIDTH: usize = 256;
 pub(super) struct Contexts<const C: usize, const K: usize> {
     pub class: usize,
     pub position: usize,
-    /// Tells positions of columns apart.
+    /// A hash of the column and the position in it.
     pub key: u64,
     /// The byte that the rows above lead to if their last step is repeated: 0 for none, otherwise 0x100 and the byte.
     pub extrapolated: u32,

@@ -228,7 +228,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         }
     }
 
-    /// Codes a bit with a counter: what is said once for a column or one of its positions.
+    /// Codes a flag of a column, or a bit of the mode of one of its positions, with an adaptive counter.
     fn flag<B: BinaryCoder>(&mut self, coder: &mut B, key: u64, given: u32) -> u32 {
         let at = key as usize & (self.flags.len() - 1);
         let counter = &mut self.flags[at];

@@ -66,7 +66,9 @@ impl<const C: usize> NibbleMixer<C> {
         NibbleMixer([(ALL / C as u32) as u16; C])
     }
 
-    /// The mixed distribution. Every nibble has a probability above 0.
+    /// The mixed distribution. Every nibble has a probability above 0: numbers of slots ascend and are below [`ONE`], so mixed ones do,
+    /// too, and the multiple of `MIN_PROBABILITY` makes each larger than the one before. It stays below [`ONE`] as 1/512 is
+    /// subtracted first.
     #[inline]
     pub fn mix(&self, slots: &[Slot; C]) -> Slot {
         let mut mixed = [0_u16; 16];

@@ -11,10 +11,13 @@ pub trait BinaryCoder {
     /// Codes a bit that is 1 with the probability `one` in 1/65536, from 1 to 65535.
     fn code_bit(&mut self, bit: u32, one: u32) -> u32;
 
-    /// Codes one of 16 values. `below` has for each the probability of all below it, in 1/[`ONE`]; they ascend.
+    /// Codes one of 16 values. `below` has for each the probability of all below it, in 1/[`ONE`].
+    ///
+    /// The probabilities must ascend strictly, and the last must be below [`ONE`]: a value without a part of the range would make the
+    /// range 0, and normalization would never end.
     fn code_nibble(&mut self, value: u32, below: &[u16; 16]) -> u32;
 
-    /// So many choices that only an encoder makes; the model codes them. A decoder gets zeros.
+    /// Makes `count` choices that only an encoder can make; the model then codes each. A decoder gets zeros.
     fn choices(&mut self, count: usize, choose: impl FnOnce() -> Vec<u8>) -> Vec<u8>;
 }
 

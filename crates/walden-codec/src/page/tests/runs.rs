@@ -113,7 +113,7 @@ impl Known {
         let mut predictors = Predictors::default();
         predictors.keys.is_fast = is_fast;
         if has_table {
-            predictors.keys.index(INDEX.number).belongs_to(TABLE);
+            predictors.keys.set_table(INDEX.number, TABLE);
         }
         Known { predictors, store, one_by_one }
     }

@@ -186,6 +186,7 @@ fn header(xmin: u32, xmax: u32, cid: u32, ctid: Tid) -> [u8; VISIBILITY_BYTES] {
     if let Ok(mut header) = HeapTupleHeaderMut::of(&mut bytes) {
         header.set_xmin(xmin);
         header.set_xmax(xmax);
+        // `t_cid` and `t_xvac` are one field of four bytes (`t_field3` in `htup_details.h`).
         header.set_xvac(cid);
         header.set_ctid(ctid);
     }

@@ -33,8 +33,19 @@ pub struct KeyMapping(Vec<Piece>);
 impl KeyMapping {
     const MAX_PIECES: usize = 64;
 
-    /// Makes the key of a heap tuple; no if the tuple lacks a field, or has it in a TOAST table.
-    pub fn key(&self, tuple: &[u8], spans: &[Span], out: &mut Vec<u8>) -> bool {
+    /// Bytes of memory that count for a mapping; both directions count the same, however large the compiler makes a `Piece`.
+    pub fn counted_bytes(&self) -> usize {
+        const MAPPING_BYTES: usize = 64;
+        const PIECE_BYTES: usize = 10;
+        MAPPING_BYTES + PIECE_BYTES * self.0.len()
+    }
+
+    /// Makes the key of a heap tuple; no if the tuple lacks a field, or has it in a TOAST table, or if the key is longer than
+    /// `max_bytes`.
+    ///
+    /// A mapping may have a field more than once: columns that have the same values in all samples look like one, and an index may
+    /// have a column twice. Without `max_bytes`, a hostile mapping makes half a megabyte of each heap tuple.
+    pub fn key(&self, tuple: &[u8], spans: &[Span], max_bytes: usize, out: &mut Vec<u8>) -> bool {
         out.clear();
         for piece in &self.0 {
             match *piece {
@@ -56,6 +67,9 @@ impl KeyMapping {
                     let Some(bytes) = bytes else { return false };
                     out.extend_from_slice(bytes);
                 }
+            }
+            if out.len() > max_bytes {
+                return false;
             }
         }
         pad(out, 8);
@@ -326,10 +340,22 @@ mod tests {
         let mut made = Vec::new();
         for number in 0..500 {
             let (tuple, spans) = tuple(number * 31);
-            assert!(mapping.key(&tuple, &spans, &mut made));
+            assert!(mapping.key(&tuple, &spans, usize::MAX, &mut made));
             assert_eq!(made, key(number * 31));
         }
-        assert!(!mapping.key(&[], &[], &mut made));
+        assert!(!mapping.key(&[], &[], usize::MAX, &mut made));
+    }
+
+    #[test]
+    fn a_field_that_is_listed_many_times_makes_no_longer_key_than_allowed() {
+        let tuple = vec![7; 8000];
+        let spans = [Span { start: 0, end: 8000, kind: Varlena::Short }];
+        let mapping = KeyMapping(vec![Piece::Whole { field: 0 }; KeyMapping::MAX_PIECES]);
+        let mut made = Vec::new();
+        assert!(!mapping.key(&tuple, &spans, 8191, &mut made));
+        assert_eq!(made.len(), 2 * 8000, "it stops where the key is too long");
+        assert!(mapping.key(&tuple, &spans, usize::MAX, &mut made));
+        assert_eq!(made.len(), KeyMapping::MAX_PIECES * 8000);
     }
 
     #[test]

@@ -14,6 +14,10 @@ use crate::tuple::heap::HeapTuple;
 use crate::tuple::schema::Span;
 use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
+use walden_redo::page::index_tuple::INDEX_SIZE_MASK;
+
+/// A longer key is in no index tuple.
+const MAX_KEY_BYTES: usize = INDEX_SIZE_MASK as usize;
 
 /// A key that is predicted.
 const KEY_PREDICTED: u64 = 0;
@@ -78,7 +82,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let column = self.keyed_columns.column(self.coder, Topic::IndexKeys, column_key, kind)?;
         let index = self.keys.index(relation.number);
         let known = index.mapping(layout, tuple_layout);
-        let is_made = known.is_some_and(|mapping| mapping.key(tuple, spans, key));
+        let is_made = known.is_some_and(|mapping| mapping.key(tuple, spans, MAX_KEY_BYTES, key));
         let mut new = None;
         let symbol = source.map_or(KEY_OTHER, |source| {
             if is_made && key == source {
@@ -95,12 +99,12 @@ impl<S: Coder> TupleCoder<'_, S> {
                 let kind = Kind::Symbols(Class::Shapes);
                 let column = self.keyed_columns.column(self.coder, Topic::Mappings, [0; 3], kind)?;
                 let mapping = KeyMapping::code(self.coder, column, new.as_ref())?;
-                if !mapping.key(tuple, spans, key) {
+                if !mapping.key(tuple, spans, MAX_KEY_BYTES, key) {
                     return Err(corrupt(
                         "cannot decode a key mapping: expected fields that the heap tuple has",
                     ));
                 }
-                self.keys.index(relation.number).set_mapping(layout, tuple_layout, mapping);
+                self.keys.set_mapping(relation.number, (layout, tuple_layout), mapping)?;
                 Ok(true)
             }
             _ => Err(corrupt("cannot decode an index key: expected a known form")),
@@ -141,7 +145,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             let table = self.keys.table_by_number(symbol - 1).ok_or_else(|| {
                 corrupt("cannot decode an index's table: expected the number of a known one")
             })?;
-            self.keys.index(relation.number).belongs_to(table);
+            self.keys.set_table(relation.number, table);
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use super::key_order::KeyOrder;
 use crate::predict::attributes::LayoutKey;
 use crate::predict::relation::Relation;
 use crate::tuple::schema::{Field, Span};
+use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
 
 /// What is known of indexes and the tables that they belong to: the same in both directions.
@@ -25,8 +26,8 @@ pub struct Keys {
     indexes: Vec<Index>,
     /// Tables in the order in which they were met, each once.
     tables: Vec<Relation>,
-    /// By the relation's number, whether `tables` has it.
-    is_table: Vec<bool>,
+    /// The same by the relation's number.
+    tables_by_number: Vec<Option<Relation>>,
     inserted: FxHashMap<u32, Inserted>,
     /// The heap tuple that a record inserted last.
     pub latest: Option<Tid>,
@@ -35,8 +36,13 @@ pub struct Keys {
     /// Whether encoding leaves out what saves little for the time that decoding takes for it.
     pub is_fast: bool,
     /// Heap tuples that may still be sorted. It grows with the bytes of segments: decoding must not take longer than their size
-    /// allows, whatever a file says.
+    /// allows, whatever a file says. It is part of the format: where it runs out, both directions go on without an order.
     budget: usize,
+    /// Bytes of keys that may still be made for sorting. Not part of the format: no log comes near it, and where it runs out, the
+    /// file is refused (encoding codes the segment as bytes).
+    key_budget: u64,
+    /// Bytes that the mappings of all indexes take, as [`KeyMapping::counted_bytes`] counts them.
+    mapping_bytes: usize,
     /// Buffers for the next key.
     pub scratch: Scratch,
 }
@@ -107,16 +113,21 @@ impl Keys {
     /// Before a segment of so many bytes, which may sort as many heap tuples.
     pub fn start(&mut self, bytes: usize) {
         const MAX_BUDGET: usize = 64 << 20;
+        /// Bytes of keys for each heap tuple that may be sorted, on average.
+        const KEY_BYTES: u64 = 512;
         self.budget = (self.budget + bytes).min(MAX_BUDGET);
+        let grown = self.key_budget.saturating_add(KEY_BYTES * bytes as u64);
+        self.key_budget = grown.min(KEY_BYTES * MAX_BUDGET as u64);
     }
 
     /// Notes a table: a relation of which a heap tuple was coded.
     pub fn table(&mut self, table: Relation) {
         let at = table.number as usize;
-        if at >= self.is_table.len() {
-            self.is_table.resize(at + 1, false);
+        if at >= self.tables_by_number.len() {
+            self.tables_by_number.resize(at + 1, None);
         }
-        if !std::mem::replace(&mut self.is_table[at], true) {
+        if self.tables_by_number[at].is_none() {
+            self.tables_by_number[at] = Some(table);
             self.tables.push(table);
         }
     }
@@ -150,7 +161,7 @@ impl Keys {
 
     /// A table by its number.
     pub fn table_by_number(&self, number: u64) -> Option<Relation> {
-        self.tables.iter().find(|table| u64::from(table.number) == number).copied()
+        *self.tables_by_number.get(usize::try_from(number).ok()?)?
     }
 
     /// The heap tuples that an index's next tuple in a record is probably for: the one inserted after the last index tuple's, and the
@@ -184,6 +195,59 @@ impl Keys {
         self.budget = left.unwrap_or(0);
         left.is_some()
     }
+
+    /// Takes bytes of keys off the budget for sorting.
+    ///
+    /// # Errors
+    /// It has fewer left: a hostile mapping makes long keys of short data, again and again.
+    pub fn spend_key_bytes(&mut self, bytes: u64) -> Result<(), Corrupt> {
+        match self.key_budget.checked_sub(bytes) {
+            Some(left) => {
+                self.key_budget = left;
+                Ok(())
+            }
+            None => Err(corrupt("cannot decode an order of keys: expected keys of less memory")),
+        }
+    }
+
+    /// Sets an index's table, and forgets the mappings from another one.
+    pub fn set_table(&mut self, index: u32, table: Relation) {
+        let index = self.index(index);
+        let forgotten: usize = index.mappings.values().map(KeyMapping::counted_bytes).sum();
+        index.table = Some(table);
+        index.mappings.clear();
+        index.unpredicted.clear();
+        index.at = 0;
+        self.mapping_bytes -= forgotten;
+    }
+
+    /// Sets how an index's keys of a layout are made of heap tuples of a layout.
+    ///
+    /// # Errors
+    /// The mappings of all indexes take too much memory.
+    pub fn set_mapping(
+        &mut self,
+        index: u32,
+        layouts: (u32, LayoutKey),
+        mapping: KeyMapping,
+    ) -> Result<(), Corrupt> {
+        /// A file that states more of them makes no sense: an index has as many as its table has layouts.
+        const MAX_MAPPINGS: usize = 4096;
+        /// More than a million mappings of usual indexes. Not part of the format: no log comes near it.
+        const MAX_MAPPING_BYTES: usize = 256 << 20;
+        let index = self.index(index);
+        if index.mappings.len() >= MAX_MAPPINGS {
+            return Ok(());
+        }
+        let added = mapping.counted_bytes();
+        let replaced = index.mappings.insert(layouts, mapping);
+        self.mapping_bytes += added;
+        self.mapping_bytes -= replaced.map_or(0, |replaced| replaced.counted_bytes());
+        if self.mapping_bytes > MAX_MAPPING_BYTES {
+            return Err(corrupt("cannot decode a key mapping: expected fewer of them"));
+        }
+        Ok(())
+    }
 }
 
 impl Index {
@@ -206,26 +270,9 @@ impl Index {
         self.recent.iter().map(|(tid, key)| (*tid, &key[..]))
     }
 
-    /// Sets the index's table, and forgets the mappings from another one.
-    pub fn belongs_to(&mut self, table: Relation) {
-        self.table = Some(table);
-        self.mappings.clear();
-        self.unpredicted.clear();
-        self.at = 0;
-    }
-
     /// How keys of a layout are made of heap tuples of a layout.
     pub fn mapping(&self, layout: u32, tuple_layout: LayoutKey) -> Option<&KeyMapping> {
         self.mappings.get(&(layout, tuple_layout))
-    }
-
-    /// Sets how they are made.
-    pub fn set_mapping(&mut self, layout: u32, tuple_layout: LayoutKey, mapping: KeyMapping) {
-        /// A file that states more of them makes no sense: an index has as many as its table has layouts.
-        const MAX_MAPPINGS: usize = 4096;
-        if self.mappings.len() < MAX_MAPPINGS {
-            self.mappings.insert((layout, tuple_layout), mapping);
-        }
     }
 
     /// A mapping that predicts the keys of a tuple that no mapping predicts, and of the last such ones.
@@ -292,4 +339,40 @@ pub fn heap_tuple(store: &mut PageStore, table: Relation, tid: Tid) -> Option<&[
     let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block: tid.block };
     let slot = store.find(key)?;
     item(store.page(slot)?, tid.offset_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_count_while_they_are_kept() {
+        let mapping = || KeyMapping::from_samples(&[], &[]).expect("a mapping without pieces");
+        let bytes = mapping().counted_bytes();
+        let mut keys = Keys::default();
+        for (index, layout, expected) in [(3, 0, bytes), (3, 0, bytes), (3, 1, 2 * bytes), (4, 0, 3 * bytes)]
+        {
+            keys.set_mapping(index, (layout, LayoutKey(1, 0)), mapping()).expect("there is memory");
+            assert_eq!(keys.mapping_bytes, expected);
+        }
+        keys.set_table(3, Relation::default());
+        assert_eq!(keys.mapping_bytes, bytes);
+        assert!(keys.index(3).mapping(0, LayoutKey(1, 0)).is_none());
+        assert!(keys.index(4).mapping(0, LayoutKey(1, 0)).is_some());
+    }
+
+    #[test]
+    fn keys_made_for_sorting_are_limited_by_the_size_of_segments() {
+        let mut keys = Keys::default();
+        assert!(keys.spend_key_bytes(1).is_err(), "there is no segment yet");
+        keys.start(1 << 20);
+        assert!(keys.allows(1 << 20), "this many heap tuples");
+        assert!(!keys.allows(1));
+        keys.spend_key_bytes(512 << 20).expect("512 bytes for each");
+        assert!(keys.spend_key_bytes(1).is_err());
+        // However many segments follow, no more than this is saved up.
+        (0..10).for_each(|_| keys.start(1 << 30));
+        keys.spend_key_bytes(512 << 26).expect("512 bytes for each of 64 million");
+        assert!(keys.spend_key_bytes(1).is_err());
+    }
 }

@@ -62,7 +62,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             let column =
                 self.keyed_columns.column(self.coder, Topic::Orders, [0; 3], Kind::Symbols(Class::Shapes))?;
             let parts = key_order::code_parts(self.coder, column, parts.as_deref())?;
-            self.sort_heap_tuples(relation, &parts);
+            self.sort_heap_tuples(relation, &parts)?;
             let order = self.keys.order.as_mut();
             let first = order.as_ref().zip(tuples.first()).and_then(|(order, tuple)| order.find(tuple.0));
             let first = self.coder.symbol(column, first.unwrap_or(0))?;
@@ -89,18 +89,22 @@ impl<S: Coder> TupleCoder<'_, S> {
 
     /// Sorts the heap tuples of an index's table, as far as their pages are known, by the index's keys. There is no order then if they
     /// exceed the budget or the memory for it.
-    fn sort_heap_tuples(&mut self, relation: Relation, parts: &[KeyPart]) {
+    ///
+    /// # Errors
+    /// Their keys are longer than those of any log.
+    fn sort_heap_tuples(&mut self, relation: Relation, parts: &[KeyPart]) -> Result<(), Corrupt> {
         self.keys.order = None;
         let index = self.keys.index(relation.number);
         index.set_ordered();
-        let Some(table) = index.table else { return };
+        let Some(table) = index.table else { return Ok(()) };
         let mut order = KeyOrder::new(relation.number);
         let (mut tuple, mut spans, mut key, mut scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (block, slot) in self.store.blocks_of(table.locator, Fork::MAIN) {
             let Some(page) = self.store.page(slot) else { continue };
             if !self.keys.allows(page.items().into()) {
-                return;
+                return Ok(());
             }
+            let mut key_bytes = 0;
             let index = self.keys.index(relation.number);
             for number in 1..=page.items() {
                 let Some(heap_tuple) = keys::item(page, number).and_then(HeapTuple::of) else { continue };
@@ -108,15 +112,21 @@ impl<S: Coder> TupleCoder<'_, S> {
                 let Some(mapping) = index.mapping(0, layout) else { continue };
                 tuple.clear();
                 tuple.extend_from_slice(attributes);
-                let known =
-                    self.layouts.read(layout, &tuple, &mut spans) && mapping.key(&tuple, &spans, &mut key);
+                if !self.layouts.read(layout, &tuple, &mut spans) {
+                    continue;
+                }
+                // The format limits the form of these keys, and not the keys.
+                let known = mapping.key(&tuple, &spans, usize::MAX, &mut key);
+                key_bytes += key.len() as u64;
                 if known && !order.add(parts, &key, Tid { block, offset_number: number }, &mut scratch) {
-                    return;
+                    return self.keys.spend_key_bytes(key_bytes);
                 }
             }
+            self.keys.spend_key_bytes(key_bytes)?;
         }
         order.sort();
         self.keys.order = Some(order);
+        Ok(())
     }
 }
 
