@@ -4,9 +4,8 @@
 //! page has to be known. Records that do not refer to the block are skipped, except for those that create, truncate or drop
 //! its file, and those of a table that clear bits of its visibility map without a reference to the map's block.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xact::{TransactionEnd, plain_end};
 use walden_format::payload::{self, Payload, Timestamp};
@@ -38,7 +37,7 @@ pub struct Follow {
     /// The records that changed the block, in the log's order.
     pub history: Vec<Entry>,
     with_history: bool,
-    unfinished: FxHashMap<u32, Vec<usize>>,
+    unfinished: HashMap<u32, Vec<usize>>,
     state: PageState,
     last: Option<LastRecord>,
     /// Numbers of the fork's blocks that records refer to; at most 100,000.
@@ -158,7 +157,7 @@ impl Follow {
             snapshots: Vec::new(),
             history: Vec::new(),
             with_history: false,
-            unfinished: FxHashMap::default(),
+            unfinished: HashMap::new(),
             state: PageState::Untouched,
             last: None,
             blocks: BTreeSet::new(),

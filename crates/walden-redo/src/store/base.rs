@@ -1,8 +1,9 @@
 //! Pages of a base backup, read when the log first refers to them.
 
+use std::collections::HashSet;
 use std::io;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 
 use super::index::ForkKey;
@@ -29,13 +30,13 @@ pub(super) struct Base {
     pub(super) pages: Box<dyn BasePages>,
     /// Forks that the log truncated, with their smallest number of blocks.
     cut: FxHashMap<ForkKey, u32>,
-    /// Databases that the log dropped, in one tablespace or in all (`None`).
-    pub(super) databases: FxHashSet<(u32, Option<u32>)>,
+    /// Databases that the log dropped, in one tablespace or in all (`None`). One record may name millions, so the hash is seeded.
+    pub(super) databases: HashSet<(u32, Option<u32>)>,
 }
 
 impl Base {
     pub(super) fn new(pages: Box<dyn BasePages>) -> Base {
-        Base { pages, cut: FxHashMap::default(), databases: FxHashSet::default() }
+        Base { pages, cut: FxHashMap::default(), databases: HashSet::default() }
     }
 
     pub(super) fn cut(&mut self, key: ForkKey, blocks: u32) {

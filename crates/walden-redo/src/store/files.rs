@@ -1,6 +1,7 @@
 //! Effects of creating, truncating and dropping files on the stored pages.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
+
 use walden_format::record::{Fork, RelFileLocator};
 
 use super::index::{ForkKey, Recent};
@@ -28,7 +29,15 @@ impl PageStore {
             base.cut((relation, fork), blocks);
         }
         let Some(&number) = self.numbers.get(&(relation, fork)) else { return };
-        let known = &mut self.forks[number as usize].blocks;
+        let pages = &mut self.forks[number as usize];
+        // Mostly, no known page is cut off, and that is seen without a look at each.
+        if u64::from(blocks) >= pages.end {
+            return;
+        }
+        pages.end = blocks.into();
+        // Slots are used again in the order of release, and which block gets which slot may show in what depends on slots. The
+        // compressor does (`PageStore::take_seen`), so this order must stay as it is.
+        let known = &mut pages.blocks;
         let gone: Vec<Slot> = known.extract_if(|&block, _| block >= blocks).map(|(_, slot)| slot).collect();
         gone.into_iter().for_each(|slot| self.release(slot));
     }
@@ -44,7 +53,8 @@ impl PageStore {
     /// Forgets all pages of a database in several tablespaces. A record may name millions of them, so this looks at the known
     /// forks once, not once for each.
     pub fn drop_database_in(&mut self, database: u32, tablespaces: impl Iterator<Item = u32>) {
-        let tablespaces: FxHashSet<u32> = tablespaces.collect();
+        // With a seeded hash: nobody can choose millions of numbers whose hashes collide.
+        let tablespaces: HashSet<u32> = tablespaces.collect();
         if let Some(base) = &mut self.base {
             base.databases.extend(tablespaces.iter().map(|&tablespace| (database, Some(tablespace))));
         }
@@ -82,7 +92,7 @@ impl PageStore {
     /// Whether a page is that of a visibility map and lacks bits because the log has an image without them. PostgreSQL's redo
     /// lacks them, too.
     pub fn may_lack_bits(&self, key: BlockKey) -> bool {
-        let has = |blocks: &FxHashSet<u32>| blocks.contains(&key.block);
+        let has = |blocks: &HashSet<u32>| blocks.contains(&key.block);
         key.fork == Fork::VISIBILITY_MAP && self.maps_without_bits.get(&key.relation).is_some_and(has)
     }
 
@@ -95,7 +105,9 @@ impl PageStore {
         if recent.is_some_and(|(recent, _)| recent == key) {
             *recent = None;
         }
-        let blocks = std::mem::take(&mut self.forks[number as usize].blocks);
+        let pages = &mut self.forks[number as usize];
+        pages.end = 0;
+        let blocks = std::mem::take(&mut pages.blocks);
         self.free_forks.push(number);
         blocks.into_values().for_each(|slot| self.release(slot));
     }

@@ -17,6 +17,8 @@ pub(super) type ForkKey = (RelFileLocator, Fork);
 pub(super) struct ForkPages {
     pub(super) key: ForkKey,
     pub(super) blocks: FxHashMap<u32, Slot>,
+    /// One more than the highest block number among these, or anything above.
+    pub(super) end: u64,
 }
 
 const RECENT_FORKS: usize = 64;
@@ -145,7 +147,7 @@ impl PageStore {
                         number
                     }
                     None => {
-                        self.forks.push(ForkPages { key, blocks: FxHashMap::default() });
+                        self.forks.push(ForkPages { key, blocks: FxHashMap::default(), end: 0 });
                         self.forks.len() as u32 - 1
                     }
                 };
@@ -193,7 +195,9 @@ impl PageStore {
                 Slot(self.entries.len() as u32 - 1)
             }
         };
-        self.forks[fork as usize].blocks.insert(key.block, slot);
+        let pages = &mut self.forks[fork as usize];
+        pages.blocks.insert(key.block, slot);
+        pages.end = pages.end.max(u64::from(key.block) + 1);
         self.share_memory();
         if self.base.as_ref().is_some_and(|base| base.is_valid(key)) {
             self.read_base(slot, key);

@@ -13,6 +13,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 
@@ -141,7 +142,8 @@ impl std::error::Error for StoreFailure {
 pub struct PageStore {
     entries: Vec<Entry>,
     free_slots: Vec<Slot>,
-    /// Index of each fork in `forks`.
+    /// Index of each fork in `forks`. Its hash is not seeded: it is in the hot path, and the order of iteration, in which a dropped
+    /// database's slots are released, must be the same in each run.
     numbers: FxHashMap<ForkKey, u32>,
     forks: Vec<ForkPages>,
     free_forks: Vec<u32>,
@@ -150,7 +152,7 @@ pub struct PageStore {
     /// Databases copied file by file (`CREATE DATABASE ... STRATEGY file_copy`), with the tablespace of the copy.
     copied: FxHashSet<(u32, u32)>,
     /// Pages of visibility maps whose last image had no bits, by relation.
-    maps_without_bits: FxHashMap<RelFileLocator, FxHashSet<u32>>,
+    maps_without_bits: HashMap<RelFileLocator, HashSet<u32>>,
     buffers: Vec<PageBox>,
     memory_bytes: usize,
     /// Number of pages in memory, and its limit.
@@ -215,7 +217,7 @@ impl PageStore {
             recent: Recent::default(),
             misfits: Vec::new(),
             copied: FxHashSet::default(),
-            maps_without_bits: FxHashMap::default(),
+            maps_without_bits: HashMap::default(),
             buffers: Vec::new(),
             memory_bytes,
             resident: 0,

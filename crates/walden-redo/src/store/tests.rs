@@ -80,6 +80,32 @@ fn pages_beyond_the_bound_are_read_back() {
 }
 
 #[test]
+fn truncation_forgets_all_blocks_from_its_length_on() {
+    let mut store = PageStore::default();
+    let met = |store: &PageStore| -> Vec<u32> {
+        store.blocks_of(RELATION, Fork::MAIN).into_iter().map(|(block, _)| block).collect()
+    };
+    for block in [0, 7, 3, u32::MAX] {
+        store.slot(key(RELATION, block));
+    }
+    store.truncate(RELATION, Fork::MAIN, u32::MAX);
+    assert_eq!(met(&store), [0, 3, 7]);
+    store.truncate(RELATION, Fork::MAIN, 8);
+    assert_eq!(met(&store), [0, 3, 7]);
+    store.truncate(RELATION, Fork::MAIN, 3);
+    assert_eq!(met(&store), [0]);
+    // Blocks that come back are cut off again.
+    store.slot(key(RELATION, 5));
+    store.truncate(RELATION, Fork::MAIN, 5);
+    assert_eq!(met(&store), [0]);
+    // And a fork that takes the place of a dropped one begins with none.
+    store.drop_relation(RELATION);
+    store.slot(key(RELATION, 1));
+    store.truncate(RELATION, Fork::MAIN, 1);
+    assert!(met(&store).is_empty());
+}
+
+#[test]
 fn an_unchanged_page_is_not_written_again() {
     let mut store = small();
     let slots: Vec<Slot> = (0..20).map(|block| store.slot(key(RELATION, block))).collect();
