@@ -38,6 +38,8 @@ pub struct TableColumn {
     /// Whether it has another type where statements are run, in which its values mean something else
     /// ([`NamesAtEnd`](crate::NamesAtEnd)).
     pub is_retyped: bool,
+    /// Whether it has other values where statements are run, as it was most likely computed anew since (`ALTER COLUMN ... TYPE ... USING`).
+    pub is_computed_anew: bool,
     /// The attributes of composite types that its values have, or may have within them: the type's OID and the attribute's number.
     pub(crate) attributes: Vec<(u32, i16)>,
     /// Whether these are others where statements are run.
@@ -52,6 +54,7 @@ impl TableColumn {
             column,
             type_name: None,
             is_retyped: false,
+            is_computed_anew: false,
             attributes: Vec::new(),
             has_other_attributes: false,
             is_read: true,

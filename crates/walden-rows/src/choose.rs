@@ -4,7 +4,7 @@ use std::path::Path;
 
 use walden_format::lsn::SegmentName;
 use walden_source::datadir::DataDir;
-use walden_source::inventory::Run;
+use walden_source::inventory::{Run, SegmentFile};
 use walden_source::timelines::{Lineage, lineages};
 
 use crate::{Filter, Gap, RowsError};
@@ -64,14 +64,27 @@ fn gap_before(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     let is_earlier =
         |other: &&Run| is_same_log(other, run) && other.timeline <= run.timeline && other.start() < start;
     let earlier = || others.iter().map(|lineage| &lineage.run).filter(is_earlier);
-    let first = earlier().min_by_key(|other| other.start())?;
     let last = earlier().max_by_key(|other| other.end())?;
+    let size = run.segment_size;
+    let is_asked = |segment: &&SegmentFile| {
+        filter.from.is_none_or(|from| size.segment_of(segment.start) >= size.segment_of(from))
+    };
+    let unread = || earlier().flat_map(|other| &other.segments).filter(is_asked);
+    let ends = unread().min_by_key(|segment| segment.start).zip(unread().max_by_key(|segment| segment.start));
+    // The range may begin with the missing ones.
+    let (from, unread) = match ends {
+        Some((first, last)) => {
+            let names = segments(first.name, last.name);
+            let verb = if first.name == last.name { "is" } else { "are" };
+            (first.start.max(filter.from.unwrap_or_default()), format!("{names} before {verb} not read; "))
+        }
+        None => (filter.from.unwrap_or(last.end()), String::new()),
+    };
     Some(Gap {
-        from: first.start(),
+        from,
         why: format!(
-            "{}: {} before are not read; give the missing ones too, or begin behind them (--from {start})",
-            missing(last, run),
-            segments(first_of(first)?, last_of(last)?),
+            "{}: {unread}give the missing ones too, or begin behind them (--from {start})",
+            missing(last, run)
         ),
     })
 }
@@ -135,7 +148,6 @@ mod tests {
 
     use walden_format::lsn::{Lsn, SegmentSize, Timeline};
     use walden_format::version::Major;
-    use walden_source::inventory::SegmentFile;
     use walden_source::open::Compression;
 
     use super::*;
@@ -179,7 +191,8 @@ mod tests {
     fn a_gap_in_the_range_is_told() {
         let runs = || vec![run(1, 2..4), run(1, 5..7), run(1, 9..10)];
         assert_eq!(chosen(runs(), &range(None, None)), (9, Some(2)));
-        assert_eq!(chosen(runs(), &range(Some(6), None)), (9, Some(2)));
+        assert_eq!(chosen(runs(), &range(Some(6), None)), (9, Some(6)));
+        assert_eq!(chosen(runs(), &range(Some(8), None)), (9, Some(8)));
         assert_eq!(chosen(runs(), &range(Some(9), None)), (9, None));
         assert_eq!(chosen(runs(), &range(Some(5), Some(7))), (5, None));
         assert_eq!(chosen(runs(), &range(None, Some(7))), (5, Some(2)));
@@ -188,7 +201,15 @@ mod tests {
         let gap = choose(runs(), None, &range(None, None)).expect("a part").gap.expect("a gap");
         let missing = "a gap, the segments 000000010000000000000007 to 000000010000000000000008: ";
         assert!(gap.why.contains(missing), "{}", gap.why);
-        assert!(gap.why.contains(" to 000000010000000000000006 before are not read"), "{}", gap.why);
+        let unread =
+            ": the segments 000000010000000000000002 to 000000010000000000000006 before are not read; ";
+        assert!(gap.why.contains(unread), "{}", gap.why);
+        // What is before the range is not among them.
+        let why =
+            |from| choose(runs(), None, &range(Some(from), None)).expect("a part").gap.expect("a gap").why;
+        let unread = ": the segment 000000010000000000000006 before is not read; give";
+        assert!(why(6).contains(unread), "{}", why(6));
+        assert!(why(8).contains("000000010000000000000008: give the missing ones"), "{}", why(8));
     }
 
     #[test]

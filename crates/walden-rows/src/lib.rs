@@ -12,6 +12,7 @@ mod heap;
 mod names_at_end;
 mod places;
 mod read;
+mod retyping;
 mod select;
 pub mod sql;
 mod start;
@@ -271,6 +272,7 @@ impl RowChanges {
             notes.push(format!("the log has no record of transaction {xid}"));
         }
         notes.extend(unlogged(&tables, &catalog, &findings));
+        notes.extend(computed_anew(&tables, &findings, &options.filter));
         if options.base.is_none()
             && names.inherits(catalog.database).is_none()
             && has_plain(&tables, &catalog)
@@ -512,9 +514,11 @@ fn survey(
         tablespaces: tablespaces.clone(),
         unmet: start.uncertain_catalogs(from.unwrap_or(run.start())),
         named_files: rough.classes().filter_map(|class| rough.file(class)).collect(),
+        relations: rough.classes().map(|class| class.oid).collect(),
         suspects: FxHashMap::default(),
         is_minimal: None,
         made_meanwhile: Vec::new(),
+        type_versions: FxHashMap::default(),
         wanted_xid: options.filter.xid,
         start: from.unwrap_or(run.start()),
         to: options.filter.to,
@@ -581,6 +585,31 @@ fn unlogged_rows(
             made.lsn
         ),
     })
+}
+
+/// Rewrites within the range in which columns have got other values, although their types say nothing of it.
+fn computed_anew(tables: &FxHashSet<u32>, findings: &Findings, filter: &Filter) -> Vec<String> {
+    let is_asked = |computed: &&retyping::ComputedAnew| {
+        computed.is_type_kept
+            && filter.from.is_none_or(|from| computed.lsn >= from)
+            && filter.xid.is_none_or(|xid| xid == computed.xid || xid == findings.top(computed.xid))
+    };
+    let mut found = Vec::new();
+    for computed in retyping::computed_anew(tables, findings).values() {
+        for computed in computed.iter().filter(is_asked) {
+            let note = format!(
+                "ALTER TABLE at {} by transaction {} has most likely computed the column {} of {} anew for all rows (USING), which \
+                 no change shows",
+                computed.lsn,
+                computed.xid,
+                sql::in_comment(&computed.name),
+                sql::in_comment(&computed.table)
+            );
+            found.push((computed.lsn, note));
+        }
+    }
+    found.sort_unstable();
+    found.into_iter().map(|(_, note)| note).collect()
 }
 
 /// Whether one of the tables may have others that inherit from it without being its partitions.

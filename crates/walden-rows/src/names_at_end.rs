@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use walden_format::lsn::Lsn;
 use walden_source::names::Column;
 
 use crate::catalog::{Catalog, FIRST_MADE, Key, Row};
-use crate::change::{Cell, Image, Outcome, RowChange, Table};
+use crate::change::{Cell, Event, Image, Outcome, RowChange, Table};
+use crate::retyping::{ComputedAnew, computed_anew, keeps_values};
 use crate::start::Pending;
 use crate::survey::Findings;
-use crate::types::oid;
 use crate::value::{Range, Value};
 
 /// The names that tables and their columns have at the end of the log that was surveyed, which columns they no longer have or have with
@@ -21,8 +22,9 @@ pub struct NamesAtEnd {
     tables: FxHashMap<u32, TableNames>,
     /// Labels that were renamed, by the OIDs of their rows in `pg_enum`.
     labels: FxHashMap<u32, String>,
-    /// The last table that was renamed: rows of a table come one after the other.
-    last: Option<(Arc<Table>, Arc<Table>)>,
+    /// The last table that was renamed, with the number of later rewrites that computed columns anew: rows of a table come one after the
+    /// other.
+    last: Option<(Arc<Table>, usize, Arc<Table>)>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ struct TableNames {
     dropped: FxHashSet<i16>,
     /// Numbers of the primary key's columns; none without one.
     key: Vec<i16>,
+    /// Columns that got other values, in the log's order.
+    computed: Vec<ComputedAnew>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,10 +85,12 @@ impl NamesAtEnd {
             }
         }
         catalog.refresh_composites();
+        let computed = computed_anew(tables, findings);
         let names = |oid: &u32| {
             let dropped = dropped.get(oid).cloned().unwrap_or_default();
             let key = keys.get(oid).cloned().unwrap_or_default();
-            Some((*oid, TableNames::of(&catalog, *oid, dropped, key)?))
+            let computed = computed.get(oid).cloned().unwrap_or_default();
+            Some((*oid, TableNames { computed, ..TableNames::of(&catalog, *oid, dropped, key)? }))
         };
         NamesAtEnd { tables: tables.iter().filter_map(names).collect(), labels, last: None }
     }
@@ -106,19 +112,34 @@ impl NamesAtEnd {
         Cow::Owned(relabelled)
     }
 
-    /// A table as it was at a change, by the names of the end.
-    pub fn rename(&mut self, table: &Arc<Table>) -> Arc<Table> {
-        if let Some((last, renamed)) = &self.last
+    /// A change's table as it was then, by the names of the end.
+    pub fn rename(&mut self, change: &RowChange) -> Arc<Table> {
+        let table = &change.table;
+        let names = self.tables.get(&table.oid);
+        let computed = match names {
+            Some(names) => names.computed_after(change.lsn),
+            None => &[],
+        };
+        if let Some((last, later, renamed)) = &self.last
             && Arc::ptr_eq(last, table)
+            && *later == computed.len()
         {
             return Arc::clone(renamed);
         }
-        let renamed = match self.tables.get(&table.oid) {
-            Some(names) => Arc::new(names.rename(table)),
+        let renamed = match names {
+            Some(names) => Arc::new(names.rename(table, computed)),
             None => Arc::clone(table),
         };
-        self.last = Some((Arc::clone(table), Arc::clone(&renamed)));
+        self.last = Some((Arc::clone(table), computed.len(), Arc::clone(&renamed)));
         renamed
+    }
+
+    /// The columns that most likely got other values by a rewrite, although their types keep values (`ALTER COLUMN ... TYPE ... USING`).
+    pub fn computed_by(&self, rewrite: &Event) -> Vec<&str> {
+        let names = self.tables.get(&rewrite.table.oid);
+        let computed = names.into_iter().flat_map(|names| &names.computed);
+        let of_it = computed.filter(|computed| computed.lsn == rewrite.lsn && computed.is_type_kept);
+        of_it.map(|computed| computed.name.as_str()).collect()
     }
 }
 
@@ -215,10 +236,17 @@ impl TableNames {
         };
         let columns = (1..=i16::MAX).map_while(column).collect();
         let schema = catalog.schema_of(class).to_owned();
-        Some(TableNames { schema, name: class.name.clone(), columns, dropped, key })
+        Some(TableNames { schema, name: class.name.clone(), columns, dropped, key, computed: Vec::new() })
     }
 
-    fn rename(&self, table: &Table) -> Table {
+    /// The columns that got other values after a record.
+    fn computed_after(&self, lsn: Lsn) -> &[ComputedAnew] {
+        let before = self.computed.partition_point(|computed| computed.lsn <= lsn);
+        &self.computed[before..]
+    }
+
+    /// `computed` are the columns that got other values since.
+    fn rename(&self, table: &Table, computed: &[ComputedAnew]) -> Table {
         let mut renamed = Table { name: self.name.clone(), ..table.clone() };
         if !self.schema.is_empty() {
             renamed.schema.clone_from(&self.schema);
@@ -234,6 +262,7 @@ impl TableNames {
                 column.has_other_attributes = is_same_type && column.attributes != at_end.attributes;
             }
             column.column.is_dropped |= self.dropped.contains(&column.column.number);
+            column.is_computed_anew = computed.iter().any(|known| known.number == column.column.number);
         }
         // The key that the server has where statements are run, as far as the table had its columns: others may be given twice by then.
         let numbers: Vec<i16> = renamed
@@ -250,103 +279,10 @@ impl TableNames {
     }
 }
 
-/// Whether values of a column mean the same, and fit, in the type that it gets: all do in a wider one of the same kind.
-fn keeps_values(before: &Column, after: &Column) -> bool {
-    let (from, to) = (before.type_oid, after.type_oid);
-    // Digits of the largest integers.
-    let fits_numeric = |digits: i32| match numeric(after.typmod) {
-        Some((precision, scale)) => scale >= 0 && precision - scale >= digits,
-        None => true,
-    };
-    match (from, to) {
-        (0, _) | (_, 0) => true,
-        _ if from == to => keeps_modifier(before, after),
-        (oid::INT2, oid::INT4 | oid::INT8) | (oid::INT4, oid::INT8) => true,
-        (oid::INT2, oid::NUMERIC) => fits_numeric(5),
-        (oid::INT4, oid::NUMERIC) => fits_numeric(10),
-        (oid::INT8, oid::NUMERIC) => fits_numeric(19),
-        (oid::VARCHAR, oid::TEXT) => true,
-        (oid::TEXT | oid::VARCHAR, oid::TEXT | oid::VARCHAR) => after.typmod < 0,
-        _ => false,
-    }
-}
-
-/// Whether each value that the modifier of a column's type allows is the same under the one that the column gets.
-fn keeps_modifier(before: &Column, after: &Column) -> bool {
-    /// Digits of a second that are stored.
-    const MAX_PRECISION: i32 = 6;
-    if before.typmod == after.typmod {
-        return true;
-    }
-    let precision = |typmod: i32| if typmod < 0 { MAX_PRECISION } else { typmod };
-    match before.type_oid {
-        // Without one, blanks at the end count.
-        oid::BPCHAR => before.typmod >= 0 && after.typmod >= before.typmod,
-        _ if after.typmod < 0 => true,
-        oid::VARCHAR | oid::VARBIT => before.typmod >= 0 && after.typmod >= before.typmod,
-        oid::TIME | oid::TIMETZ | oid::TIMESTAMP | oid::TIMESTAMPTZ => {
-            precision(after.typmod) >= precision(before.typmod)
-        }
-        // With another scale, a value is printed with other digits, by which it is compared.
-        oid::NUMERIC => match (numeric(before.typmod), numeric(after.typmod)) {
-            (Some((before, scale)), Some((after, scale_after))) => scale == scale_after && before <= after,
-            _ => false,
-        },
-        _ => false,
-    }
-}
-
-/// Precision and scale of a `numeric`; nothing without (`make_numeric_typmod`).
-fn numeric(typmod: i32) -> Option<(i32, i32)> {
-    /// `VARHDRSZ`
-    const HEADER: i32 = 4;
-    /// The bits of the scale, of which the highest one is the sign.
-    const SCALE: i32 = 0x7FF;
-    const SIGN: i32 = 0x400;
-    let bits = typmod.checked_sub(HEADER).filter(|bits| *bits >= 0)?;
-    Some(((bits >> 16) & 0xFFFF, ((bits & SCALE) ^ SIGN) - SIGN))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::value::{Array, Dimension};
-
-    #[test]
-    fn values_that_fit_are_kept() {
-        let column = |type_oid, typmod| Column { typmod, ..Column::plain(1, "c", type_oid, -1, 'i') };
-        let numeric = |precision: i32, scale: i32| {
-            let bits = (precision << 16) | (scale & 0x7FF);
-            column(oid::NUMERIC, bits + 4)
-        };
-        let varchar = |length: i32| column(oid::VARCHAR, length + 4);
-        let (int4, text) = (column(oid::INT4, -1), column(oid::TEXT, -1));
-        let any_numeric = column(oid::NUMERIC, -1);
-        for (before, after, is_kept) in [
-            (numeric(10, 2), numeric(12, 2), true),
-            (numeric(10, 2), any_numeric.clone(), true),
-            (numeric(10, 2), numeric(10, 1), false),
-            (numeric(10, 2), numeric(11, 3), false),
-            (numeric(10, -2), numeric(11, -2), true),
-            (any_numeric.clone(), numeric(10, 2), false),
-            (varchar(20), varchar(30), true),
-            (varchar(20), varchar(15), false),
-            (varchar(20), text.clone(), true),
-            (text.clone(), varchar(20), false),
-            (text.clone(), column(oid::VARCHAR, -1), true),
-            (column(oid::TIMESTAMP, 3), column(oid::TIMESTAMP, -1), true),
-            (column(oid::TIMESTAMP, -1), column(oid::TIMESTAMP, 6), true),
-            (column(oid::TIMESTAMP, 6), column(oid::TIMESTAMP, 0), false),
-            (int4.clone(), column(oid::INT8, -1), true),
-            (int4.clone(), numeric(12, 2), true),
-            (int4.clone(), numeric(10, 2), false),
-            (column(oid::INT8, -1), int4.clone(), false),
-            (column(0, -1), int4.clone(), true),
-            (column(oid::BIT, 3), column(oid::BIT, 4), false),
-        ] {
-            assert_eq!(keeps_values(&before, &after), is_kept, "{before:?} to {after:?}");
-        }
-    }
 
     #[test]
     fn labels_are_renamed_at_any_depth() {

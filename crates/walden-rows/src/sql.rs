@@ -218,7 +218,7 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
                 is_key_changed |= column.column.is_key;
             }
             // The other columns do not depend on it, and no statement compares its values.
-            Err(why) if (has_other_type(column) || !column.is_read) && !column.column.is_key => {
+            Err(why) if (has_other_values(column) || !column.is_read) && !column.column.is_key => {
                 left_out.push(why);
             }
             Err(why) => return Err(why),
@@ -339,8 +339,8 @@ fn is_compared_by_text(type_oid: u32, cell: &Cell) -> bool {
 }
 
 /// Whether values that the column had mean something else, or nothing, where the statement is run.
-fn has_other_type(column: &TableColumn) -> bool {
-    column.is_retyped || column.has_other_attributes
+fn has_other_values(column: &TableColumn) -> bool {
+    column.is_retyped || column.is_computed_anew || column.has_other_attributes
 }
 
 /// A cell as a literal of the column as it is where the statement is run.
@@ -353,6 +353,8 @@ fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     };
     let why = if column.is_retyped {
         "its type was changed since"
+    } else if column.is_computed_anew {
+        "ALTER COLUMN ... TYPE has most likely computed its values anew since"
     } else if column.has_other_attributes {
         "attributes of its composite type, or of one within it, were added or dropped since"
     } else if has_unknown(value) {

@@ -124,7 +124,10 @@ impl Start {
         let Start::Names { files, at, .. } = self else { return FxHashSet::default() };
         let are_older = at.is_some_and(|at| at < start);
         let was_moved = |catalog: &u32| files.get(catalog).is_some_and(|file| file.relation != *catalog);
-        catalog::DISTINCT_CATALOGS.into_iter().filter(|catalog| are_older || was_moved(catalog)).collect()
+        // Of the others, most logs that go on from older names have nothing, so that they would be looked for to the end.
+        let others = catalog::OTHER_CATALOGS.into_iter().filter(was_moved);
+        let distinct = catalog::DISTINCT_CATALOGS.into_iter();
+        distinct.filter(|catalog| are_older || was_moved(catalog)).chain(others).collect()
     }
 
     /// The rows that counted when the files were copied, or the names were read.

@@ -13,7 +13,9 @@ use walden_format::stream::Visitor;
 use walden_redo::Replay;
 
 use crate::Gap;
-use crate::catalog::{Class, Key, Layout, Row, is_likely_row, mappings, read};
+use crate::catalog::{
+    Class, Key, Layout, Row, TypeUpdate, is_likely_row, mappings, read, type_update, type_version,
+};
 use crate::change::Outcome;
 use crate::encoding::Encoding;
 use crate::heap::{self, Action, Bytes, Collector, TupleChange};
@@ -28,6 +30,8 @@ pub(crate) struct CatalogChange {
     pub old: Option<Row>,
     pub new: Option<Row>,
     pub is_old_unknown: bool,
+    /// Of a column.
+    pub type_update: TypeUpdate,
 }
 
 /// What the first pass found.
@@ -43,6 +47,8 @@ pub(crate) struct Findings {
     pub misplaced: Option<(u32, Lsn)>,
     /// Files that transient relations had, such as those that a rewrite fills.
     pub transient: FxHashSet<u32>,
+    /// Those of them that got rows one by one, as from `ALTER TABLE`; `VACUUM FULL` and `CLUSTER` log whole pages (`rewriteheap.c`).
+    pub filled_by_rows: FxHashSet<u32>,
     /// Transactions that a crash or a promotion ended, of which there is no record, with the record from which this is known.
     lost: FxHashMap<u32, Lsn>,
     /// Files that catalogs get or had within the log and that were not among [`Survey::catalogs`].
@@ -84,6 +90,12 @@ impl Findings {
         // The rollback of a subtransaction names those within it, and what is said of that one may come later.
         let parent = |xid: &u32| self.parents.get(xid).copied();
         std::iter::successors(Some(xid), parent).take(MAX_NESTING).last().unwrap_or(xid)
+    }
+
+    /// Says what became of a transaction.
+    #[cfg(test)]
+    pub fn set_end(&mut self, xid: u32, outcome: Outcome) {
+        self.ends.insert(xid, outcome);
     }
 
     /// Notes what became of a transaction and its subtransactions; of those that are not interesting, nothing is kept.
@@ -159,12 +171,16 @@ pub(crate) struct Survey<'c> {
     pub unmet: FxHashSet<u32>,
     /// Files of relations that are known at the log's start.
     pub named_files: FxHashSet<RelFileLocator>,
+    /// These relations.
+    pub relations: FxHashSet<u32>,
     /// Catalogs that seem to have rows in a file that is not known, with the first record of one.
     pub suspects: FxHashMap<u32, Lsn>,
     /// Whether the server has `wal_level` minimal, as far as a record has said it since its last start with other settings.
     pub is_minimal: Option<bool>,
     /// Files that tables have got since then, as long as no record has said it.
     pub made_meanwhile: Vec<MadeFile>,
+    /// The last version of the types of a table's columns that an update has set.
+    pub type_versions: FxHashMap<u32, Vec<u8>>,
     /// The transaction that is asked for.
     pub wanted_xid: Option<u32>,
     /// Where replay starts; the segment may start before.
@@ -200,6 +216,7 @@ impl Visitor for Survey<'_> {
                     && !self.other_files.contains(&first.relation)
                 {
                     self.note_change(xid);
+                    self.note_filled(record, first.relation.relation);
                     if self.looks_for_old_files {
                         self.unknown_files.insert(first.relation);
                     }
@@ -241,6 +258,44 @@ impl Survey<'_> {
     fn note_change(&mut self, xid: u32) {
         self.interesting.insert(xid);
         self.active.insert(xid);
+    }
+
+    /// Notes a transient relation that gets a row.
+    fn note_filled(&mut self, record: &Record<'_>, file: u32) {
+        let findings = &mut self.findings;
+        if findings.transient.contains(&file)
+            && !findings.filled_by_rows.contains(&file)
+            && matches!(payload::parse(record), Ok(Payload::Insert(_) | Payload::MultiInsert(_)))
+        {
+            findings.filled_by_rows.insert(file);
+        }
+    }
+
+    /// What an update of a column's row may be of `ALTER COLUMN ... TYPE`.
+    fn type_update(&mut self, relation: u32, tuple: &TupleChange) -> TypeUpdate {
+        let Bytes::Whole(new) = &tuple.new else { return TypeUpdate::No };
+        if tuple.action != Action::Update {
+            return TypeUpdate::No;
+        }
+        if let Some(version) = type_version(self.layouts, new) {
+            let before = match &tuple.old {
+                Bytes::Whole(old) => type_version(self.layouts, old),
+                _ => None,
+            };
+            if before.as_ref() == Some(&version) {
+                return TypeUpdate::No;
+            }
+            // The columns behind the one that gets a type get its version, too.
+            if self.type_versions.get(&relation) == Some(&version) {
+                return TypeUpdate::No;
+            }
+            self.type_versions.insert(relation, version);
+        }
+        match &tuple.old {
+            Bytes::Whole(old) => type_update(self.layouts, old, new),
+            // Nothing says that it is none.
+            _ => TypeUpdate::Same,
+        }
     }
 
     /// Notes what a record says of `wal_level`, which was the same since the server's last start with other settings.
@@ -445,7 +500,15 @@ impl Survey<'_> {
             for bytes in [&tuple.old, &tuple.new] {
                 let Bytes::Whole(bytes) = bytes else { continue };
                 for &catalog in &self.unmet {
-                    if is_likely_row(catalog, layouts, encoding, bytes) {
+                    if !is_likely_row(catalog, layouts, encoding, bytes) {
+                        continue;
+                    }
+                    // Its rows have nothing but numbers, which a user's table may have as well.
+                    let is_known = match read(catalog, layouts, encoding, bytes) {
+                        Some(Row::Inherits { parent, .. }) => self.relations.contains(&parent),
+                        _ => true,
+                    };
+                    if is_known {
                         self.suspects.entry(catalog).or_insert(record.lsn);
                     }
                 }
@@ -515,7 +578,11 @@ impl Survey<'_> {
             return;
         }
         let (lsn, xid) = (record.lsn, record.header.xid);
-        self.findings.changes.push(CatalogChange { lsn, xid, key, old, new, is_old_unknown });
+        let type_update = match key {
+            Key::Attribute(relation, _) => self.type_update(relation, tuple),
+            _ => TypeUpdate::No,
+        };
+        self.findings.changes.push(CatalogChange { lsn, xid, key, old, new, is_old_unknown, type_update });
     }
 }
 

@@ -340,14 +340,25 @@ impl Types {
 
     /// The label of a value of an enum.
     pub(crate) fn label(&self, enum_type: u32, value: u32) -> Option<&str> {
+        let labels = self.labels(enum_type)?;
+        labels.iter().find(|(label, _)| *label == value).map(|(_, label)| label.as_str())
+    }
+
+    /// The value of an enum that has a label.
+    pub(crate) fn labelled(&self, enum_type: u32, label: &str) -> Option<u32> {
+        let labels = self.labels(enum_type)?;
+        labels.iter().find(|(_, known)| known == label).map(|(value, _)| *value)
+    }
+
+    /// The values of an enum, or of a domain over one, with their labels.
+    fn labels(&self, enum_type: u32) -> Option<&[(u32, String)]> {
         let mut oid = enum_type;
         for _ in 0..MAX_DOMAINS {
             let found = self.types.get(&oid)?;
-            if found.kind == 'd' {
-                oid = found.base;
-                continue;
+            match found.kind {
+                'd' => oid = found.base,
+                _ => return Some(&found.labels),
             }
-            return found.labels.iter().find(|(label, _)| *label == value).map(|(_, label)| label.as_str());
         }
         None
     }

@@ -15,7 +15,10 @@ use walden_source::names::{Column, DEFAULT_TABLESPACE, Type};
 pub(crate) use self::base::{By, DatabaseRow, Loaded, Version, database_rows, databases, load, mappings};
 pub(crate) use self::layout::{Layout, layouts, name};
 pub(crate) use self::names::{FIRST_MADE, catalog_files, former_files, from_names};
-pub(crate) use self::row::{Class, DISTINCT_CATALOGS, Key, Row, is_likely_row, read};
+pub(crate) use self::row::{
+    Class, DISTINCT_CATALOGS, Key, OTHER_CATALOGS, Row, TypeUpdate, is_likely_row, read, type_update,
+    type_version,
+};
 use crate::change::Table;
 use crate::encoding::Encoding;
 use crate::types::Types;

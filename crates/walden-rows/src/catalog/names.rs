@@ -2,11 +2,12 @@
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
-use walden_source::names::{Names, Persistence, Relation, RelationKind, Resolved};
+use walden_source::names::{Column, Missing, Names, Persistence, Relation, RelationKind, Resolved};
 
 use super::layout::oid;
 use super::{Catalog, Class, Row};
 use crate::encoding::Encoding;
+use crate::types::Types;
 
 /// Namespaces get numbers of their own, as names do not have their OIDs.
 const FIRST_NAMESPACE: u32 = 0xF000_0000;
@@ -94,7 +95,20 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
         catalog.set(row.key(), Some(row));
     }
     catalog.settle();
+    let labelled: Vec<Row> = catalog.rows().filter_map(|row| with_label(&catalog.types, row)).collect();
+    for row in labelled {
+        catalog.set(row.key(), Some(row));
+    }
     catalog
+}
+
+/// A column whose default is a label of an enum, with its value instead: the label may be renamed, and another value may get it.
+fn with_label(types: &Types, row: &Row) -> Option<Row> {
+    let Row::Attribute { relation, column } = row else { return None };
+    let Missing::Text(label) = &column.missing else { return None };
+    let value = types.labelled(column.type_oid, label)?;
+    let missing = Missing::Bytes(value.to_le_bytes().to_vec());
+    Some(Row::Attribute { relation: *relation, column: Column { missing, ..column.clone() } })
 }
 
 /// The files of the catalogs: those that names know, else where initdb puts them.
@@ -144,7 +158,7 @@ fn toast_tables(names: &Names, database: u32) -> FxHashMap<u32, u32> {
 #[cfg(test)]
 mod tests {
     use rustc_hash::FxHashSet;
-    use walden_source::names::{Column, Type};
+    use walden_source::names::Type;
 
     use super::*;
     use crate::catalog::Key;
@@ -161,6 +175,27 @@ mod tests {
         };
         assert_eq!(descendants(20_000), FxHashSet::from_iter([20_000, 20_001, 20_002]));
         assert_eq!(descendants(20_010), FxHashSet::from_iter([20_010, 20_002]));
+    }
+
+    #[test]
+    fn defaults_that_are_labels_are_values() {
+        let mut names = Names::default();
+        let labels = vec![(7, "low".to_owned()), (8, "high".to_owned())];
+        names.add_type(5, Type { oid: 20_000, kind: 'e', length: 4, align: 'i', labels, ..Type::default() });
+        let of = Type { oid: 20_001, kind: 'd', base: 20_000, length: 4, align: 'i', ..Type::default() };
+        names.add_type(5, of);
+        let types = from_names(&names, 5).types;
+        let missing = |type_oid: u32, text: &str| {
+            let missing = Missing::Text(text.to_owned());
+            let column = Column { missing, ..Column::plain(1, "c", type_oid, 4, 'i') };
+            match with_label(&types, &Row::Attribute { relation: 20_010, column }) {
+                Some(Row::Attribute { column, .. }) => Some(column.missing),
+                _ => None,
+            }
+        };
+        let high = Some(Missing::Bytes(vec![8, 0, 0, 0]));
+        assert_eq!([missing(20_000, "high"), missing(20_001, "high")], [high.clone(), high]);
+        assert_eq!([missing(20_000, "other"), missing(25, "high")], [None, None]);
     }
 
     /// `ALTER TYPE ... ADD ATTRIBUTE` within the log adds one to those that the names have.

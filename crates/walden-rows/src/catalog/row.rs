@@ -1,6 +1,7 @@
 //! Rows of the catalogs, as far as they matter here.
 
 use rustc_hash::FxHashMap;
+use walden_redo::page::heap_tuple::HeapTupleHeader;
 use walden_source::names::{Column, Missing};
 
 use super::layout::{Layout, oid};
@@ -62,6 +63,11 @@ pub(crate) enum Row {
     },
 }
 
+/// Bytes of an array's length.
+const ARRAY_LENGTH_BYTES: usize = 4;
+/// Bytes of the header of an array with one dimension and without nulls.
+const ARRAY_HEADER_BYTES: usize = 24;
+
 /// A row of `pg_class`.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Class {
@@ -90,6 +96,92 @@ impl Row {
             Row::Range { of, .. } => Key::Range(*of),
         }
     }
+}
+
+/// What an update of a column's row may be of `ALTER COLUMN ... TYPE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum TypeUpdate {
+    /// It changes something else, or is no update.
+    #[default]
+    No,
+    /// It leaves the type, its modifier and the collation. There is hardly a reason for it but an expression (`USING`).
+    Same,
+    /// It sets another one.
+    Other,
+}
+
+/// Columns of `pg_attribute` that say a type.
+const TYPE_COLUMNS: [&str; 3] = ["atttypid", "atttypmod", "attcollation"];
+/// Others that `ATExecAlterColumnType` sets.
+const OF_TYPE_COLUMNS: [&str; 9] = [
+    "attlen",
+    "attndims",
+    "attcacheoff",
+    "attbyval",
+    "attalign",
+    "attstorage",
+    "attcompression",
+    "atthasmissing",
+    "attmissingval",
+];
+const OPTIONS_COLUMN: &str = "attoptions";
+/// The option by which some servers (Debian's 15.20) count the types of a column. `ALTER COLUMN ... TYPE` gives the same number to all columns
+/// behind the one that it is about, whose row it writes first.
+const VERSION_OPTION: &[u8] = b"pg_attver=";
+
+/// Whether `ALTER COLUMN ... TYPE` may have made a tuple of `pg_attribute` from another one: it changes nothing else.
+pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u8]) -> TypeUpdate {
+    let Some(layout) = layouts.get(&oid::PG_ATTRIBUTE) else { return TypeUpdate::No };
+    let (Some(old), Some(new)) =
+        (Fields::of(layout, Encoding::default(), old), Fields::of(layout, Encoding::default(), new))
+    else {
+        return TypeUpdate::No;
+    };
+    let is_same = |name: &str| match name {
+        OPTIONS_COLUMN => {
+            let others = |fields: &Fields<'_>| {
+                let all = options(fields).into_iter();
+                all.filter(|option| !option.starts_with(VERSION_OPTION)).collect::<Vec<_>>()
+            };
+            others(&old) == others(&new)
+        }
+        _ => old.get(name) == new.get(name),
+    };
+    let names = layout.columns.iter().map(|column| column.name.as_str());
+    let mut others = names.filter(|name| !TYPE_COLUMNS.contains(name) && !OF_TYPE_COLUMNS.contains(name));
+    match (others.all(is_same), TYPE_COLUMNS.into_iter().all(is_same)) {
+        (false, _) => TypeUpdate::No,
+        (true, true) => TypeUpdate::Same,
+        (true, false) => TypeUpdate::Other,
+    }
+}
+
+/// By what the server of a tuple of `pg_attribute` counts the column's types; nothing if it does not.
+pub(crate) fn type_version(layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<Vec<u8>> {
+    let fields = Fields::of(layouts.get(&oid::PG_ATTRIBUTE)?, Encoding::default(), tuple)?;
+    options(&fields).into_iter().find(|option| option.starts_with(VERSION_OPTION))
+}
+
+/// The elements of `attoptions`, an array of texts.
+fn options(fields: &Fields<'_>) -> Vec<Vec<u8>> {
+    let content = match fields.get(OPTIONS_COLUMN) {
+        Some(Stored::Plain(content)) => content.to_vec(),
+        Some(Stored::Compressed(bytes)) => decompress(bytes).unwrap_or_default(),
+        _ => return Vec::new(),
+    };
+    // Elements are aligned from the array's length on, which is not in the content.
+    let mut whole = vec![0; ARRAY_LENGTH_BYTES];
+    whole.extend(content);
+    let (mut at, mut found) = (ARRAY_HEADER_BYTES, Vec::new());
+    let layout = types::Layout { length: -1, align: 4 };
+    while at < whole.len() {
+        let before = at;
+        match next(&whole, &mut at, layout) {
+            Some(Stored::Plain(text)) if at > before => found.push(text.to_vec()),
+            _ => break,
+        }
+    }
+    found
 }
 
 /// Reads a tuple of a catalog whose names are in an encoding; `None` if it does not matter here or cannot be read.
@@ -129,8 +221,13 @@ pub(crate) fn read(
 /// Catalogs whose rows hardly any other table's are taken for, by their many columns. What changes tables changes these.
 pub(crate) const DISTINCT_CATALOGS: [u32; 3] = [oid::PG_CLASS, oid::PG_ATTRIBUTE, oid::PG_TYPE];
 
-/// Whether a tuple is most likely one of these catalogs' rows, wherever it lies: it has as many columns, and letters that the catalog
-/// has.
+/// Others whose rows are taken for those of a table of a user's only if that is made like the catalog. They are looked for where the names
+/// say that they were rewritten at some time.
+pub(crate) const OTHER_CATALOGS: [u32; 4] =
+    [oid::PG_INDEX, oid::PG_ENUM, oid::PG_NAMESPACE, oid::PG_INHERITS];
+
+/// Whether a tuple is most likely one of these catalogs' rows, wherever it lies: it has as many columns, and letters, names and numbers
+/// as the catalog has.
 pub(crate) fn is_likely_row(
     catalog: u32,
     layouts: &FxHashMap<u32, Layout>,
@@ -140,6 +237,9 @@ pub(crate) fn is_likely_row(
     let natts = layouts.get(&catalog).map(|layout| layout.columns.len());
     if Tuple::of(tuple).map(|tuple| tuple.natts()) != natts {
         return false;
+    }
+    if OTHER_CATALOGS.contains(&catalog) {
+        return is_likely_other(catalog, layouts, tuple).unwrap_or(false);
     }
     match read(catalog, layouts, encoding, tuple) {
         Some(Row::Class(class)) => {
@@ -151,6 +251,49 @@ pub(crate) fn is_likely_row(
         Some(Row::Type { of, .. }) => of.oid != 0 && "bcdeprm".contains(of.kind) && "csid".contains(of.align),
         _ => false,
     }
+}
+
+/// The same of [`OTHER_CATALOGS`]; nothing if the tuple has other columns.
+fn is_likely_other(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<bool> {
+    /// Bytes of the columns, which have a fixed length.
+    const ENUM_BYTES: usize = 4 + 4 + 4 + 64;
+    const INHERITS_BYTES: usize = 4 + 4 + 4 + 1;
+    /// The first superuser (`BOOTSTRAP_SUPERUSERID`), who has the least OID.
+    const FIRST_OWNER: u32 = 10;
+    let fields = Fields::of(layouts.get(&catalog)?, Encoding::default(), tuple)?;
+    let bytes = tuple.len().checked_sub(usize::from(HeapTupleHeader::of(tuple)?.hoff()))?;
+    let is_oid = |name: &str| fields.number(name).is_some_and(|oid| oid != 0);
+    // The server fills what is behind a name with zeros (`namein`).
+    let is_name = |name: &str| {
+        let end =
+            fields.fixed(name).and_then(|bytes| Some((bytes, bytes.iter().position(|byte| *byte == 0)?)));
+        end.is_some_and(|(bytes, end)| end > 0 && bytes[end..].iter().all(|byte| *byte == 0))
+    };
+    // A `bool` is 0 or 1.
+    let mut flags = fields.values.iter().filter_map(|value| match value {
+        Some(Stored::Fixed([byte])) => Some(*byte),
+        _ => None,
+    });
+    Some(match catalog {
+        oid::PG_INDEX => {
+            let (all, keys) = (fields.short("indnatts")?, fields.short("indnkeyatts")?);
+            is_oid("indexrelid")
+                && is_oid("indrelid")
+                && 0 < keys
+                && keys <= all
+                && flags.all(|flag| flag < 2)
+        }
+        oid::PG_ENUM => bytes == ENUM_BYTES && is_oid("oid") && is_oid("enumtypid") && is_name("enumlabel"),
+        oid::PG_NAMESPACE => is_oid("oid") && is_name("nspname") && fields.number("nspowner")? >= FIRST_OWNER,
+        oid::PG_INHERITS => {
+            let are_oids = is_oid("inhrelid") && is_oid("inhparent");
+            bytes == INHERITS_BYTES
+                && are_oids
+                && fields.number("inhseqno")?.cast_signed() > 0
+                && flags.all(|flag| flag < 2)
+        }
+        _ => false,
+    })
 }
 
 /// The columns of a catalog's tuple by their names.
@@ -250,15 +393,14 @@ fn missing(array: Stored<'_>, length: i16, align: char) -> Option<Vec<u8>> {
         Stored::Compressed(bytes) => decompress(bytes)?,
         _ => return None,
     };
-    let mut whole = vec![0; 4];
+    let mut whole = vec![0; ARRAY_LENGTH_BYTES];
     whole.extend(content);
     let number = |at: usize| whole.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let (rank, data_at) = (number(4)?, number(8)? as usize);
     if rank != 1 {
         return None;
     }
-    // The header with one dimension has 24 bytes.
-    let mut at = if data_at == 0 { 24 } else { data_at };
+    let mut at = if data_at == 0 { ARRAY_HEADER_BYTES } else { data_at };
     let layout = types::Layout { length, align: types::align_of(align)? };
     match next(&whole, &mut at, layout)? {
         Stored::Fixed(bytes) | Stored::Plain(bytes) => Some(bytes.to_vec()),
@@ -357,6 +499,63 @@ mod tests {
                     "{version}: {catalog}"
                 );
             }
+            let others: [(u32, Values<'_>); 4] = [
+                (
+                    oid::PG_INDEX,
+                    &[("indexrelid", &[7]), ("indrelid", &[8]), ("indnatts", &[2]), ("indnkeyatts", &[1])],
+                ),
+                (oid::PG_ENUM, &[("oid", &[7]), ("enumtypid", &[8]), ("enumlabel", b"low")]),
+                (oid::PG_NAMESPACE, &[("oid", &[7]), ("nspname", b"s"), ("nspowner", &[10])]),
+                (oid::PG_INHERITS, &[("inhrelid", &[7]), ("inhparent", &[8]), ("inhseqno", &[1])]),
+            ];
+            for (catalog, values) in others {
+                let is_row = |of: u32, values: Values<'_>| {
+                    is_likely_row(of, &layouts, Encoding::default(), &tuple(&layouts[&catalog], values))
+                };
+                for other in DISTINCT_CATALOGS.into_iter().chain(OTHER_CATALOGS) {
+                    assert_eq!(is_row(other, values), other == catalog, "{version}: {catalog}, {other}");
+                }
+                let (_, without) = values.split_last().expect("some values");
+                assert!(!is_row(catalog, without) && !is_row(catalog, &values[1..]), "{version}: {catalog}");
+            }
         }
+    }
+
+    /// A tuple of `pg_attribute` whose options are these.
+    fn with_options(layout: &Layout, values: Values<'_>, options: &[&str]) -> Vec<u8> {
+        let at = layout.index("attoptions").expect("a column");
+        let mut bytes = tuple(layout, values);
+        bytes[23 + at / 8] |= 1 << (at % 8);
+        let mut array = [1, 0, types::oid::TEXT, options.len() as u32, 1].map(u32::to_le_bytes).concat();
+        for option in options {
+            array.resize(array.len().next_multiple_of(4), 0);
+            array.extend(((option.len() as u32 + 4) << 2).to_le_bytes());
+            array.extend(option.as_bytes());
+        }
+        // The header of a short value.
+        bytes.push(((array.len() as u8 + 1) << 1) | 1);
+        bytes.extend(array);
+        bytes
+    }
+
+    #[test]
+    fn updates_that_set_a_type_change_nothing_else() {
+        let layouts = layouts(Major::V15).expect("a known version");
+        let layout = &layouts[&oid::PG_ATTRIBUTE];
+        let column: Values<'_> = &[("attname", b"v"), ("atttypid", &[23]), ("attstorage", b"p")];
+        let before = with_options(layout, column, &["pg_attver=7", "n_distinct=5"]);
+        let after = |values: Values<'_>, options: &[&str]| {
+            type_update(&layouts, &before, &with_options(layout, values, options))
+        };
+        let versions = &["n_distinct=5", "pg_attver=8"][..];
+        assert_eq!(after(column, versions), TypeUpdate::Same);
+        let retyped: Values<'_> = &[("attname", b"v"), ("atttypid", &[20]), ("attstorage", b"x")];
+        assert_eq!(after(retyped, versions), TypeUpdate::Other);
+        let renamed: Values<'_> = &[("attname", b"w"), ("atttypid", &[23]), ("attstorage", b"p")];
+        assert_eq!(after(renamed, versions), TypeUpdate::No);
+        assert_eq!(after(column, &["n_distinct=6", "pg_attver=8"]), TypeUpdate::No);
+        assert_eq!(type_update(&layouts, &before, &before[..20]), TypeUpdate::No);
+        assert_eq!(type_version(&layouts, &before), Some(b"pg_attver=7".to_vec()));
+        assert_eq!(type_version(&layouts, &tuple(layout, column)), None);
     }
 }

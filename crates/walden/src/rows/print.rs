@@ -203,7 +203,7 @@ impl Printer {
             }
             Entry::Change(change) => {
                 let change = self.names.relabel(change);
-                let table = self.names.rename(&change.table);
+                let table = self.names.rename(&change);
                 let sql::Statement { text, left_out, .. } = sql::redo(&change, &table);
                 if let Some(why) = left_out {
                     batch.push(&format!("-- left out: {}", said(&change, &why)));

@@ -80,7 +80,7 @@ impl Script {
     }
 
     fn change(&mut self, change: &RowChange) -> Result<()> {
-        let table = self.names.rename(&change.table);
+        let table = self.names.rename(change);
         let epoch = self.epochs.get(&table.oid).copied().unwrap_or_default();
         let sql::Statement { text, left_out, is_partial } = sql::undo(change, &table);
         let step = Step {
@@ -131,12 +131,29 @@ impl Script {
                 Kind::Other,
                 "what was changed while it was unlogged, until here, is not in the log",
             ),
-            EventKind::Rewrite { .. } => return Ok(()),
+            EventKind::Rewrite { .. } => return self.rewrite(event),
         };
         *count += 1;
         let table = sql::in_comment(&event.table.name);
         let comment = format!("-- NOT REVERTED: {table} at {}: {what}", event.lsn);
         self.put(Step::of_table(kind, oid), &comment, "")
+    }
+
+    /// Says of a rewrite which columns got other values.
+    fn rewrite(&mut self, event: &Event) -> Result<()> {
+        let columns = self.names.computed_by(event);
+        if columns.is_empty() {
+            return Ok(());
+        }
+        let columns: Vec<String> = columns.into_iter().map(sql::in_comment).collect();
+        let comment = format!(
+            "-- NOT REVERTED: {} at {}: ALTER COLUMN ... TYPE has most likely computed the values of {} anew",
+            sql::in_comment(&event.table.name),
+            event.lsn,
+            columns.join(", ")
+        );
+        self.missing += 1;
+        self.put(Step::of_table(Kind::Other, event.table.oid), &comment, "")
     }
 
     fn put(&mut self, step: Step, text: &str, subject: &str) -> Result<()> {

@@ -39,6 +39,8 @@ mod retention;
 mod rewrites;
 mod robustness;
 mod rows;
+mod rows_computed;
+mod rows_names;
 mod server_log;
 mod sources;
 mod surroundings;
@@ -85,6 +87,8 @@ fn main() -> ExitCode {
         rewrites::TESTS,
         robustness::TESTS,
         rows::TESTS,
+        rows_computed::TESTS,
+        rows_names::TESTS,
         server_log::TESTS,
         sources::TESTS,
         surroundings::TESTS,
