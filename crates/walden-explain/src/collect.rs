@@ -23,7 +23,7 @@ use walden_format::stream::Visitor;
 use walden_format::transam::RunningTransactions;
 use walden_format::version::Major;
 
-pub(crate) use self::event::{Event, Finished};
+pub(crate) use self::event::{Dropped, Event, Finished};
 use self::evidence::{SegmentEvidence, is_evidence};
 pub(crate) use self::sums::TransactionTally;
 use self::sums::{TransactionSums, USUAL, UsualSums, key_of, place_of};
@@ -352,9 +352,8 @@ impl<'a> SegmentTally<'a> {
         let event = match payload::parse(record) {
             Ok(Payload::Commit(end)) => {
                 if !end.dropped_relations.is_empty() {
-                    let xids = end.subxacts.chain([end.twophase_xid.unwrap_or(xid)]).collect();
-                    self.events
-                        .push((record.lsn, Event::Dropped { xids, files: end.dropped_relations.collect() }));
+                    let dropped = Dropped::read(&end, xid, self.spec.version);
+                    self.events.push((record.lsn, Event::Dropped(Box::new(dropped))));
                 }
                 return self.end(&end, true, xid);
             }

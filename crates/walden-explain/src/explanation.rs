@@ -15,7 +15,7 @@ use crate::checkpoints::CheckpointRecord;
 use crate::evidence::{DecodingEvidence, Evidence};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
 use crate::slices::TENTHS;
-use crate::tally::{Bucket, Buckets, ImageTable, Tally};
+use crate::tally::{Bucket, Buckets, ImageTable, ImageTally, Tally};
 
 /// The bytes of a WAL range by bucket, owner, record kind and other dimensions.
 #[derive(Debug)]
@@ -36,6 +36,9 @@ pub struct Explanation {
     pub buckets: Buckets,
     /// Full-page images by cause and compression.
     pub images: ImageTable,
+    /// Images without compression in segments in which no image is compressed, those of `wal_consistency_checking` left out. Next to
+    /// compressed ones, an image without compression is one that compression did not make smaller (`XLogCompressBackupBlock`).
+    pub uncompressed: ImageTally,
     /// Sums by owner and record kind, largest first.
     pub cells: Vec<(Cell, Tally)>,
     /// The views of the request, in its order.
@@ -66,6 +69,12 @@ pub struct Explanation {
     /// transactions that did so. The others are new files of relations that had one, as `TRUNCATE` and `REINDEX` create them. It
     /// shows by locks: the OID of a new relation is the number of its first file. With `wal_level=minimal` there are none.
     pub new_relations: FxHashMap<RelFileLocator, u32>,
+    /// Main forks that were created for transient relations, as rewrites make them, and are of other relations since their transaction
+    /// has ended. It shows by the OIDs that commit records drop, whether or not locks are logged; since 15.
+    pub transient: FxHashSet<RelFileLocator>,
+    /// Of `dropped`, files of which the log does not show whether their relation was emptied, or written whole into another file.
+    /// They were dropped by transactions that logged no locks, as with `wal_level=minimal`.
+    pub perhaps_rewritten: FxHashSet<RelFileLocator>,
     /// Transactions that replaced files of relations: see [`crate::rewrites`].
     pub rewrites: Vec<Rewrite>,
     /// Start of the first time span in seconds since 1970-01-01 UTC, and the width of each in seconds.
@@ -163,6 +172,12 @@ pub struct TransactionSums {
     pub bytes: u64,
     /// Bytes of rolled back transactions, with all of their subtransactions.
     pub aborted_bytes: u64,
+    /// Of `aborted`, those that have no abort record: a crash ended them, or the end of a recovery before theirs.
+    pub cut_off: u64,
+    /// Number of different ones among these: segments that two timelines share have a transaction twice.
+    pub cut_off_xids: u64,
+    /// Of `aborted_bytes`, theirs.
+    pub cut_off_bytes: u64,
     /// Bytes of records that belong to no transaction: of vacuum, checkpoints, initdb's bootstrap.
     pub system_bytes: u64,
     /// Records that belong to no transaction.

@@ -5,6 +5,7 @@ pub mod checkpoints;
 mod collect;
 pub mod diff;
 pub mod document;
+mod dropped;
 pub mod evidence;
 mod explain;
 mod explanation;

@@ -113,7 +113,7 @@ impl Live {
                     is_finished: true,
                 }),
                 Event::CheckpointRedo(_) => piece.begun.push(*lsn),
-                Event::Created { .. } | Event::Dropped { .. } => piece.has_new_files = true,
+                Event::Created { .. } | Event::Dropped(_) => piece.has_new_files = true,
                 _ => {}
             }
         }

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::payload::xlog::CheckpointRedo;
-use walden_format::record::RelFileLocator;
+use walden_format::record::{Compression, RelFileLocator};
 use walden_format::transam::{FIRST_NORMAL_XID, RunningTransactions};
 use walden_format::version::Major;
 use walden_source::inventory::Run;
@@ -15,6 +15,7 @@ use walden_source::subtransactions::Subtransactions;
 
 use crate::checkpoints::{CheckpointRecord, CheckpointRecords};
 use crate::collect::{Event, Finished, SegmentTally, TransactionTally};
+use crate::dropped::{DroppedFiles, number_of};
 use crate::evidence::{DecodingEvidence, Evidence};
 use crate::explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, View, rows_of_cells, sort_by_bytes,
@@ -22,7 +23,7 @@ use crate::explanation::{
 use crate::group::{Cell, Dimension, ViewSpec};
 use crate::request::Request;
 use crate::slices::Slices;
-use crate::tally::{Bucket, ImageTable, Tally};
+use crate::tally::{Bucket, ImageTable, ImageTally, Tally};
 use crate::transactions::Transactions;
 use crate::views::{MAX_GROUPS, ViewGroups};
 use crate::writers::Writers;
@@ -64,6 +65,7 @@ pub(crate) struct Merge<'a> {
     to: Option<Lsn>,
     cells: FxHashMap<Cell, Tally>,
     images: ImageTable,
+    uncompressed: ImageTally,
     groups: Vec<ViewGroups<'a>>,
     transactions: Transactions,
     subtransactions: Subtransactions<Rollback>,
@@ -75,7 +77,7 @@ pub(crate) struct Merge<'a> {
     evidence: FxHashMap<RelFileLocator, Evidence>,
     decoding: DecodingEvidence,
     created_files: FxHashSet<RelFileLocator>,
-    dropped_files: FxHashMap<RelFileLocator, Lsn>,
+    dropped_files: DroppedFiles,
     /// Databases and OIDs of relations that were locked, with the first transaction that did so.
     locked: FxHashMap<(u32, u32), u32>,
     along: FxHashMap<u32, Along>,
@@ -102,6 +104,7 @@ impl<'a> Merge<'a> {
             to: None,
             cells: FxHashMap::default(),
             images: ImageTable::default(),
+            uncompressed: ImageTally::default(),
             groups: views.iter().map(|view| ViewGroups::new(view, top, writers)).collect(),
             transactions: Transactions::new(top),
             subtransactions: Subtransactions::default(),
@@ -113,7 +116,7 @@ impl<'a> Merge<'a> {
             evidence: FxHashMap::default(),
             decoding: DecodingEvidence::default(),
             created_files: FxHashSet::default(),
-            dropped_files: FxHashMap::default(),
+            dropped_files: DroppedFiles::default(),
             locked: FxHashMap::default(),
             along: FxHashMap::default(),
             created: FxHashMap::default(),
@@ -255,6 +258,10 @@ impl<'a> Merge<'a> {
 
     fn add_tally(&mut self, tally: &mut SegmentTally<'_>) {
         self.images.merge(&tally.images);
+        let uncompressed = tally.images.compressible_by(Compression::None);
+        if uncompressed.count == tally.images.compressible().count {
+            self.uncompressed = self.uncompressed.plus(uncompressed);
+        }
         for (cell, sum) in &tally.cells {
             self.cells.entry(*cell).or_default().merge(sum);
         }
@@ -420,21 +427,23 @@ impl<'a> Merge<'a> {
         match event {
             Event::Prepare { .. } | Event::Child { .. } | Event::Assigned { .. } => {}
             Event::Created { xid, file } => {
-                self.created.entry(xid).or_default().push(file);
+                match xid {
+                    0 => self.dropped_files.create_without_transaction(file),
+                    xid => self.created.entry(xid).or_default().push(file),
+                }
                 if self.created_files.len() < MAX_GROUPS {
                     self.created_files.insert(file);
                 }
             }
-            Event::Dropped { xids, files } => {
-                if self.dropped_files.len() < MAX_GROUPS {
-                    self.dropped_files.extend(files.iter().map(|file| (*file, lsn)));
-                }
-                let created: Vec<RelFileLocator> =
+            Event::Dropped(dropped) => {
+                let xids = &dropped.xids;
+                let mut created: Vec<RelFileLocator> =
                     xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
+                self.dropped_files.add_commit(lsn, &dropped, &mut created);
                 // The transaction itself is behind its subtransactions.
                 let xid = xids.last().copied().unwrap_or_default();
                 if !created.is_empty() && self.rewrites.len() < MAX_GROUPS {
-                    self.rewrites.push(Rewrite { xid, created, dropped: files });
+                    self.rewrites.push(Rewrite { xid, created, dropped: dropped.files });
                 }
             }
             Event::Locked(locks) => self.lock(&locks),
@@ -536,6 +545,7 @@ impl<'a> Merge<'a> {
             records: sum.records,
             buckets: sum.buckets,
             images: self.images,
+            uncompressed: self.uncompressed,
             cells,
             views,
             transactions,
@@ -548,19 +558,16 @@ impl<'a> Merge<'a> {
             evidence,
             decoding: self.decoding,
             created: self.created_files,
-            dropped: self.dropped_files,
+            dropped: self.dropped_files.at,
             new_relations,
+            transient: self.dropped_files.transient,
+            perhaps_rewritten: self.dropped_files.perhaps_rewritten,
             rewrites: self.rewrites,
             spans,
             cycles: cycles_of(cycles, &self.along),
             damage: self.damage,
         }
     }
-}
-
-/// The database of a file, and its number: the OID of a relation that is new with it.
-fn number_of(file: &RelFileLocator) -> (u32, u32) {
-    (file.database, file.relation)
 }
 
 fn cycles_of(starts: &[(Lsn, i64)], along: &FxHashMap<u32, Along>) -> Vec<Cycle> {

@@ -239,6 +239,18 @@ pub struct ImageTally {
     pub uncompressed_bytes: u64,
 }
 
+impl ImageTally {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: ImageTally) -> ImageTally {
+        ImageTally {
+            count: self.count + other.count,
+            bytes: self.bytes + other.bytes,
+            uncompressed_bytes: self.uncompressed_bytes + other.uncompressed_bytes,
+        }
+    }
+}
+
 /// Images by cause and compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ImageTable([[ImageTally; 4]; 4]);
@@ -257,9 +269,7 @@ impl ImageTable {
     pub fn merge(&mut self, other: &ImageTable) {
         for (row, more) in self.0.iter_mut().zip(other.0) {
             for (sum, more) in row.iter_mut().zip(more) {
-                sum.count += more.count;
-                sum.bytes += more.bytes;
-                sum.uncompressed_bytes += more.uncompressed_bytes;
+                *sum = sum.plus(more);
             }
         }
     }
@@ -269,13 +279,23 @@ impl ImageTable {
         self.0[cause as usize][compression as usize]
     }
 
+    /// The sums of all images that `wal_compression` would compress: those of `wal_consistency_checking` are left out, which nobody
+    /// keeps.
+    pub fn compressible(&self) -> ImageTally {
+        COMPRESSIONS
+            .iter()
+            .fold(ImageTally::default(), |sum, (compression, _)| sum.plus(self.compressible_by(*compression)))
+    }
+
+    /// The same of one compression.
+    pub fn compressible_by(&self, compression: Compression) -> ImageTally {
+        let causes = [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint];
+        causes.iter().fold(ImageTally::default(), |sum, cause| sum.plus(self.get(*cause, compression)))
+    }
+
     /// The sums of one cause over all compressions.
     pub fn of_cause(&self, cause: ImageCause) -> ImageTally {
-        self.0[cause as usize].iter().fold(ImageTally::default(), |sum, more| ImageTally {
-            count: sum.count + more.count,
-            bytes: sum.bytes + more.bytes,
-            uncompressed_bytes: sum.uncompressed_bytes + more.uncompressed_bytes,
-        })
+        self.0[cause as usize].iter().fold(ImageTally::default(), |sum, more| sum.plus(*more))
     }
 }
 

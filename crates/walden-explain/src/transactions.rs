@@ -3,7 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::transam::FIRST_NORMAL_XID;
 
 use crate::collect::TransactionTally;
@@ -15,6 +15,8 @@ pub(crate) struct Transactions {
     top: usize,
     open: FxHashMap<u32, OpenTransaction>,
     largest: BinaryHeap<Reverse<(u64, Reverse<u32>, Kept)>>,
+    /// Those without an end in the log that no longer ran later.
+    cut_off: FxHashSet<u32>,
     sums: TransactionSums,
 }
 
@@ -54,6 +56,7 @@ impl Transactions {
             top,
             open: FxHashMap::default(),
             largest: BinaryHeap::new(),
+            cut_off: FxHashSet::default(),
             sums: TransactionSums::default(),
         }
     }
@@ -131,6 +134,12 @@ impl Transactions {
             Outcome::Aborted => {
                 self.sums.aborted += 1;
                 self.sums.aborted_bytes += bytes;
+                // The record of an abort has a time.
+                if time.is_none() {
+                    self.sums.cut_off += 1;
+                    self.sums.cut_off_xids += u64::from(self.cut_off.insert(xid));
+                    self.sums.cut_off_bytes += bytes;
+                }
             }
             Outcome::Prepared | Outcome::Open => self.sums.open += 1,
         }

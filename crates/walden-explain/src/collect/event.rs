@@ -2,9 +2,11 @@
 
 use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::payload::timestamp::Timestamp;
+use walden_format::payload::xact::{DroppedStats, TransactionEnd};
 use walden_format::payload::xlog::{Checkpoint, CheckpointRedo, ChecksumState, WalLevel};
 use walden_format::record::RelFileLocator;
 use walden_format::transam::RunningTransactions;
+use walden_format::version::Major;
 
 use super::sums::TransactionTally;
 
@@ -28,6 +30,36 @@ impl Finished {
             records: self.records.into(),
             bytes: self.bytes.into(),
             image_bytes: self.image_bytes.into(),
+        }
+    }
+}
+
+/// What the record of a commit says of the files that it drops.
+#[derive(Debug)]
+pub(crate) struct Dropped {
+    /// The transaction, behind its subtransactions.
+    pub xids: Vec<u32>,
+    /// The files, in the order of the record.
+    pub files: Vec<RelFileLocator>,
+    /// Databases and OIDs of the relations that are dropped, by their statistics; `None` before 15.
+    pub relations: Option<Vec<(u32, u32)>>,
+    /// Whether the transaction is known to have logged its locks, as it does unless `wal_level` is `minimal`.
+    pub has_logged_locks: bool,
+}
+
+impl Dropped {
+    pub fn read(end: &TransactionEnd<'_>, record_xid: u32, version: Major) -> Dropped {
+        /// `PGSTAT_KIND_RELATION`
+        const RELATION: i32 = 2;
+        let relations = end.dropped_stats.filter(|stats| stats.kind == RELATION);
+        let number = |stats: DroppedStats| Some((stats.database, u32::try_from(stats.object).ok()?));
+        // `RecordTransactionCommitPrepared` sets the flag whether or not there were locks. Before 10 there is none.
+        let has_flag = end.flags.has_access_exclusive_locks() && end.twophase_xid.is_none();
+        Dropped {
+            xids: end.subxacts.chain([end.twophase_xid.unwrap_or(record_xid)]).collect(),
+            files: end.dropped_relations.collect(),
+            relations: (version >= Major::V15).then(|| relations.filter_map(number).collect()),
+            has_logged_locks: has_flag || version < Major::V10,
         }
     }
 }
@@ -58,11 +90,8 @@ pub(crate) enum Event {
         xid: u32,
         file: RelFileLocator,
     },
-    /// A committed transaction dropped these files, in the order of its record.
-    Dropped {
-        xids: Vec<u32>,
-        files: Vec<RelFileLocator>,
-    },
+    /// A committed transaction dropped files.
+    Dropped(Box<Dropped>),
     /// Transactions hold these locks.
     Locked(Vec<AccessExclusiveLock>),
     /// A snapshot of the transactions in progress.

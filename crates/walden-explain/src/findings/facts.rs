@@ -54,7 +54,7 @@ pub(super) struct Relation {
     pub dropped_at: Option<Lsn>,
     /// How it was written, as the new file of a relation that was written whole.
     pub written_by: Option<Rewriting>,
-    /// Whether the relation was written whole into a new file when this one was dropped: its rows were kept.
+    /// Whether the relation was written whole into a new file when this one was dropped, or may have been: its rows were kept.
     pub is_replaced: bool,
 }
 
@@ -75,6 +75,9 @@ pub(super) struct Rewriting {
     pub is_move: bool,
     /// Whether it was `REPACK (CONCURRENTLY)`; since 19.
     pub is_concurrent: bool,
+    /// Whether the rows that it writes are logged: with `wal_level=minimal`, a transaction logs none of those in files that it creates
+    /// itself, but images of their pages at its commit if they are few (`smgrDoPendingSyncs`).
+    pub has_logged_rows: bool,
 }
 
 /// A relation's name as statements have it.
@@ -176,7 +179,7 @@ impl<'a> Facts<'a> {
                 was_created: self.explanation.created.contains(&file),
                 dropped_at: self.explanation.dropped.get(&file).copied(),
                 written_by: None,
-                is_replaced: false,
+                is_replaced: self.explanation.perhaps_rewritten.contains(&file),
             };
             let (name, sql) = (table.text.clone(), SqlName::of(&table));
             let is_catalog = self.labels.is_catalog(owner);
@@ -217,7 +220,9 @@ impl<'a> Facts<'a> {
                     || old_by_table.get(&None).filter(|_| heaps().any(|file| !self.is_first_file(*file)));
                 let Some(old) = old_by_table.get(&table).or_else(unnamed) else { continue };
                 let is_move = heaps().any(|file| old.iter().all(|old| old.tablespace != file.tablespace));
-                let is_swap = heaps().any(|file| self.explanation.new_relations.contains_key(file));
+                let has_new_relation = heaps().any(|file| self.explanation.new_relations.contains_key(file));
+                let is_swap =
+                    has_new_relation || heaps().any(|file| self.explanation.transient.contains(file));
                 if is_move || is_swap {
                     let is_own = |file: &&RelFileLocator| {
                         indexes.get(*file).is_some_and(|part| *part != Part::ToastIndex)
@@ -229,7 +234,13 @@ impl<'a> Facts<'a> {
                         && rewrite.created.len() == rewrite.dropped.len()
                         && own_indexes().next().is_some()
                         && own_indexes().all(|file| self.explanation.new_relations.contains_key(file));
-                    let rewriting = Rewriting { xid: rewrite.xid, is_move: !is_swap, is_concurrent };
+                    let rewriting = Rewriting {
+                        xid: rewrite.xid,
+                        is_move: !is_swap,
+                        is_concurrent,
+                        // Without locks, the level is `minimal`.
+                        has_logged_rows: has_new_relation,
+                    };
                     written_by.extend(new.iter().map(|file| (*file, rewriting)));
                     replaced.extend(old);
                 }
@@ -237,7 +248,7 @@ impl<'a> Facts<'a> {
         }
         for relation in tables.iter_mut().flat_map(|table| &mut table.relations) {
             relation.written_by = written_by.get(&relation.file).copied();
-            relation.is_replaced = replaced.contains(&relation.file);
+            relation.is_replaced |= replaced.contains(&relation.file);
         }
     }
 
@@ -378,6 +389,14 @@ impl<'a> Facts<'a> {
 }
 
 impl Table {
+    /// ` of TABLE` behind the name of an index. Without names the table is not known, and the index is listed as one of its own.
+    pub fn behind(&self, index: &Relation) -> String {
+        match index.part == Part::Relation || index.name == self.name {
+            true => String::new(),
+            false => format!(" of {}", self.name),
+        }
+    }
+
     /// The table's own files.
     pub fn heaps(&self) -> impl Iterator<Item = &Relation> {
         self.relations.iter().filter(|one| !one.is_index && !one.is_toast())

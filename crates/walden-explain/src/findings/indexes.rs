@@ -59,9 +59,10 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
             };
             found.push(Candidate {
                 text: format!(
-                    "index {} of {} takes {share} of the WAL; no query has used it since the statistics were reset, and it \
+                    "index {}{} takes {share} of the WAL; no query has used it since the statistics were reset, and it \
                      enforces no constraint",
-                    index.name, table.name
+                    index.name,
+                    table.behind(index)
                 ),
                 points_at: index.name.clone(),
                 remedy,
@@ -210,10 +211,10 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
         let entries = facts.claim(facts.cells(files(), is_entry), 1.0, 0.0).bytes();
         (count > 0).then(|| Candidate {
             text: format!(
-                "the pending list of the GIN index {} of {} takes {} of the WAL in {}, and moving its entries into \
+                "the pending list of the GIN index {}{} takes {} of the WAL in {}, and moving its entries into \
                  the index {}: with fastupdate each entry is logged twice",
                 index.name,
-                table.name,
+                table.behind(index),
                 facts.percent(claim.bytes()),
                 counted(count, "record"),
                 facts.percent(entries)

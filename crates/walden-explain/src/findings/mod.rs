@@ -156,7 +156,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "savepoints", kind: Cause, threshold: 0.02, find: transactions::savepoints,
            description: "subtransactions" },
     Rule { name: "rolled-back", kind: Cause, threshold: 0.10, find: transactions::rolled_back,
-           description: "transactions that were rolled back" },
+           description: "transactions that were rolled back, or that a crash ended" },
     Rule { name: "large-objects", kind: Cause, threshold: 0.10, find: catalogs::large_objects,
            description: "large objects" },
     Rule { name: "catalog-churn", kind: Cause, threshold: 0.15, find: catalogs::churn,

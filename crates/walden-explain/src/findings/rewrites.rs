@@ -226,10 +226,7 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
                 continue;
             }
             let name = &index.name;
-            let of_table = match index.part {
-                Part::Relation => String::new(),
-                _ => format!(" of {}", table.name),
-            };
+            let of_table = table.behind(index);
             found.push(Candidate {
                 text: format!(
                     "index {name}{of_table} was built: images of all of its pages, {}, take {} of the WAL, whatever the checkpoints",
@@ -284,7 +281,7 @@ fn rewritten_in(facts: &Facts<'_>, table: &Table) -> Option<Way> {
         Some(by) if by.is_move => Some(Way::Move),
         Some(by) if by.is_concurrent => Some(Way::Concurrent),
         _ if is_written_by_images(facts, one) => Some(Way::Images),
-        Some(_) => Some(Way::Rows),
+        Some(by) => by.has_logged_rows.then_some(Way::Rows),
         None => None,
     };
     let heaps = table.relations.iter().filter(|_| table.part != Part::MaterializedView).filter(is_new);

@@ -1,6 +1,5 @@
 //! Settings, and commands that act like them.
 
-use walden_format::record::Compression;
 use walden_format::version::Major;
 
 use super::facts::Facts;
@@ -8,7 +7,7 @@ use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::checkpoints::Cause;
 use crate::group::Cell;
-use crate::tally::{Bucket, ImageCause};
+use crate::tally::Bucket;
 
 /// How many times as far apart checkpoints should come.
 const FARTHER: u64 = 4;
@@ -19,11 +18,11 @@ const MAX_CHECKPOINT_TIMEOUT: i64 = 86_400;
 const PRICE: &str =
     "pg_wal takes more space for that, and a crash a longer recovery (walden whatif predicts both)";
 
-/// Claims the images of some causes in all cells.
-fn claim_images(facts: &Facts<'_>, buckets: &[Bucket]) -> Claim {
+/// Claims the images of one cause in all cells.
+fn claim_images(facts: &Facts<'_>, bucket: Bucket) -> Claim {
     let mut claim = Claim::default();
     for (at, (_, tally)) in facts.explanation.cells.iter().enumerate() {
-        let bytes: u64 = buckets.iter().map(|bucket| tally.buckets.get(*bucket)).sum();
+        let bytes = tally.buckets.get(bucket);
         if bytes > 0 {
             claim.add_images(at, bytes);
         }
@@ -42,7 +41,7 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
     if intervals.is_empty() {
         return Vec::new();
     }
-    let claim = claim_images(facts, &[Bucket::ImageCheckpoint]);
+    let claim = claim_images(facts, Bucket::ImageCheckpoint);
     let every = seconds_text(intervals.iter().sum::<i64>() as f64 / intervals.len() as f64);
     let text = |count: usize, why: &str| {
         format!(
@@ -145,16 +144,24 @@ fn without(method: &str) -> &'static str {
     if method == "lz4" { "; pglz where the server is built without lz4" } else { "" }
 }
 
+/// Images of parts of the log that have no compressed one: beside those, with the setting on, the others are images that compression did
+/// not make smaller.
 pub(super) fn uncompressed_images(facts: &Facts<'_>) -> Vec<Candidate> {
-    let causes = [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint];
-    let plain = |cause| facts.explanation.images.get(cause, Compression::None);
-    let bytes: u64 = causes.iter().map(|cause| plain(*cause).bytes).sum();
-    let count: u64 = causes.iter().map(|cause| plain(*cause).count).sum();
-    let all: u64 = causes.iter().map(|cause| facts.explanation.images.of_cause(*cause).bytes).sum();
-    if bytes == 0 || bytes * 2 < all {
+    let (images, all) = (facts.explanation.uncompressed, facts.explanation.images.compressible());
+    let (count, bytes) = (images.count, images.bytes);
+    let is_on = facts.settings.get("wal_compression").is_some_and(|value| value != "off");
+    if bytes == 0 || count * 2 < all.count || is_on {
         return Vec::new();
     }
-    let claim = claim_images(facts, &[Bucket::ImageCheckpoint, Bucket::ImageForced, Bucket::ImageHint]);
+    let mut claim = Claim::default();
+    for (at, (_, tally)) in facts.explanation.cells.iter().enumerate() {
+        let buckets = [Bucket::ImageCheckpoint, Bucket::ImageForced, Bucket::ImageHint];
+        let of_cell: u64 = buckets.iter().map(|bucket| tally.buckets.get(*bucket)).sum();
+        if of_cell > 0 {
+            // Which of a cell's images are compressed is not known.
+            claim.add_images(at, (u128::from(of_cell) * u128::from(bytes) / u128::from(all.bytes)) as u64);
+        }
+    }
     let method = compression_method(facts);
     vec![Candidate {
         text: format!(
@@ -174,7 +181,7 @@ pub(super) fn uncompressed_images(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 pub(super) fn consistency_images(facts: &Facts<'_>) -> Vec<Candidate> {
-    let claim = claim_images(facts, &[Bucket::ImageConsistency]);
+    let claim = claim_images(facts, Bucket::ImageConsistency);
     if claim.bytes() == 0 {
         return Vec::new();
     }

@@ -70,16 +70,18 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
 
 pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
     let sums = facts.explanation.transaction_sums;
-    if sums.aborted_bytes == 0 {
-        return Vec::new();
+    let bytes = sums.aborted_bytes - sums.cut_off_bytes;
+    let mut found: Vec<Candidate> = cut_off(facts).into_iter().collect();
+    if bytes == 0 {
+        return found;
     }
     let mut claim = Claim::default();
-    claim.add_spread(sums.aborted_bytes);
-    vec![Candidate {
+    claim.add_spread(bytes);
+    found.push(Candidate {
         text: format!(
             "{} of the WAL is of {} rolled back, {} committed",
-            facts.percent(sums.aborted_bytes),
-            match sums.aborted {
+            facts.percent(bytes),
+            match sums.aborted - sums.cut_off {
                 1 => "1 transaction that was".to_owned(),
                 many => format!("{many} transactions that were"),
             },
@@ -88,7 +90,34 @@ pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
         points_at: "the application's errors and retries".into(),
         remedy: "find out in the server's log why they fail, and check that before the first write".into(),
         ..Candidate::new(claim, (0.9, 1.0))
-    }]
+    });
+    found
+}
+
+/// Transactions that have no end in the log although it shows later that they no longer ran. Where parts of the log are missing, their
+/// ends may be there.
+fn cut_off(facts: &Facts<'_>) -> Option<Candidate> {
+    let sums = facts.explanation.transaction_sums;
+    let has_gap = facts.explanation.ranges.windows(2).any(|pair| pair[1].start > pair[0].end);
+    if sums.cut_off_bytes == 0 || has_gap {
+        return None;
+    }
+    let mut claim = Claim::default();
+    claim.add_spread(sums.cut_off_bytes);
+    Some(Candidate {
+        text: format!(
+            "{} of the WAL is of {} that ended without a commit or abort record: the server crashed or was stopped at once, or a recovery \
+             ended before they did",
+            facts.percent(sums.cut_off_bytes),
+            counted(sums.cut_off_xids, "transaction")
+        ),
+        points_at: "a crash of the server".into(),
+        remedy: "find out in the server's log why it stopped without a checkpoint (a crash, pg_ctl stop -m immediate); nothing is wrong \
+                 with the transactions"
+            .into(),
+        saves: None,
+        ..Candidate::new(claim, (0.0, 1.0))
+    })
 }
 
 /// What `pg_logical_emit_message` writes.

@@ -360,13 +360,17 @@ fn a_statement_about_a_relation_without_a_name_has_a_place_for_it() {
     (1000..2000).for_each(|_| {
         log.record((rmid::GIN, gin::INSERT_LISTPAGE), 1000, 16390, &[(5, &[7; 300])], &[0; 12]);
     });
-    let remedy = |names: &Names| {
+    let found = |names: &Names| {
         let findings = document_with(&log.explain(&request(Vec::new())), names).findings;
         let found = findings.iter().find(|finding| finding.rule == "gin-pending-list");
-        found.unwrap_or_else(|| panic!("{findings:?}")).remedy.clone()
+        found.unwrap_or_else(|| panic!("{findings:?}")).clone()
     };
-    assert!(remedy(&names(Some(1), Some(false))).starts_with("ALTER INDEX orders_note SET"));
-    assert!(remedy(&Names::default()).starts_with("ALTER INDEX [name of 1663/5/16390] SET"));
+    let named = found(&names(Some(1), Some(false)));
+    assert!(named.remedy.starts_with("ALTER INDEX orders_note SET"), "{named:?}");
+    assert!(named.text.contains("the GIN index orders_note of orders takes"), "{named:?}");
+    let unnamed = found(&Names::default());
+    assert!(unnamed.remedy.starts_with("ALTER INDEX [name of 1663/5/16390] SET"), "{unnamed:?}");
+    assert!(unnamed.text.contains("the GIN index 1663/5/16390 takes"), "without its table: {unnamed:?}");
 }
 
 /// The server refuses to drop a part of a partitioned index.
@@ -678,6 +682,37 @@ fn rolled_back_transactions_are_found_by_their_bytes() {
     assert!(!with(0));
 }
 
+/// What a crash cut off is no error of the application: the checkpoint at the end of recovery is one of a shutdown.
+#[test]
+fn a_transaction_that_a_crash_ended_was_not_rolled_back() {
+    let found = |aborted: u32| {
+        let mut log = Log::new();
+        for xid in 1000..1100 {
+            log.heap_insert(xid, 16384, 4000);
+            log.end(xid, xid >= 1000 + aborted, xid.into(), &[]);
+        }
+        (0..100).for_each(|_| {
+            log.heap_insert(2000, 16384, 4000);
+        });
+        log.running_xacts(2001);
+        let explanation = log.explain(&request(Vec::new()));
+        let sums = explanation.transaction_sums;
+        assert_eq!((sums.aborted, sums.cut_off, sums.cut_off_xids), (u64::from(aborted) + 1, 1, 1));
+        assert_eq!(sums.cut_off_bytes, log.bytes_of(&[2000]));
+        let findings = document(&explanation).findings;
+        findings.into_iter().filter(|one| one.rule == "rolled-back").collect::<Vec<_>>()
+    };
+    let [crash]: [Finding; 1] = found(0).try_into().unwrap();
+    assert!(crash.text.contains("1 transaction that ended without a commit or abort record"), "{crash:?}");
+    assert_eq!((crash.points_at.as_str(), crash.saves_bytes), ("a crash of the server", None));
+    let both = found(60);
+    let has = |text: &str| both.iter().any(|one| one.text.contains(text));
+    assert!(
+        both.len() == 2 && has("60 transactions that were rolled back") && has("1 transaction that ended"),
+        "{both:?}"
+    );
+}
+
 #[test]
 fn messages_for_logical_decoding_are_found() {
     let mut log = inserts(8);
@@ -690,6 +725,34 @@ fn messages_for_logical_decoding_are_found() {
     assert_eq!(messages.bytes, 1000 * (24 + 2 + 250_u64).next_multiple_of(8));
     assert!(messages.text.starts_with("1000 messages for logical decoding"), "{messages:?}");
     assert!(messages.text.contains("of 280 bytes on average: "), "{messages:?}");
+}
+
+/// Beside compressed images, others are those that compression did not make smaller. In segments without any the setting was off.
+#[test]
+fn images_that_cannot_be_compressed_are_no_fault_of_the_setting() {
+    let found = |records: &[(usize, bool)]| {
+        let mut log = Log::new();
+        for (count, is_compressed) in records {
+            (0..*count).for_each(|_| {
+                match is_compressed {
+                    true => log.insert_with_compressed_image(1000, 16384, 2000),
+                    false => log.insert_with_image(1000, 16384, 3000),
+                };
+            });
+        }
+        let explanation = log.explain(&request(Vec::new()));
+        assert!(explanation.damage.is_none(), "{:?}", explanation.damage);
+        let findings = document(&explanation).findings;
+        findings.into_iter().find(|one| one.rule == "uncompressed-images").map(|one| one.bytes)
+    };
+    assert_eq!(found(&[(300, false)]), Some(300 * 3000));
+    assert_eq!(found(&[(20, true), (60, false)].repeat(10)), None);
+    let before_a_change = found(&[(900, false), (100, true)]);
+    assert!(
+        before_a_change.is_some_and(|bytes| (1_800_000..2_700_000).contains(&bytes)),
+        "{before_a_change:?}"
+    );
+    assert_eq!(found(&[(300, false), (900, true)]), None, "most are compressed");
 }
 
 #[test]
@@ -910,6 +973,50 @@ fn a_new_table_is_no_rewrite_of_one_that_is_emptied_with_it() {
     };
     assert!(found(16400), "the OID of a new table is the number of its first file");
     assert!(!found(20_000), "the file that was dropped may be that of the table before");
+}
+
+/// A table that is filled, and whose file is dropped by a transaction that logs no locks: what is found, and the name of that file by
+/// names that have the new one. `relations` are the OIDs that the commit record drops; `images` are logged of the new file.
+fn dropped_without_locks(version: Major, relations: &[u32], images: u32) -> (Vec<&'static str>, bool) {
+    let mut log = Log::of(version);
+    // The first file that a transaction creates comes before it has an ID.
+    log.create(0, 16384);
+    (0..300).for_each(|_| {
+        log.heap_insert(1000, 16384, 1000);
+    });
+    log.end(1000, true, 1000, &[]);
+    log.create(0, 16400);
+    (0..images).for_each(|_| {
+        log.page_image(1001, 16400, Fork::MAIN, 2000);
+    });
+    log.commit_and_drop_without_locks(1001, &[16384], relations);
+    let explanation = log.explain(&request(Vec::new()));
+    assert!(explanation.damage.is_none(), "{:?}", explanation.damage);
+    let mut names = Names::default();
+    names.add(orders(RelationKind::Table), Some(file(16400)));
+    rewrites::learn(&explanation, &mut names);
+    let is_named = names.resolve(file(16384)).relation().is_some();
+    let rules: Vec<_> = document_with(&explanation, &names).findings.iter().map(|one| one.rule).collect();
+    let without_names = document_with(&explanation, &Names::default()).findings;
+    let is_found = without_names.iter().any(|one| one.rule == "staging-table");
+    assert_eq!(is_found, rules.contains(&"staging-table"), "{without_names:?}");
+    (rules, is_named)
+}
+
+#[test]
+fn a_rewrite_under_minimal_is_no_staging_table() {
+    let has = |found: &(Vec<&str>, bool), rule: &str| found.0.contains(&rule);
+    let whole = dropped_without_locks(Major::V15, &[16400], 0);
+    assert!(!has(&whole, "staging-table") && !has(&whole, "table-rewrite") && whole.1, "{whole:?}");
+    let by_images = dropped_without_locks(Major::V15, &[16400], 100);
+    assert!(!has(&by_images, "staging-table") && has(&by_images, "table-rewrite"), "{by_images:?}");
+    let truncated = dropped_without_locks(Major::V15, &[], 0);
+    assert!(has(&truncated, "staging-table"), "{truncated:?}");
+    let dropped = dropped_without_locks(Major::V15, &[16384], 0);
+    assert!(has(&dropped, "staging-table") && !dropped.1, "{dropped:?}");
+    // The commit record does not say which relations it drops.
+    let unclear = dropped_without_locks(Major::V14, &[], 0);
+    assert!(!has(&unclear, "staging-table"), "{unclear:?}");
 }
 
 #[test]

@@ -151,15 +151,33 @@ impl Log {
         self.record((rmid::STANDBY, standby::LOCK), xid, 0, &[], &main);
     }
 
-    /// A commit record that drops relations' files.
-    pub fn commit_and_drop(&mut self, xid: u32, relations: &[u32]) {
-        /// `XLOG_XACT_HAS_INFO`, `XACT_XINFO_HAS_RELFILELOCATORS`
+    /// A commit record that drops relations' files, of a transaction that logged its locks.
+    pub fn commit_and_drop(&mut self, xid: u32, files: &[u32]) {
+        /// `XACT_XINFO_HAS_AE_LOCKS`
+        const HAS_LOCKS: u32 = 64;
+        self.commit_with(xid, HAS_LOCKS, files, &[]);
+    }
+
+    /// The same under `wal_level=minimal`, with the OIDs of the relations that are dropped; none before 15.
+    pub fn commit_and_drop_without_locks(&mut self, xid: u32, files: &[u32], relations: &[u32]) {
+        self.commit_with(xid, 0, files, relations);
+    }
+
+    fn commit_with(&mut self, xid: u32, flags: u32, files: &[u32], relations: &[u32]) {
+        /// `XLOG_XACT_HAS_INFO`, `XACT_XINFO_HAS_RELFILELOCATORS`, `XACT_XINFO_HAS_DROPPED_STATS`, `PGSTAT_KIND_RELATION`
         const HAS_INFO: u8 = 0x80;
         const HAS_FILES: u32 = 4;
+        const HAS_STATS: u32 = 256;
+        const RELATION: u32 = 2;
+        let flags = flags | HAS_FILES | if relations.is_empty() { 0 } else { HAS_STATS };
+        let mut numbers = vec![flags, files.len() as u32];
+        numbers.extend(files.iter().flat_map(|file| [1663, 5, *file]));
+        if !relations.is_empty() {
+            numbers.push(relations.len() as u32);
+            numbers.extend(relations.iter().flat_map(|oid| [RELATION, 5, *oid]));
+        }
         let mut data = (i64::from(xid) * 1_000_000).to_le_bytes().to_vec();
-        let files = relations.iter().flat_map(|relation| [1663, 5, *relation]);
-        let numbers = [HAS_FILES, relations.len() as u32].into_iter().chain(files);
-        data.extend(numbers.flat_map(u32::to_le_bytes));
+        data.extend(numbers.into_iter().flat_map(u32::to_le_bytes));
         self.record((rmid::XACT, xact::COMMIT | HAS_INFO), xid, 0, &[], &data);
     }
 
@@ -171,6 +189,19 @@ impl Log {
     /// An insert on a page that is changed for the first time since a checkpoint.
     pub fn insert_with_image(&mut self, xid: u32, relation: u32, bytes: usize) -> Lsn {
         self.image((rmid::HEAP, heap::INSERT), xid, relation, Fork::MAIN, bytes)
+    }
+
+    /// The same with an image that pglz compressed to so many bytes; since 15.
+    pub fn insert_with_compressed_image(&mut self, xid: u32, relation: u32, bytes: usize) -> Lsn {
+        /// `BKPBLOCK_HAS_IMAGE`; `BKPIMAGE_APPLY` and `BKPIMAGE_COMPRESS_PGLZ`.
+        const HAS_IMAGE: u8 = 0x10;
+        const APPLY_PGLZ: u8 = 6;
+        let mut rest = vec![0, HAS_IMAGE, 0, 0];
+        rest.extend((bytes as u16).to_le_bytes());
+        rest.extend([0, 0, APPLY_PGLZ]);
+        [1663, 5, relation, 0].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+        rest.resize(rest.len() + bytes, 0x55);
+        self.writer.record(rmid::HEAP, heap::INSERT, xid, &rest)
     }
 
     /// An insert on a leaf page of an index that is changed for the first time since a checkpoint.
@@ -215,6 +246,14 @@ impl Log {
         let mut rest = vec![255, data.len() as u8];
         rest.extend(data);
         self.writer.record(rmid::XACT, info, xid, &rest);
+    }
+
+    /// A snapshot without running transactions: the next one gets the ID `next_xid`.
+    pub fn running_xacts(&mut self, next_xid: u32) {
+        // xcnt, subxcnt, subxid_overflow, nextXid, oldestRunningXid, latestCompletedXid
+        let numbers = [0, 0, 0, next_xid, next_xid, next_xid - 1];
+        let main: Vec<u8> = numbers.into_iter().flat_map(u32::to_le_bytes).collect();
+        self.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &main);
     }
 
     /// An online checkpoint, with its redo pointer right here, begun at a time in seconds since 1970-01-01 UTC.

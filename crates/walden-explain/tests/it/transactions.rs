@@ -2,8 +2,6 @@
 
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::{Explanation, Outcome, Request};
-use walden_format::rmgr::info::standby;
-use walden_format::rmgr::rmid;
 
 use crate::accounting::{all_views, check};
 use crate::material::{Log, SEGMENT, explain_golden, request};
@@ -69,9 +67,7 @@ fn the_bootstrap_of_a_new_cluster_is_no_transaction() {
     (1..=4).for_each(|xid| {
         log.heap_insert(xid, 16384, 100);
     });
-    // xcnt, subxcnt, subxid_overflow, nextXid, oldestRunningXid, latestCompletedXid
-    let running: Vec<u8> = [0, 0, 0, 9, 9, 8].into_iter().flat_map(u32::to_le_bytes).collect();
-    log.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &running);
+    log.running_xacts(9);
     let sums = log.explain(&request(Vec::new())).transaction_sums;
     assert_eq!((sums.committed, sums.aborted, sums.open), (0, 2, 0));
     assert_eq!(sums.system_records, 3);
@@ -150,15 +146,13 @@ fn nested_subtransactions_name_the_transaction_of_the_outer_one() {
 
 #[test]
 fn subtransactions_of_a_transaction_without_an_end_are_its_own() {
-    // xcnt, subxcnt, subxid_overflow, nextXid, oldestRunningXid, latestCompletedXid
-    let running: Vec<u8> = [0, 0, 0, 900, 900, 899].into_iter().flat_map(u32::to_le_bytes).collect();
     for (is_over, outcome) in [(false, Outcome::Open), (true, Outcome::Aborted)] {
         let mut log = Log::new();
         log.first_insert(779, 778, 100);
         log.end(779, false, 5, &[]);
         log.first_insert(780, 778, 100);
         if is_over {
-            log.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &running);
+            log.running_xacts(900);
         }
         let (explanation, rows) = transactions_of(&log);
         let all = log.bytes_of(&[779, 780]);
@@ -214,14 +208,12 @@ fn assignments_name_subtransactions_that_were_rolled_back_before() {
 /// Rollbacks are transactions as soon as no older one runs, whatever follows.
 #[test]
 fn rollbacks_without_an_older_transaction_are_transactions() {
-    // xcnt, subxcnt, subxid_overflow, nextXid, oldestRunningXid, latestCompletedXid
-    let running: Vec<u8> = [0, 0, 0, 600, 600, 599].into_iter().flat_map(u32::to_le_bytes).collect();
     let mut log = Log::new();
     for xid in [500, 501] {
         log.heap_insert(xid, 16384, 100);
         log.end(xid, false, xid.into(), &[]);
     }
-    log.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &running);
+    log.running_xacts(600);
     let (explanation, rows) = transactions_of(&log);
     let outcomes = [500, 501].map(|xid| (xid, Outcome::Aborted, log.bytes_of(&[xid])));
     assert_eq!(rows, outcomes);

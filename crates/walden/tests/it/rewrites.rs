@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+use walden_testing::{Outcome, postgres};
 
 use crate::material::explain_json;
 
 walden_testing::tests! {
     files_of_before_a_rewrite_have_their_relations_names,
+    a_rewrite_under_minimal_is_no_staging_table,
 }
 
 const STATEMENTS: [&str; 6] = [
@@ -69,4 +71,52 @@ fn files_of_before_a_rewrite_have_their_relations_names() {
     }
     // Four relations, each with the files before six rewrites (REINDEX leaves the table's own).
     assert!(old_files >= 15, "{old_files}");
+}
+
+/// Under `wal_level=minimal` no locks are logged. From 15 on commit records say which relations are dropped.
+fn a_rewrite_under_minimal_is_no_staging_table() -> Outcome {
+    for (major, statement, is_staging) in [
+        (14, "VACUUM FULL t", false),
+        (15, "VACUUM FULL t", false),
+        (18, "CLUSTER t USING t_pkey", false),
+        (18, "ALTER TABLE t ALTER plain TYPE bigint", false),
+        (15, "TRUNCATE t", true),
+        (18, "DROP TABLE t", true),
+    ] {
+        let cluster = ClusterBuilder::new(postgres(major)?)
+            .setting("wal_level", "minimal")
+            .setting("max_wal_senders", "0")
+            .setting("wal_keep_size", "1GB")
+            .setting("autovacuum", "off")
+            .start()
+            .unwrap();
+        let mut client = cluster.client("postgres").unwrap();
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, plain int, a text)").unwrap();
+        let start: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0);
+        let file = "SELECT '1663/' || oid || '/' || pg_relation_filenode('t') FROM pg_database
+                    WHERE datname = current_database()";
+        let file: String = client.query_one(file, &[]).unwrap().get(0);
+        client
+            .batch_execute("INSERT INTO t SELECT i, i, repeat('x', 50) FROM generate_series(1, 50000) i")
+            .unwrap();
+        client.batch_execute(statement).unwrap();
+        client.batch_execute("CHECKPOINT").unwrap();
+        let wal = cluster.data_dir().join("pg_wal");
+        let dsn = cluster.dsn("postgres");
+        let common = ["--by", "relation", wal.to_str().unwrap()];
+        // Also where the log begins behind the table's creation.
+        for from in [&[][..], &["--from", &start]] {
+            for names in [&[][..], &["--names", &dsn]] {
+                let document = explain_json(&[&common[..], from, names].concat());
+                let findings = document["findings"].as_array().unwrap();
+                let has_staging = findings.iter().any(|one| one["rule"] == "staging-table");
+                assert_eq!(has_staging, is_staging, "{major} {statement}, {names:?}: {findings:?}");
+                let groups = document["views"][0]["groups"].as_array().unwrap();
+                let label = groups.iter().map(|group| &group["keys"][0]).find(|label| label["file"] == file);
+                let is_named = label.unwrap()["name"] == "t";
+                assert_eq!(is_named, !is_staging && major >= 15 && !names.is_empty(), "{major} {statement}");
+            }
+        }
+    }
+    Ok(())
 }

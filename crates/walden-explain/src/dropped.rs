@@ -1,0 +1,119 @@
+//! What became of the files that transactions dropped: of a relation that was dropped or emptied, or of one that was written whole into
+//! another file.
+//!
+//! Locks tell these apart (see [`Explanation::new_relations`]). With `wal_level=minimal` none are logged, and a transaction has no
+//! ID yet when it creates its first file, so that the record does not say whose it is. Since 15, commit records have the OIDs of the
+//! relations that are dropped: the transient relation of a rewrite is dropped, but the file that was made for it is not.
+//!
+//! [`Explanation::new_relations`]: crate::Explanation::new_relations
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
+
+use crate::collect::Dropped;
+use crate::views::MAX_GROUPS;
+
+/// Files that were dropped, and what is known of them.
+#[derive(Clone, Default)]
+pub(crate) struct DroppedFiles {
+    /// The commit record that dropped each.
+    pub at: FxHashMap<RelFileLocator, Lsn>,
+    /// Files that were made for transient relations, and are of others since: see [`crate::Explanation::transient`].
+    pub transient: FxHashSet<RelFileLocator>,
+    /// See [`crate::Explanation::perhaps_rewritten`].
+    pub perhaps_rewritten: FxHashSet<RelFileLocator>,
+    /// Files whose record of creation names no transaction.
+    without_transaction: FxHashMap<(u32, u32), RelFileLocator>,
+    /// The databases and tablespaces of all files of which that is so.
+    places: FxHashSet<(u32, u32)>,
+}
+
+impl DroppedFiles {
+    /// Notes a file whose record of creation names no transaction.
+    pub fn create_without_transaction(&mut self, file: RelFileLocator) {
+        if self.without_transaction.len() < MAX_GROUPS {
+            self.without_transaction.insert(number_of(&file), file);
+            self.places.insert(place_of(&file));
+        }
+    }
+
+    /// Notes what a commit record drops. `created` are the files that its transaction is known to have created; one that was
+    /// created before the transaction had an ID is added at the front, if the commit record shows that it is of this transaction.
+    pub fn add_commit(&mut self, lsn: Lsn, dropped: &Dropped, created: &mut Vec<RelFileLocator>) {
+        if self.at.len() < MAX_GROUPS {
+            self.at.extend(dropped.files.iter().map(|file| (*file, lsn)));
+        }
+        let transient = self.find_transient(dropped, created);
+        if !dropped.has_logged_locks {
+            self.note_unclear(dropped, created, !transient.is_empty());
+        }
+        if self.transient.len() < MAX_GROUPS {
+            self.transient.extend(transient);
+        }
+        for file in &dropped.files {
+            self.without_transaction.remove(&number_of(file));
+        }
+    }
+
+    /// The files that were made for relations which a commit record drops without these files.
+    fn find_transient(
+        &mut self,
+        dropped: &Dropped,
+        created: &mut Vec<RelFileLocator>,
+    ) -> Vec<RelFileLocator> {
+        let relations = dropped.relations.as_deref().unwrap_or_default();
+        if relations.is_empty() {
+            return Vec::new();
+        }
+        let now: FxHashSet<RelFileLocator> = dropped.files.iter().copied().collect();
+        let own: FxHashMap<(u32, u32), RelFileLocator> =
+            created.iter().map(|file| (number_of(file), *file)).collect();
+        let (mut transient, mut first) = (Vec::new(), Vec::new());
+        for number in relations {
+            let known = own.get(number);
+            let Some(file) = known.or_else(|| self.without_transaction.get(number)).copied() else {
+                continue;
+            };
+            if now.contains(&file) || self.at.contains_key(&file) {
+                continue;
+            }
+            if known.is_none() {
+                self.without_transaction.remove(number);
+                first.push(file);
+            }
+            transient.push(file);
+        }
+        created.splice(0..0, first);
+        transient
+    }
+
+    /// Notes the files of which the log does not show why they are dropped, of a transaction that logged no locks.
+    fn note_unclear(&mut self, dropped: &Dropped, created: &[RelFileLocator], has_transient: bool) {
+        let relations: FxHashSet<(u32, u32)> = dropped.relations.iter().flatten().copied().collect();
+        let places: FxHashSet<(u32, u32)> = created.iter().map(place_of).collect();
+        for file in &dropped.files {
+            if relations.contains(&number_of(file)) || self.perhaps_rewritten.len() >= MAX_GROUPS {
+                // The relation itself is dropped.
+                continue;
+            }
+            // Where the relations that are dropped are known and none is transient, a file can still be copied to another tablespace
+            // (`SET TABLESPACE`).
+            let can_be_new = |&(database, tablespace): &(u32, u32)| {
+                database == file.database && (dropped.relations.is_none() || tablespace != file.tablespace)
+            };
+            if has_transient || self.places.iter().chain(&places).any(can_be_new) {
+                self.perhaps_rewritten.insert(*file);
+            }
+        }
+    }
+}
+
+/// The database of a file, and its number: the OID of a relation that is new with it.
+pub(crate) fn number_of(file: &RelFileLocator) -> (u32, u32) {
+    (file.database, file.relation)
+}
+
+fn place_of(file: &RelFileLocator) -> (u32, u32) {
+    (file.database, file.tablespace)
+}
