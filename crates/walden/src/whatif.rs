@@ -1,6 +1,7 @@
 //! `walden whatif`: settings to try in, what the log would be out.
 
 mod archive;
+mod objects;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +9,6 @@ use std::sync::Mutex;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use rustc_hash::FxHashSet;
 use walden_explain::Bound;
 use walden_explain::Timeline;
 use walden_format::lsn::Lsn;
@@ -17,19 +17,20 @@ use walden_format::version::Major;
 use walden_report::{svg, sweep, whatif_html};
 use walden_source::counted;
 use walden_source::inventory::{Inventory, Run};
-use walden_source::names::{Names, Relation, RelationKind};
+use walden_source::names::Names;
 use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, Recovery};
-use walden_whatif::objects::{Change, ObjectChange};
+use walden_whatif::objects::ObjectChange;
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
 
+use self::objects::Relations;
 use crate::arguments::{parse_bound, parse_size};
 use crate::output::Content;
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
-use crate::{memory, names, output, page, recovery_rates, redo, terminal};
+use crate::{memory, names, output, recovery_rates, redo, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -153,6 +154,13 @@ pub struct WhatifArgs {
     format: Format,
 }
 
+impl WhatifArgs {
+    /// Whether other tables or indexes are asked for, and not settings alone.
+    fn has_objects(&self) -> bool {
+        !(self.drop_index.is_empty() && self.add_index.is_empty() && self.fillfactor.is_empty())
+    }
+}
+
 /// A setting and its values.
 #[derive(Clone, Debug)]
 struct Sweep {
@@ -186,7 +194,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         Some((at, _)) => &inventory.runs[*at],
         None => the_run(&inventory)?,
     };
-    let named = names::load(&args.names)?;
+    let mut named = names::load(&args.names)?;
     names::check_cluster(&named, &inventory)?;
     let mut traced: Vec<(String, String)> = walden_whatif::learn::settings_from_server(&named.settings);
     traced.extend(args.traced.iter().cloned());
@@ -197,6 +205,12 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let mut notes = check_names(&changes, run)?;
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let (from, to) = bounds(args, &inventory, threads)?;
+    let mut files = Vec::new();
+    if args.has_objects() {
+        // A wrong name is refused before the log is read.
+        objects(args, &named, &files);
+        files = objects::learn(&mut named, run, threads)?;
+    }
     let open = || redo::base_pages(args.base.as_deref());
     let question = Question {
         base: base.as_ref().map(|(_, data)| (data.redo_from(), &open as OpenBase<'_>)),
@@ -204,7 +218,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         to,
         traced,
         changes,
-        objects: objects(args, &named).unwrap_or_else(|error| crate::wrong_usage(&error.to_string())),
+        objects: objects(args, &named, &files),
         all_images: args.all_images,
         threads,
         memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
@@ -276,90 +290,10 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
     all
 }
 
-/// Changes of tables and indexes, with the files that they are about.
-fn objects(args: &WhatifArgs, names: &Names) -> Result<Vec<ObjectChange>> {
-    let mut all = Vec::new();
-    for name in &args.drop_index {
-        let files = Object::find(name, names)?;
-        files.expect(&[RelationKind::Index], ("--drop-index", "an index"))?;
-        let table = files.relation.and_then(|index| names.by_oid(index.database, index.table?));
-        let table = table.map(|table| Object::of(table, names));
-        let indexes = table.as_ref().map(|table| table.indexes(names)).unwrap_or_default();
-        let others = indexes.difference(&files.files).copied().collect();
-        let what = format!("drop index {name}");
-        let table = table.map(|table| table.files).unwrap_or_default();
-        all.push(ObjectChange { what, change: Change::DropIndex(files.files), table, indexes: others });
-    }
-    let tables = args.add_index.iter().map(|(name, bytes)| {
-        (name, Change::AddIndex(*bytes), format!("add an index on {name}, keys of {bytes} bytes"))
-    });
-    let fills = args.fillfactor.iter().map(|(name, percent)| {
-        (name, Change::FillFactor(*percent), format!("fillfactor of {name} to {percent}"))
-    });
-    for (name, change, what) in tables.chain(fills) {
-        let table = Object::find(name, names)?;
-        let option = if matches!(change, Change::AddIndex(_)) { "--add-index" } else { "--fillfactor" };
-        table.expect(&[RelationKind::Table, RelationKind::MaterializedView], (option, "a table"))?;
-        all.push(ObjectChange { what, change, indexes: table.indexes(names), table: table.files });
-    }
-    Ok(all)
-}
-
-/// A relation and its files, those before it was rewritten included.
-struct Object<'a> {
-    relation: Option<&'a Relation>,
-    files: FxHashSet<RelFileLocator>,
-}
-
-impl<'a> Object<'a> {
-    fn find(name: &str, names: &'a Names) -> Result<Object<'a>> {
-        if let Some((file, _)) = page::parse_file(name) {
-            let found = names.resolve(file).relation();
-            return Ok(found
-                .map_or(Object { relation: None, files: [file].into_iter().collect() }, |relation| {
-                    Object::of(relation, names)
-                }));
-        }
-        let found = names.files_of(name);
-        let Some((_, relation, _)) = found.first() else {
-            bail!(
-                "no table or index is called {name}\nhint: give --names with a connection string or a saved file, or \
-                 TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
-            );
-        };
-        if found.iter().any(|(_, other, _)| other != relation) {
-            bail!(
-                "cannot use {name}: more than one table or index has this name; write DATABASE.SCHEMA.NAME"
-            );
-        }
-        Ok(Object { relation: Some(relation), files: found.iter().map(|(file, _, _)| *file).collect() })
-    }
-
-    fn of(relation: &'a Relation, names: &Names) -> Object<'a> {
-        let files = names.files().filter(|(_, of)| *of == relation).map(|(file, _)| file);
-        Object { relation: Some(relation), files: files.collect() }
-    }
-
-    /// Refuses a relation of another kind, where names say which it is.
-    fn expect(&self, kinds: &[RelationKind], (option, expected): (&str, &str)) -> Result<()> {
-        match self.relation {
-            Some(relation) if !kinds.contains(&relation.kind) => {
-                bail!("cannot use {option}: expected {expected}, found the {} {relation}", relation.kind)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The files of its indexes.
-    fn indexes(&self, names: &Names) -> FxHashSet<RelFileLocator> {
-        let Some(table) = self.relation else { return FxHashSet::default() };
-        let is_its = |index: &Relation| {
-            index.kind == RelationKind::Index
-                && index.table == Some(table.oid)
-                && index.database == table.database
-        };
-        names.files().filter(|(_, of)| is_its(of)).map(|(file, _)| file).collect()
-    }
+/// Changes of tables and indexes; `files` are those of the trace.
+fn objects(args: &WhatifArgs, names: &Names, files: &[RelFileLocator]) -> Vec<ObjectChange> {
+    objects::changes(args, &Relations::new(names, files))
+        .unwrap_or_else(|error| crate::wrong_usage(&error.to_string()))
 }
 
 /// A prediction follows one server on one timeline.
@@ -472,54 +406,4 @@ fn parse_sweep(text: &str) -> Result<Sweep, String> {
         Settings::default_of(Major::V19).set(&name, value).map_err(|error| error.to_string())?;
     }
     Ok(Sweep { name, values })
-}
-
-#[cfg(test)]
-mod tests {
-    use walden_source::names::Persistence;
-
-    use super::*;
-
-    #[test]
-    fn changes_are_of_relations_that_can_have_them() {
-        let mut names = Names::default();
-        let all = [
-            ("orders", RelationKind::Table),
-            ("orders_pkey", RelationKind::Index),
-            ("orders_id_seq", RelationKind::Sequence),
-            ("totals", RelationKind::MaterializedView),
-            ("pg_toast_1", RelationKind::Toast),
-        ];
-        for (oid, (name, kind)) in (20_000..).zip(all) {
-            let relation = Relation {
-                database: 5,
-                shared: false,
-                oid,
-                schema: "public".to_owned(),
-                name: name.to_owned(),
-                kind,
-                persistence: Persistence::Permanent,
-                access_method: None,
-                table: None,
-                partition_of: None,
-                scans: None,
-                is_required: None,
-            };
-            names.add(relation, Some(RelFileLocator { tablespace: 1663, database: 5, relation: oid }));
-        }
-        let is_index = |name: &str| {
-            let found = Object::find(name, &names).unwrap();
-            found
-                .expect(&[RelationKind::Index], ("--drop-index", "an index"))
-                .map_err(|error| error.to_string())
-        };
-        assert_eq!(is_index("orders_pkey"), Ok(()));
-        assert_eq!(is_index("1663/5/20001"), Ok(()));
-        // What no names are known of may be an index.
-        assert_eq!(is_index("1663/5/29999"), Ok(()));
-        let refused = "cannot use --drop-index: expected an index, found the table orders";
-        assert_eq!(is_index("public.orders"), Err(refused.to_owned()));
-        assert_eq!(is_index("1663/5/20000"), Err(refused.to_owned()));
-        assert!(["orders_id_seq", "totals", "pg_toast_1"].iter().all(|name| is_index(name).is_err()));
-    }
 }

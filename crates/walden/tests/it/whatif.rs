@@ -23,6 +23,7 @@ walden_testing::tests! {
     advice_reaches_its_aim_or_says_why_not,
     indexes_and_fillfactors_have_ranges,
     servers_are_within_the_ranges_for_other_tables_and_indexes,
+    an_index_is_dropped_with_its_files_of_before_rewrites,
     damage_ends_the_prediction_and_is_reported,
     wrong_settings_are_wrong_usage,
 }
@@ -466,6 +467,49 @@ fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
             (least..=most).contains(&(measured as i64)),
             "{flag} {change}: {measured} is not in {range:?}"
         );
+    }
+}
+
+/// By its name, an index is dropped with all files that it had, as if each was named; names have the last one alone.
+fn an_index_is_dropped_with_its_files_of_before_rewrites() {
+    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+        .setting("autovacuum", "off")
+        .setting("wal_keep_size", "1GB")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE INDEX t_v ON t (v); CHECKPOINT")
+        .unwrap();
+    let from = position(&mut client).to_string();
+    let mut files = Vec::new();
+    for (first, statement) in [(1, "VACUUM FULL t"), (3001, "REINDEX INDEX t_v"), (6001, "CHECKPOINT")] {
+        let rows = format!(
+            "INSERT INTO t SELECT i, i * 7919 % 10007 FROM generate_series({first}, {first} + 2999) i"
+        );
+        client.batch_execute(&rows).unwrap();
+        let place = "SELECT '1663/' || oid || '/' || pg_relation_filenode('t_v') FROM pg_database
+                     WHERE datname = current_database()";
+        files.push(client.query_one(place, &[]).unwrap().get::<_, String>(0));
+        client.batch_execute(statement).unwrap();
+    }
+    files.dedup();
+    assert_eq!(files.len(), 3, "{files:?}");
+    let to = position(&mut client).to_string();
+    let wal = cluster.data_dir().join("pg_wal").to_str().unwrap().to_owned();
+    let dsn = cluster.dsn("postgres");
+    let saved = |arguments: &[&str], indexes: &[&str]| {
+        let dropped: Vec<&str> = indexes.iter().flat_map(|index| ["--drop-index", index]).collect();
+        let common = [&["--from", &from, "--to", &to, &wal][..], arguments].concat();
+        let bytes = |arguments: &[&str]| forecast(arguments)["predictions"][0]["bytes"].as_u64().unwrap();
+        bytes(&common) - bytes(&[&common[..], &dropped].concat())
+    };
+    let by_file = saved(&[], &files.iter().map(String::as_str).collect::<Vec<_>>());
+    let names = ["--names", dsn.as_str()];
+    assert!(by_file > 500_000, "{by_file}");
+    for index in ["public.t_v", &files[0]] {
+        let by_name = saved(&names, &[index]);
+        assert!(by_name.abs_diff(by_file) < 1000, "{index}: {by_name}, {by_file} by its files");
     }
 }
 

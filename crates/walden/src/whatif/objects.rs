@@ -1,0 +1,197 @@
+//! `walden whatif`: other tables and indexes, with the files that they are about.
+
+use anyhow::{Result, bail};
+use rustc_hash::FxHashSet;
+use walden_explain::Request;
+use walden_explain::group::Owner;
+use walden_format::record::RelFileLocator;
+use walden_source::inventory::Run;
+use walden_source::names::{Names, Relation, RelationKind, Resolved};
+use walden_whatif::objects::{Change, ObjectChange};
+
+use super::WhatifArgs;
+use crate::progress::Progress;
+use crate::{names, page};
+
+/// Learns from a run which files relations had before they were rewritten, as `walden explain` does, and returns the files that the run
+/// has records of. Without names of a server there is nothing to learn.
+pub fn learn(names: &mut Names, run: &Run, threads: usize) -> Result<Vec<RelFileLocator>> {
+    if names.files().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let mut progress = Progress::bytes("reading", run.segments.len() as u64 * run.segment_size.bytes());
+    let request = Request { top: 0, ..Request::new(threads) };
+    let explanation =
+        walden_explain::explain(std::slice::from_ref(run), &request, |bytes| progress.advance(bytes))?;
+    progress.finish();
+    names::complete(names, &explanation);
+    let file = |owner| match owner {
+        Owner::Relation(file, _) => Some(file),
+        Owner::None | Owner::Framing => None,
+    };
+    let mut files: Vec<RelFileLocator> =
+        explanation.cells.iter().filter_map(|(cell, _)| file(cell.owner)).collect();
+    files.sort_unstable();
+    files.dedup();
+    Ok(files)
+}
+
+/// Relations by name, with all of their files.
+pub struct Relations<'a> {
+    names: &'a Names,
+    /// Files from before rewrites.
+    rewritten: Vec<(RelFileLocator, &'a Relation)>,
+}
+
+impl<'a> Relations<'a> {
+    /// Relations with the `files` of the trace, which [`learn`] returned with the names.
+    pub fn new(names: &'a Names, files: &[RelFileLocator]) -> Relations<'a> {
+        let rewritten = |file: &RelFileLocator| match names.resolve(*file) {
+            Resolved::Rewritten(relation) => Some((*file, relation)),
+            _ => None,
+        };
+        Relations { names, rewritten: files.iter().filter_map(rewritten).collect() }
+    }
+
+    /// All files with the relation that they are or were of.
+    fn files(&self) -> impl Iterator<Item = (RelFileLocator, &'a Relation)> {
+        self.names.files().chain(self.rewritten.iter().copied())
+    }
+}
+
+/// Changes of tables and indexes, with the files that they are about.
+pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<ObjectChange>> {
+    let mut all = Vec::new();
+    for name in &args.drop_index {
+        let files = Object::find(name, relations)?;
+        files.expect(&[RelationKind::Index], ("--drop-index", "an index"))?;
+        let table = files.relation.and_then(|index| relations.names.by_oid(index.database, index.table?));
+        let table = table.map(|table| Object::of(table, relations));
+        let indexes = table.as_ref().map(|table| table.indexes(relations)).unwrap_or_default();
+        let others = indexes.difference(&files.files).copied().collect();
+        let what = format!("drop index {name}");
+        let table = table.map(|table| table.files).unwrap_or_default();
+        all.push(ObjectChange { what, change: Change::DropIndex(files.files), table, indexes: others });
+    }
+    let tables = args.add_index.iter().map(|(name, bytes)| {
+        (name, Change::AddIndex(*bytes), format!("add an index on {name}, keys of {bytes} bytes"))
+    });
+    let fills = args.fillfactor.iter().map(|(name, percent)| {
+        (name, Change::FillFactor(*percent), format!("fillfactor of {name} to {percent}"))
+    });
+    for (name, change, what) in tables.chain(fills) {
+        let table = Object::find(name, relations)?;
+        let option = if matches!(change, Change::AddIndex(_)) { "--add-index" } else { "--fillfactor" };
+        table.expect(&[RelationKind::Table, RelationKind::MaterializedView], (option, "a table"))?;
+        all.push(ObjectChange { what, change, indexes: table.indexes(relations), table: table.files });
+    }
+    Ok(all)
+}
+
+/// A relation and its files, those before it was rewritten included.
+#[derive(Default)]
+struct Object<'a> {
+    relation: Option<&'a Relation>,
+    files: FxHashSet<RelFileLocator>,
+}
+
+impl<'a> Object<'a> {
+    fn find(name: &str, relations: &Relations<'a>) -> Result<Object<'a>> {
+        if let Some((file, _)) = page::parse_file(name) {
+            let relation = relations.names.resolve(file).relation();
+            let mut object = relation.map(|relation| Object::of(relation, relations)).unwrap_or_default();
+            object.files.insert(file);
+            return Ok(object);
+        }
+        let found = relations.names.files_of(name);
+        let Some((_, relation, _)) = found.first() else {
+            bail!(
+                "no table or index is called {name}\nhint: give --names with a connection string or a saved file, or \
+                 TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
+            );
+        };
+        if found.iter().any(|(_, other, _)| other != relation) {
+            bail!(
+                "cannot use {name}: more than one table or index has this name; write DATABASE.SCHEMA.NAME"
+            );
+        }
+        Ok(Object::of(relation, relations))
+    }
+
+    fn of(relation: &'a Relation, relations: &Relations<'a>) -> Object<'a> {
+        let files = relations.files().filter(|(_, of)| *of == relation).map(|(file, _)| file);
+        Object { relation: Some(relation), files: files.collect() }
+    }
+
+    /// Refuses a relation of another kind, where names say which it is.
+    fn expect(&self, kinds: &[RelationKind], (option, expected): (&str, &str)) -> Result<()> {
+        match self.relation {
+            Some(relation) if !kinds.contains(&relation.kind) => {
+                bail!("cannot use {option}: expected {expected}, found the {} {relation}", relation.kind)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The files of its indexes.
+    fn indexes(&self, relations: &Relations<'_>) -> FxHashSet<RelFileLocator> {
+        let Some(table) = self.relation else { return FxHashSet::default() };
+        let is_its = |index: &Relation| {
+            index.kind == RelationKind::Index
+                && index.table == Some(table.oid)
+                && index.database == table.database
+        };
+        relations.files().filter(|(_, of)| is_its(of)).map(|(file, _)| file).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_source::names::Persistence;
+
+    use super::*;
+
+    #[test]
+    fn changes_are_of_relations_that_can_have_them() {
+        let mut names = Names::default();
+        let all = [
+            ("orders", RelationKind::Table),
+            ("orders_pkey", RelationKind::Index),
+            ("orders_id_seq", RelationKind::Sequence),
+            ("totals", RelationKind::MaterializedView),
+            ("pg_toast_1", RelationKind::Toast),
+        ];
+        for (oid, (name, kind)) in (20_000..).zip(all) {
+            let relation = Relation {
+                database: 5,
+                shared: false,
+                oid,
+                schema: "public".to_owned(),
+                name: name.to_owned(),
+                kind,
+                persistence: Persistence::Permanent,
+                access_method: None,
+                table: None,
+                partition_of: None,
+                scans: None,
+                is_required: None,
+            };
+            names.add(relation, Some(RelFileLocator { tablespace: 1663, database: 5, relation: oid }));
+        }
+        let relations = Relations::new(&names, &[]);
+        let is_index = |name: &str| {
+            let found = Object::find(name, &relations).unwrap();
+            found
+                .expect(&[RelationKind::Index], ("--drop-index", "an index"))
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(is_index("orders_pkey"), Ok(()));
+        assert_eq!(is_index("1663/5/20001"), Ok(()));
+        // What no names are known of may be an index.
+        assert_eq!(is_index("1663/5/29999"), Ok(()));
+        let refused = "cannot use --drop-index: expected an index, found the table orders";
+        assert_eq!(is_index("public.orders"), Err(refused.to_owned()));
+        assert_eq!(is_index("1663/5/20000"), Err(refused.to_owned()));
+        assert!(["orders_id_seq", "totals", "pg_toast_1"].iter().all(|name| is_index(name).is_err()));
+    }
+}
