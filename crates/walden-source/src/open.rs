@@ -373,8 +373,13 @@ pub(crate) fn peek(path: &Path) -> io::Result<Peek> {
 
 /// Whether the first bytes of a file as it is are what `is` looks for.
 pub(crate) fn start_is(path: &Path, is: impl Fn(&[u8]) -> bool) -> bool {
+    first_bytes(path).is_ok_and(|start| is(&start))
+}
+
+/// The first bytes of a file as it is, at most a page of the log.
+pub(crate) fn first_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let start = File::open(path).and_then(|file| read_start(&mut &file, PEEK));
-    start.is_ok_and(|start| is(&start))
+    start.map_err(|error| explain(path, Compression::None, error))
 }
 
 enum Signature {

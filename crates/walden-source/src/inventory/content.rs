@@ -60,8 +60,15 @@ pub fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
         Err(Foreign::Encrypted(by)) => return Err(UnreadableReason::Encrypted(by)),
         Err(Foreign::Format(format)) => return Err(UnreadableReason::Format(format)),
         Err(Foreign::Unknown(magic)) => {
-            let members = compressed::members(&candidate.path).map_err(UnreadableReason::Io)?;
-            return members.map(Look::Members).ok_or_else(|| of_magic(u16::from_le_bytes(magic)));
+            if let Some(members) = compressed::members(&candidate.path).map_err(UnreadableReason::Io)? {
+                return Ok(Look::Members(members));
+            }
+            let magic = u16::from_le_bytes(magic);
+            if Major::from_magic(magic).is_err() {
+                return Err(of_magic(magic));
+            }
+            // The magic is right; what else of the header is wrong is found below.
+            (Compression::None, open::first_bytes(&candidate.path).map_err(UnreadableReason::Io)?)
         }
     };
     let file = Content { path: &candidate.path, compression, member: None, size_on_disk: peek.size };
@@ -171,8 +178,9 @@ fn look_into_content(
 ) -> Result<Look, UnreadableReason> {
     let (path, size_on_disk) = (file.path.to_owned(), file.size_on_disk);
     if start.iter().all(|byte| *byte == 0) {
-        let (name, _) = name.ok_or(UnreadableReason::NotWal)?;
-        return Ok(Look::Spare(Spare { path, name, size_on_disk, kind: SpareKind::Preallocated }));
+        let (name, partial) = name.ok_or(UnreadableReason::NotWal)?;
+        let (system_id, kind) = (None, SpareKind::Preallocated);
+        return Ok(Look::Spare(Spare { path, name, partial, size_on_disk, system_id, kind }));
     }
     let address = match PageHeader::parse(start) {
         Ok(header) if header.long.is_none() => return Err(UnreadableReason::MidSegment(header.address)),
@@ -191,8 +199,8 @@ fn look_into_content(
         // The first segment of a timeline begins with pages of the one before.
         Some(start) if start == address && info.timeline <= name.timeline => {}
         Some(start) if start > address => {
-            let kind = SpareKind::Recycled(holds);
-            return Ok(Look::Spare(Spare { path, name, size_on_disk, kind }));
+            let (system_id, kind) = (Some(info.system_id), SpareKind::Recycled(holds));
+            return Ok(Look::Spare(Spare { path, name, partial, size_on_disk, system_id, kind }));
         }
         _ => return Err(UnreadableReason::Misnamed(holds)),
     }

@@ -6,9 +6,11 @@
 //! content says everything else.
 
 mod content;
+mod later;
 mod search;
 mod skipped;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::version::Major;
 
 use self::content::{Found, Look, TarContent, look_into, look_into_member};
+use self::later::LastSegments;
 use self::search::{Candidate, Candidates, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
 use crate::compressed::Member;
@@ -70,8 +73,12 @@ pub struct Spare {
     pub path: PathBuf,
     /// The segment name of the file.
     pub name: SegmentName,
+    /// Whether the file is named `.partial`.
+    pub partial: bool,
     /// Size of the file in bytes.
     pub size_on_disk: u64,
+    /// The cluster's system identifier; `None` for zeros.
+    pub system_id: Option<u64>,
     /// Whether it was recycled or preallocated.
     pub kind: SpareKind,
 }
@@ -140,10 +147,11 @@ impl Inventory {
         let of_store = |file: SegmentFile| Found { first_page: file.name.timeline, file };
         let mut segments: Vec<Found> = segments.into_iter().map(of_store).collect();
         segments.reserve(candidates.len());
+        let mut spares = Vec::new();
         for (candidate, look) in candidates.iter().zip(map_in_order(&candidates, threads, look_into)) {
             match look {
                 Ok(Look::Segment(segment)) => segments.push(segment),
-                Ok(Look::Spare(spare)) => inventory.spares.push(spare),
+                Ok(Look::Spare(spare)) => spares.push((candidate, spare)),
                 Ok(Look::Members(members)) => inventory.add_members(candidate, &members, &mut segments)?,
                 Ok(Look::Tar(tar)) => inventory.add_tar(candidate, tar, &mut segments)?,
                 // A running server removes and renames files at any time.
@@ -161,6 +169,7 @@ impl Inventory {
                 }
             }
         }
+        inventory.add_spares(spares, &mut segments);
         // What is before a segment that a server has taken away goes next.
         segments.retain(|found| !gone.iter().any(|gone| is_older(&found.file, gone)));
         if segments.is_empty() {
@@ -170,8 +179,55 @@ impl Inventory {
             return Err(InventoryError::NoSegments { paths, inventory, first_unreadable });
         }
         inventory.sort(segments);
+        inventory.find_lost();
         held::hold(inventory.runs.iter_mut().map(|run| &mut run.segments));
         Ok(inventory)
+    }
+
+    /// Adds files that held no WAL of their name when they were looked into.
+    ///
+    /// A running server goes on meanwhile: what was kept for a future segment may hold WAL before a later segment does that was
+    /// looked into after it.
+    fn add_spares(&mut self, spares: Vec<(&Candidate, Spare)>, segments: &mut Vec<Found>) {
+        let last = LastSegments::of(segments.iter().map(|found| &found.file));
+        let (again, kept): (Vec<_>, Vec<_>) =
+            spares.into_iter().partition(|(_, spare)| last.behind(spare).is_some());
+        self.spares.extend(kept.into_iter().map(|(_, spare)| spare));
+        for (candidate, spare) in again {
+            match look_into(candidate) {
+                Ok(Look::Segment(segment)) => segments.push(segment),
+                // The server has taken it away.
+                Err(UnreadableReason::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                _ => self.spares.push(spare),
+            }
+        }
+    }
+
+    /// Reports files that should hold WAL of their name, as later segments beside them do. A segment of which there is another file is
+    /// not lost.
+    fn find_lost(&mut self) {
+        if self.spares.is_empty() {
+            return;
+        }
+        let spares = std::mem::take(&mut self.spares);
+        let dropped = self.duplicates.iter().map(|duplicate| &duplicate.dropped);
+        let last = LastSegments::of(self.segments().chain(dropped));
+        let found: HashSet<(u64, SegmentName)> =
+            self.segments().map(|segment| (segment.system_id, segment.name)).collect();
+        let (mut kept, mut lost) = (Vec::new(), Vec::new());
+        for spare in spares {
+            let later = last.behind(&spare).filter(|later| !found.contains(&(later.system_id, spare.name)));
+            let places = later.and_then(|later| Some((later.name, spare.name.start(later.segment_size)?)));
+            let Some((later, start)) = places else {
+                kept.push(spare);
+                continue;
+            };
+            let Spare { path, name, kind, .. } = spare;
+            let reason = UnreadableReason::Lost { name, start, found: kind, later };
+            lost.push(Unreadable { path, reason });
+        }
+        self.spares = kept;
+        self.unreadable.extend(lost);
     }
 
     /// Adds the segments in a file that `walden compress` wrote.
@@ -292,8 +348,9 @@ impl Inventory {
             } else if (1..segment.name.timeline).contains(&first_page) {
                 let size = segment.segment_size;
                 let holds = SegmentName::new(first_page, size.segment_of(segment.start), size);
-                let SegmentFile { path, name, size_on_disk, .. } = segment;
-                self.spares.push(Spare { path, name, size_on_disk, kind: SpareKind::Recycled(holds) });
+                let SegmentFile { path, name, partial, size_on_disk, system_id, .. } = segment;
+                let (system_id, kind) = (Some(system_id), SpareKind::Recycled(holds));
+                self.spares.push(Spare { path, name, partial, size_on_disk, system_id, kind });
                 continue;
             }
             let run = self.runs.last_mut().filter(|run| run.key() == segment.key());

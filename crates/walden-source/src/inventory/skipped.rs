@@ -66,6 +66,17 @@ pub enum UnreadableReason {
     MidSegment(Lsn),
     /// The file's name is not the one of the segment in it, which is this one.
     Misnamed(SegmentName),
+    /// No WAL of its name, although a later segment beside it has WAL. PostgreSQL keeps such files for future segments alone.
+    Lost {
+        /// The segment that should be there.
+        name: SegmentName,
+        /// LSN of its start.
+        start: Lsn,
+        /// What is there.
+        found: SpareKind,
+        /// The last segment beside it.
+        later: SegmentName,
+    },
     /// Neither a segment nor compressed in a known way.
     NotWal,
 }
@@ -133,7 +144,9 @@ impl fmt::Display for Unreadable {
             }
             UnreadableReason::Magic(magic, what) => write!(f, "{path}: {what} (page magic {magic:04X})"),
             UnreadableReason::Header(fault) => {
-                write!(f, "{path}: damaged at its first page: expected {}", expected(*fault))
+                let fault = Fault { lsn: Lsn::INVALID, at: Lsn::INVALID, kind: *fault };
+                let (expected, found) = (fault.expected(), fault.found());
+                write!(f, "{path}: damaged at its first page: expected {expected}, found {found}")
             }
             UnreadableReason::MidSegment(lsn) => {
                 write!(
@@ -147,6 +160,17 @@ impl fmt::Display for Unreadable {
                     "{path}: holds another segment than its name says: {holds}; give it that name to read it"
                 )
             }
+            UnreadableReason::Lost { name, start, found, later } => {
+                let found = match found {
+                    SpareKind::Preallocated => "zeros".to_owned(),
+                    SpareKind::Recycled(holds) => format!("the first page of segment {holds}"),
+                };
+                write!(
+                    f,
+                    "{path}: segment {name}, offset 0 (LSN {start}): expected the first page of this segment, as segment {later} \
+                     is beside it, found {found}; take another copy of this segment (archive, standby, backup)"
+                )
+            }
             UnreadableReason::NotWal => write!(
                 f,
                 "{path}: not a WAL segment, nor one compressed by gzip, lz4, zstd, xz, lzma, bzip2 or brotli; \
@@ -154,11 +178,6 @@ impl fmt::Display for Unreadable {
             ),
         }
     }
-}
-
-fn expected(fault: FaultKind) -> String {
-    let lsn = Lsn::INVALID;
-    Fault { lsn, at: lsn, kind: fault }.expected()
 }
 
 impl fmt::Display for IgnoredReason {

@@ -167,6 +167,94 @@ fn a_data_directory_has_its_log_in_pg_wal() {
 }
 
 #[test]
+fn a_file_with_later_segments_beside_it_is_not_kept_for_later() {
+    let segment = |number| Segment::new(1, number);
+    let zeros = vec![0; SIZE as usize];
+    let first_page_of_zeros = [&zeros[..8192], &segment(2).content()[8192..]].concat();
+    let holds_first = format!("the first page of segment {}", segment(1).name());
+    for (content, found) in
+        [(&zeros, "zeros"), (&first_page_of_zeros, "zeros"), (&segment(1).content(), holds_first.as_str())]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        for number in [1, 3, 4] {
+            segment(number).write(folder.path(), &segment(number).name());
+        }
+        let path = write(folder.path(), &segment(2).name(), content);
+        // Behind the last segment, a server keeps them.
+        write(folder.path(), &segment(5).name(), content);
+        write(folder.path(), &segment(6).name(), &zeros);
+        let inventory = of(folder.path());
+        assert_eq!(names(&inventory), [expected(&[segment(1)]), expected(&[segment(3), segment(4)])]);
+        assert_eq!(inventory.spares.len(), 2, "{inventory:?}");
+        let [lost] = &inventory.unreadable[..] else { panic!("{inventory:?}") };
+        assert_eq!(
+            lost.to_string(),
+            format!(
+                "{}: segment {}, offset 0 (LSN 0/00200000): expected the first page of this segment, as segment {} is beside it, \
+                 found {found}; take another copy of this segment (archive, standby, backup)",
+                path.display(),
+                segment(2).name(),
+                segment(4).name()
+            )
+        );
+        let named = [1, 2, 3].map(|number| folder.path().join(segment(number).name()));
+        assert_eq!(Inventory::of(&named).unwrap().unreadable.len(), 1);
+        // With another copy of the segment, nothing is lost.
+        let elsewhere = tempfile::tempdir().unwrap();
+        segment(2).write(elsewhere.path(), &segment(2).name());
+        let inventory = Inventory::of(&[folder.path(), elsewhere.path()]).unwrap();
+        assert_eq!(names(&inventory), [expected(&[1, 2, 3, 4].map(segment))]);
+        assert!(inventory.unreadable.is_empty() && inventory.spares.len() == 3, "{inventory:?}");
+    }
+}
+
+#[test]
+fn segments_elsewhere_or_of_another_log_do_not_count_as_later_ones() {
+    let (one, later) = (Segment::new(1, 1), Segment::new(1, 3));
+    let zeros = vec![0; SIZE as usize];
+    let two = Segment::new(1, 2).name();
+    let beside = |segment: &Segment| format!("pg_wal/{}", segment.name());
+    let (of_two, other) = (Segment::new(2, 3), Segment { system_id: 7, ..later });
+    for (what, segment, place, kept, content) in [
+        ("an archive", later, format!("archive/{}", later.name()), two.clone(), &zeros),
+        ("the next timeline", of_two, beside(&of_two), two.clone(), &zeros),
+        ("received so far", later, beside(&later), format!("{two}.partial"), &zeros),
+        ("another cluster", other, beside(&other), two.clone(), &one.content()),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        one.write(folder.path(), &beside(&one));
+        segment.write(folder.path(), &place);
+        write(folder.path(), &format!("pg_wal/{kept}"), content);
+        let inventory = of(folder.path());
+        assert!(inventory.unreadable.is_empty() && inventory.spares.len() == 1, "{what}: {inventory:?}");
+    }
+}
+
+#[test]
+fn a_lost_segment_is_found_across_the_folders_of_archivers_and_timelines() {
+    let folder = tempfile::tempdir().unwrap();
+    // Of 1 MB, 4096 segments have 16 digits of their names in common.
+    let segments = [4094, 4095, 4096].map(|number| Segment::new(1, number));
+    for segment in &segments {
+        let name = segment.name();
+        segment.write(folder.path(), &format!("main/18-1/{}/{name}", &name[..16]));
+    }
+    let lost = segments[1].name();
+    write(folder.path(), &format!("main/18-1/{}/{lost}", &lost[..16]), &vec![0; SIZE as usize]);
+    assert_eq!(of(folder.path()).unreadable.len(), 1);
+
+    // A page of the timeline before with the right address, but not in the new timeline's first segment.
+    let folder = tempfile::tempdir().unwrap();
+    for (holds, number) in [(1, 2), (1, 3), (2, 4)] {
+        Segment::new(holds, number).write(folder.path(), &Segment::new(2, number).name());
+    }
+    let inventory = of(folder.path());
+    let [lost] = &inventory.unreadable[..] else { panic!("{inventory:?}") };
+    assert_eq!(lost.path, folder.path().join(Segment::new(2, 3).name()));
+    assert!(lost.to_string().contains("found the first page of segment 000000010000000000000003"), "{lost}");
+}
+
+#[test]
 fn gaps_split_runs_and_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let segments: Vec<_> = [1, 2, 5, 7].map(|number| Segment::new(1, number)).to_vec();
@@ -313,7 +401,11 @@ fn errors_name_the_file_and_what_it_is() {
     );
     let mut flags = Segment::new(1, 1).content();
     flags[3] = 0xFF;
-    assert!(error(&flags).contains("damaged at its first page"));
+    let reason = "damaged at its first page: expected page flags that this version has, found FF02";
+    assert!(error(&flags).ends_with(reason));
+    let mut short = Segment::new(1, 1).content();
+    short.truncate(30);
+    assert!(error(&short).ends_with("expected a whole page header, found the end of the data"));
     let cut = compress(&Segment::new(1, 1).content(), Compression::Zstd);
     assert!(error(&cut[..20]).contains("the zstd data ends early"));
 

@@ -21,6 +21,7 @@ walden_testing::tests! {
     segments_named_one_by_one_in_any_order_give_the_same,
     a_partial_segment_is_read_as_far_as_it_goes,
     a_gap_is_reported_and_both_sides_are_explained,
+    a_segment_that_lost_its_start_is_damage,
     every_view_adds_up,
     ranges_by_position_join,
     ranges_by_time_join,
@@ -151,6 +152,47 @@ fn a_gap_is_reported_and_both_sides_are_explained() {
     assert_eq!(json["file_bytes"], 2 << 20);
     assert_eq!(json["ranges"].as_array().unwrap().len(), 2);
     assert!(json["records"].as_u64() < whole["records"].as_u64());
+}
+
+/// Zeros and earlier segments are what a server keeps for later, but behind the last segment alone.
+fn a_segment_that_lost_its_start_is_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let segments = golden(CLUSTER);
+    let names: Vec<&String> = segments.keys().collect();
+    let whole = explain_json(&[&wal]);
+    let lost = wal.join(names[1]);
+    let copy = write(folder.path(), &format!("copy/{}", names[1]), &segments[names[1]]);
+    let zeros = vec![0; 1 << 20];
+    let start = segment_start(&segments[names[1]]);
+    let holds_first = format!("found the first page of segment {}", names[0]);
+    for (content, found) in [(&zeros, "found zeros"), (&segments[names[0]], holds_first.as_str())] {
+        fs::write(&lost, content).unwrap();
+        let commands: [&[&str]; 4] = [
+            &["explain", "--format", "json"],
+            &["redo", "check"],
+            &["redo", "replay"],
+            &["whatif", "--set", "wal_compression=lz4"],
+        ];
+        for command in commands {
+            let run = walden(&[command, &[wal.to_str().unwrap()]].concat());
+            run.assert_no_panic();
+            assert_eq!(run.code, 3, "{command:?}: {run:?}");
+            let [error] = run.errors()[..] else { panic!("{command:?}: {run:?}") };
+            let place = format!("offset 0 (LSN {start})");
+            for word in [lost.to_str().unwrap(), &place, "expected ", found, "take another copy"] {
+                assert!(error.contains(word), "no \"{word}\" in: {error}");
+            }
+            assert!(!run.stderr.contains("kept for later use"), "{run:?}");
+        }
+        // What an archive has is not lost.
+        let both = explain_json(&[&wal, &copy]);
+        assert_eq!(both["records"], whole["records"]);
+    }
+    fs::write(&lost, &segments[names[1]]).unwrap();
+    fs::write(wal.join(names[2]), &zeros).unwrap();
+    let run = explain(&[&wal]);
+    assert!(run.code == 0 && run.stderr.contains("1 file (1.0 MB) kept for later use"), "{run:?}");
 }
 
 const DIMENSIONS: [&str; 11] = [

@@ -1,0 +1,57 @@
+//! Which files have later segments beside them, and so are not kept for future ones.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use walden_format::lsn::{SegmentName, Timeline};
+
+use super::Spare;
+use crate::segment_file::SegmentFile;
+
+/// The last segment of each timeline and cluster in each folder.
+///
+/// PostgreSQL recycles and preallocates files for segments behind all that it has written (`InstallXLogFileSegment` and
+/// `PreallocXlogFiles` in `xlog.c`). A file without WAL of its name is none of these if a later segment beside it has WAL.
+pub struct LastSegments<'a>(BTreeMap<(PathBuf, Timeline, u64), &'a SegmentFile>);
+
+impl<'a> LastSegments<'a> {
+    pub fn of(segments: impl Iterator<Item = &'a SegmentFile>) -> LastSegments<'a> {
+        let mut lasts = BTreeMap::new();
+        for segment in segments {
+            let key = (folder_of(&segment.path, segment.name), segment.name.timeline, segment.system_id);
+            let last = lasts.entry(key).or_insert(segment);
+            if last.name < segment.name {
+                *last = segment;
+            }
+        }
+        LastSegments(lasts)
+    }
+
+    /// A segment with WAL behind the one that a file is named after, in the same folder and of the same timeline and cluster.
+    pub fn behind(&self, spare: &Spare) -> Option<&'a SegmentFile> {
+        // `pg_receivewal` creates these before it has received anything.
+        if spare.partial {
+            return None;
+        }
+        let folder = folder_of(&spare.path, spare.name);
+        let key = |system_id| (folder.clone(), spare.name.timeline, system_id);
+        let same = spare.system_id.and_then(|system_id| self.0.get(&key(system_id)).copied());
+        // Zeros may be of any cluster that has segments there.
+        let of_any = || {
+            let lasts = self.0.range(key(u64::MIN)..=key(u64::MAX)).map(|(_, last)| *last);
+            lasts.min_by_key(|last| last.name)
+        };
+        let last = same.or_else(of_any)?;
+        (last.name > spare.name && spare.name.number(last.segment_size).is_some()).then_some(last)
+    }
+}
+
+/// The folder with a timeline's segments. pgBackRest and Barman have one for each 4 GB of the log within it, named by the digits
+/// that these segments' names have in common.
+fn folder_of(path: &Path, name: SegmentName) -> PathBuf {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let common = &name.to_string()[..16];
+    let is_part = folder.file_name().is_some_and(|last| last == common);
+    let whole = if is_part { folder.parent() } else { None };
+    whole.unwrap_or(folder).to_owned()
+}
