@@ -4,7 +4,7 @@ mod inputs;
 mod pack;
 mod show;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal as _, PipeWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,6 +20,7 @@ use walden_codec::container::{
     self, Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
 };
 use walden_format::lsn::SegmentSize;
+use walden_source::inventory::{FileKind, Inventory, InventoryError, UnreadableReason};
 use walden_source::machine;
 use walden_source::workers::map_in_order;
 
@@ -268,6 +269,7 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
     let mut counted = Counted::new(&mut source, found.len(), advance);
     let added = write_verified(args, &meta, &mut counted, found.len(), output.file(), &input.path)?;
     output.commit(&meta)?;
+    note_damage(&input.path, &added);
     if args.rm {
         remove(&input.path, &found)?;
     }
@@ -359,6 +361,22 @@ fn warn_of_failure(path: &Path, added: &Added) {
              for temporary files, or name another folder for them (TMPDIR)",
             path.display()
         );
+    }
+}
+
+/// Says why a segment is compressed as bytes that is damaged at its start. What is damaged further on is coded by records up to there.
+fn note_damage(path: &Path, added: &Added) {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let is_segment = matches!(FileKind::of(name), FileKind::Segment { .. });
+    if added.entry.head.form == Form::Records || !is_segment {
+        return;
+    }
+    if let Err(InventoryError::Unreadable(unreadable)) = Inventory::of(&[path])
+        && matches!(unreadable.reason, UnreadableReason::Header(_))
+    {
+        let (text, file) = (unreadable.to_string(), format!("{}: ", path.display()));
+        let reason = text.strip_prefix(&file).unwrap_or(&text);
+        output::tell(&format!("note: {file}stored as bytes: {reason}"));
     }
 }
 

@@ -19,8 +19,8 @@ use walden_format::stream::StreamInfo;
 use super::inputs::gather;
 use super::inputs::{Counted, Input, open, remove};
 use super::{
-    CompressArgs, Done, PACK_ENDING, options, own_limits, refuse_other_members, verify_member, warn_of,
-    warn_of_failure,
+    CompressArgs, Done, PACK_ENDING, note_damage, options, own_limits, refuse_other_members, verify_member,
+    warn_of, warn_of_failure,
 };
 use crate::output::{self, Output};
 
@@ -48,6 +48,7 @@ pub fn pack(
             Packed::Done { added, found, bytes } => {
                 let meta = output::meta_of(Vec::new(), &found[0]);
                 output.commit(&Meta { modified: None, ..meta })?;
+                inputs.iter().zip(&added).for_each(|(input, added)| note_damage(&input.path, added));
                 if args.rm {
                     for (input, found) in inputs.iter().zip(&found) {
                         remove(&input.path, found)?;
@@ -191,9 +192,9 @@ pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u
     Ok(pack(&args, Some(target), inputs, &|_| ())?.output_bytes)
 }
 
-/// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name. Returns
-/// the segments' places, too, in that order.
-fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Vec<Place>)> {
+/// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name, and those
+/// that are segments by name alone among them. Returns the segments' places, too.
+fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Places)> {
     let mut placed: Vec<(Option<Place>, Input)> =
         inputs.into_iter().map(|input| (Place::of(&input.path), input)).collect();
     placed.sort_by_cached_key(|(place, input)| {
@@ -209,7 +210,22 @@ fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Vec<Place>)> {
             pair[1].path.display()
         );
     }
-    Ok((inputs, places.into_iter().flatten().collect()))
+    let without_place = inputs.iter().zip(&places).filter(|(_, place)| place.is_none());
+    let named = without_place.filter_map(|(input, _)| segment_name(&input.path)).collect();
+    Ok((inputs, Places { known: places.into_iter().flatten().collect(), named }))
+}
+
+/// Where the segments of a pack are.
+struct Places {
+    /// Those whose first page says it.
+    known: Vec<Place>,
+    /// Those of which the name alone says it: damaged at their start, or zeros.
+    named: Vec<SegmentName>,
+}
+
+/// The segment that a file is named after.
+fn segment_name(path: &Path) -> Option<SegmentName> {
+    path.file_name().and_then(OsStr::to_str).and_then(SegmentName::parse)
 }
 
 /// Where in the log a segment is.
@@ -227,7 +243,7 @@ struct Place {
 impl Place {
     /// The place of a file that is a segment by its name and its first page.
     fn of(path: &Path) -> Option<Place> {
-        let name = path.file_name().and_then(OsStr::to_str).and_then(SegmentName::parse)?;
+        let name = segment_name(path)?;
         let mut first = [0; LONG_HEADER];
         open(path).ok()?.0.read_exact(&mut first).ok()?;
         let info = StreamInfo::of_segment(&first).ok()?;
@@ -246,7 +262,7 @@ const MAX_GAPS: usize = 10;
 
 /// Says which segments are missing between those of a pack, which is valid without them: recovery ends at the first that it does not
 /// find.
-fn warn_of_gaps(places: &[Place]) {
+fn warn_of_gaps(places: &Places) {
     let gaps = gaps(places);
     for gap in gaps.iter().take(MAX_GAPS) {
         output::tell(&format!("warning: {gap}"));
@@ -256,14 +272,32 @@ fn warn_of_gaps(places: &[Place]) {
     }
 }
 
+/// A segment's cluster, timeline, size and number.
+type Numbered = (u64, Timeline, SegmentSize, u64);
+
+/// The segments between two of the same timeline that have these names.
+fn named_between(names: &[SegmentName], before: Numbered, after: Numbered) -> Vec<Numbered> {
+    let (system_id, timeline, size, first) = before;
+    let is_gap = (system_id, timeline, size) == (after.0, after.1, after.2) && after.3 > first + 1;
+    let numbers = names.iter().filter(|name| is_gap && name.timeline == timeline);
+    let numbers = numbers.filter_map(|name| name.number(size));
+    let between = numbers.filter(|number| (first + 1..after.3).contains(number));
+    between.map(|number| (system_id, timeline, size, number)).collect()
+}
+
 /// The gaps between segments of the same timeline, in words. How timelines follow each other, their history files say, which need not
 /// be there.
-fn gaps(places: &[Place]) -> Vec<String> {
+fn gaps(places: &Places) -> Vec<String> {
     let numbered = |place: &Place| {
         let number = place.name.number(place.size)?;
         Some((place.system_id, place.name.timeline, place.size, number))
     };
-    let mut numbers: Vec<(u64, Timeline, SegmentSize, u64)> = places.iter().filter_map(numbered).collect();
+    let mut numbers: Vec<Numbered> = places.known.iter().filter_map(numbered).collect();
+    numbers.sort_unstable();
+    // What is damaged at its start is not missing from the log that it is in the middle of.
+    let named: Vec<_> =
+        numbers.windows(2).flat_map(|pair| named_between(&places.named, pair[0], pair[1])).collect();
+    numbers.extend(named);
     numbers.sort_unstable();
     let mut gaps = Vec::new();
     for pair in numbers.windows(2) {
@@ -292,8 +326,11 @@ fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> Pa
             let is_segment =
                 |name: &&OsStr| name.to_str().is_some_and(|name| SegmentName::parse(name).is_some());
             let names: Vec<&OsStr> = inputs.iter().filter_map(|input| input.path.file_name()).collect();
-            let last = names.iter().rev().copied().find(is_segment).or(names.last().copied());
-            let mut name = OsString::from(names.first().copied().unwrap_or_default());
+            // One that is damaged at its start is behind the others in the pack, wherever it is in the log.
+            let segments = || names.iter().copied().filter(is_segment);
+            let first = segments().min().or(names.first().copied());
+            let last = segments().max().or(names.last().copied());
+            let mut name = OsString::from(first.unwrap_or_default());
             if let Some(last) = last.filter(|last| *last != name) {
                 name.push("-");
                 name.push(last);
@@ -318,7 +355,8 @@ mod tests {
         };
         let numbers = |all: &[u64]| {
             let name = |number: &u64| SegmentName::new(1, *number, SegmentSize::DEFAULT).to_string();
-            all.iter().map(|number| place(7, &name(number))).collect::<Vec<_>>()
+            let known = all.iter().map(|number| place(7, &name(number))).collect();
+            Places { known, named: Vec::new() }
         };
         assert_eq!(gaps(&numbers(&[])), [""; 0]);
         // One may be there twice, in two folders.
@@ -334,6 +372,40 @@ mod tests {
         // Other clusters and timelines begin anywhere.
         let others = [(7, "000000010000000000000001"), (7, "000000020000000000000009")];
         let others = others.into_iter().chain([(8, "000000020000000000000020")]);
-        assert_eq!(gaps(&others.map(|(id, name)| place(id, name)).collect::<Vec<_>>()), [""; 0]);
+        let known = others.map(|(id, name)| place(id, name)).collect();
+        assert_eq!(gaps(&Places { known, named: Vec::new() }), [""; 0]);
+        // Those of which only the name says where they are: damaged ones, and one of a timeline without others.
+        let named = ["000000010000000000000002", "000000010000000000000006", "000000020000000000000007"];
+        let named = named.map(|name| SegmentName::parse(name).unwrap()).to_vec();
+        assert_eq!(
+            gaps(&Places { named, ..numbers(&[1, 3, 4, 8]) }),
+            [
+                "segment 000000010000000000000005 is missing in the pack",
+                "segment 000000010000000000000007 is missing in the pack"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pack_is_named_by_its_first_and_last_segment() {
+        #[derive(clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            args: CompressArgs,
+        }
+        let args = <Alone as clap::Parser>::try_parse_from(["compress", "--pack", "x"]).unwrap().args;
+        let named = |names: &[&str]| {
+            let input = |name: &&str| Input { path: Path::new("wal").join(name), relative: name.into() };
+            let inputs: Vec<Input> = names.iter().map(input).collect();
+            pack_target(&args, None, &inputs)
+        };
+        // Damaged ones are behind the others.
+        let names = [1, 2, 3].map(|number| SegmentName::new(1, number, SegmentSize::DEFAULT).to_string());
+        let [one, two, three] = names.each_ref().map(String::as_str);
+        let whole = PathBuf::from(format!("wal/{one}-{three}.wpk"));
+        assert_eq!(named(&[one, three, "00000002.history", two]), whole);
+        assert_eq!(named(&[two, three, one]), whole);
+        assert_eq!(named(&[one]), PathBuf::from(format!("wal/{one}.wpk")));
+        assert_eq!(named(&["a", "b"]), PathBuf::from("wal/a-b.wpk"));
     }
 }

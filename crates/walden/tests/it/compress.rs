@@ -32,6 +32,7 @@ walden_testing::tests! {
     names_of_members_cannot_leave_the_output_folder,
     other_files_are_refused_by_name,
     segments_missing_between_those_of_a_pack_are_named,
+    a_segment_that_is_damaged_at_its_start_is_not_missing_in_a_pack,
     golden_clusters_compress_to_no_more_than_before,
     an_interrupt_leaves_no_partial_file,
     statistics_count_each_byte_of_a_file_once,
@@ -635,6 +636,33 @@ fn segments_missing_between_those_of_a_pack_are_named() {
     assert_eq!(made.stderr, format!("warning: segment {missing} is missing in the pack\n"));
     done("decompress -o {} {}", &[&back, &pack]);
     assert_same(&back, &archive);
+}
+
+/// It is behind the others, as bytes, and comes back as it was.
+fn a_segment_that_is_damaged_at_its_start_is_not_missing_in_a_pack() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = folder.path().join("wal");
+    let mut segments = golden("18.6");
+    let names: Vec<String> = segments.keys().cloned().collect();
+    // Flags that no page has.
+    segments.get_mut(&names[1]).unwrap()[3] = 0xFF;
+    for (name, content) in &segments {
+        write(&wal, name, content);
+    }
+    let [out, single, back] = ["out", "single", "back"].map(|name| folder.path().join(name));
+    let made = run("compress -1 --pack -o {} {}", &[&out, &wal]);
+    assert!(made.code == 0, "{made:?}");
+    let note = format!(
+        "note: {}: stored as bytes: damaged at its first page: expected page flags that this version has, found FF02\n",
+        wal.join(&names[1]).display()
+    );
+    assert_eq!(made.stderr, note);
+    let pack = format!("{}-{}.wpk", names[0], names[2]);
+    assert!(files(&out).keys().eq([Path::new(&pack)]));
+    done("decompress -o {} {}", &[&back, &out.join(&pack)]);
+    assert_same(&back, &wal);
+    let alone = run("compress -1 -o {} {}", &[&single, &wal]);
+    assert!(alone.code == 0 && alone.stderr == note, "{alone:?}");
 }
 
 /// Whoever makes files larger is to know it; `xz -2` makes 139,576 bytes of these segments. A file's size depends by some bytes
