@@ -232,7 +232,8 @@ impl View<'_> {
         Ok(None)
     }
 
-    /// Replays the segments in order. Returns the log's start and the LSN up to which it could be read.
+    /// Replays the segments in order. Returns the log's start and the LSN up to which it could be read, or its end if
+    /// nothing of it had to be.
     fn scan(&mut self, runs: &[Run], from: Option<Lsn>, follow: &mut Follow) -> (Lsn, Lsn) {
         let total = runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
         let mut progress = Progress::bytes("replaying", total);
@@ -268,10 +269,11 @@ impl View<'_> {
             }
         }
         progress.finish();
-        let reached = reached.unwrap_or(Lsn::INVALID);
-        follow.finish(reached);
+        follow.finish(reached.unwrap_or(Lsn::INVALID));
         let first = runs.first().map_or(Lsn::INVALID, |run| run.segments[0].start);
-        (start.unwrap_or(first), reached)
+        // Of a log that starts behind all moments, or ends before the base backup, nothing was read.
+        let last = runs.iter().map(Run::end).max().unwrap_or(Lsn::INVALID);
+        (start.unwrap_or(first), reached.unwrap_or(last))
     }
 
     /// Prints why a backup could not be used.

@@ -17,6 +17,7 @@ walden_testing::tests! {
     files_that_are_not_wal_are_named,
     segments_cut_within_their_first_header_are_refused,
     an_unreadable_file_is_named,
+    a_moment_before_the_log_is_refused_with_the_logs_range,
     wrong_usage_is_exit_status_2,
     a_closed_pipe_or_a_full_disk_is_no_panic,
 }
@@ -143,6 +144,19 @@ fn an_unreadable_file_is_named() {
 }
 
 /// Runs the program; root may read every file, so as root it runs as `nobody`, where this user can reach it.
+fn a_moment_before_the_log_is_refused_with_the_logs_range() {
+    let (name, segment) = golden_segment();
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &name, &segment);
+    let path = folder.path().to_str().unwrap();
+    let run = walden(&["page", path, "--relation", "1663/5/16385", "--block", "0", "--at", "0/1"]);
+    run.assert_no_panic();
+    assert_eq!(run.code, 1, "{run:?}");
+    let start = segment_start(&segment);
+    let range = format!("the log at hand is from {start} to {}", start.plus(segment.len() as u64));
+    assert!(matches!(run.errors()[..], [error] if error.contains(&range)), "{run:?}");
+}
+
 fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
     let mut program = PathBuf::from(env!("CARGO_BIN_EXE_walden"));
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
