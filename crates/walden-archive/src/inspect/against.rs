@@ -3,6 +3,8 @@
 //! A standby marks what it received as `.done` without having archived it (`XLogWalRcvClose` in `walreceiver.c`), as the primary was
 //! to do that. If the primary is lost before, nobody does: the archive has a hole although each server says that all is archived.
 
+mod same_history;
+
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::Read;
@@ -11,6 +13,8 @@ use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::error_text;
 
+use self::same_history::Comparison;
+pub use self::same_history::OtherHistory;
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::inspect::list::{self, ListOptions, Listing};
@@ -110,6 +114,8 @@ pub struct Compared {
     pub offered: u64,
     /// The first file that the server offers, if the archive refuses its content: the server does not get past it.
     pub refused: Option<RefusedFile>,
+    /// Where the server's history is another one than the archive's: then nothing is filled from it.
+    pub other_history: Option<OtherHistory>,
     /// Files that the server has, does not archive any more, and the archive lacks.
     pub missing: Vec<Missing>,
     /// Gaps of the archive that are left, but for those of nothing but files that wait.
@@ -120,7 +126,10 @@ impl Compared {
     /// Nothing is missing, or nothing any more.
     pub fn is_good(&self) -> bool {
         let is_filled = |one: &Missing| one.outcome == Outcome::Filled;
-        self.missing.iter().all(is_filled) && self.refused.is_none() && !self.gaps.iter().any(Gap::is_new)
+        self.missing.iter().all(is_filled)
+            && self.refused.is_none()
+            && self.other_history.is_none()
+            && !self.gaps.iter().any(Gap::is_new)
     }
 }
 
@@ -160,7 +169,8 @@ pub enum Outcome {
     Refused,
 }
 
-/// Compares an archive with a server; with `repair`, archives what is missing, after the same checks as at a push.
+/// Compares an archive with a server; with `repair`, archives what is missing, after the same checks as at a push. Nothing is archived from
+/// a server whose log is not the archive's.
 ///
 /// # Errors
 /// An archive of another cluster, a place that has none, and one or the other that does not answer.
@@ -188,19 +198,22 @@ pub fn compare(
         waiting: 0,
         offered: 0,
         refused: None,
+        other_history: None,
         missing: Vec::new(),
         gaps: Vec::new(),
     };
-    let (mut missing, mut waits) = (Vec::new(), BTreeSet::new());
+    let (mut present, mut missing, mut waits) = (Vec::new(), Vec::new(), BTreeSet::new());
     let mut first_ready: Option<ServerFile> = None;
-    for one in files.into_iter().filter(|one| complete.holds(one)) {
+    for one in files.iter().filter(|one| complete.holds(one)).cloned() {
         compared.compared += 1;
         if one.mark == Mark::Ready && is_first(&one, first_ready.as_ref()) {
             first_ready = Some(one.clone());
         }
         match (archive.find(one.file)?, one.mark) {
-            (Some(_), Mark::Ready) => compared.offered += 1,
-            (Some(_), _) => {}
+            (Some(_), mark) => {
+                compared.offered += u64::from(mark == Mark::Ready);
+                present.push(one);
+            }
             (None, Mark::Ready) => {
                 compared.waiting += 1;
                 waits.insert(one.file.to_string());
@@ -209,18 +222,20 @@ pub fn compare(
             (None, _) => missing.push(one),
         }
     }
+    let pusher = Pusher::new(archive.clone(), PushOptions::default(), histories.clone());
+    let comparison = Comparison { archive, facts: &facts, pusher: &pusher, histories: &histories };
+    compared.other_history = comparison.find_other_history(server, &files, &present, &missing)?;
     if let Some(first) = first_ready {
-        let pusher = Pusher::new(archive.clone(), PushOptions::default(), histories.clone());
         let problem = why_refused(&pusher, server, &first)?;
         compared.refused = problem.map(|problem| RefusedFile { file: first.file.to_string(), problem });
     }
     compared.missing = match repair {
-        Some(options) => {
+        Some(options) if compared.other_history.is_none() => {
             let cluster = (facts.system_identifier, "the server".to_owned());
             let intake = Intake::new(archive, options, histories, Some(cluster))?;
             fill(&intake, server, missing)?
         }
-        None => missing.into_iter().map(|one| Missing::new(one, Outcome::Found, None)).collect(),
+        _ => missing.into_iter().map(|one| Missing::new(one, Outcome::Found, None)).collect(),
     };
     let listing = list::list_if_any(archive, ListOptions::default())?;
     compared.gaps = listing.as_ref().map(Listing::gaps).unwrap_or_default();

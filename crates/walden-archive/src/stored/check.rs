@@ -129,6 +129,22 @@ pub enum Refusal {
         /// Where in the file.
         offset: u64,
     },
+    /// It does not follow the segment before it: one of the two is of another history.
+    #[error(
+        "the link to {before}: expected the first record, at {at} (offset {offset}), to point back at {expected}, found {found}"
+    )]
+    Link {
+        /// The segment before.
+        before: String,
+        /// Where the first record starts.
+        at: Lsn,
+        /// The same in the file.
+        offset: u64,
+        /// Where the last record of the segment before starts.
+        expected: String,
+        /// Where the first record says so.
+        found: Lsn,
+    },
     /// It is not a timeline history as PostgreSQL writes them.
     #[error("the timeline history is damaged")]
     History(#[from] HistoryError),
@@ -158,6 +174,9 @@ impl Refusal {
             }
             Refusal::Incomplete { .. } => {
                 "if it is the one that the server is writing, it is archived once it is full; if the server has gone on to the next one, look for another copy, such as on a standby"
+            }
+            Refusal::Link { .. } => {
+                "PostgreSQL keeps the file and offers it again; another server, a clone or a second one that was promoted to this timeline, has written one of the two segments: find out which one is the primary and stop the other from archiving"
             }
             Refusal::History(_) => {
                 "compare it with the copies on the standbys and in other archives; never edit history files"

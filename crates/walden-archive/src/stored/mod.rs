@@ -4,6 +4,7 @@ pub(crate) mod backup_files;
 pub mod check;
 pub mod contents;
 pub mod documents;
+pub(crate) mod link;
 pub mod name;
 pub mod object;
 pub mod same_log;

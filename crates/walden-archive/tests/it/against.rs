@@ -12,7 +12,7 @@ use walden_archive::push::{PushOptions, push};
 use walden_archive::store::Folder;
 use walden_format::lsn::Lsn;
 
-use crate::material::{archive, log, pg_wal};
+use crate::material::{archive, archive_of, log, log_without_commits, pg_wal, stored};
 
 /// A server whose `pg_wal` is a folder.
 struct Local {
@@ -107,6 +107,35 @@ fn what_waits_because_the_archive_refuses_it_is_not_well() {
         assert_eq!(compared.refused.as_ref().map(|refused| &refused.file), Some(&files[number].0));
         assert!(!compared.is_good(), "{compared:?}");
         server.marks[number].1 = Mark::Done;
+    }
+}
+
+/// A clone, or a second server that was promoted to the timeline.
+#[test]
+fn nothing_is_filled_from_a_server_of_another_history() {
+    let own = log(1, 1, 4);
+    // From the second segment on another content, and from the third one on.
+    let differs = [&own[..1], &log_without_commits(1, 2, 3)].concat();
+    let does_not_follow = [&own[..2], &log(1, 3, 2)].concat();
+    for (files, file) in [(differs, 1), (does_not_follow, 2)] {
+        let root = tempfile::tempdir().expect("a folder");
+        let archive = archive_of(root.path(), &own[..2]);
+        let wal = pg_wal(&root.path().join("other"), &files);
+        let system_identifier = archive.identity().expect("one").system_identifier.parse().expect("a number");
+        let written = Lsn(5 << 20);
+        let facts =
+            Facts { system_identifier, segment_bytes: 1 << 20, timeline: 1, written, is_standby: false };
+        let marks = files.iter().map(|(name, _)| (name.clone(), Mark::Done)).collect();
+        let mut server = Local { wal, facts, marks };
+        for repair in [None, Some(&PushOptions::default())] {
+            let compared = compare(&archive, &mut server, repair).expect("an answer");
+            let found = compared.other_history.as_ref().expect("another history");
+            assert_eq!(found.file, files[file].0, "{compared:?}");
+            assert!(found.lsn.starts_with("0/") && !found.hint.is_empty(), "{found:?}");
+            assert!(!compared.is_good() && compared.missing.len() == 2, "{compared:?}");
+            assert!(compared.missing.iter().all(|one| one.outcome == Outcome::Found), "{compared:?}");
+        }
+        assert_eq!(stored(archive.store()).len(), 2);
     }
 }
 

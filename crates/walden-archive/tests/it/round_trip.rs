@@ -27,7 +27,7 @@ use walden_format::rmgr::rmid;
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
-use crate::material::{SETTLED, archive, archive_of, complete, expect_all, log, pg_wal, segments};
+use crate::material::{SETTLED, archive, archive_of, complete, expect_all, log, pg_wal, segments, stored};
 use walden_testing::writer::LogWriter;
 
 #[test]
@@ -78,6 +78,61 @@ fn others_are_begun_when_those_archived_ahead_are_used_up() {
     }
     assert_eq!(others, [3, 0, 0, 3, 0, 0, 1, 0]);
     expect_all(&archive, &files, "archived ahead");
+}
+
+/// PostgreSQL stops at the first file that is refused, and what is behind it may be another server's.
+#[test]
+fn nothing_is_archived_ahead_of_what_is_refused_or_was_not_compared() {
+    let damaged = |bytes: &[u8]| [&bytes[..5000], &[bytes[5000] ^ 1], &bytes[5001..]].concat();
+    // The segment of the damage, the one that is archived before, and what is archived then.
+    for (bad, archived_before, expected) in
+        [(Some(0), None, vec![]), (Some(2), None, vec![0, 1]), (None, Some(2), vec![0, 1, 2])]
+    {
+        for threads in [1, 4] {
+            let root = tempfile::tempdir().expect("a folder");
+            let files = log(1, 1, 6);
+            let wal = pg_wal(root.path(), &files);
+            let archive = archive(root.path());
+            let options = PushOptions { threads, ..PushOptions::default() };
+            if let Some(index) = archived_before {
+                let alone = PushOptions { look_ahead: 0, ..PushOptions::default() };
+                push(&archive, &wal.join(&files[index].0), &alone).asked.expect("archived");
+            }
+            if let Some(index) = bad {
+                let (name, bytes): &(String, Vec<u8>) = &files[index];
+                fs::write(wal.join(name), damaged(bytes)).expect("a segment");
+            }
+            let batch = push(&archive.afresh(), &wal.join(&files[0].0), &options);
+            assert_eq!(batch.asked.is_err(), bad == Some(0), "{batch:?}");
+            assert_eq!(batch.others.iter().any(Result::is_err), bad == Some(2), "{batch:?}");
+            let expected: Vec<String> =
+                expected.iter().map(|&index: &usize| format!("{}.wlz", files[index].0)).collect();
+            assert_eq!(stored(archive.store()), expected, "{bad:?} {archived_before:?} {threads}");
+        }
+    }
+}
+
+/// As of a clone, or of a second server that was promoted to the timeline.
+#[test]
+fn a_segment_that_does_not_follow_the_one_before_it_is_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    // Each begins a log of its own.
+    let files = [log(1, 1, 2), log(1, 3, 2)].concat();
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let batch = push(&archive, &wal.join(&files[0].0), &PushOptions::default());
+    batch.asked.expect("archived");
+    match batch.others.last() {
+        Some(Err(PushError::Refused { refusal: Refusal::Link { before, found, .. }, .. })) => {
+            assert_eq!((before, *found), (&files[1].0, Lsn((3 << 20) - 32)));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(stored(archive.store()).len(), 2);
+    // The same by what the archived one says of itself, when that segment is asked for.
+    let asked = push(&archive.afresh(), &wal.join(&files[2].0), &PushOptions::default()).asked;
+    assert!(matches!(asked, Err(PushError::Refused { refusal: Refusal::Link { .. }, .. })), "{asked:?}");
+    assert_eq!(stored(archive.store()).len(), 2);
 }
 
 /// Whether a segment's records were decoded when it was archived.

@@ -56,6 +56,11 @@ fn table(compared: &Compared, is_repair: bool) -> String {
         let (file, problem) = (&refused.file, harmless(&refused.problem));
         let _ = writeln!(text, "  {file} is REFUSED, and all others wait for it: {problem}");
     }
+    if let Some(other) = &compared.other_history {
+        let (file, problem) = (&other.file, harmless(&other.problem));
+        let _ = writeln!(text, "  ANOTHER HISTORY at {} in {file}: {problem}", other.lsn);
+        let _ = writeln!(text, "    HINT: {}", other.hint);
+    }
     for one in missing {
         let mark = match one.mark {
             Mark::Done => "marked as done",
@@ -72,7 +77,9 @@ fn table(compared: &Compared, is_repair: bool) -> String {
     for gap in &compared.gaps {
         let _ = writeln!(text, "{}", super::gaps::line(gap));
     }
-    if missing.iter().any(|one| one.outcome == Outcome::Found) && !is_repair {
+    if compared.other_history.is_some() {
+        let _ = writeln!(text, "Nothing is filled from this server.");
+    } else if missing.iter().any(|one| one.outcome == Outcome::Found) && !is_repair {
         let _ = writeln!(text, "Nothing was changed: --repair archives what is missing.");
     }
     if compared.is_good() && waiting + offered > 0 {

@@ -3,6 +3,7 @@
 //! After each: nothing acknowledged is missing, nothing wrong is handed over, the next run repairs, and nothing is left over.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 use walden_archive::get::{GetError, get};
 use walden_archive::name::ArchivedFile;
 use walden_archive::store::Folder;
-use walden_archive::{Archive, ArchiveError};
+use walden_archive::{Archive, ArchiveError, verified};
 use walden_testing::{Missing, Need, Outcome};
 
 use crate::material::{Run, golden, link_program, make_archive, walden};
@@ -24,6 +25,7 @@ walden_testing::tests! {
     a_disk_that_fills_up_loses_nothing,
     what_lies_ready_gives_way_to_what_recovery_asks_for,
     what_may_only_be_read_is_read_and_not_written,
+    what_may_not_be_read_is_not_called_damaged,
     a_clock_that_was_set_loses_nothing,
 }
 
@@ -217,10 +219,9 @@ fn kill_at_every_step(
 
 fn a_push_that_is_killed_at_any_step_loses_nothing() -> Outcome {
     let check = |place: &Place, what: &str| {
-        // Nothing was acknowledged; what is there is whole.
-        for name in NAMES {
-            place.has(name, what);
-        }
+        // Nothing was acknowledged; what is there is whole, and none is there without those before it.
+        let [first, second] = NAMES.map(|name| place.has(name, what));
+        assert!(first || !second, "{what}");
     };
     let check_repaired = |place: &Place, what: &str| {
         assert!(NAMES.iter().all(|name| place.has(name, what)), "{what}");
@@ -466,6 +467,57 @@ fn expect_denied(folder: &Path, place: &Place) {
         let run = as_nobody(command);
         assert!(run.code == 3 && run.stderr.contains("permission denied"), "{command:?}: {run:?}");
     }
+}
+
+/// Permissions say nothing of objects, and a run that could not read some does not clear what an earlier one has found.
+fn what_may_not_be_read_is_not_called_damaged() {
+    let place = Place::new();
+    for name in NAMES {
+        let pushed = walden(&place.push(name));
+        assert_eq!(pushed.code, 0, "{pushed:?}");
+    }
+    let object = |name: &str| place.repo().join(format!("wal/00000001/00000000/{name}.wlz"));
+    let damaged = || {
+        let archive = Archive::new(Box::new(Folder::new(place.repo())));
+        verified::last(&archive).unwrap().found().map(|run| run.damaged)
+    };
+    let verify = || walden(&place.arguments(&["verify"], &[]));
+    let whole = fs::read(object(NAMES[0])).unwrap();
+    fs::write(object(NAMES[0]), b"damaged").unwrap();
+    assert_eq!((verify().code, damaged()), (1, Some(1)));
+    fs::write(object(NAMES[0]), whole).unwrap();
+    // The tests may run as root, who may read everything.
+    let program = link_program(place.root.path());
+    let readable = Command::new("chmod").arg("-R").arg("a+rX").arg(place.root.path()).status();
+    assert!(readable.unwrap().success());
+    fs::set_permissions(object(NAMES[1]), fs::Permissions::from_mode(0o000)).unwrap();
+    let verify_as_other = |format: &str| {
+        let mut command = Command::new(&program);
+        if rustix::process::geteuid().is_root() {
+            command = Command::new("setpriv");
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
+        }
+        Run::of(command.args(place.arguments(&["verify", "--format", format], &[])).current_dir("/"))
+    };
+    let run = verify_as_other("table");
+    let says = |text: &str| run.stdout.contains(text);
+    assert!(run.code == 1 && says("1 object could not be read") && says("permission denied"), "{run:?}");
+    assert!(says("HINT: nothing shows that they are damaged") && !says("DAMAGED"), "{run:?}");
+    let run = verify_as_other("json");
+    let found: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(found["damaged"], serde_json::json!([]), "{run:?}");
+    let unreadable = found["unreadable"][0]["object"].as_str().unwrap();
+    assert!(run.code == 1 && unreadable.contains(NAMES[1]), "{run:?}");
+    assert_eq!(damaged(), Some(1));
+    // A folder that cannot be listed is named.
+    let folder = place.repo().join("wal/00000001");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o000)).unwrap();
+    let run = verify_as_other("table");
+    let expected = format!("{}: ", folder.display());
+    assert!(run.code == 3 && run.stderr.contains(&expected), "{run:?}");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(object(NAMES[1]), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!((verify().code, damaged()), (0, Some(0)));
 }
 
 /// This machine's clock decides at most how much is packed, and never that something goes.

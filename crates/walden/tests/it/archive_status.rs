@@ -116,22 +116,24 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
         ready = client.query(marks, &[]).unwrap().iter().map(|row| row.get::<_, String>(0)).collect();
         !ready.is_empty()
     });
-    let push = |repo: &Path, path: &Path| {
-        let pushed = walden(&["archive", "push", "--repo", text(repo), text(path)]);
+    // Without look-ahead, a segment is not compared with the one before it.
+    let push = |repo: &Path, path: &Path, look_ahead: &str| {
+        let options = ["archive", "push", "--look-ahead", look_ahead, "--repo", text(repo), text(path)];
+        let pushed = walden(&options);
         assert_eq!(pushed.code, 0, "{pushed:?}");
     };
     // The archive of another cluster, which has the same names, and a later timeline.
     let other = cluster.dir().join("other");
     make_archive(&other);
     for name in ready.iter().map(String::as_str).chain(["000000030000000000000040"]) {
-        push(&other, &other_segment(&cluster.dir().join("segments"), name, 7777));
+        push(&other, &other_segment(&cluster.dir().join("segments"), name, 7777), "0");
     }
     let expected = "give each cluster an archive of its own";
     expect_nothing_archived(&cluster, &other, ready.len(), expected, "server");
     // An archive of its own: what waits is archived, and not marked yet.
     let own = cluster.dir().join("own");
     make_archive(&own);
-    push(&own, &cluster.data_dir().join("pg_wal").join(&ready[0]));
+    push(&own, &cluster.data_dir().join("pg_wal").join(&ready[0]), "64");
     let (dsn, data) = (cluster.dsn("postgres"), cluster.data_dir());
     for (of_status, of_check) in [(["--dsn", dsn.as_str()], "--dsn"), (["--pgdata", text(&data)], "--data")] {
         let status = walden(&[&["archive", "status", "--repo", text(&own)][..], &of_status[..]].concat());
@@ -220,7 +222,7 @@ fn a_switch_has_succeeded_once_the_servers_own_segment_is_archived() -> Outcome 
     client.batch_execute("CREATE TABLE t (i int, t text)").unwrap();
     let name = current_segment(&mut client);
     let other = other_segment(&folder.join("segments"), &name, cluster.system_identifier());
-    let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&other)]);
+    let pushed = walden(&["archive", "push", "--look-ahead", "0", "--repo", text(&repo), text(&other)]);
     assert_eq!(pushed.code, 0, "{pushed:?}");
     share();
     let (status, found) = check_switch();

@@ -4,6 +4,7 @@
 
 mod archive;
 mod archive_care;
+mod archive_clone;
 mod archive_encrypted;
 mod archive_faults;
 mod archive_import;
@@ -14,6 +15,7 @@ mod archive_packs;
 mod archive_prefetch;
 mod archive_s3;
 mod archive_serve;
+mod archive_spool;
 mod archive_status;
 mod browser;
 mod codecs;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
     let modules = [
         archive::TESTS,
         archive_care::TESTS,
+        archive_clone::TESTS,
         archive_encrypted::TESTS,
         archive_faults::TESTS,
         archive_import::TESTS,
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         archive_prefetch::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
+        archive_spool::TESTS,
         archive_status::TESTS,
         codecs::TESTS,
         compress::TESTS,

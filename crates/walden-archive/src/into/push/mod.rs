@@ -1,13 +1,13 @@
 //! What `archive_command` asks for, and what PostgreSQL is going to ask for next.
 
 mod ahead;
+mod order;
 mod pg_wal;
 mod pusher;
 mod result;
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use walden_source::workers;
@@ -17,9 +17,10 @@ use crate::stored::name::ArchivedFile;
 
 pub(crate) use self::ahead::{MAX_AGE, Stamp};
 use self::ahead::{Note, Notes};
+use self::order::Order;
 pub(crate) use self::pg_wal::local_histories;
 pub use self::pg_wal::ready_files;
-pub(crate) use self::pusher::{FileRead, Pusher};
+pub(crate) use self::pusher::{FileRead, Pusher, is_locked};
 pub use self::result::{FAST, PushError, PushOptions, Pushed};
 
 /// What one call did.
@@ -33,7 +34,8 @@ pub struct Batch {
     pub ready: usize,
 }
 
-/// Archives a file and others that PostgreSQL has ready, in parallel.
+/// Archives a file and others that PostgreSQL has ready, in parallel; none of the others appears in the archive before all that
+/// PostgreSQL asks for earlier do.
 ///
 /// What becomes of the others is said, and has no influence on what is said of the first.
 pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
@@ -57,18 +59,22 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
             return Batch { asked, others: Vec::new(), ready: ready.len() };
         }
     };
-    let is_lost = AtomicBool::new(false);
+    if options.look_ahead > 0 {
+        pusher.learn_link_before(file);
+    }
+    let order = Order::default();
     let push_file = |buffer: &mut Vec<u8>, index: usize| {
-        let is_in_time = !is_lost.load(Ordering::Relaxed) && began.elapsed() < options.time;
+        let turn = order.turn(index);
+        // PostgreSQL comes back with the one that failed, and gets past it no more than this call does.
+        if index > 0 && (turn.is_held() || began.elapsed() >= options.time) {
+            return None;
+        }
         let (file, other_path) = (files[index], folder.join(files[index].to_string()));
-        let waiting = waiting.saturating_sub(index);
-        let result = match index {
-            0 => Some(pusher.push(file, path, waiting, buffer)),
-            _ => is_in_time.then(|| pusher.push(file, &other_path, waiting, buffer)),
-        };
-        // Whatever keeps one from being archived may keep all of them, and PostgreSQL comes back with this one.
-        if matches!(result, Some(Err(PushError::Archive { .. }))) {
-            is_lost.store(true, Ordering::Relaxed);
+        let path = if index == 0 { path } else { &other_path };
+        let pushed = pusher.push(file, path, waiting.saturating_sub(index), buffer, &|| turn.wait());
+        let result = pushed.transpose();
+        if let Some(Ok(_)) = result {
+            turn.end();
         }
         result
     };
@@ -95,7 +101,8 @@ fn note(pushed: &Pushed, read: Option<FileRead>) -> Option<Note> {
     pushed.warnings.is_empty().then(|| Note::new(pushed.file, stamp, stored))
 }
 
-/// Archives files of a folder, and no others; `done` gets what became of each, in their order, and may end it.
+/// Archives files of a folder, and no others; `done` gets what became of each, in their order, up to the first that is not archived at
+/// least, and may end it. None appears in the archive before all that precede it.
 ///
 /// `begin` is called on each thread first.
 pub fn push_all(
@@ -111,10 +118,22 @@ pub fn push_all(
         begin();
         Vec::new()
     };
+    let order = Order::default();
     let push = |buffer: &mut Vec<u8>, index: usize| {
+        let turn = order.turn(index);
+        if turn.is_held() {
+            return None;
+        }
         let (file, waiting) = (files[index], files.len() - index);
-        let result = pusher.push(file, &folder.join(file.to_string()), waiting, buffer);
-        (file, result.map(|(pushed, _)| pushed))
+        let path = folder.join(file.to_string());
+        let result = pusher.push(file, &path, waiting, buffer, &|| turn.wait()).transpose()?;
+        if result.is_ok() {
+            turn.end();
+        }
+        Some((file, result.map(|(pushed, _)| pushed)))
     };
-    workers::run_in_order(0..files.len(), options.threads, buffer, push, |(file, result)| done(file, result));
+    workers::run_in_order(0..files.len(), options.threads, buffer, push, |result| match result {
+        Some((file, result)) => done(file, result),
+        None => ControlFlow::Continue(()),
+    });
 }

@@ -1,10 +1,13 @@
 //! One file after the other: found in the archive with the same content, or checked, compressed and stored.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
 use super::ahead::{Notes, Stamp};
 use super::result::{FAST, PushError, PushOptions, Pushed};
@@ -15,6 +18,8 @@ use crate::out::get;
 use crate::out::server::system_id_beside;
 use crate::store::{Cause, Created, FileHash};
 use crate::stored::check::{self, Checked, Refusal, Rules};
+use crate::stored::contents::Contents;
+use crate::stored::link;
 use crate::stored::name::{ArchivedFile, Object};
 use crate::stored::object::{self, Content, ObjectError, Summary, to_hex};
 use crate::stored::same_log::{self, Version};
@@ -46,13 +51,26 @@ pub(crate) struct Pusher {
     listings: Mutex<LogListings>,
     /// Held while the archive becomes the cluster's.
     claiming: Mutex<()>,
+    /// Of segments that are known to be archived, the records at which the next segment may point back.
+    last_records: Mutex<BTreeMap<SegmentName, Vec<Lsn>>>,
+}
+
+/// Whether a file that is ready to be stored may be, by what became of those before it; called once, and may wait for them.
+pub(crate) type MayStore<'m> = &'m dyn Fn() -> bool;
+
+/// What becomes of a file that was checked.
+enum Prepared {
+    /// It was archived before, with the same content.
+    Present(Pushed),
+    /// This object is to be stored.
+    New(Vec<u8>),
 }
 
 impl Pusher {
     /// `histories` say where timelines ended.
     pub fn new(archive: Archive, options: PushOptions, histories: Vec<History>) -> Pusher {
-        let (listings, claiming) = (Mutex::default(), Mutex::default());
-        Pusher { archive, options, histories, ahead: Notes::default(), listings, claiming }
+        let (listings, claiming, last_records) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Pusher { archive, options, histories, ahead: Notes::default(), listings, claiming, last_records }
     }
 
     /// How strictly files are checked.
@@ -60,8 +78,11 @@ impl Pusher {
         Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories }
     }
 
-    /// The files that are archived beside the one that is asked for, those that the archive does not list, in PostgreSQL's order; and
-    /// how many wait to be archived, with the one that is asked for.
+    /// The files that are archived beside the one that is asked for, in PostgreSQL's order; and how many wait to be archived, with the one
+    /// that is asked for.
+    ///
+    /// They end before the first one that the archive lists: whether that has the same content, the call that asks for it finds out, and
+    /// nothing behind it is archived before that.
     ///
     /// As long as the file that is asked for and the next one are both listed, there are none: to start with few files as soon as
     /// there is space for them would leave processors without work.
@@ -83,10 +104,9 @@ impl Pusher {
         if is_asked_listed && others().next().is_some_and(|next| is_listed(&next)) {
             return Ok((Vec::new(), 1));
         }
-        let mut missing: Vec<ArchivedFile> = others().filter(|other| !is_listed(other)).collect();
-        let waiting = missing.len() + 1;
-        missing.truncate(self.options.look_ahead);
-        Ok((missing, waiting))
+        let waiting = others().filter(|other| !is_listed(other)).count() + 1;
+        let missing = others().take_while(|other| !is_listed(other)).take(self.options.look_ahead);
+        Ok((missing.collect(), waiting))
     }
 
     /// Whether the archive lists a segment. A folder that cannot be listed has none.
@@ -95,26 +115,27 @@ impl Pusher {
     }
 
     /// Archives a file, one of so many that wait; `buffer` is for its content, and can be used again. Also gives what was
-    /// read, if it was.
+    /// read, if it was; nothing at all if the file may not be stored.
     pub fn push(
         &self,
         file: ArchivedFile,
         path: &Path,
         waiting: usize,
         buffer: &mut Vec<u8>,
-    ) -> Result<(Pushed, Option<FileRead>), PushError> {
+        may_store: MayStore<'_>,
+    ) -> Result<Option<(Pushed, Option<FileRead>)>, PushError> {
         let mut content =
             open_regular(path).map_err(|refusal| PushError::Refused { name: file.to_string(), refusal })?;
         if let Some(pushed) = self.find_noted(file, &content)? {
-            return Ok((pushed, None));
+            return Ok(Some((pushed, None)));
         }
         let stamp = Stamp::of(&content);
-        let (pushed, hash) = match self.find_same(file, &content)? {
-            Some(pushed) => pushed,
-            None => self.push_new(file, path, &mut content, waiting, buffer)?,
+        let pushed = match self.find_same(file, &content)? {
+            None => self.push_new(file, path, &mut content, waiting, buffer, may_store)?,
+            found => found,
         };
         let stamp = stamp.filter(|_| Stamp::of(&content) == stamp);
-        Ok((pushed, Some(FileRead { hash, stamp })))
+        Ok(pushed.map(|(pushed, hash)| (pushed, Some(FileRead { hash, stamp }))))
     }
 
     /// Archives a file that the archive does not have.
@@ -125,7 +146,8 @@ impl Pusher {
         content: &mut File,
         waiting: usize,
         buffer: &mut Vec<u8>,
-    ) -> Result<(Pushed, [u8; 32]), PushError> {
+        may_store: MayStore<'_>,
+    ) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let began = Instant::now();
         if let ArchivedFile::History(_) | ArchivedFile::Backup(..) = file {
             // Nothing in it says whose it is, nor makes a place an archive.
@@ -142,8 +164,8 @@ impl Pusher {
             true => Content::Held(&buffer[..]),
             false => Content::Read(content),
         };
-        let (pushed, hash) = self.check_and_store(file, &mut content, level)?;
-        Ok((Pushed { took: began.elapsed(), ..pushed }, hash))
+        let stored = self.check_and_store(file, &mut content, level, may_store)?;
+        Ok(stored.map(|(pushed, hash)| (Pushed { took: began.elapsed(), ..pushed }, hash)))
     }
 
     /// The level for a file, one of so many that wait.
@@ -161,16 +183,32 @@ impl Pusher {
         file: ArchivedFile,
         content: &mut Content<'_>,
         level: u8,
-    ) -> Result<(Pushed, [u8; 32]), PushError> {
+        may_store: MayStore<'_>,
+    ) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let checked = match check_by(file, content, self.rules()) {
             // The timeline's history may be archived, and not lie beside the segment.
             Err(refusal @ Refusal::Timeline { .. }) => self.check_by_archived(file, content, refusal),
             other => other,
         };
         let name = || file.to_string();
-        let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
+        let refused = |refusal| PushError::Refused { name: name(), refusal };
+        let mut checked = checked.map_err(refused)?;
         let (hash, offered) = (checked.hash, checked.clone());
-        let stored = match self.store(file, checked, content, level) {
+        let stored = match self.prepare(file, &mut checked, content, level) {
+            Ok(Prepared::Present(pushed)) => Ok(pushed),
+            Ok(Prepared::New(object)) => {
+                if !may_store() {
+                    return Ok(None);
+                }
+                self.expect_link(file, &offered).map_err(refused)?;
+                self.create(file, &checked, &object)
+            }
+            Err(error) => Err(error),
+        };
+        if stored.is_ok() && offered.is_sound {
+            self.note_last_records(file, offered.contents.as_ref());
+        }
+        let stored = match stored {
             Err(ArchiveError::Conflict { .. }) if is_emptied_backup(file, content) => {
                 let warning =
                     "archived before, and empty now, as after a crash of the server: what is archived stays";
@@ -191,7 +229,49 @@ impl Pusher {
             }
             other => other,
         };
-        Ok((stored.map_err(|source| PushError::Archive { name: name(), source })?, hash))
+        let stored = stored.map_err(|source| PushError::Archive { name: name(), source })?;
+        Ok(Some((stored, hash)))
+    }
+
+    /// Confirms that a segment follows the one before it, if that is known.
+    fn expect_link(&self, file: ArchivedFile, checked: &Checked) -> Result<(), Refusal> {
+        let (ArchivedFile::Segment(name), Some(contents)) = (file, &checked.contents) else { return Ok(()) };
+        let Some(before) = segment_before(name, contents) else { return Ok(()) };
+        let known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&before).map_or(Ok(()), |records| link::expect_link(contents, before, records))
+    }
+
+    /// Keeps the last records of a segment that is archived with this content.
+    fn note_last_records(&self, file: ArchivedFile, contents: Option<&Contents>) {
+        let (ArchivedFile::Segment(name), Some(contents)) = (file, contents) else { return };
+        let mut known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = link::last_records(contents);
+        if records.is_empty() {
+            // One record fills the segment: what comes next points back at where it started.
+            let before = segment_before(name, contents).and_then(|before| known.get(&before));
+            records = before.cloned().unwrap_or_default();
+        }
+        known.insert(name, records);
+    }
+
+    /// Learns the last records of the segment before one that is not archived, if the archive lists it in an object of its own: its summary
+    /// has them, and nothing is decoded. What cannot be read, or needs a private key, is not compared.
+    pub fn learn_link_before(&self, file: ArchivedFile) {
+        let ArchivedFile::Segment(name) = file else { return };
+        // Within one log, whatever the size of the segments.
+        let Some(segment) = name.segment.checked_sub(1) else { return };
+        let before = SegmentName { segment, ..name };
+        let is_known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&before);
+        if is_known || self.is_listed(file) {
+            return;
+        }
+        let before = ArchivedFile::Segment(before);
+        let Ok(Some((Object::File(_), bytes))) = self.find(before) else { return };
+        if let Ok(summary) = object::read_summary(self.archive.store(), &before.key(), bytes)
+            && summary.warnings.is_empty()
+        {
+            self.note_last_records(before, summary.contents.as_ref());
+        }
     }
 
     /// Checks a file once more, by what histories the archive has.
@@ -297,6 +377,9 @@ impl Pusher {
         let (bytes, hash) =
             hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
         let archived = self.archived(file, Some(found), &hash).map_err(failed)?;
+        if archived.is_same && archived.warnings.is_empty() {
+            self.note_last_records(file, archived.contents.as_ref());
+        }
         let pushed = Pushed {
             file,
             was_there: true,
@@ -339,34 +422,47 @@ impl Pusher {
         content: &mut Content<'_>,
         level: u8,
     ) -> Result<Pushed, ArchiveError> {
+        match self.prepare(file, &mut checked, content, level)? {
+            Prepared::Present(pushed) => Ok(pushed),
+            Prepared::New(object) => self.create(file, &checked, &object),
+        }
+    }
+
+    /// Compares a file that was checked with what is archived under its name, or compresses it.
+    fn prepare(
+        &self,
+        file: ArchivedFile,
+        checked: &mut Checked,
+        content: &mut Content<'_>,
+        level: u8,
+    ) -> Result<Prepared, ArchiveError> {
         if let Some(cluster) = &checked.cluster {
             let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
             self.archive.claim(cluster.system_id, cluster.segment_size)?;
         }
-        let (bytes, hash) = (checked.bytes, &checked.hash.clone());
-        let pushed = |stored: Option<u64>, warnings: Vec<String>| Pushed {
-            file,
-            was_there: stored.is_none(),
-            bytes,
-            stored,
-            warnings,
-            took: Duration::ZERO,
-        };
         if let Some(found) = self.find(file)? {
-            return self.compare(file, Some(found), hash).map(|()| pushed(None, checked.warnings));
+            self.compare(file, Some(found), &checked.hash)?;
+            return Ok(Prepared::Present(pushed(file, None, checked)));
         }
-        let object = object::encode(file, &mut checked, content, level)?;
+        Ok(Prepared::New(object::encode(file, checked, content, level)?))
+    }
+
+    /// Stores the object of a file that was checked.
+    fn create(&self, file: ArchivedFile, checked: &Checked, object: &[u8]) -> Result<Pushed, ArchiveError> {
         let stored = object.len() as u64;
-        let files = [FileHash { name: &file.to_string(), hash }];
+        let files = [FileHash { name: &file.to_string(), hash: &checked.hash }];
         // Before, so that nothing is stored under a mount point, and after, so that nothing that is stored there is acknowledged.
         self.archive.expect_still_there()?;
-        match self.archive.store().create_with(&file.key(), &object, &files)? {
+        match self.archive.store().create_with(&file.key(), object, &files)? {
             Created::New => {
                 self.archive.expect_still_there()?;
                 self.note(file, stored);
-                Ok(pushed(Some(stored), checked.warnings))
+                Ok(pushed(file, Some(stored), checked))
             }
-            Created::Exists => self.compare(file, None, hash).map(|()| pushed(None, checked.warnings)),
+            Created::Exists => {
+                self.compare(file, None, &checked.hash)?;
+                Ok(pushed(file, None, checked))
+            }
         }
     }
 
@@ -420,13 +516,14 @@ impl Pusher {
                 Some(summary) => {
                     let is_same = summary.blake3 == to_hex(hash);
                     let is_damage_accepted = summary.has_accepted_damage();
-                    let (hash, warnings) = (Some(summary.blake3), summary.warnings);
-                    Archived { is_same, hash, warnings, is_damage_accepted }
+                    let Summary { blake3, warnings, contents, .. } = summary;
+                    Archived { is_same, hash: Some(blake3), warnings, contents, is_damage_accepted }
                 }
                 None => Archived {
                     is_same: held == Some(true),
                     hash: None,
                     warnings: Vec::new(),
+                    contents: None,
                     is_damage_accepted: false,
                 },
             };
@@ -485,8 +582,25 @@ impl Pusher {
     }
 }
 
+/// What became of a file that was checked; `stored` are the bytes of its object, if it was not there.
+fn pushed(file: ArchivedFile, stored: Option<u64>, checked: &Checked) -> Pushed {
+    Pushed {
+        file,
+        was_there: stored.is_none(),
+        bytes: checked.bytes,
+        stored,
+        warnings: checked.warnings.clone(),
+        took: Duration::ZERO,
+    }
+}
+
+/// The segment before one whose records say this.
+fn segment_before(name: SegmentName, contents: &Contents) -> Option<SegmentName> {
+    link::segment_before(name, SegmentSize::new(contents.segment_bytes)?)
+}
+
 /// Whether an object cannot be read for want of a private key that opens it.
-fn is_locked(error: &ArchiveError) -> bool {
+pub(crate) fn is_locked(error: &ArchiveError) -> bool {
     let cause = error.store_error().map(|error| error.cause);
     cause.is_some_and(|cause| cause.is_of_identity() || cause == Cause::OtherRecipient)
 }
@@ -536,5 +650,7 @@ struct Archived {
     /// BLAKE3 of its content, in hexadecimal digits; nothing where only a private key would tell.
     hash: Option<String>,
     warnings: Vec<String>,
+    /// Of a segment, what its records say, if that is known.
+    contents: Option<Contents>,
     is_damage_accepted: bool,
 }

@@ -90,7 +90,7 @@ impl PushError {
             PushError::Name(_) => "name",
             PushError::Refused { refusal, .. } => match refusal {
                 Refusal::Io(_) => "unreadable",
-                Refusal::Mismatch { .. } | Refusal::Timeline { .. } => "mismatch",
+                Refusal::Mismatch { .. } | Refusal::Timeline { .. } | Refusal::Link { .. } => "mismatch",
                 Refusal::Damaged { .. } => "damaged",
                 Refusal::Incomplete { .. } => "incomplete",
                 Refusal::History(_) => "history",

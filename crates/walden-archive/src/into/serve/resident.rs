@@ -2,7 +2,8 @@
 //! are ready.
 //!
 //! Threads of the caller work ([`Resident::work`]), others ask ([`Resident::archive`]). A file that is asked for comes before
-//! those ahead. One that was archived ahead is acknowledged if its file is still the same.
+//! those ahead. One that was archived ahead is acknowledged if its file is still the same. None appears in the archive ahead of a file
+//! that PostgreSQL asks for earlier, and that is refused or not archived yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -45,6 +46,10 @@ struct Queue {
     ended: BTreeMap<ArchivedFile, Ended>,
     /// Acknowledged, and maybe not yet marked as done by the server.
     acknowledged: BTreeSet<ArchivedFile>,
+    /// Archived with the content that was read, acknowledged or not.
+    archived: BTreeSet<ArchivedFile>,
+    /// What was ready when it was listed last, in PostgreSQL's order.
+    order: Vec<ArchivedFile>,
     /// The archive could not take a file: nothing is archived ahead until it takes one.
     is_in_trouble: bool,
     ready: usize,
@@ -134,6 +139,7 @@ impl Resident {
                             self.changed.notify_all();
                             return Ok(Ok(pushed));
                         }
+                        queue.archived.remove(&file);
                     }
                 }
             }
@@ -174,11 +180,21 @@ impl Resident {
                     drop(queue);
                     let name = file.to_string();
                     let path = self.wal.join(&name);
-                    let result = self.view().pusher.push(file, &path, waiting, &mut buffer);
-                    let told = result.as_ref().map(|(pushed, _)| pushed);
-                    report(Report { name: &name, result: told, is_asked, ready });
+                    let view = self.view();
+                    if is_asked && self.options.look_ahead > 0 {
+                        view.pusher.learn_link_before(file);
+                    }
+                    let may_store = || is_asked || self.wait_for_turn(file);
+                    let result = view.pusher.push(file, &path, waiting, &mut buffer, &may_store).transpose();
+                    if let Some(result) = &result {
+                        let told = result.as_ref().map(|(pushed, _)| pushed);
+                        report(Report { name: &name, result: told, is_asked, ready });
+                    }
                     queue = self.lock();
-                    queue.end(file, Ended { begun, at: Instant::now(), result });
+                    match result {
+                        Some(result) => queue.end(file, Ended { begun, at: Instant::now(), result }),
+                        None => queue.hold(file),
+                    }
                     self.changed.notify_all();
                 }
             }
@@ -196,29 +212,50 @@ impl Resident {
         self.changed.notify_all();
     }
 
-    /// Chooses what is archived ahead: of what is ready, what the archive does not list.
+    /// Chooses what is archived ahead: of what is ready, what comes before the first file that failed, or that the archive lists and that
+    /// was not compared with it.
     fn look_ahead(&self) {
-        let ready = ready_files(&self.wal).unwrap_or_default();
-        let files: BTreeSet<ArchivedFile> = ready.iter().copied().collect();
+        let listed = ready_files(&self.wal);
         let mut queue = self.lock();
+        let Ok(ready) = listed else {
+            queue.ahead.clear();
+            return;
+        };
+        let files: BTreeSet<ArchivedFile> = ready.iter().copied().collect();
         queue.ready = ready.len();
         queue.acknowledged.retain(|file| files.contains(file));
+        queue.archived.retain(|file| files.contains(file));
         queue.ended.retain(|file, ended| files.contains(file) || !ended.is_old());
+        queue.order.clone_from(&ready);
         let unknown: Vec<ArchivedFile> = ready.into_iter().filter(|&file| !queue.knows(file)).collect();
         if queue.is_in_trouble || unknown.is_empty() {
             queue.ahead.clear();
             return;
         }
+        let first_failed = queue.first_failed();
         drop(queue);
         // The store may take its time.
         let view = self.view();
-        let missing = unknown.into_iter().filter(|&file| !view.pusher.is_listed(file));
-        let missing: Vec<ArchivedFile> = missing.collect();
+        let is_listed = |file: &ArchivedFile| view.pusher.is_listed(*file);
+        let waiting = unknown.iter().filter(|&file| !is_listed(file)).count();
+        let is_behind = |file: &ArchivedFile| first_failed.is_some_and(|failed| is_before(failed, *file));
+        let ahead = unknown.into_iter().take_while(|file| !is_behind(file) && !is_listed(file));
+        let ahead: Vec<ArchivedFile> = ahead.take(self.options.look_ahead).collect();
         let mut queue = self.lock();
-        queue.waiting = missing.len();
-        let ahead = missing.into_iter().take(self.options.look_ahead);
-        queue.ahead = ahead.filter(|&file| !queue.knows(file)).collect();
+        queue.waiting = waiting;
+        queue.ahead = ahead.into_iter().filter(|&file| !queue.knows(file)).collect();
         self.changed.notify_all();
+    }
+
+    /// Waits until all files that PostgreSQL asks for before one are archived; whether they are.
+    fn wait_for_turn(&self, file: ArchivedFile) -> bool {
+        let mut queue = self.lock();
+        loop {
+            match queue.is_turn(file) {
+                Some(is_turn) => return is_turn,
+                None => queue = self.wait(queue, SIGN_OF_LIFE),
+            }
+        }
     }
 
     fn view(&self) -> Arc<View> {
@@ -258,6 +295,11 @@ impl Ended {
     }
 }
 
+/// Whether PostgreSQL asks for one file before another.
+fn is_before(one: ArchivedFile, other: ArchivedFile) -> bool {
+    one.archiving_order() < other.archiving_order()
+}
+
 impl Queue {
     fn ask(&mut self, file: ArchivedFile) {
         if !self.asked.contains(&file) {
@@ -272,6 +314,26 @@ impl Queue {
             || self.running.contains(&file)
             || self.ended.contains_key(&file)
             || self.acknowledged.contains(&file)
+    }
+
+    /// The first file, in PostgreSQL's order, that failed and was not asked for since.
+    fn first_failed(&self) -> Option<ArchivedFile> {
+        let mut files = self.order.iter().copied();
+        files.find(|file| self.ended.get(file).is_some_and(|ended| ended.result.is_err()))
+    }
+
+    /// Whether a file may be stored: all before it are archived. Nothing as long as one of them is being worked on. What is neither is
+    /// not waited for, as all threads could do so.
+    fn is_turn(&self, file: ArchivedFile) -> Option<bool> {
+        for &before in self.order.iter().take_while(|&&before| is_before(before, file)) {
+            if self.running.contains(&before) {
+                return None;
+            }
+            if !self.archived.contains(&before) && !self.acknowledged.contains(&before) {
+                return Some(false);
+            }
+        }
+        Some(true)
     }
 
     fn next(&mut self, look_ahead: usize) -> Option<Task> {
@@ -299,17 +361,29 @@ impl Queue {
 
     fn end(&mut self, file: ArchivedFile, ended: Ended) {
         match &ended.result {
-            Ok(_) => self.is_in_trouble = false,
+            Ok(_) => {
+                self.is_in_trouble = false;
+                self.archived.insert(file);
+            }
             Err(error) => {
                 // It may be for something that changed since.
                 self.view = None;
+                // PostgreSQL does not get past it.
+                self.ahead.clear();
+                self.archived.remove(&file);
+                self.acknowledged.remove(&file);
                 if matches!(error, PushError::Archive { .. }) {
                     self.is_in_trouble = true;
-                    self.ahead.clear();
                 }
             }
         }
         self.running.remove(&file);
         self.ended.insert(file, ended);
+    }
+
+    /// A file that was not stored, as one before it is not archived: it is worked on again when it is asked for, or that is archived.
+    fn hold(&mut self, file: ArchivedFile) {
+        self.running.remove(&file);
+        self.ahead.clear();
     }
 }

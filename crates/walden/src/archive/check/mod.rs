@@ -40,8 +40,9 @@ Examples:
 A probe's objects lie under probe/ while it runs, and are removed.
 
 After a failover the archive can have a hole that no server reports: a standby marks what it received as archived, as its primary was \
-to do that. --against reads everything by SQL; the user needs pg_monitor and, for --repair, histories \
-and a look at the first file that waits, pg_read_server_files.
+to do that. --against reads everything by SQL; the user needs pg_monitor and, for --repair, histories, what is compared, \
+and a look at the first file that waits, pg_read_server_files. Nothing is archived from a server that has another history than the \
+archive: a clone, or a second one that was promoted to the same timeline.
 
 Exit status: 0 nothing is wrong (there may be warnings), or nothing is missing any more; 1 something is; 3 with --against, the server \
 or the archive could not be read.";
