@@ -1,4 +1,5 @@
-//! The thread that archives what is complete, by the same path as `walden archive push`.
+//! The thread that archives what is complete, by the same path as `walden archive push`: whole files, which leave the spool afterwards. Parts of
+//! the segment that is being written are archived by `uploading`.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration:
 /// What became of a file, for logs.
 pub(crate) type Report<'r> = &'r (dyn Fn(&str, &Result<Pushed, PushError>, usize) + Sync);
 
-/// Archives the files of a spool.
+/// From the spool into the archive: the files that are complete, in order.
 pub(crate) struct Archiving<'s> {
     pub archive: &'s Archive,
     pub spool: &'s Spool<'s>,

@@ -60,7 +60,8 @@ impl<'a> Receiver<'a> {
     }
 
     /// Whether the thread that receives gets on: connects, receives, or waits, to try again or for the disk. It does not get on while a
-    /// call of the operating system does not return for three minutes, or a request to the archive.
+    /// call of the operating system does not return for three minutes, or a request to the archive. Of several hosts, each has these three
+    /// minutes for itself: `connect_timeout` (10 seconds if nothing is said) has to be a good deal shorter.
     pub fn is_alive(&self) -> bool {
         self.status.idle() < MAX_IDLE
     }
@@ -169,7 +170,9 @@ impl<'a> Receiver<'a> {
 
     /// Connects, and makes sure that it is the archive's cluster.
     fn connect(&self) -> Result<(Replication, System, SegmentSize), ReceiveError> {
-        let mut replication = Replication::connect(&self.parameters)?;
+        // Each of several hosts has its own time, and none of them is a standstill.
+        let note_alive = &mut || self.status.lock().note_alive();
+        let mut replication = Replication::connect_observed(&self.parameters, note_alive)?;
         let system = replication.identify()?;
         let size = replication.segment_size()?;
         match self.archive.claim(system.system_id, size) {
@@ -214,5 +217,43 @@ impl<'a> Receiver<'a> {
             inner.status.cause = error.map(|error| error.cause().to_owned());
             inner.status.hint = error.and_then(ReceiveError::hint).map(str::to_owned);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use walden_archive::store;
+
+    use super::*;
+    use crate::disk::Folder;
+
+    /// Many hosts that do not answer take longer than the watchdog waits.
+    #[test]
+    fn the_next_of_several_hosts_is_no_standstill() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
+        let disk = Folder::open(&folder.path().join("spool")).unwrap();
+        // They let everybody connect, and say nothing.
+        let hosts = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [first, second] = [0, 1].map(|at: usize| hosts[at].local_addr().unwrap().port());
+        let dsn = format!(
+            "host=127.0.0.1,127.0.0.1 port={first},{second} user=walden sslmode=disable connect_timeout=2"
+        );
+        let parameters = Parameters::parse(&dsn).unwrap();
+        let receiver = Receiver::new(&archive, &disk, parameters, Options::default());
+        receiver.set(State::Connecting, None);
+        let began = Instant::now();
+        let (idle, elapsed) = std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let _connection = hosts[1].accept().unwrap();
+                let idle = receiver.status.idle();
+                (idle, began.elapsed())
+            });
+            assert!(receiver.connect().is_err());
+            second.join().unwrap()
+        });
+        assert!(elapsed.saturating_sub(idle) > Duration::from_secs(1), "{idle:?} of {elapsed:?}");
     }
 }

@@ -151,6 +151,8 @@ impl Session<'_> {
             let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.to_owned()))?;
             return Ok(found.restart);
         }
+        // It connects to the hosts once more.
+        self.status.lock().note_alive();
         let start = match replication::slot_restart_by_sql(self.parameters, slot) {
             Ok(Some(start)) => start,
             // The server itself says if the slot is not there.

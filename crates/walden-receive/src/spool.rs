@@ -12,18 +12,13 @@
 //! synchronised once is never trusted again: the operating system may hold bytes that it will not write, and give them back when they
 //! are read. So after any error, and in a new process, a partial segment is copied to a new file, which then takes its name.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use walden_archive::history::{History, HistoryError};
 use walden_archive::name::ArchivedFile;
-use walden_archive::parts;
-use walden_archive::pending::Incoming;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::Record;
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
@@ -186,12 +181,15 @@ impl<'d> Spool<'d> {
     /// # Errors
     /// As [`Spool::open`].
     pub fn waiting(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
+        // A segment with which its timeline ended is no partial one: it gets its name by the next `sync`, which may be at it now, so this
+        // is asked before the names are.
+        let complete: Vec<SegmentName> = self.shared().complete.iter().map(|open| open.name).collect();
         let files = self.files()?;
         let segments = |file: &&ArchivedFile| !matches!(file, ArchivedFile::History(_));
         let newest = files.iter().filter(segments).map(|file| file.timeline()).max();
         let mut waiting = files.clone();
         waiting.retain(|file| match file {
-            ArchivedFile::Partial(name) => Some(name.timeline) < newest,
+            ArchivedFile::Partial(name) => Some(name.timeline) < newest && !complete.contains(name),
             _ => true,
         });
         waiting.sort_by_key(|file| (!matches!(file, ArchivedFile::History(_)), file.to_string()));
@@ -603,73 +601,4 @@ pub fn complete_segments(spool: &Path) -> io::Result<Vec<SegmentName>> {
         segments.extend(entry?.file_name().to_str().and_then(SegmentName::parse));
     }
     Ok(segments)
-}
-
-/// Copies a file out of a spool for recovery: of a segment that is not complete, what was received, up to where its timeline was left
-/// by a history that is `archived` or in the spool. Gives back whether the spool has it. Nothing is changed there, so a process that
-/// receives may go on.
-///
-/// # Errors
-/// The file system's, those of `archived`, and a history that is none.
-pub fn copy_out(
-    spool: &Path,
-    file: ArchivedFile,
-    target: &Path,
-    archived: impl FnOnce() -> io::Result<BTreeMap<Timeline, History>>,
-) -> io::Result<bool> {
-    let partial = match file {
-        ArchivedFile::Segment(name) => Some(ArchivedFile::Partial(name)),
-        _ => None,
-    };
-    // A partial segment may get its name between two looks.
-    for candidate in [Some(file), partial, Some(file)].into_iter().flatten() {
-        let mut content = match File::open(spool.join(candidate.to_string())) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            opened => opened?,
-        };
-        let bytes = content.metadata()?.len();
-        let received = match (file, candidate) {
-            (ArchivedFile::Segment(name), ArchivedFile::Partial(_)) => {
-                let all = with_histories_of(spool, archived()?)?;
-                SegmentSize::new(bytes).and_then(|size| parts::left_at(name, size, &all)).unwrap_or(bytes)
-            }
-            (ArchivedFile::History(timeline), _) => {
-                read_history(spool, timeline)?;
-                bytes
-            }
-            _ => bytes,
-        };
-        if received == 0 {
-            return Ok(false);
-        }
-        let mut incoming = Incoming::create(target)?;
-        io::copy(&mut content.by_ref().take(received), &mut incoming)?;
-        io::copy(&mut io::repeat(0).take(bytes - received), &mut incoming)?;
-        incoming.publish()?;
-        return Ok(true);
-    }
-    // A folder that is not there, such as on a file system that is not mounted, has nothing to say.
-    std::fs::read_dir(spool).map(|_| false)
-}
-
-/// Adds the histories in a spool.
-fn with_histories_of(
-    spool: &Path,
-    mut histories: BTreeMap<Timeline, History>,
-) -> io::Result<BTreeMap<Timeline, History>> {
-    for entry in std::fs::read_dir(spool)? {
-        let name = entry?.file_name();
-        if let Some(ArchivedFile::History(timeline)) = name.to_str().and_then(ArchivedFile::parse) {
-            histories.insert(timeline, read_history(spool, timeline)?);
-        }
-    }
-    Ok(histories)
-}
-
-fn read_history(spool: &Path, timeline: Timeline) -> io::Result<History> {
-    let path = spool.join(ArchivedFile::History(timeline).to_string());
-    let damaged = |error: HistoryError| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
-    };
-    History::parse(timeline, &std::fs::read(&path)?).map_err(damaged)
 }

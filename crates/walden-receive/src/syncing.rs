@@ -1,4 +1,4 @@
-//! The thread that makes the log durable while more of it is received.
+//! The thread that makes the log durable in the spool while more of it is received. It knows nothing of the archive.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +9,7 @@ use walden_format::lsn::Lsn;
 
 use crate::spool::{Spool, SpoolError};
 
-/// Work for the thread, and what came of it.
+/// From memory to the spool's disk: up to where the log is to be durable there, and up to where it is.
 pub(crate) struct Syncing<'s> {
     spool: &'s Spool<'s>,
     state: Mutex<State>,
@@ -20,10 +20,12 @@ pub(crate) struct Syncing<'s> {
     news_reader: UnixStream,
 }
 
+/// What the threads that receive and synchronise tell each other.
 #[derive(Default)]
 struct State {
     /// The end of what is to be made durable.
     wanted: Lsn,
+    /// The end of what is.
     durable: Lsn,
     error: Option<SpoolError>,
     /// One of the two threads is at it.

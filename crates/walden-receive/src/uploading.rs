@@ -1,4 +1,5 @@
 //! The thread that archives the segment that is being written, part by part, where the log is acknowledged only once it is in the archive.
+//! Once the segment is complete, `archiving` archives it as a whole, and its parts are removed here.
 //!
 //! One part is stored at a time; what comes meanwhile makes the next one, so that many commits wait for one request.
 
@@ -66,7 +67,7 @@ impl UploadError {
 /// Told of each failure, and after which time it is tried again.
 type Report<'s> = Box<dyn Fn(&UploadError, Duration) + Sync + Send + 's>;
 
-/// Work for the thread, and what came of it.
+/// From the spool into the archive, before a segment is complete: up to where parts are to be stored, and up to where they are.
 pub(crate) struct Uploading<'s> {
     archive: &'s Archive,
     spool: &'s Spool<'s>,
@@ -81,8 +82,10 @@ pub(crate) struct Uploading<'s> {
     changed: Condvar,
 }
 
+/// What the threads that receive, archive and store parts tell each other.
 #[derive(Default)]
 struct State {
+    /// The timeline that is received.
     timeline: Timeline,
     /// The end of what is in the archive.
     stored: Lsn,

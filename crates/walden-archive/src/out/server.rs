@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
@@ -18,17 +18,22 @@ use crate::stored::name::ArchivedFile;
 /// # Errors
 /// [`GetError::OtherCluster`], and [`GetError::Archive`] if it cannot be found out whose archive it is.
 pub fn expect_own_archive(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
-    let above = target.parent().and_then(Path::parent);
-    let server =
-        above.into_iter().chain([Path::new("")]).find_map(|data| Some((data, system_id_of_server(data)?)));
-    let Some((data, system_id)) = server else { return Ok(()) };
+    let Some((control, system_id)) = asking_server(target) else { return Ok(()) };
     archive.expect_cluster(system_id).map_err(|error| match error {
         ArchiveError::OtherCluster { location, expected: found, .. } => {
-            let (name, control) = (file.to_string(), data.join(ControlFile::PATH));
+            let name = file.to_string();
             GetError::OtherCluster { name, location, control, expected: system_id, found }
         }
         source => GetError::Archive { name: file.to_string(), source },
     })
+}
+
+/// The control file of the server that asks for a file, and its system identifier, as far as its data directory is known: see
+/// [`expect_own_archive`].
+pub fn asking_server(target: &Path) -> Option<(PathBuf, u64)> {
+    let above = target.parent().and_then(Path::parent);
+    let mut places = above.into_iter().chain([Path::new("")]);
+    places.find_map(|data| Some((data.join(ControlFile::PATH), system_id_of_server(data)?)))
 }
 
 /// The cluster that a file comes from which does not say so itself: that of the server in whose `pg_wal` it is, or of segments that

@@ -12,7 +12,8 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_receive::disk::{Disk, DiskFile};
-use walden_receive::spool::{Position, Spool, SpoolError, copy_out};
+use walden_receive::handover::{CopyError, Known, copy_out};
+use walden_receive::spool::{Position, Spool, SpoolError};
 use walden_testing::writer::LogWriter;
 
 use crate::disk::{Failure, Memory};
@@ -411,6 +412,35 @@ fn a_timeline_that_ended_is_archived_as_partial_and_says_nothing_of_the_next() {
     assert_eq!(spool.position().unwrap().map(|position| position.timeline), Some(2));
 }
 
+/// PostgreSQL archives no `.partial` either of a timeline that ended with a segment, as after `pg_switch_wal`: the next one needs it as a
+/// whole.
+#[test]
+fn a_segment_that_ends_with_its_timeline_is_never_partial() {
+    for is_verified_before in [true, false] {
+        let (disk, log) = (Memory::default(), log());
+        let spool = Spool::open(&disk, size()).unwrap();
+        let (start, end) = (Lsn(FIRST * SEGMENT), Lsn((FIRST + 1) * SEGMENT));
+        let waiting =
+            || -> Vec<String> { spool.waiting().unwrap().iter().map(ArchivedFile::to_string).collect() };
+        spool.write(1, start, &log[..SEGMENT as usize]).unwrap();
+        if is_verified_before {
+            spool.note_verified(end);
+        }
+        spool.sync().unwrap();
+        spool.leave(end);
+        let segment = "000000010000000000000003";
+        let expected: &[&str] = if is_verified_before { &[segment] } else { &[] };
+        // The archiving thread looks at any moment.
+        assert_eq!(waiting(), expected);
+        spool.write(2, end, &log[..40_000]).unwrap();
+        assert_eq!(waiting(), expected);
+        spool.note_verified(end.plus(40_000));
+        spool.sync().unwrap();
+        assert_eq!(waiting(), [segment]);
+        assert_eq!(disk.content(segment).as_deref(), Some(&log[..SEGMENT as usize]));
+    }
+}
+
 #[test]
 fn a_whole_segment_behind_the_end_of_its_timeline_stays_partial() {
     let (disk, log) = (Memory::default(), log());
@@ -433,34 +463,91 @@ fn a_whole_segment_behind_the_end_of_its_timeline_stays_partial() {
 /// What a primary wrote after its standby was promoted is not the new timeline's, although recovery asks for the segment by its name.
 #[test]
 fn recovery_gets_no_more_than_the_timelines_have_in_common() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, log) = (tempfile::tempdir().unwrap(), log());
     let name = SegmentName::new(1, 4, size());
+    let segment = &log[SEGMENT as usize..][..SEGMENT as usize];
     let partial = folder.path().join(ArchivedFile::Partial(name).to_string());
-    std::fs::write(&partial, vec![0xAB; SEGMENT as usize]).unwrap();
+    std::fs::write(&partial, segment).unwrap();
     let target = folder.path().join("RECOVERYXLOG");
     // How many bytes come from the file; nothing if recovery gets none at all.
-    let known = |archived: &[(u32, &str)]| -> std::io::Result<Option<usize>> {
+    let known = |archived: &[(u32, &str)]| -> Result<Option<usize>, CopyError> {
         let parsed =
             archived.iter().map(|&(of, text)| (of, History::parse(of, text.as_bytes()).unwrap())).collect();
-        if !copy_out(folder.path(), ArchivedFile::Segment(name), &target, || Ok(parsed))? {
+        let file = ArchivedFile::Segment(name);
+        if !copy_out(folder.path(), file, &target, &Known::default(), || Ok(parsed))? {
             return Ok(None);
         }
-        let given = std::fs::read(&target)?;
-        let (of_file, rest) = given.split_at(given.iter().take_while(|byte| **byte == 0xAB).count());
-        assert!(given.len() as u64 == SEGMENT && rest.iter().all(|byte| *byte == 0));
-        Ok(Some(of_file.len()))
+        let given = std::fs::read(&target).unwrap();
+        let same = given.iter().zip(segment).take_while(|(one, other)| one == other).count();
+        assert!(given.len() as u64 == SEGMENT && given[same..].iter().all(|byte| *byte == 0));
+        Ok(Some(same))
+    };
+    // Zeros of the log itself may follow the place.
+    let up_to = |bytes: usize| {
+        let zeros = segment[bytes..].iter().take_while(|byte| **byte == 0).count();
+        Some(bytes + zeros)
     };
     assert_eq!(known(&[]).unwrap(), Some(SEGMENT as usize));
-    assert_eq!(known(&[(2, "1\t0/400090\tx\n")]).unwrap(), Some(0x90));
+    assert_eq!(known(&[(2, "1\t0/480000\tx\n")]).unwrap(), up_to(0x80000));
     assert_eq!(known(&[(2, "1\t0/500090\tx\n")]).unwrap(), Some(SEGMENT as usize));
     assert_eq!(known(&[(2, "1\t0/400000\tx\n")]).unwrap(), None);
     assert_eq!(known(&[(2, "1\t0/3000B0\tx\n")]).unwrap(), None);
     // A history in the spool counts as well, and one that is none is nothing to go by.
     let history = folder.path().join("00000002.history");
-    std::fs::write(&history, "1\t0/400200\tx\n").unwrap();
-    assert_eq!(known(&[]).unwrap(), Some(0x200));
+    std::fs::write(&history, "1\t0/440000\tx\n").unwrap();
+    assert_eq!(known(&[]).unwrap(), up_to(0x40000));
     std::fs::write(&history, "garbage").unwrap();
     let damaged = known(&[]).unwrap_err();
     assert!(damaged.to_string().contains("00000002.history"), "{damaged}");
-    assert!(copy_out(folder.path(), ArchivedFile::History(2), &target, || Ok(Default::default())).is_err());
+    let known = Known::default();
+    let copied =
+        copy_out(folder.path(), ArchivedFile::History(2), &target, &known, || Ok(Default::default()));
+    assert!(copied.is_err());
+}
+
+/// Whatever the place at which the log that was received ends, recovery gets it; a bit that flips before the last record is noticed.
+#[test]
+fn what_was_received_is_handed_over_and_damage_is_not() {
+    let (folder, log) = (tempfile::tempdir().unwrap(), log());
+    let name = SegmentName::new(1, FIRST, size());
+    let path = folder.path().join(ArchivedFile::Partial(name).to_string());
+    let target = folder.path().join("RECOVERYXLOG");
+    let get = |content: &[u8], known: &Known| {
+        std::fs::write(&path, content).unwrap();
+        copy_out(folder.path(), ArchivedFile::Segment(name), &target, known, || Ok(Default::default()))
+    };
+    let mut content = vec![0; SEGMENT as usize];
+    for end in (1000..SEGMENT as usize).step_by(9973) {
+        content[..end].copy_from_slice(&log[..end]);
+        let got = get(&content, &Known::default());
+        assert!(matches!(got, Ok(true)), "{end}: {got:?}");
+        assert!(std::fs::read(&target).unwrap() == content, "{end}");
+    }
+    let last_page = SEGMENT as usize - 40_000;
+    for offset in (100..last_page).step_by(20_011) {
+        let mut damaged = content.clone();
+        damaged[offset] ^= 0x10;
+        let error = get(&damaged, &Known::default()).expect_err("damage");
+        assert!(matches!(error, CopyError::Refused { .. }), "{offset}: {error:?}");
+    }
+    // In the last page, the record behind the damage shows it.
+    let mut short = vec![0; SEGMENT as usize];
+    let one_page = 8000;
+    short[..one_page].copy_from_slice(&log[..one_page]);
+    short[100] ^= 0x10;
+    let error = get(&short, &Known::default()).expect_err("damage");
+    assert!(matches!(error, CopyError::Behind { .. }), "{error:?}");
+    // Nothing has come.
+    assert!(matches!(get(&vec![0; SEGMENT as usize], &Known::default()), Ok(false)));
+    // A file that is not whole, and another cluster's.
+    let other = |cluster| Known {
+        system_ids: vec![(cluster, "pg_control".to_owned())],
+        segment_bytes: Some(SEGMENT),
+    };
+    let own = LogWriter::new(Major::V18).info.system_id;
+    assert!(matches!(get(&content, &other(own)), Ok(true)));
+    assert!(matches!(get(&content, &other(7)), Err(CopyError::OtherCluster { expected: 7, .. })));
+    for short in [&content[..0], &content[..SEGMENT as usize / 2]] {
+        assert!(matches!(get(short, &other(own)), Err(CopyError::Refused { .. })), "{}", short.len());
+    }
 }

@@ -223,8 +223,21 @@ impl Replication {
     /// # Errors
     /// Parameters that cannot be used, and why no server lets us in; of several, the last one's.
     pub fn connect(parameters: &Parameters) -> Result<Replication, ReplicationError> {
+        Replication::connect_observed(parameters, &mut || {})
+    }
+
+    /// As [`Replication::connect`], and calls `before_each` before a host is tried: each has its own time, and all of them together may
+    /// take long.
+    ///
+    /// # Errors
+    /// As [`Replication::connect`].
+    pub fn connect_observed(
+        parameters: &Parameters,
+        before_each: &mut dyn FnMut(),
+    ) -> Result<Replication, ReplicationError> {
         let mut last = None;
         for endpoint in parameters.endpoints()? {
+            before_each();
             match handshake::connect(parameters, &endpoint) {
                 Ok(replication) => return Ok(replication),
                 Err(error) => last = Some(error),

@@ -12,6 +12,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use walden_archive::get::GetError;
 use walden_archive::push::{PushError, Pushed};
+use walden_receive::handover::CopyError;
 use walden_source::error_text;
 
 use crate::configuration::{ArchiveSection, LogFormat};
@@ -132,8 +133,9 @@ impl Entry {
         if let Some(GetError::NotThere { .. }) = got {
             return Entry { seconds, ..Entry::new(command, name.to_owned(), Outcome::Missing) };
         }
+        let of_spool = error.downcast_ref::<CopyError>().map(CopyError::cause);
         Entry {
-            cause: Some(got.map_or("other", GetError::cause).to_owned()),
+            cause: Some(got.map(GetError::cause).or(of_spool).unwrap_or("other").to_owned()),
             message: Some(error_text(error.as_ref())),
             hint: got.and_then(GetError::hint).map(str::to_owned),
             seconds,

@@ -11,11 +11,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
+use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::get::{self, GetError};
-use walden_archive::name::ArchivedFile;
+use walden_archive::name::{ArchivedFile, IDENTITY};
 use walden_archive::prefetch::{PrefetchOptions, Spool};
-use walden_archive::server::expect_own_archive;
+use walden_archive::server::{asking_server, expect_own_archive};
 use walden_format::lsn::Timeline;
+use walden_receive::handover::{CopyError, Known, copy_out};
 
 use self::prefetch::start_prefetch;
 pub use self::prefetch::{PREFETCH_FAILED, PrefetchArgs, run_prefetch};
@@ -24,6 +26,7 @@ use super::export::{Position, parse_position};
 use super::log::{Entry, Log, LogOptions};
 use super::moment::Moment;
 use super::push::complain;
+use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::Format;
 
@@ -144,8 +147,9 @@ fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     let is_full = |error: &io::Error| [StorageFull, QuotaExceeded].contains(&error.kind());
     let is_full = error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_full));
-    let hint = error.downcast_ref::<GetError>().and_then(GetError::hint);
-    hint.or(is_full.then_some(FULL_HINT))
+    let of_archive = error.downcast_ref::<GetError>().and_then(GetError::hint);
+    let of_spool = error.downcast_ref::<CopyError>().and_then(CopyError::hint);
+    of_archive.or(of_spool).or(is_full.then_some(FULL_HINT))
 }
 
 /// What to do where the server's own file system has no room for a file.
@@ -161,16 +165,30 @@ fn get_from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Erro
     let (Some(spool), Some(file)) = (&args.spool, ArchivedFile::parse(name).filter(|_| is_missing)) else {
         return Err(error);
     };
-    let archived = || {
-        let (archive, _) = args.place.open().map_err(std::io::Error::other)?;
-        archive.histories().map_err(std::io::Error::other)
-    };
-    match walden_receive::spool::copy_out(spool, file, target, archived) {
+    let (archive, _) = args.place.open()?;
+    let archived = || archive.histories().map_err(io::Error::other);
+    match copy_out(spool, file, target, &known_of(&archive, target), archived) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(error),
+        // It may have been archived, and left the spool, since the archive was asked.
+        Ok(false) => get_from_archive(args, name, target),
         Err(source) => {
             Err(anyhow::Error::new(source).context(format!("cannot get {name} from {}", spool.display())))
         }
+    }
+}
+
+/// The cluster that a file of the spool has to be of: the archive's, and that of the server that asks.
+fn known_of(archive: &Archive, target: &Path) -> Known {
+    let identity = archive.identity().ok();
+    let of_archive = identity.and_then(|identity| {
+        let says = format!("{IDENTITY} in {}", archive.store().location());
+        Some((identity.system_identifier.parse().ok()?, says))
+    });
+    let of_server =
+        asking_server(target).map(|(control, system_id)| (system_id, control.display().to_string()));
+    Known {
+        system_ids: of_archive.into_iter().chain(of_server).collect(),
+        segment_bytes: identity.map(|identity| identity.segment_bytes),
     }
 }
 
@@ -193,7 +211,9 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
         if ahead > 0 && spool.is_left_over() {
             start_prefetch(args, &archive, &spool, folder, ahead);
         }
-        return Ok(get::get(&archive, file, target)?);
+        get::get(&archive, file, target)?;
+        tell_of_lost_identity(args, &archive, &section);
+        return Ok(());
     };
     let is_ahead = ahead > 0 && spool.is_ahead(segment);
     let note = || {
@@ -219,9 +239,23 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     match got {
         // What lies ready for later may take the space.
         Err(error) if ahead > 0 && error.is_full() && spool.give_way().is_ok() => {
-            Ok(get::get(&archive, file, target)?)
+            get::get(&archive, file, target)?;
         }
-        other => Ok(other?),
+        other => other?,
+    }
+    tell_of_lost_identity(args, &archive, &section);
+    Ok(())
+}
+
+/// Warns of an archive that does not say whose it is. Files whose objects are whole are handed over all the same where nobody recovers by
+/// them, which is outside of a data directory: elsewhere, [`expect_own_archive`] has ended it.
+fn tell_of_lost_identity(args: &GetArgs, archive: &Archive, section: &ArchiveSection) {
+    if let Err(error @ (ArchiveError::Identity { .. } | ArchiveError::Missing(_))) = archive.identity() {
+        let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+        Log::new(&args.log, section).warn(&format!(
+            "the file is as it was archived, and nothing says of which cluster it is: {}{hint}",
+            walden_source::error_text(&error)
+        ));
     }
 }
 

@@ -4,11 +4,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::{GetArgs, TROUBLE};
-use crate::archive::export::{self, ExportArgs};
+use crate::archive::export::{self, ExportArgs, START_NEEDED};
 use crate::archive::moment::Moment;
 
 /// Runs `walden archive get --until`.
 pub fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {
+    if args.base.is_none() && args.from.is_none() {
+        // Wrong usage as any other of get: of export, it would have another status.
+        crate::output::tell(&format!("error: {START_NEEDED}"));
+        return ExitCode::from(TROUBLE);
+    }
     let request = ExportArgs {
         place: args.place.clone(),
         output: output.to_owned(),

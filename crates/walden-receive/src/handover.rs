@@ -1,0 +1,427 @@
+//! Files of a spool for recovery, checked as they are before they are archived: nothing wrong is handed over.
+//!
+//! PostgreSQL takes a damaged record for the end of the log. Without these checks, one flipped bit in the middle of what was received
+//! would end recovery there, and the server would go on without what follows, and say nothing.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use walden_archive::check::{self, Refusal, Rules};
+use walden_archive::history::History;
+use walden_archive::name::ArchivedFile;
+use walden_archive::parts;
+use walden_archive::pending::Incoming;
+use walden_format::fault::FaultKind;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::page::{LONG_HEADER, PageHeader};
+use walden_format::record::{MAX_RECORD_BYTES, RECORD_HEADER};
+use walden_format::stream::StreamInfo;
+use walden_source::regular_file;
+
+/// Largest file that is read, in bytes: no segment is larger.
+const MAX_BYTES: u64 = 1 << 30;
+/// How often a segment that is being received is read, if each time another place in it looks damaged.
+const MAX_READS: usize = 100;
+/// Until it is read again.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Which cluster recovery is of, as far as that is known.
+#[derive(Clone, Default, Debug)]
+pub struct Known {
+    /// System identifiers, each with what says it: a file has to be of all of them.
+    pub system_ids: Vec<(u64, String)>,
+    /// Bytes of the cluster's segments.
+    pub segment_bytes: Option<u64>,
+}
+
+/// Why a file of a spool is not handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file, or the spool.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is damaged, or not what its name says.
+    #[error("cannot use {}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: Refusal,
+    },
+    /// The records end before what was received does.
+    #[error(
+        "cannot use {}: damaged at {at} (offset {offset}): expected a whole record with the right checksum, or nothing behind one that is cut off, found other bytes up to offset {end}",
+        path.display()
+    )]
+    Behind {
+        /// The file.
+        path: PathBuf,
+        /// Where the records end.
+        at: Lsn,
+        /// Where in the file.
+        offset: u64,
+        /// Behind the last byte that was received.
+        end: u64,
+    },
+    /// It is another cluster's.
+    #[error(
+        "cannot use {}: expected system identifier {expected}, as in {says}, found {found}", path.display()
+    )]
+    OtherCluster {
+        /// The file.
+        path: PathBuf,
+        /// What says which cluster recovery is of.
+        says: String,
+        /// Its system identifier.
+        expected: u64,
+        /// The file's.
+        found: u64,
+    },
+    /// The histories of the archive, which say how far timelines go, cannot be read.
+    #[error("cannot read the archive's timeline histories")]
+    Histories(#[source] io::Error),
+    /// The file that recovery asks for cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl CopyError {
+    /// The cause in a word, for logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            CopyError::Read { .. } | CopyError::Histories(_) => "unreadable",
+            CopyError::Refused { .. } | CopyError::Behind { .. } => "damaged_spool",
+            CopyError::OtherCluster { .. } => "other_cluster",
+            CopyError::Write { .. } => "write",
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            CopyError::Read { .. } => Some(
+                "check the path of --spool and that its file system is mounted, and let the user that walden runs as, which for restore_command is the server's, read the spool and its files",
+            ),
+            CopyError::Refused { .. } | CopyError::Behind { .. } => Some(
+                "nothing was handed over: recovery has stopped, and goes on when the server is started again. Look for a good copy of the file, in pg_wal of the server that wrote it or of a standby, and archive it with walden archive push, or put it into the spool. If there is none, and recovery is to end at that place: in a copy of the spool, cut the file at the offset and fill it with zeros (truncate -s OFFSET, then truncate -s SIZE), under the name that ends with .partial; what follows is lost then",
+            ),
+            CopyError::OtherCluster { .. } => Some(
+                "--spool has to name the spool in which walden receive keeps the log of the server's own cluster; after pg_upgrade a cluster is a new one",
+            ),
+            CopyError::Histories(_) | CopyError::Write { .. } => None,
+        }
+    }
+
+    /// Where in the file; its start where the file as a whole is wrong.
+    fn offset(&self) -> u64 {
+        match self {
+            CopyError::Behind { offset, .. }
+            | CopyError::Refused { source: Refusal::Damaged { offset, .. }, .. } => *offset,
+            _ => 0,
+        }
+    }
+}
+
+/// Copies a file out of a spool for recovery: of a segment that is not complete, what was received, up to where its timeline was left
+/// by a history that is `archived` or in the spool. Gives back whether the spool has it. Nothing is changed there, so a process that
+/// receives may go on.
+///
+/// What is complete is checked as [`walden_archive::push()`] checks it, what is not up to the end of what was received.
+///
+/// # Errors
+/// The file system's, those of `archived`, and a file that is damaged, of another name, or of another cluster than the one that is
+/// known.
+pub fn copy_out(
+    spool: &Path,
+    file: ArchivedFile,
+    target: &Path,
+    known: &Known,
+    archived: impl FnOnce() -> io::Result<BTreeMap<Timeline, History>>,
+) -> Result<bool, CopyError> {
+    let partial = match file {
+        ArchivedFile::Segment(name) => Some(ArchivedFile::Partial(name)),
+        _ => None,
+    };
+    // A partial segment may get its name between two looks.
+    for candidate in [Some(file), partial, Some(file)].into_iter().flatten() {
+        let path = spool.join(candidate.to_string());
+        let mut input = match regular_file::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.map_err(|source| CopyError::Read { path: path.clone(), source })?,
+        };
+        let received = Received { path: &path, known };
+        let content = match candidate {
+            ArchivedFile::Partial(name) => {
+                let histories = with_histories_of(spool, archived().map_err(CopyError::Histories)?)?;
+                received.read_partial(&mut input, name, file, &histories)?
+            }
+            ArchivedFile::History(timeline) => {
+                read_history(spool, timeline)?;
+                received.expect_spool_of_cluster(spool)?;
+                Some(received.read(&mut input)?)
+            }
+            ArchivedFile::Segment(_) | ArchivedFile::Backup(..) => {
+                let content = received.read(&mut input)?;
+                // Histories that cannot be read say nothing: without them, no more is accepted.
+                let histories = || with_histories_of(spool, archived().unwrap_or_default());
+                received.check_whole(candidate, &content, histories)?;
+                Some(content)
+            }
+        };
+        let Some(content) = content else { return Ok(false) };
+        let written = Incoming::create(target).and_then(|mut incoming| {
+            incoming.write_all(&content)?;
+            incoming.publish()
+        });
+        written.map_err(|source| CopyError::Write { path: target.to_owned(), source })?;
+        return Ok(true);
+    }
+    // A folder that is not there, such as on a file system that is not mounted, has nothing to say.
+    match std::fs::read_dir(spool) {
+        Ok(_) => Ok(false),
+        Err(source) => Err(CopyError::Read { path: spool.to_owned(), source }),
+    }
+}
+
+/// A file of the spool.
+struct Received<'a> {
+    path: &'a Path,
+    known: &'a Known,
+}
+
+impl Received<'_> {
+    fn read(&self, input: &mut File) -> Result<Vec<u8>, CopyError> {
+        let mut content = Vec::new();
+        let read = input.rewind().and_then(|()| input.take(MAX_BYTES + 1).read_to_end(&mut content));
+        read.map_err(|source| CopyError::Read { path: self.path.to_owned(), source })?;
+        Ok(content)
+    }
+
+    fn refused(&self, source: Refusal) -> CopyError {
+        CopyError::Refused { path: self.path.to_owned(), source }
+    }
+
+    /// The size of a segment, which a file of the spool has from its beginning on.
+    fn expect_size(&self, content: &[u8]) -> Result<SegmentSize, CopyError> {
+        let bytes = content.len() as u64;
+        let size =
+            SegmentSize::new(bytes).filter(|_| self.known.segment_bytes.is_none_or(|known| known == bytes));
+        size.ok_or_else(|| {
+            let expected = match self.known.segment_bytes {
+                Some(known) => format!("{known} bytes (the cluster's segment size)"),
+                None => "a segment size of PostgreSQL".to_owned(),
+            };
+            self.refused(Refusal::Mismatch {
+                what: "the file's size",
+                expected,
+                found: format!("{bytes} bytes"),
+            })
+        })
+    }
+
+    fn expect_cluster(&self, found: u64) -> Result<(), CopyError> {
+        match self.known.system_ids.iter().find(|(expected, _)| *expected != found) {
+            None => Ok(()),
+            Some((expected, says)) => Err(CopyError::OtherCluster {
+                path: self.path.to_owned(),
+                says: says.clone(),
+                expected: *expected,
+                found,
+            }),
+        }
+    }
+
+    /// Nothing in a history says whose it is: the segments beside it do.
+    fn expect_spool_of_cluster(&self, spool: &Path) -> Result<(), CopyError> {
+        let entries = std::fs::read_dir(spool).into_iter().flatten().flatten();
+        let found = entries.map(|entry| entry.path()).find_map(|path| {
+            let name = ArchivedFile::parse(path.file_name()?.to_str()?)?;
+            if !matches!(name, ArchivedFile::Segment(_) | ArchivedFile::Partial(_)) {
+                return None;
+            }
+            let mut first = Vec::new();
+            regular_file::open(&path).ok()?.take(LONG_HEADER as u64).read_to_end(&mut first).ok()?;
+            Some(StreamInfo::of_segment(&first).ok()?.system_id)
+        });
+        found.map_or(Ok(()), |found| self.expect_cluster(found))
+    }
+
+    /// Checks a file as before it is archived.
+    fn check_whole(
+        &self,
+        file: ArchivedFile,
+        content: &[u8],
+        histories: impl FnOnce() -> Result<BTreeMap<Timeline, History>, CopyError>,
+    ) -> Result<(), CopyError> {
+        if let ArchivedFile::Segment(_) = file {
+            self.expect_size(content)?;
+            if let Ok(info) = StreamInfo::of_segment(content) {
+                self.expect_cluster(info.system_id)?;
+            }
+        }
+        let checked = match check::check_held(file, content, Rules::default()) {
+            // A history may say that a timeline begins or ends in the segment.
+            Err(Refusal::Timeline { .. } | Refusal::Damaged { .. } | Refusal::Incomplete { .. }) => {
+                let histories: Vec<History> = histories().unwrap_or_default().into_values().collect();
+                check::check_held(file, content, Rules { accept_damaged: false, histories: &histories })
+            }
+            other => other,
+        };
+        checked.map(drop).map_err(|refusal| self.refused(refusal))
+    }
+
+    /// Reads what was received of a segment, zeros behind it; nothing if nothing was, or nothing of what recovery may get.
+    ///
+    /// A process that receives may write at the same time, one byte after the other: of a page and the next one, the later one may be
+    /// read as it is after that, and the earlier one as it was before. At the next look, that place is written. Damage stays.
+    fn read_partial(
+        &self,
+        input: &mut File,
+        name: SegmentName,
+        asked: ArchivedFile,
+        histories: &BTreeMap<Timeline, History>,
+    ) -> Result<Option<Vec<u8>>, CopyError> {
+        let known: Vec<History> = histories.values().cloned().collect();
+        let mut reads = 1;
+        let mut before = None;
+        loop {
+            let mut content = self.read(input)?;
+            let size = self.expect_size(&content)?;
+            if let ArchivedFile::Segment(_) = asked
+                && let Some(left_at) = parts::left_at(name, size, histories)
+            {
+                content[left_at as usize..].fill(0);
+            }
+            match self.check_received(name, size, &content, &known) {
+                Ok(has_come) => return Ok(has_come.then_some(content)),
+                Err(error) if reads == MAX_READS || before == Some(error.offset()) => return Err(error),
+                Err(error) => before = Some(error.offset()),
+            }
+            reads += 1;
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Checks a segment that was received in part: records with the right checksums, up to one that is cut off, and nothing behind that.
+    /// Gives back whether anything was received.
+    fn check_received(
+        &self,
+        name: SegmentName,
+        size: SegmentSize,
+        content: &[u8],
+        histories: &[History],
+    ) -> Result<bool, CopyError> {
+        let written = content.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
+        // Not more than the first page's header.
+        if written <= LONG_HEADER as u64 {
+            return Ok(false);
+        }
+        let info = StreamInfo::of_segment(content);
+        if let Ok(info) = &info {
+            self.expect_cluster(info.system_id)?;
+        }
+        let rules = Rules { accept_damaged: false, histories };
+        let (end, refusal) = match check::check_held(ArchivedFile::Partial(name), content, rules) {
+            Ok(checked) => {
+                let end = checked.contents.and_then(|contents| contents.end.parse::<Lsn>().ok());
+                (end, None)
+            }
+            // Of a record that crosses pages and is cut off in its last one, the pages before are there, and its start is what is at fault.
+            Err(refusal) => match refusal {
+                Refusal::Damaged { fault, .. }
+                    if matches!(fault.kind, FaultKind::Checksum { .. } | FaultKind::PreviousLink { .. }) =>
+                {
+                    (Some(fault.lsn), Some(refusal))
+                }
+                _ => return Err(self.refused(refusal)),
+            },
+        };
+        let (Ok(info), Some(end), Some(start)) = (info, end, name.start(size)) else { return Ok(true) };
+        if is_cut_off_at(&info, content, (start, end), written) {
+            return Ok(true);
+        }
+        Err(match refusal {
+            Some(refusal) => self.refused(refusal),
+            None => CopyError::Behind {
+                path: self.path.to_owned(),
+                at: end,
+                offset: end.bytes_since(start),
+                end: written,
+            },
+        })
+    }
+}
+
+/// Whether what was written of a segment that begins at `start` ends where its whole records do, at `end`, or within the record that
+/// follows.
+fn is_cut_off_at(info: &StreamInfo, content: &[u8], (start, end): (Lsn, Lsn), written: u64) -> bool {
+    let geometry = info.geometry();
+    let (mut at, mut length) = (end, None);
+    let is_written = |at: Lsn, bytes: u64| at.bytes_since(start).saturating_add(bytes) <= written;
+    if geometry.offset_in_page(at) == 0 {
+        let header_bytes = geometry.header_bytes(at) as u64;
+        if !is_written(at, header_bytes) {
+            return true;
+        }
+        let page = content.get(at.bytes_since(start) as usize..).unwrap_or_default();
+        let Ok(header) = PageHeader::parse(page) else { return false };
+        // The rest of a record that an earlier page or segment begins.
+        length = (header.remaining > 0).then_some(header.remaining);
+        at = at.plus(header_bytes);
+    }
+    if !is_written(at, 1) {
+        return true;
+    }
+    let is_rest = length.is_some();
+    let length = match length {
+        Some(length) => length,
+        None => {
+            let rest = content.get(at.bytes_since(start) as usize..).unwrap_or_default();
+            let Some(first) = rest.first_chunk().filter(|_| is_written(at, 4)) else { return true };
+            u32::from_le_bytes(*first)
+        }
+    };
+    let is_length = length <= MAX_RECORD_BYTES && (is_rest || length >= RECORD_HEADER as u32);
+    is_length && !is_written(start, geometry.record_end(at, length.into()).bytes_since(start))
+}
+
+/// Adds the histories in a spool.
+fn with_histories_of(
+    spool: &Path,
+    mut histories: BTreeMap<Timeline, History>,
+) -> Result<BTreeMap<Timeline, History>, CopyError> {
+    let failed = |source| CopyError::Read { path: spool.to_owned(), source };
+    for entry in std::fs::read_dir(spool).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if let Some(ArchivedFile::History(timeline)) = name.to_str().and_then(ArchivedFile::parse) {
+            histories.insert(timeline, read_history(spool, timeline)?);
+        }
+    }
+    Ok(histories)
+}
+
+fn read_history(spool: &Path, timeline: Timeline) -> Result<History, CopyError> {
+    let path = spool.join(ArchivedFile::History(timeline).to_string());
+    let text = match regular_file::read(&path, MAX_BYTES) {
+        Ok(text) => text,
+        Err(source) => return Err(CopyError::Read { path, source }),
+    };
+    History::parse(timeline, &text).map_err(|error| CopyError::Refused { path, source: error.into() })
+}
