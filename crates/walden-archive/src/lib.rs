@@ -11,7 +11,7 @@
 //! | `into` | into the archive: from a server that archives, from streams, and from other archives |
 //! | `out` | out of the archive: for recovery, as plain files, and for whatever else reads the log |
 //! | `inspect` | what can be restored, whether all of it is as it was stored, what servers have that it lacks |
-//! | `care` | packs, the removal of WAL that no backup needs, and restores that are tried out |
+//! | `care` | packs, the removal of WAL that no backup needs, restores that are tried out, and a lost `archive.json` |
 #![forbid(unsafe_code)]
 
 pub mod archive;
@@ -29,7 +29,7 @@ mod stored;
 pub mod url;
 
 pub use archive::{Archive, ArchiveError};
-pub use care::{backup, drill, pack, prune};
+pub use care::{backup, drill, pack, prune, repair};
 pub use inspect::{acknowledge, against, list, replay, status, verified, verify};
 pub use into::push::push;
 pub use into::{import, probe, push, serve};

@@ -1,6 +1,8 @@
-//! What an administrator does with it: packs, the removal of WAL that no backup needs, and restores that are tried out.
+//! What an administrator does with it: packs, the removal of WAL that no backup needs, restores that are tried out, and what was lost
+//! written anew.
 
 pub mod backup;
 pub mod drill;
 pub mod pack;
 pub mod prune;
+pub mod repair;

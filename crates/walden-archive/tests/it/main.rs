@@ -13,6 +13,7 @@ mod prefetch;
 mod prune;
 mod races;
 mod recovery;
+mod repair;
 mod requests;
 mod round_trip;
 mod source;

@@ -123,9 +123,8 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
 }
 
 /// What to do where an archive has lost `archive.json`.
-const IDENTITY_HINT: &str = "put archive.json back from another copy of the archive. If there is none, write it anew, as \"If archive.json is \
-                             lost\" in docs/archive.md in the archive shows: with the cluster's system identifier and segment size \
-                             (pg_controldata), and the public key of an encrypted archive";
+const IDENTITY_HINT: &str = "put archive.json back from another copy of the archive. If there is none, walden archive repair writes it anew, \
+                             from what the segments say";
 
 /// Makes sure that a place which has segments says whose they are: without that it is no new archive, and no command can use it.
 fn expect_identity(archive: &Archive) -> Result<()> {

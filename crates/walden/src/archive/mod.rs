@@ -24,6 +24,7 @@ mod prune;
 mod push;
 mod queue;
 pub mod receiving;
+mod repair;
 mod report;
 mod serve;
 mod status;
@@ -96,6 +97,7 @@ enum ArchiveCommand {
     Status(status::StatusArgs),
     Exporter(exporter::ExporterArgs),
     Drill(Box<drill::DrillArgs>),
+    Repair(repair::RepairArgs),
 }
 
 /// Runs `walden archive`.
@@ -136,5 +138,6 @@ fn run_command(command: &ArchiveCommand) -> Result<ExitCode> {
         ArchiveCommand::Status(args) => status::run(args),
         ArchiveCommand::Exporter(args) => exporter::run(args),
         ArchiveCommand::Drill(args) => drill::run(args),
+        ArchiveCommand::Repair(args) => repair::run(args),
     }
 }
