@@ -103,7 +103,7 @@ pub enum ArchiveError {
         found: u64,
     },
     /// The name is archived already, in an object that cannot be compared with.
-    #[error("{name} is archived already, in an object that is damaged")]
+    #[error("{name} is archived already, in an object that cannot be read")]
     DamagedBefore {
         /// The archived file's name.
         name: String,
@@ -175,13 +175,22 @@ impl ArchiveError {
         self.store_error().is_some_and(|error| error.cause == Cause::KeysMissing)
     }
 
-    /// Whether an object is not as it was stored, and the store did give it.
+    /// Whether an object is not as it was stored, and the store did give it; or is encrypted so that nobody can read it, with whatever
+    /// private key.
     pub fn is_damage(&self) -> bool {
         match (self.store_error(), self) {
-            (Some(error), _) => error.cause == Cause::Damaged,
+            (Some(error), _) => {
+                matches!(error.cause, Cause::Damaged | Cause::ForeignKey | Cause::KeysDamaged)
+            }
             (None, ArchiveError::Object(_) | ArchiveError::DamagedBefore { .. }) => true,
             (None, _) => false,
         }
+    }
+
+    /// Whether keys are what an object cannot be read for, and not its bytes.
+    fn is_of_keys(&self) -> bool {
+        let cause = self.store_error().map(|error| error.cause);
+        matches!(cause, Some(Cause::ForeignKey | Cause::KeysDamaged))
     }
 
     /// What the user can do about it.
@@ -202,7 +211,7 @@ impl ArchiveError {
             ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some(
-                "restore the object from another copy of the archive; if there is none, write it anew: \"If archive.json is lost\" in docs/archive.md",
+                "restore the object from another copy of the archive; if there is none, walden archive repair writes it anew, from what the segments say",
             ),
             ArchiveError::OtherCluster { .. } => {
                 Some("give each cluster an archive of its own; after pg_upgrade a cluster is a new one")
@@ -210,6 +219,7 @@ impl ArchiveError {
             ArchiveError::OtherSegmentSize { .. } => Some(
                 "with another segment size (pg_resetwal --wal-segsize) the same names stand for other positions: give the cluster a new archive, and take a new base backup",
             ),
+            ArchiveError::DamagedBefore { source, .. } if source.is_of_keys() => source.hint(),
             ArchiveError::DamagedBefore { .. } => Some(
                 "nothing was overwritten, and the file that is offered is still there: move the damaged object out of the archive, and the file is archived when it is offered again. A pack (.wpk) holds other segments too: copy from it what walden archive get can still read first. walden archive verify says what else is damaged",
             ),
@@ -250,9 +260,19 @@ impl Archive {
         Archive { store: Arc::new(self.store.afresh()), identity: OnceLock::new() }
     }
 
+    /// The same archive, as one that was encrypted to this recipient from its beginning: for one that has lost its `archive.json`.
+    pub(crate) fn encrypted_to(&self, recipient: &str) -> Result<Archive, ArchiveError> {
+        Ok(Archive { store: Arc::new(self.store.encrypted_to(recipient)?), identity: OnceLock::new() })
+    }
+
     /// The store, with objects as they were before encryption.
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// The name that an object has in the store, for people: that of an encrypted one is longer than its key.
+    pub fn stored_name(&self, key: &str) -> String {
+        self.store.stored_name(key)
     }
 
     /// The store and its keys.

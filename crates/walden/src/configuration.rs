@@ -8,6 +8,8 @@ use serde::Deserialize;
 
 /// The file that is looked for.
 pub const FILE: &str = "walden.toml";
+/// The highest level of compression.
+const MAX_LEVEL: u8 = 9;
 
 /// The content of `walden.toml`.
 #[derive(Clone, Default, Debug, Deserialize)]
@@ -58,6 +60,24 @@ pub struct ArchiveSection {
 }
 
 impl ArchiveSection {
+    /// Makes sure of values that the form of the file alone allows: what pushes would refuse much later, and at each file, is refused where
+    /// it is written.
+    ///
+    /// # Errors
+    /// Which key has a value that it cannot have.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(level) = self.level.filter(|&level| level > MAX_LEVEL) {
+            return Err(format!("level in [archive]: expected 0 to {MAX_LEVEL}, found {level}"));
+        }
+        if self.threads == Some(0) {
+            return Err("threads in [archive]: expected at least 1, found 0".to_owned());
+        }
+        match self.recipient.as_deref().map(check_recipient) {
+            Some(Err(problem)) => Err(format!("recipient in [archive]: {problem}")),
+            _ => Ok(()),
+        }
+    }
+
     /// Files that may wait to be archived; more are a problem.
     pub fn backlog(&self) -> usize {
         self.backlog_warning.unwrap_or(1000)
@@ -66,6 +86,20 @@ impl ArchiveSection {
     /// Seconds that a file may wait to be archived; longer is a problem.
     pub fn backlog_seconds(&self) -> u64 {
         self.backlog_warning_seconds.unwrap_or(900)
+    }
+}
+
+#[cfg(feature = "encryption")]
+fn check_recipient(text: &str) -> Result<(), String> {
+    walden_archive::encryption::keys::parse_recipient(text).map(drop)
+}
+
+/// As far as it can be told without encryption.
+#[cfg(not(feature = "encryption"))]
+fn check_recipient(text: &str) -> Result<(), String> {
+    match text.starts_with("age1") {
+        true => Ok(()),
+        false => Err(format!("expected a public key of age (age1...), found {text:?}")),
     }
 }
 

@@ -98,8 +98,11 @@ impl Place {
         }
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let configuration =
+        let configuration: Configuration =
             toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
+        if let Err(problem) = configuration.archive.check() {
+            bail!("cannot use {}: {problem}", path.display());
+        }
         Ok(Some((path, configuration)))
     }
 
@@ -144,6 +147,27 @@ mod tests {
         let error = place.configuration().err().unwrap();
         assert!(format!("{error:#}").contains("expected a configuration file, found none"), "{error:#}");
         assert_eq!(crate::output::hint_of(&error), None);
+    }
+
+    #[test]
+    fn a_value_that_its_key_cannot_have_is_refused_with_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join(FILE);
+        let place = Place { repo: None, config: Some(config.clone()), identity: None };
+        for (line, expected) in [
+            ("level = 10", "level in [archive]: expected 0 to 9, found 10"),
+            ("threads = 0", "threads in [archive]: expected at least 1, found 0"),
+            (
+                "recipient = \"\"",
+                "recipient in [archive]: expected a public key of age (age1...), found \"\"",
+            ),
+        ] {
+            std::fs::write(&config, format!("[archive]\n{line}\n")).unwrap();
+            let error = format!("{:#}", place.configuration().err().unwrap());
+            assert!(error.contains(expected) && error.contains(FILE), "{line}: {error}");
+        }
+        std::fs::write(&config, "[archive]\nlevel = 9\nthreads = 1\n").unwrap();
+        assert_eq!(place.configuration().unwrap().0.level, Some(9));
     }
 
     #[test]

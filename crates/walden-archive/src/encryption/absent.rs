@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{KEYS, KeyOptions, failure};
 use crate::store::{Cause, Created, FileHash, Store, StoreError};
+use crate::stored::object::Finding;
 
 /// There is none.
 pub enum Engine {}
@@ -19,11 +20,19 @@ impl Engine {
         Err(failure(inner, "read", KEYS, Cause::Other, PROBLEM))
     }
 
+    pub fn oldest_recipient(&self, _: &dyn Store) -> Result<String, StoreError> {
+        match *self {}
+    }
+
     pub fn recipient(&self, _: &dyn Store) -> Result<String, StoreError> {
         match *self {}
     }
 
     pub fn expect_keys(&self, _: &dyn Store) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    pub fn key_faults(&self, _: &dyn Store) -> Result<Vec<Finding>, StoreError> {
         match *self {}
     }
 
@@ -38,6 +47,10 @@ impl Engine {
         _: &[u8],
         _: &[FileHash<'_>],
     ) -> Result<Created, StoreError> {
+        match *self {}
+    }
+
+    pub fn stated(&self, _: &dyn Store, _: &str) -> Result<(), StoreError> {
         match *self {}
     }
 

@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use age::x25519::{Identity, Recipient};
+use age::x25519::Recipient;
 
+use super::keys::{Change, Statement, Unlocked};
 use super::object::{self, Fault, HEADER_READ, Header, MAX_HEADER, Stated};
 use super::{KEYS, KeyOptions, failure, keys, sealed};
 use crate::store::{Cause, Created, FileHash, MAX_OBJECT_BYTES, Store, StoreError};
+use crate::stored::object::Finding;
 
 /// Headers that are kept: a reader at each of many objects at once, and no more.
 const KEPT_HEADERS: usize = 64;
@@ -19,7 +21,9 @@ pub struct Engine {
     first: String,
     options: KeyOptions,
     recipient: OnceLock<(String, Recipient)>,
-    identities: OnceLock<Vec<Identity>>,
+    unlocked: OnceLock<Unlocked>,
+    /// The recipients that the archive had when they were asked for.
+    own_recipients: OnceLock<Vec<String>>,
     headers: Mutex<VecDeque<Arc<Known>>>,
 }
 
@@ -40,7 +44,8 @@ impl Engine {
             first: first.to_owned(),
             options: options.clone(),
             recipient: OnceLock::new(),
-            identities: OnceLock::new(),
+            unlocked: OnceLock::new(),
+            own_recipients: OnceLock::new(),
             headers: Mutex::default(),
         })
     }
@@ -48,14 +53,28 @@ impl Engine {
     /// The newest recipient that the keys of an archive state.
     pub fn stated_recipient(inner: &dyn Store) -> Result<String, StoreError> {
         let newest = keys::expect_newest(inner)?.recipients.into_iter().next();
-        newest.ok_or_else(|| {
-            failure(inner, "read", KEYS, Cause::Other, "expected the archive's keys, found none")
-        })
+        newest.ok_or_else(|| no_recipient(inner))
+    }
+
+    /// The recipient that the archive had at its beginning, by what its newest keys state.
+    pub fn oldest_recipient(&self, inner: &dyn Store) -> Result<String, StoreError> {
+        let oldest = keys::expect_newest(inner)?.recipients.pop();
+        oldest.ok_or_else(|| no_recipient(inner))
     }
 
     /// Makes sure that the keys are there.
     pub fn expect_keys(&self, inner: &dyn Store) -> Result<(), StoreError> {
-        keys::expect(inner).map(drop)
+        keys::expect_any(inner)
+    }
+
+    /// What is wrong with the generations of keys.
+    pub fn key_faults(&self, inner: &dyn Store) -> Result<Vec<Finding>, StoreError> {
+        keys::faults(inner, &self.first, self.options.identity.as_deref())
+    }
+
+    pub fn change_keys(&self, inner: &dyn Store, change: &Change) -> Result<Statement, StoreError> {
+        let KeyOptions { recipient, identity } = &self.options;
+        keys::change(inner, &self.first, recipient.as_deref(), identity.as_deref(), change)
     }
 
     /// The recipient to which objects are encrypted now.
@@ -67,22 +86,17 @@ impl Engine {
         if let Some(known) = self.recipient.get() {
             return Ok(known);
         }
+        // What is encrypted to a key whose private one is damaged, nobody could read.
+        let stated = keys::expect_newest(inner)?.recipients;
+        let newest = stated.first().ok_or_else(|| no_recipient(inner))?;
         let text = match &self.options.recipient {
-            Some(expected) if *expected == self.first => {
-                keys::expect(inner)?;
-                expected.clone()
-            }
-            None => Engine::stated_recipient(inner)?,
+            None => newest.clone(),
+            Some(expected) if stated.contains(expected) => expected.clone(),
             Some(expected) => {
-                let stated = keys::expect_newest(inner)?.recipients;
-                if !stated.contains(expected) {
-                    let problem = format!(
-                        "expected an archive that is encrypted to {expected}, found one that is encrypted to {}",
-                        stated.first().unwrap_or(&self.first)
-                    );
-                    return Err(failure(inner, "write to", "the archive", Cause::OtherRecipient, problem));
-                }
-                expected.clone()
+                let problem = format!(
+                    "expected an archive that is encrypted to {expected}, found one that is encrypted to {newest}"
+                );
+                return Err(failure(inner, "write to", "the archive", Cause::OtherRecipient, problem));
             }
         };
         let recipient = keys::parse_recipient(&text)
@@ -92,15 +106,70 @@ impl Engine {
 
     /// Reads the archive's private keys with a user's.
     pub fn unlock(&self, inner: &dyn Store) -> Result<(), StoreError> {
-        self.identities(inner).map(drop)
+        self.unlocked(inner).map(drop)
     }
 
-    fn identities(&self, inner: &dyn Store) -> Result<&[Identity], StoreError> {
-        if let Some(known) = self.identities.get() {
+    fn unlocked(&self, inner: &dyn Store) -> Result<&Unlocked, StoreError> {
+        if let Some(known) = self.unlocked.get() {
             return Ok(known);
         }
         let found = keys::unlock(inner, &self.first, self.options.identity.as_deref())?;
-        Ok(self.identities.get_or_init(|| found))
+        Ok(self.unlocked.get_or_init(|| found))
+    }
+
+    fn own_recipients(&self, inner: &dyn Store) -> Result<&[String], StoreError> {
+        if let Some(known) = self.own_recipients.get() {
+            return Ok(known);
+        }
+        let stated = keys::expect_newest(inner)?.recipients;
+        Ok(self.own_recipients.get_or_init(|| stated))
+    }
+
+    /// Makes sure that an object is encrypted to a recipient that the archive has or had: else its tags may be the right ones, and nobody
+    /// can read it.
+    fn expect_own(&self, inner: &dyn Store, key: &str, recipient: &str) -> Result<(), StoreError> {
+        let is_among = |own: &[String]| own.iter().any(|own| own == recipient);
+        // The keys may have changed since.
+        if is_among(self.own_recipients(inner)?) || is_among(&keys::all_recipients(inner)?) {
+            return Ok(());
+        }
+        let problem = format!(
+            "expected an object that is encrypted to a key of this archive, found one to {recipient}, which is none of them"
+        );
+        Err(failure(inner, "decrypt", &sealed(key), Cause::ForeignKey, problem))
+    }
+
+    /// The error of an object that cannot be decrypted: where none of the private keys opens it, why that is so.
+    fn undecryptable(
+        &self,
+        inner: &dyn Store,
+        key: &str,
+        recipient: Option<&str>,
+        fault: Fault,
+    ) -> StoreError {
+        let failed = |cause, problem: String| failure(inner, "decrypt", &sealed(key), cause, problem);
+        let (Cause::ForeignKey, Some(recipient), Some(unlocked)) =
+            (fault.cause, recipient, self.unlocked.get())
+        else {
+            return failure(inner, "decrypt", &sealed(key), fault.cause, fault.source);
+        };
+        if unlocked.identities.iter().any(|identity| identity.to_public().to_string() == recipient) {
+            return failed(Cause::Damaged, format!("the private key to {recipient} does not open it"));
+        }
+        if let Some(damage) = &unlocked.damage {
+            let problem =
+                format!("it is encrypted to {recipient}, whose private key cannot be read: {damage}");
+            return failed(Cause::KeysDamaged, problem);
+        }
+        match self.expect_own(inner, key, recipient) {
+            Ok(()) => failed(
+                Cause::WrongIdentity,
+                format!(
+                    "it is encrypted to {recipient}, a key of the archive that this private key does not open"
+                ),
+            ),
+            Err(error) => error,
+        }
     }
 
     pub fn create(
@@ -113,8 +182,19 @@ impl Engine {
         let (recipient, parsed) = self.writing(inner)?;
         let tags = files.iter().map(|&file| object::tag(recipient, file)).collect();
         let stated = Stated { key: key.to_owned(), recipient: recipient.clone(), tags };
-        let failed = |fault: Fault| failure(inner, "encrypt", key, fault.cause, fault.source);
+        let failed = |fault: Fault| failure(inner, "encrypt", &sealed(key), fault.cause, fault.source);
         inner.create(&sealed(key), &object::seal(parsed, &stated, content).map_err(failed)?)
+    }
+
+    /// What an object's header states, which is that of the key and of a key of the archive's: as much as is known without a private key.
+    pub fn stated(&self, inner: &dyn Store, key: &str) -> Result<Stated, StoreError> {
+        let stated = self.read_header(inner, key)?.stated;
+        if stated.key != key {
+            let problem = format!("it was stored as {}, and moved since", stated.key);
+            return Err(failure(inner, "read", &sealed(key), Cause::Damaged, problem));
+        }
+        self.expect_own(inner, key, &stated.recipient)?;
+        Ok(stated)
     }
 
     pub fn holds(
@@ -123,40 +203,41 @@ impl Engine {
         key: &str,
         file: FileHash<'_>,
     ) -> Result<Option<bool>, StoreError> {
-        let stated = self.read_header(inner, key)?.stated;
-        if stated.key != key {
-            let problem = format!("it was stored as {}, and moved since", stated.key);
-            return Err(failure(inner, "read", key, Cause::Damaged, problem));
-        }
+        let stated = self.stated(inner, key)?;
         let is_stated = !stated.tags.is_empty();
         Ok(is_stated.then(|| stated.tags.contains(&object::tag(&stated.recipient, file))))
     }
 
     pub fn read(&self, inner: &dyn Store, key: &str) -> Result<Vec<u8>, StoreError> {
-        let identities = self.identities(inner)?;
-        object::open(identities, key, &inner.read(&sealed(key))?)
-            .map_err(|fault| failure(inner, "decrypt", key, fault.cause, fault.source))
+        let unlocked = self.unlocked(inner)?;
+        let stored = inner.read(&sealed(key))?;
+        object::open(&unlocked.identities, key, &stored).map_err(|fault| {
+            let header = Header::of(&stored).ok().flatten();
+            let recipient = header.map(|header| header.stated.recipient);
+            self.undecryptable(inner, key, recipient.as_deref(), fault)
+        })
     }
 
     pub fn read_range(&self, inner: &dyn Store, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        let failed = |fault: Fault| failure(inner, "decrypt", key, fault.cause, fault.source);
-        let identities = self.identities(inner)?;
+        let unlocked = self.unlocked(inner)?;
         let known = match self.kept(key) {
             Some(known) => known,
             None => self.keep(inner, key, inner.size(&sealed(key))?)?,
         };
         let Known { header, stored_bytes, .. } = &*known;
+        let failed = |fault: Fault| self.undecryptable(inner, key, Some(&header.stated.recipient), fault);
         let end = range.end.min(header.content_bytes(*stored_bytes).map_err(failed)?);
         if range.start >= end {
             return Ok(Vec::new());
         }
         let range = range.start..end;
         if end - range.start > MAX_OBJECT_BYTES {
-            return Err(failure(inner, "read", key, Cause::TooLarge, "expected a smaller part"));
+            return Err(failure(inner, "read", &sealed(key), Cause::TooLarge, "expected a smaller part"));
         }
         let stored = header.stored_range(&range, *stored_bytes);
         let chunks = inner.read_range(&sealed(key), stored.clone())?;
-        header.open_range(identities, key, range, (stored, &chunks), *stored_bytes).map_err(failed)
+        let chunks = (stored, chunks.as_slice());
+        header.open_range(&unlocked.identities, key, range, chunks, *stored_bytes).map_err(failed)
     }
 
     pub fn content_bytes(&self, inner: &dyn Store, key: &str, stored_bytes: u64) -> Result<u64, StoreError> {
@@ -167,7 +248,7 @@ impl Engine {
         known
             .header
             .content_bytes(stored_bytes)
-            .map_err(|fault| failure(inner, "decrypt", key, fault.cause, fault.source))
+            .map_err(|fault| failure(inner, "decrypt", &sealed(key), fault.cause, fault.source))
     }
 
     fn kept(&self, key: &str) -> Option<Arc<Known>> {
@@ -186,7 +267,7 @@ impl Engine {
     }
 
     fn read_header(&self, inner: &dyn Store, key: &str) -> Result<Header, StoreError> {
-        let failed = |fault: Fault| failure(inner, "decrypt", key, fault.cause, fault.source);
+        let failed = |fault: Fault| failure(inner, "decrypt", &sealed(key), fault.cause, fault.source);
         for bytes in [HEADER_READ, MAX_HEADER] {
             let beginning = inner.read_range(&sealed(key), 0..bytes)?;
             if beginning.is_empty() {
@@ -199,6 +280,10 @@ impl Engine {
                 break;
             }
         }
-        Err(failure(inner, "decrypt", key, Cause::Damaged, "it ends within its header"))
+        Err(failure(inner, "decrypt", &sealed(key), Cause::Damaged, "it ends within its header"))
     }
+}
+
+fn no_recipient(inner: &dyn Store) -> StoreError {
+    failure(inner, "read", KEYS, Cause::Other, "expected the archive's keys, found none")
 }

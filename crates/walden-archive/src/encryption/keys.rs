@@ -3,9 +3,13 @@
 //! Each change writes a further generation, `keys/0002.age` after `keys/0001.age`: the archive's private keys, newest first, as a
 //! file of identities that age itself reads, encrypted to every user. Its header states in plain, in a stanza `walden-keys`, which
 //! public keys these are. The newest generation that a user can decrypt has all keys there ever were.
+//!
+//! Beside it lies its checksum, `keys/0002.age.blake3`, as `b3sum` writes and checks it: who writes has no private key, and would go on
+//! after damage that only those who read notice. The header cannot have the checksum, as age makes what follows it at random once the
+//! header is made. Generations that were written before there were checksums have none.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::iter;
@@ -18,11 +22,17 @@ use age::{DecryptError, Decryptor, EncryptError, Encryptor};
 use age_core::format::{FileKey, Stanza};
 use serde::{Deserialize, Serialize};
 
+use walden_source::error_text;
+
+use super::object::FileKeyIdentity;
 use super::{KEYS, SUFFIX, failure};
 use crate::store::{Cause, Created, Store, StoreError, exists};
+use crate::stored::object::{Finding, to_hex};
 
 /// The stanza's type.
 const STANZA: &str = "walden-keys";
+/// What the key of a generation's checksum ends with, behind the generation's own.
+const CHECKSUM: &str = ".blake3";
 /// Largest accepted file of identities, in bytes.
 const MAX_IDENTITY_FILE: u64 = 1 << 20;
 
@@ -103,9 +113,12 @@ pub fn parse_recipient(text: &str) -> Result<Recipient, String> {
 /// The newest generation's statement; nothing if there are no keys.
 ///
 /// # Errors
-/// The store's, and an object that is no generation of keys.
+/// The store's, and [`Cause::KeysDamaged`] where the newest generation is gone or is not as it was stored, as far as that is known without
+/// a private key.
 pub fn newest(inner: &dyn Store) -> Result<Option<Statement>, StoreError> {
-    generations(inner)?.last().map(|&generation| statement(inner, generation)).transpose()
+    let stored = generations(inner)?;
+    let newest = stored.last_key_value();
+    newest.map(|(&generation, &stored)| read_checked(inner, generation, stored).map(|(it, _)| it)).transpose()
 }
 
 /// The newest generation's statement, of an archive that is encrypted.
@@ -116,14 +129,71 @@ pub fn expect_newest(inner: &dyn Store) -> Result<Statement, StoreError> {
     newest(inner)?.ok_or_else(|| missing(inner))
 }
 
-/// The generations of keys of an archive that is encrypted, in ascending order, of which there is one at least: what is encrypted to keys
-/// that are gone, nobody could read.
+/// Makes sure that an archive that is encrypted has keys: what is encrypted to keys that are gone, nobody could read.
 ///
 /// # Errors
 /// [`Cause::KeysMissing`], and the store's.
-pub fn expect(inner: &dyn Store) -> Result<Vec<u32>, StoreError> {
+pub fn expect_any(inner: &dyn Store) -> Result<(), StoreError> {
+    expect(inner).map(drop)
+}
+
+/// The generations of keys of an archive that is encrypted, of which there is one at least.
+fn expect(inner: &dyn Store) -> Result<BTreeMap<u32, Stored>, StoreError> {
     let found = generations(inner)?;
     if found.is_empty() { Err(missing(inner)) } else { Ok(found) }
+}
+
+/// The archive's recipients by all generations that can be read.
+///
+/// # Errors
+/// The store's.
+pub fn all_recipients(inner: &dyn Store) -> Result<Vec<String>, StoreError> {
+    let mut found = Vec::new();
+    for (&generation, &stored) in generations(inner)?.iter().rev() {
+        match read_checked(inner, generation, stored) {
+            Ok((statement, _)) => found.extend(statement.recipients),
+            Err(error) if matches!(error.cause, Cause::KeysDamaged | Cause::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// What is wrong with the generations of keys, the newest first, as far as it is known with the private key in a file, or without one.
+///
+/// `first` is the recipient that the archive had at its beginning.
+///
+/// # Errors
+/// The store's.
+pub fn faults(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec<Finding>, StoreError> {
+    // What is wrong with the file is said where it is needed.
+    let own = file.and_then(|file| read_identity_file(file).ok()).unwrap_or_default();
+    let (mut found, mut statements) = (Vec::new(), Vec::new());
+    for (&generation, &stored) in generations(inner)?.iter().rev() {
+        match inspect(inner, generation, stored, &own) {
+            Ok(inspected) => statements.push(inspected.statement),
+            Err(error) if error.cause == Cause::KeysDamaged => {
+                let problem = error.source.as_deref().map_or_else(|| error.to_string(), |it| error_text(it));
+                found.push(Finding { object: error.key, problem });
+            }
+            // Removed since it was listed.
+            Err(error) if error.cause == Cause::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some((newest, earlier)) = statements.split_first()
+        && found.is_empty()
+    {
+        let mut expected = earlier.iter().flat_map(|it| &it.recipients).map(String::as_str).chain([first]);
+        let lost = expected.find(|expected| newest.recipients.iter().all(|own| own != expected));
+        found.extend(lost.map(|lost| Finding {
+            object: key_of(newest.generation),
+            problem: format!(
+                "expected all of the archive's keys, found none to {lost}, which is one of them"
+            ),
+        }));
+    }
+    Ok(found)
 }
 
 fn missing(inner: &dyn Store) -> StoreError {
@@ -136,22 +206,74 @@ fn missing(inner: &dyn Store) -> StoreError {
     }
 }
 
-/// What a generation states.
-///
-/// # Errors
-/// As [`newest`].
-pub fn statement(inner: &dyn Store, generation: u32) -> Result<Statement, StoreError> {
-    let key = key_of(generation);
-    read_statement(inner, &key, generation, &inner.read(&key)?)
+/// What is wrong with a generation.
+fn damaged(inner: &dyn Store, generation: u32, problem: String) -> StoreError {
+    failure(inner, "use", &key_of(generation), Cause::KeysDamaged, problem)
 }
 
-fn read_statement(
+/// A generation that is there by its listing.
+struct Inspected {
+    statement: Statement,
+    /// The private keys, newest first; nothing if no own one opens it.
+    identities: Option<Vec<Identity>>,
+}
+
+/// Looks at all of a generation that can be looked at with some private keys.
+fn inspect(
     inner: &dyn Store,
-    key: &str,
     generation: u32,
-    content: &[u8],
-) -> Result<Statement, StoreError> {
-    let damaged = |problem: String| failure(inner, "use", key, Cause::Damaged, problem);
+    stored: Stored,
+    own: &[Identity],
+) -> Result<Inspected, StoreError> {
+    let (statement, content) = read_checked(inner, generation, stored)?;
+    let identities = match own {
+        [] => None,
+        own => decrypt_generation(inner, generation, own, &content)?,
+    };
+    Ok(Inspected { statement, identities })
+}
+
+/// What a generation states, and its bytes, compared with its checksum if it has one.
+fn read_checked(
+    inner: &dyn Store,
+    generation: u32,
+    stored: Stored,
+) -> Result<(Statement, Vec<u8>), StoreError> {
+    let content = read_stored(inner, generation, stored)?;
+    if stored.has_checksum {
+        let checksum = checksum_of(generation);
+        match inner.read(&checksum) {
+            Ok(text) if text == checksum_text(generation, &content).as_bytes() => {}
+            Ok(text) => {
+                let found = to_hex(blake3::hash(&content).as_bytes());
+                let text = String::from_utf8_lossy(&text);
+                let is_hash = |word: &&str| word.len() == 64 && word.bytes().all(|it| it.is_ascii_hexdigit());
+                let problem = match text.split_whitespace().next().filter(is_hash) {
+                    Some(expected) => format!(
+                        "expected BLAKE3 {expected}, as {checksum} says, found {found}: one of the two files is damaged"
+                    ),
+                    None => format!("expected its checksum in {checksum}, found something else"),
+                };
+                return Err(damaged(inner, generation, problem));
+            }
+            // Removed since it was listed.
+            Err(error) if error.cause == Cause::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((read_statement(inner, generation, &content)?, content))
+}
+
+fn read_stored(inner: &dyn Store, generation: u32, stored: Stored) -> Result<Vec<u8>, StoreError> {
+    if !stored.has_keys {
+        let problem = format!("expected it beside {}, found none", checksum_of(generation));
+        return Err(damaged(inner, generation, problem));
+    }
+    inner.read(&key_of(generation))
+}
+
+fn read_statement(inner: &dyn Store, generation: u32, content: &[u8]) -> Result<Statement, StoreError> {
+    let damaged = |problem: String| damaged(inner, generation, problem);
     let opening = Opening { identities: &[], json: RefCell::new(None) };
     let decryptor = Decryptor::new_buffered(content).map_err(|error| damaged(error.to_string()))?;
     // Without identities nothing is decrypted; the stanzas are shown all the same.
@@ -216,31 +338,79 @@ pub enum Change {
 
 /// Writes a further generation of keys; needs the private key of a user, which the file has.
 ///
+/// The new generation has every key that an earlier one states, that `archive.json` states (`first`) and that is expected here
+/// (`pinned`), or it is not written; and an earlier one is removed only if a later one was decrypted that has all of these.
+///
 /// After a removal the earlier generations, which the removed users can decrypt, are removed too. A removal that was interrupted before
 /// that is finished by the next change, and by the same one once more.
 ///
 /// # Errors
-/// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, and the store's.
+/// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, a generation that is damaged or
+/// gone, and the store's.
 pub(super) fn change(
     inner: &dyn Store,
+    first: &str,
+    pinned: Option<&str>,
     identity: Option<&Path>,
     change: &Change,
 ) -> Result<Statement, StoreError> {
     let refused = |problem: String| failure(inner, "change", "the keys", Cause::Other, problem);
-    let Some(before) = newest(inner)? else {
-        return Err(refused("the archive is not encrypted".to_owned()));
-    };
-    let first = before.recipients.first().cloned().unwrap_or_default();
-    let mut identities = unlock(inner, &first, identity)?;
-    let has = |statement: &Statement, user: &str| statement.users.iter().any(|known| known.is_named(user));
-    let superseded = superseded(inner, &before)?;
-    for old in &superseded {
-        inner.remove(&key_of(old.generation))?;
+    let own = read_identity_file(identity.ok_or_else(|| locked(inner))?)?;
+    let mut earlier = Vec::new();
+    for (&generation, &stored) in &expect(inner)? {
+        earlier.push(inspect(inner, generation, stored, &own)?);
     }
-    if let Change::Remove(removed) = change
-        && removed.iter().all(|user| !has(&before, user) && superseded.iter().any(|old| has(old, user)))
-    {
-        return Ok(before);
+    let Inspected { statement: before, identities: newest } = earlier.pop().ok_or_else(|| missing(inner))?;
+    let is_opened = newest.is_some();
+    let mut expected = before.recipients.clone();
+    let others = earlier.iter().rev().flat_map(|it| it.statement.recipients.iter().cloned());
+    for recipient in others.chain([first.to_owned()]) {
+        if !expected.contains(&recipient) {
+            expected.push(recipient);
+        }
+    }
+    if let Some(pinned) = pinned.filter(|&pinned| expected.iter().all(|known| known != pinned)) {
+        let problem = format!(
+            "expected keys with the one to {pinned}, found none in any generation: the newest one may be gone"
+        );
+        return Err(failure(inner, "change", "the keys", Cause::OtherRecipient, problem));
+    }
+    let is_newest_whole = is_opened && expected.len() == before.recipients.len();
+    // The archive's own private keys may have been decrypted by hand.
+    let names = own.iter().map(public_key).collect::<Vec<_>>();
+    let opened = earlier.iter_mut().rev().filter_map(|it| it.identities.take()).flatten();
+    let mut known: Vec<(String, Identity)> = newest
+        .into_iter()
+        .flatten()
+        .chain(opened)
+        .chain(own)
+        .map(|identity| (public_key(&identity), identity))
+        .collect();
+    let mut identities = Vec::new();
+    for recipient in &expected {
+        match known.iter().position(|(public, _)| public == recipient) {
+            Some(at) => identities.push(known.swap_remove(at).1),
+            None if identities.is_empty() && !is_opened => return Err(wrong_identity(inner, &names)),
+            None => {
+                return Err(refused(format!(
+                    "expected the private key to {recipient}, which is one of the archive's, in a generation that the private key of {} \
+                     opens, found none; a new generation without it would make its objects unreadable",
+                    names.join(", ")
+                )));
+            }
+        }
+    }
+    let has = |statement: &Statement, user: &str| statement.users.iter().any(|known| known.is_named(user));
+    let superseded = superseded(&earlier, &before);
+    if is_newest_whole {
+        for old in &superseded {
+            remove(inner, old.generation)?;
+        }
+        if let Change::Remove(removed) = change
+            && removed.iter().all(|user| !has(&before, user) && superseded.iter().any(|old| has(old, user)))
+        {
+            return Ok(before);
+        }
     }
     let mut users = before.users.clone();
     match change {
@@ -272,28 +442,33 @@ pub(super) fn change(
         identities.insert(0, Identity::generate());
     }
     let made = write(inner, before.generation + 1, identities, users)?;
-    if matches!(change, Change::Remove(_)) {
-        for generation in generations(inner)?.into_iter().filter(|&generation| generation < made.generation) {
-            inner.remove(&key_of(generation))?;
+    let superseded: Vec<u32> = match change {
+        Change::Remove(_) => {
+            let generations = earlier.iter().map(|it| it.statement.generation);
+            generations.chain([before.generation]).collect()
         }
+        Change::Add(_) | Change::Rotate => superseded.iter().map(|old| old.generation).collect(),
+    };
+    for generation in superseded {
+        remove(inner, generation)?;
     }
     Ok(made)
 }
 
 /// Earlier generations that somebody can decrypt who cannot decrypt the newest one.
-fn superseded(inner: &dyn Store, newest: &Statement) -> Result<Vec<Statement>, StoreError> {
+fn superseded<'a>(earlier: &'a [Inspected], newest: &Statement) -> Vec<&'a Statement> {
     let can_still_read = |user: &User| newest.users.iter().any(|known| known.recipient == user.recipient);
-    let mut found = Vec::new();
-    for generation in generations(inner)?.into_iter().filter(|&generation| generation < newest.generation) {
-        let statement = statement(inner, generation)?;
-        if !statement.users.iter().all(can_still_read) {
-            found.push(statement);
-        }
-    }
-    Ok(found)
+    let statements = earlier.iter().map(|it| &it.statement);
+    statements.filter(|statement| !statement.users.iter().all(can_still_read)).collect()
 }
 
-/// Writes a generation, and reads it once more.
+/// Removes a generation, after its checksum, which would say else that the generation is gone.
+fn remove(inner: &dyn Store, generation: u32) -> Result<(), StoreError> {
+    inner.remove(&checksum_of(generation))?;
+    inner.remove(&key_of(generation))
+}
+
+/// Writes a generation that was decrypted once more, and its checksum, and reads it back.
 fn write(
     inner: &dyn Store,
     generation: u32,
@@ -302,8 +477,7 @@ fn write(
 ) -> Result<Statement, StoreError> {
     let key = key_of(generation);
     let failed = |problem: String| failure(inner, "write", &key, Cause::Other, problem);
-    let recipients: Vec<String> =
-        identities.iter().map(|identity| identity.to_public().to_string()).collect();
+    let recipients: Vec<String> = identities.iter().map(public_key).collect();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let created = now.as_micros() as i64;
     let statement = Statement { generation, recipients, users, created };
@@ -318,7 +492,7 @@ fn write(
     let json = serde_json::to_vec(&statement).map_err(|error| failed(error.to_string()))?;
     let readers: Result<Vec<Recipient>, String> =
         statement.users.iter().map(|user| parse_recipient(&user.recipient)).collect();
-    let sealing = Sealing { readers: readers.map_err(&failed)?, json };
+    let sealing = Sealing { readers: readers.map_err(&failed)?, json, file_key: RefCell::new(None) };
     let encryptor =
         Encryptor::with_recipients(iter::once(&sealing as _)).map_err(|error| failed(error.to_string()))?;
     let mut content = Vec::new();
@@ -328,55 +502,98 @@ fn write(
         writer.finish().map(drop)
     };
     encrypt().map_err(|error| failed(error.to_string()))?;
+    let known = FileKeyIdentity(sealing.file_key);
+    let mut read_back = String::new();
+    let mut decrypt = || -> Result<(), DecryptError> {
+        let mut reader = Decryptor::new_buffered(&content[..])?.decrypt(iter::once(&known as _))?;
+        reader.read_to_string(&mut read_back)?;
+        Ok(())
+    };
+    decrypt().map_err(|error| failed(error.to_string()))?;
+    if read_back != text || read_statement(inner, generation, &content)? != statement {
+        return Err(failed("the keys do not come back as they were encrypted".to_owned()));
+    }
     if inner.create(&key, &content)? == Created::Exists {
         return Err(failed(
             "somebody else changed the keys at the same moment; look at them and try again".to_owned(),
         ));
     }
-    let stored = inner.read(&key)?;
-    if stored != content {
+    // Before it is read back: a store that has damaged it is noticed by everybody then.
+    inner.create(&checksum_of(generation), checksum_text(generation, &content).as_bytes())?;
+    if inner.read(&key)? != content {
         return Err(failed("the store does not give back what was stored".to_owned()));
     }
-    read_statement(inner, &key, generation, &stored)
+    let stored = Stored { has_keys: true, has_checksum: true };
+    Ok(read_checked(inner, generation, stored)?.0)
+}
+
+/// A generation's checksum as `b3sum` writes it.
+fn checksum_text(generation: u32, content: &[u8]) -> String {
+    let key = key_of(generation);
+    let name = key.strip_prefix(KEYS).unwrap_or(&key);
+    format!("{}  {name}\n", to_hex(blake3::hash(content).as_bytes()))
+}
+
+/// The archive's private keys, as far as a user's opens them.
+pub struct Unlocked {
+    /// Newest first.
+    pub identities: Vec<Identity>,
+    /// What is wrong with a later generation than the one that they are from.
+    pub damage: Option<String>,
 }
 
 /// Reads the archive's private keys, newest first, with the private key of a user.
 ///
 /// # Errors
 /// [`Cause::Locked`] without a file of identities, [`Cause::WrongIdentity`] with another's, [`Cause::UnreadableIdentity`],
-/// [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] with a file that cannot be used, [`Cause::KeysMissing`], and the store's.
-pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec<Identity>, StoreError> {
-    let Some(file) = file else {
-        return Err(StoreError {
-            operation: "decrypt",
-            key: "objects".to_owned(),
-            location: inner.location().to_owned(),
-            cause: Cause::Locked,
-            source: None,
-        });
-    };
-    let identities = read_identity_file(file)?;
+/// [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] with a file that cannot be used, [`Cause::KeysMissing`],
+/// [`Cause::KeysDamaged`] if that is why nothing is opened, and the store's.
+pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Unlocked, StoreError> {
+    let own = read_identity_file(file.ok_or_else(|| locked(inner))?)?;
     // The archive's own key, decrypted by hand from one of the generations.
-    if identities.iter().any(|identity| identity.to_public().to_string() == first) {
-        return Ok(identities);
+    if own.iter().any(|identity| public_key(identity) == first) {
+        return Ok(Unlocked { identities: own, damage: None });
     }
     let mut damage = None;
-    for generation in expect(inner)?.into_iter().rev() {
-        match decrypt_generation(inner, generation, &identities) {
-            Ok(Some(keys)) => return Ok(keys),
+    for (&generation, &stored) in expect(inner)?.iter().rev() {
+        let opened = read_stored(inner, generation, stored)
+            .and_then(|content| decrypt_generation(inner, generation, &own, &content));
+        match opened {
+            Ok(Some(identities)) => {
+                let damage = damage.as_ref().map(|error: &StoreError| error_text(error));
+                return Ok(Unlocked { identities, damage });
+            }
             Ok(None) => {}
+            // Removed since it was listed.
+            Err(error) if error.cause == Cause::NotFound => {}
             // An earlier generation has all keys but the latest.
-            Err(error) if error.cause == Cause::Damaged => damage = damage.or(Some(error)),
+            Err(error) if error.cause == Cause::KeysDamaged => damage = damage.or(Some(error)),
             Err(error) => return Err(error),
         }
     }
-    if let Some(error) = damage {
-        return Err(error);
+    let names: Vec<String> = own.iter().map(public_key).collect();
+    Err(damage.unwrap_or_else(|| wrong_identity(inner, &names)))
+}
+
+fn locked(inner: &dyn Store) -> StoreError {
+    StoreError {
+        operation: "decrypt",
+        key: "objects".to_owned(),
+        location: inner.location().to_owned(),
+        cause: Cause::Locked,
+        source: None,
     }
-    let of = |identity: &Identity| identity.to_public().to_string();
-    let own = identities.iter().map(of).collect::<Vec<_>>().join(", ");
+}
+
+/// None of the archive's keys is opened by the private keys to some public ones.
+fn wrong_identity(inner: &dyn Store, own: &[String]) -> StoreError {
+    let own = own.join(", ");
     let problem = format!("expected the private key of one of the archive's users, found that of {own}");
-    Err(failure(inner, "decrypt", "the archive's keys", Cause::WrongIdentity, problem))
+    failure(inner, "decrypt", "the archive's keys", Cause::WrongIdentity, problem)
+}
+
+fn public_key(identity: &Identity) -> String {
+    identity.to_public().to_string()
 }
 
 /// The private keys in a generation; nothing if none of the identities is one of its users'.
@@ -384,21 +601,36 @@ fn decrypt_generation(
     inner: &dyn Store,
     generation: u32,
     identities: &[Identity],
+    content: &[u8],
 ) -> Result<Option<Vec<Identity>>, StoreError> {
-    let key = key_of(generation);
-    let content = inner.read(&key)?;
-    let damaged = |problem: String| failure(inner, "decrypt", &key, Cause::Damaged, problem);
-    let decryptor = Decryptor::new_buffered(&content[..]).map_err(|error| damaged(error.to_string()))?;
+    let damaged = |problem: String| damaged(inner, generation, problem);
+    let statement = read_statement(inner, generation, content)?;
+    let decryptor = Decryptor::new_buffered(content).map_err(|error| damaged(error.to_string()))?;
     let opening = Opening { identities, json: RefCell::new(None) };
     let mut reader = match decryptor.decrypt(iter::once(&opening as _)) {
         Ok(reader) => reader,
-        Err(DecryptError::NoMatchingKeys) => return Ok(None),
+        Err(DecryptError::NoMatchingKeys) => {
+            let is_user = |own: &String| statement.users.iter().any(|user| user.recipient == *own);
+            // What is damaged of the header is nobody's key.
+            return match identities.iter().map(public_key).find(is_user) {
+                Some(own) => Err(damaged(format!(
+                    "expected that the private key to {own} opens it, as its header says"
+                ))),
+                None => Ok(None),
+            };
+        }
         Err(error) => return Err(damaged(error.to_string())),
     };
-    read_statement(inner, &key, generation, &content)?;
     let mut text = String::new();
     reader.read_to_string(&mut text).map_err(|error| damaged(error.to_string()))?;
-    parse_identities(&text).map(Some).map_err(damaged)
+    let found = parse_identities(&text).map_err(damaged)?;
+    let public: Vec<String> = found.iter().map(public_key).collect();
+    match statement.recipients.iter().find(|&stated| !public.contains(stated)) {
+        Some(lost) => {
+            Err(damaged(format!("expected the private key to {lost}, which its header states, found none")))
+        }
+        None => Ok(Some(found)),
+    }
 }
 
 fn read_identity_file(path: &Path) -> Result<Vec<Identity>, StoreError> {
@@ -438,15 +670,37 @@ fn parse_identities(text: &str) -> Result<Vec<Identity>, String> {
     }
 }
 
-/// The generations there are, in ascending order.
-fn generations(inner: &dyn Store) -> Result<Vec<u32>, StoreError> {
-    let mut found = Vec::new();
+/// What is stored of a generation.
+#[derive(Clone, Copy, Default)]
+struct Stored {
+    has_keys: bool,
+    has_checksum: bool,
+}
+
+/// The generations there are, and those of which the checksum is left.
+fn generations(inner: &dyn Store) -> Result<BTreeMap<u32, Stored>, StoreError> {
+    let mut found: BTreeMap<u32, Stored> = BTreeMap::new();
     inner.list(KEYS, &mut |listed| {
-        let digits = listed.key.strip_prefix(KEYS).and_then(|name| name.strip_suffix(SUFFIX));
-        let generation = digits.and_then(|digits| digits.parse().ok());
-        found.extend(generation.filter(|&generation| key_of(generation) == listed.key));
+        let (key, is_checksum) = match listed.key.strip_suffix(CHECKSUM) {
+            Some(key) => (key, true),
+            None => (listed.key.as_str(), false),
+        };
+        let digits = key.strip_prefix(KEYS).and_then(|name| name.strip_suffix(SUFFIX));
+        let generation = digits.and_then(|digits| digits.parse::<u32>().ok());
+        if let Some(generation) = generation.filter(|&generation| key_of(generation) == key) {
+            let stored = found.entry(generation).or_default();
+            stored.has_keys |= !is_checksum;
+            stored.has_checksum |= is_checksum;
+        }
     })?;
-    found.sort_unstable();
+    // A generation is stored before its checksum and removed after it. A listing may have been begun before and ended after that.
+    for (&generation, stored) in &mut found {
+        if !stored.has_keys {
+            stored.has_keys = exists(inner, &key_of(generation))?;
+            stored.has_checksum = stored.has_keys || exists(inner, &checksum_of(generation))?;
+        }
+    }
+    found.retain(|_, stored| stored.has_keys || stored.has_checksum);
     Ok(found)
 }
 
@@ -454,14 +708,21 @@ fn key_of(generation: u32) -> String {
     format!("{KEYS}{generation:04}{SUFFIX}")
 }
 
+fn checksum_of(generation: u32) -> String {
+    format!("{}{CHECKSUM}", key_of(generation))
+}
+
 /// Every user, and the stanza beside theirs.
 struct Sealing {
     readers: Vec<Recipient>,
     json: Vec<u8>,
+    /// The key of the file, for the comparison.
+    file_key: RefCell<Option<FileKey>>,
 }
 
 impl age::Recipient for Sealing {
     fn wrap_file_key(&self, file_key: &FileKey) -> Result<(Vec<Stanza>, HashSet<String>), EncryptError> {
+        self.file_key.replace(Some(FileKey::new(Box::new(*file_key.expose_secret()))));
         let mut stanzas = Vec::new();
         for reader in &self.readers {
             stanzas.extend(reader.wrap_file_key(file_key)?.0);

@@ -75,7 +75,7 @@ impl From<DecryptError> for Fault {
     fn from(error: DecryptError) -> Fault {
         match error {
             DecryptError::NoMatchingKeys => {
-                Fault { cause: Cause::OtherRecipient, source: "none of the archive's keys opens it".into() }
+                Fault { cause: Cause::ForeignKey, source: "none of the private keys opens it".into() }
             }
             // What kept it from being read: the bytes are in memory, so there are too few of them.
             error => Fault::damaged(error.to_string()),
@@ -179,7 +179,7 @@ pub struct Header {
 
 impl Header {
     /// The header of a whole object, read as that of a part; nothing if it is not within [`MAX_HEADER`].
-    fn of(sealed: &[u8]) -> Result<Option<Header>, Fault> {
+    pub fn of(sealed: &[u8]) -> Result<Option<Header>, Fault> {
         Header::read(&sealed[..sealed.len().min(MAX_HEADER as usize)])
     }
 
@@ -314,7 +314,7 @@ impl age::Recipient for Sealing<'_> {
 }
 
 /// Who has the file's key already.
-struct FileKeyIdentity(RefCell<Option<FileKey>>);
+pub struct FileKeyIdentity(pub RefCell<Option<FileKey>>);
 
 impl age::Identity for FileKeyIdentity {
     fn unwrap_stanza(&self, _: &Stanza) -> Option<Result<FileKey, DecryptError>> {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
+use walden_source::error_text;
 
 use super::engine::Engine;
 #[cfg(feature = "encryption")]
@@ -11,6 +12,10 @@ use super::keys::{self, Change, Statement, User};
 use super::{Encryption, KEYS, KeyOptions, SUFFIX, failure, is_plain, sealed};
 use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
 use crate::stored::name::IDENTITY;
+use crate::stored::object::Finding;
+
+/// What the key of an object that is not encrypted is listed with in an archive that is.
+const NOT_ENCRYPTED: &str = " (not encrypted)";
 
 /// The store of an archive: plain or encrypted, as the archive's first object decided.
 ///
@@ -79,10 +84,14 @@ impl Encrypted {
     /// Writes a further generation of keys; needs the private key of a user.
     ///
     /// # Errors
-    /// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, and the store's.
+    /// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, [`Cause::KeysMissing`],
+    /// [`Cause::KeysDamaged`], and the store's.
     #[cfg(feature = "encryption")]
     pub fn change_keys(&self, change: &Change) -> Result<Statement, StoreError> {
-        keys::change(self.inner(), self.options.identity.as_deref(), change)
+        let changed = self.with_engine(|engine| engine.change_keys(self.inner(), change))?;
+        changed.ok_or_else(|| {
+            failure(self.inner(), "change", "the keys", Cause::Other, "the archive is not encrypted")
+        })
     }
 
     /// Whether the archive is encrypted.
@@ -104,6 +113,26 @@ impl Encrypted {
         }
     }
 
+    /// The recipient that an archive had at its beginning, by its keys; nothing if it is plain. `archive.json` says the same, unless it is
+    /// lost.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) fn oldest_recipient(&self) -> Result<Option<String>, StoreError> {
+        self.with_engine(|engine| engine.oldest_recipient(self.inner()))
+    }
+
+    /// The same store, as one that was encrypted to this recipient from its beginning: where `archive.json` is lost, the keys would be asked
+    /// for that at each call.
+    ///
+    /// # Errors
+    /// What is no recipient.
+    pub(crate) fn encrypted_to(&self, recipient: &str) -> Result<Encrypted, StoreError> {
+        let failed = |problem: String| failure(self.inner(), "read", KEYS, Cause::Other, problem);
+        let engine = Engine::new(recipient, &self.options).map_err(failed)?;
+        Ok(Encrypted { engine: OnceLock::from(Some(engine)), ..self.afresh() })
+    }
+
     /// Makes sure that an archive that is encrypted has its keys.
     ///
     /// # Errors
@@ -120,6 +149,58 @@ impl Encrypted {
         match self.expect_keys() {
             Err(error) if error.cause == Cause::KeysMissing => Ok(true),
             other => other.map(|()| false),
+        }
+    }
+
+    /// What is wrong with the archive's keys, by the objects that have them: as far as it is known with the private key that was named, or
+    /// without one. Keys that are missing altogether are [`Encrypted::are_keys_missing`].
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn key_faults(&self) -> Result<Vec<Finding>, StoreError> {
+        match self.with_engine(|engine| engine.key_faults(self.inner())) {
+            // Before the first push, what the newest keys state says whether the archive is encrypted.
+            Err(error) if error.cause == Cause::KeysDamaged => {
+                Ok(vec![Finding { object: error.key.clone(), problem: error_text(&error) }])
+            }
+            found => found.map(Option::unwrap_or_default),
+        }
+    }
+
+    /// As [`Encrypted::key_faults`], and whether the recipient that the archive must have is one of its own: else the generation of keys that
+    /// has it may be gone.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn key_findings(&self) -> Result<Vec<Finding>, StoreError> {
+        let mut found = self.key_faults()?;
+        if found.is_empty()
+            && self.options.recipient.is_some()
+            && let Err(error) = self.with_engine(|engine| engine.recipient(self.inner()))
+            && error.cause == Cause::OtherRecipient
+        {
+            let problem = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
+            let problem = format!("{problem}: a generation of keys may be gone");
+            found.push(Finding { object: KEYS.to_owned(), problem });
+        }
+        Ok(found)
+    }
+
+    /// Makes sure of what is known of an encrypted object without a private key: that it is the one of its key, and encrypted to a key of
+    /// the archive's.
+    ///
+    /// # Errors
+    /// [`Cause::Damaged`], [`Cause::ForeignKey`], and the store's.
+    pub fn expect_own(&self, key: &str) -> Result<(), StoreError> {
+        self.with_engine(|engine| engine.stated(self.inner(), key).map(drop)).map(drop)
+    }
+
+    /// The name that an object of a listing has in the store, for people.
+    pub fn stored_name(&self, key: &str) -> String {
+        let is_as_stored = is_plain(key) || ["/", SUFFIX, NOT_ENCRYPTED].iter().any(|end| key.ends_with(end));
+        match self.is_encrypted() {
+            Ok(true) if !is_as_stored => sealed(key),
+            _ => key.to_owned(),
         }
     }
 
@@ -304,7 +385,7 @@ impl Store for Encrypted {
                 _ if is_plain(&key) => key,
                 Some(key) => key.to_owned(),
                 // No object of this archive: it must not answer for the encrypted one of the same name.
-                None => format!("{key} (not encrypted)"),
+                None => format!("{key}{NOT_ENCRYPTED}"),
             };
             visit(Listed { key, bytes });
         })

@@ -39,6 +39,12 @@ pub struct Listing {
     pub are_keys_missing: bool,
     /// Every segment's summary was read, so no restore point is missing.
     pub has_all_restore_points: bool,
+    /// The histories could be read, or there are none, so no gap is missing. Else gaps between the segments of a timeline are known, and not
+    /// those at the end of a timeline that was left, nor timelines of which no segment is there.
+    pub has_all_gaps: bool,
+    /// Timelines that have a history and no segment, between others that have some, if the histories could not be read: they have lost
+    /// their segments, unless they were left in the segment in which they began. Else they are among the timelines with gaps.
+    pub timelines_without_segments: Vec<Timeline>,
     /// The timelines, in ascending order.
     pub timelines: Vec<TimelineListing>,
     /// Timeline histories that are missing, by name, although the archive has WAL of the timeline, or the history of one that descends
@@ -54,7 +60,8 @@ pub struct Listing {
     pub base_backups: Vec<BaseBackup>,
     /// Objects that are none of an archive's.
     pub unknown: Vec<String>,
-    /// Objects that were looked into and are damaged: times, restore points and parents of timelines are those of the others.
+    /// Objects that were looked into and are damaged, or encrypted so that nobody can read them: times, restore points and parents of
+    /// timelines are those of the others. The first ones are those of damaged keys.
     pub unreadable: Vec<Finding>,
 }
 
@@ -336,11 +343,19 @@ pub(crate) fn list_objects(
     let are_keys_missing = depth != Depth::Keys && archive.encrypted().are_keys_missing()?;
     // The archive's own private key, which somebody may have kept, opens it without them.
     let needs_keys = || archive.unlock().is_err_and(|error| error.is_for_want_of_keys());
-    let locked = gaps::is_locked(archive)? || (are_keys_missing && needs_keys());
+    let key_findings = match depth {
+        Depth::Keys => Vec::new(),
+        Depth::Contents(_) => archive.encrypted().key_findings()?,
+    };
+    // Of damaged keys, earlier generations may open the archive.
+    let locked = gaps::is_locked(archive)?
+        || (are_keys_missing && needs_keys())
+        || (!key_findings.is_empty() && archive.unlock().is_err_and(|error| error.is_damage()));
     let options = match depth {
         Depth::Contents(options) if !locked => Some(options),
         Depth::Contents(_) | Depth::Keys => None,
     };
+    let looks_at_headers = depth != Depth::Keys && locked && !are_keys_missing && key_findings.is_empty();
     let found = classify_objects(archive)?;
     let mut listing = Listing {
         location: archive.store().location().to_owned(),
@@ -350,6 +365,11 @@ pub(crate) fn list_objects(
         locked,
         are_keys_missing,
         has_all_restore_points: options.is_some(),
+        has_all_gaps: !locked || found.with_history.is_empty(),
+        timelines_without_segments: match locked {
+            true => gaps::without_wal(&found.with_wal, &found.with_history),
+            false => Vec::new(),
+        },
         timelines: Vec::new(),
         missing_histories: Vec::new(),
         diverging: Vec::new(),
@@ -357,7 +377,7 @@ pub(crate) fn list_objects(
         backups_without_start: Vec::new(),
         base_backups: Vec::new(),
         unknown: found.unknown,
-        unreadable: Vec::new(),
+        unreadable: key_findings,
     };
     if options.is_some_and(|options| options.base_backups) {
         listing.base_backups = read_backups(archive, &listing.backups, &mut listing.unreadable)?;
@@ -369,15 +389,27 @@ pub(crate) fn list_objects(
     }
     let (acknowledged, unknown) = gaps::acknowledged(archive, locked)?;
     listing.unknown.extend(unknown);
+    for key in &mut listing.unknown {
+        *key = archive.stored_name(key);
+    }
     let histories = match depth {
         _ if locked => BTreeMap::new(),
         Depth::Contents(_) => {
             let (histories, damaged) = archive.undamaged_histories()?;
-            let finding = |(object, error)| Finding { object, problem: error_text(&error) };
+            let finding = |(key, error): (String, ArchiveError)| Finding {
+                object: archive.stored_name(&key),
+                problem: error_text(&error),
+            };
             listing.unreadable.extend(damaged.into_iter().map(finding));
             histories
         }
-        Depth::Keys => archive.undamaged_histories().map(|(histories, _)| histories).unwrap_or_default(),
+        Depth::Keys => match archive.undamaged_histories() {
+            Ok((histories, _)) => histories,
+            Err(_) => {
+                listing.has_all_gaps = found.with_history.is_empty();
+                BTreeMap::new()
+            }
+        },
     };
     // Those that were archived since they were listed are there, too.
     let with_history: BTreeSet<Timeline> =
@@ -403,8 +435,17 @@ pub(crate) fn list_objects(
     }
     listing.backups_without_start =
         backups_without_start(archive, &listing.backups, &objects, &histories, &acknowledged, size)?;
-    let timelines =
-        Timelines { archive, size, options, objects, histories, first_numbers, live, acknowledged };
+    let timelines = Timelines {
+        archive,
+        size,
+        options,
+        looks_at_headers,
+        objects,
+        histories,
+        first_numbers,
+        live,
+        acknowledged,
+    };
     for (&timeline, objects) in &timelines.objects {
         timelines.add_timeline(timeline, objects, &mut listing)?;
     }
@@ -462,6 +503,8 @@ struct Timelines<'a> {
     size: SegmentSize,
     /// Nothing if no object is read.
     options: Option<ListOptions>,
+    /// Whether the headers of a few encrypted objects are read, as nothing else of them can be.
+    looks_at_headers: bool,
     /// The objects that hold WAL.
     objects: BTreeMap<Timeline, BTreeMap<Object, u64>>,
     histories: BTreeMap<Timeline, History>,
@@ -499,6 +542,8 @@ impl Timelines<'_> {
             }
             let diverging = self.find_divergence(timeline, objects, listing)?;
             listing.diverging.extend(diverging);
+        } else if self.looks_at_headers {
+            look_at_headers(self.archive, objects, &mut listing.unreadable)?;
         }
         listing.timelines.push(found);
         Ok(())
@@ -571,6 +616,29 @@ impl Timelines<'_> {
     }
 }
 
+/// Reads the headers of a timeline's first and last object, of which the others are looked into for times where a private key is there.
+/// Those that nobody can read are added to `unreadable`.
+fn look_at_headers(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    unreadable: &mut Vec<Finding>,
+) -> Result<(), ArchiveError> {
+    let ends: BTreeSet<&Object> =
+        objects.keys().next().into_iter().chain(objects.keys().next_back()).collect();
+    for object in ends {
+        match archive.encrypted().expect_own(&object.key()).map_err(ArchiveError::from) {
+            Err(error) if error.is_damage() => {
+                let object = archive.stored_name(&object.key());
+                unreadable.push(Finding { object, problem: error_text(&error) });
+            }
+            // Packed or pruned since it was listed.
+            Err(error) if error.is_not_found() => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
 /// Backup history files that are read at the same time.
 const BACKUP_THREADS: usize = 4;
 
@@ -596,7 +664,8 @@ fn read_backups(
             Ok(text) => found.extend(text.map(|text| BaseBackup::of_history(name.clone(), &text))),
             Err(error) if error.is_damage() => {
                 let object = ArchivedFile::parse(name).map_or_else(|| name.clone(), |file| file.key());
-                unreadable.push(Finding { object, problem: error_text(&error) });
+                unreadable
+                    .push(Finding { object: archive.stored_name(&object), problem: error_text(&error) });
             }
             Err(error) => return Err(error),
         }
@@ -863,7 +932,8 @@ fn times(
         }
         let read = match get::read_contents(archive, *object, bytes) {
             Err(error) if error.is_damage() => {
-                unreadable.push(Finding { object: object.key(), problem: error_text(&error) });
+                let object = archive.stored_name(&object.key());
+                unreadable.push(Finding { object, problem: error_text(&error) });
                 Vec::new()
             }
             other => other?,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use walden_format::lsn::SegmentName;
+use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::inspect::list::{self, Diverging, ListOptions, Listing, RestorableRange};
@@ -41,6 +41,10 @@ pub struct Holdings {
     pub missing_segments: u64,
     /// Segments that are missing and acknowledged.
     pub acknowledged_segments: u64,
+    /// As of [`Listing::has_all_gaps`]: else more segments may be missing.
+    pub has_all_gaps: bool,
+    /// As of [`Listing::timelines_without_segments`].
+    pub timelines_without_segments: Vec<Timeline>,
     /// Timeline histories that are missing, as of [`Listing::missing_histories`].
     pub missing_histories: Vec<String>,
     /// Timelines on which one server went on while another one wrote a timeline that had left them.
@@ -58,6 +62,12 @@ pub struct Holdings {
 }
 
 impl Holdings {
+    /// Segments that the last run of `verify` has found missing, with a private key, and that are not known to be missing without one.
+    pub fn missing_by_verify(&self) -> Option<u64> {
+        let found = self.verified.as_ref().filter(|_| !self.has_all_gaps)?.missing_segments;
+        (found > self.missing_segments).then_some(found)
+    }
+
     /// Bytes of WAL for each byte stored.
     pub fn ratio(&self) -> Option<f64> {
         (self.stored_bytes > 0).then(|| self.raw_bytes as f64 / self.stored_bytes as f64)
@@ -84,6 +94,10 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         Some(listing) => listing.are_keys_missing,
         None => archive.encrypted().are_keys_missing()?,
     };
+    let unreadable = match &listing {
+        Some(listing) => listing.unreadable.clone(),
+        None => archive.encrypted().key_findings()?,
+    };
     let last_run = verified::last(archive)?;
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
     let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
@@ -106,10 +120,15 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         restorable,
         missing_segments: gaps.iter().filter(|gap| gap.is_new()).map(missing).sum(),
         acknowledged_segments: gaps.iter().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
+        has_all_gaps: listing.as_ref().is_none_or(|listing| listing.has_all_gaps),
+        timelines_without_segments: listing
+            .as_ref()
+            .map(|it| it.timelines_without_segments.clone())
+            .unwrap_or_default(),
         missing_histories: listing.as_ref().map(|it| it.missing_histories.clone()).unwrap_or_default(),
         diverging: listing.as_ref().map(|it| it.diverging.clone()).unwrap_or_default(),
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
-        unreadable: listing.map(|listing| listing.unreadable).unwrap_or_default(),
+        unreadable,
         are_keys_missing,
         is_verification_locked: last_run == LastRun::Locked,
         verified: last_run.found(),

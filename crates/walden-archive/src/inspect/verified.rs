@@ -17,7 +17,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::encryption::SUFFIX;
 use crate::inspect::verify::Verified;
 use crate::inventory::gaps::Gap;
-use crate::store::Created;
+use crate::store::{Cause, Created};
 use crate::stored::name::VERIFIED;
 
 /// How many are kept.
@@ -42,18 +42,28 @@ pub struct VerifiedAt {
 
 /// Writes what a run has found, and removes what old ones have found.
 ///
+/// A run that could not read some objects does not say that they are whole: what an earlier one has found of damage stays, and if it has
+/// found none itself, it is not noted at all.
+///
 /// # Errors
 /// The store's: a user that may only read cannot leave it.
 pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let time = i64::try_from(now).unwrap_or(i64::MAX);
+    let mut damaged = verified.damaged.len() as u64;
+    if !verified.unreadable.is_empty() {
+        if damaged == 0 {
+            return Ok(());
+        }
+        damaged = last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
+    }
     let new = verified.gaps.iter().filter(|gap| gap.is_new());
     let found = VerifiedAt {
         time,
         is_fast,
         objects: verified.objects,
         segments: verified.segments,
-        damaged: verified.damaged.len() as u64,
+        damaged,
         missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
     };
     let json = serde_json::to_vec_pretty(&found).unwrap_or_default();
@@ -104,7 +114,12 @@ pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
             None => archive.store().read(key),
         };
         let content = match content {
-            Err(error) if error.cause.is_of_identity() => return Ok(LastRun::Locked),
+            Err(error)
+                if error.cause.is_of_identity()
+                    || matches!(error.cause, Cause::ForeignKey | Cause::KeysDamaged) =>
+            {
+                return Ok(LastRun::Locked);
+            }
             content => content?,
         };
         if let Ok(found) = serde_json::from_slice(&content) {

@@ -17,7 +17,8 @@ use crate::inspect::list::{self, BackupWithoutStart, Depth, Gap};
 use crate::inspect::replay::{ReplaySummary, Replayed};
 use crate::inventory::gaps;
 use crate::inventory::parts;
-use crate::out::get::PackMembers;
+use crate::out::get::{self, PackMembers};
+use crate::store::Cause;
 use crate::stored::check::{self, Checked, Rules};
 use crate::stored::contents::Contents;
 use crate::stored::name::{ArchivedFile, Object};
@@ -40,6 +41,8 @@ pub struct Verified {
     pub stored_bytes: u64,
     /// What is wrong, by object.
     pub damaged: Vec<Finding>,
+    /// Objects that could not be read, such as for want of permission: nothing is known of what is in them.
+    pub unreadable: Vec<Finding>,
     /// Segments missing.
     pub gaps: Vec<Gap>,
     /// Timeline histories missing, by name, as of [`list::Listing::missing_histories`].
@@ -57,9 +60,10 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Everything is as it was archived, and nothing is missing but what was acknowledged.
+    /// Everything could be read and is as it was archived, and nothing is missing but what was acknowledged.
     pub fn is_good(&self) -> bool {
         self.damaged.is_empty()
+            && self.unreadable.is_empty()
             && self.is_replayed_well()
             && !self.gaps.iter().any(Gap::is_new)
             && self.missing_histories.is_empty()
@@ -88,6 +92,13 @@ pub const DAMAGE_HINT: &str = "put the object back from another copy of the arch
                                copy what walden archive get can still read. A segment that is lost for good is noted by walden archive \
                                acknowledge-gap once its object is moved out";
 
+/// What to do about objects that could not be read.
+pub const UNREADABLE_HINT: &str = "nothing shows that they are damaged: leave them where they are. Run verify as the user whose commands use the                                    archive, such as PostgreSQL's, or with credentials that may read it, and give that user the files that another                                    one, such as root, made there (chown -R); if the store did not answer, verify again once it does. Until                                    then, what earlier runs have found counts";
+
+/// What to do where keys of an encrypted archive are among what is damaged.
+pub const KEYS_HINT: &str = "put the file of keys back from another copy of the archive, and verify again. Until then leave all objects where they \
+                             are: those that only these keys open are not damaged themselves";
+
 /// Verifies an archive; `progress` is called with the objects done and their number. Objects that are gone once they are read count
 /// too: neither of the numbers ever falls.
 ///
@@ -101,9 +112,7 @@ pub fn verify(
     archive.unlock()?;
     let (mut listing, mut objects) = list::list_objects(archive, Depth::Keys)?;
     let size = archive.segment_size()?;
-    // One that cannot be read is among the objects that are looked at.
-    let (histories, _) = archive.undamaged_histories().unwrap_or_default();
-    let histories: Vec<History> = histories.into_values().collect();
+    let histories = read_histories(archive, &objects);
     let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
     let mut inspected: BTreeMap<Object, Inspection> = BTreeMap::new();
     let mut gone: u64 = 0;
@@ -134,16 +143,42 @@ pub fn verify(
     };
     let mut links = Links::new(size, &histories);
     for (object, inspected) in inspected {
-        found.objects += 1;
-        found.stored_bytes += inspected.stored_bytes;
-        found.add(object, inspected, &mut links);
+        if !inspected.is_unreadable {
+            found.objects += 1;
+            found.stored_bytes += inspected.stored_bytes;
+        }
+        found.add(archive.stored_name(&object.key()), inspected, &mut links);
     }
     for segment in parts::segments(archive)? {
-        let failed = |error| Finding { object: parts::folder_of(segment), problem: error_text(&error) };
-        found.damaged.extend(parts::assemble(archive, segment).err().map(failed));
+        let Err(error) = parts::assemble(archive, segment) else { continue };
+        let finding = Finding { object: parts::folder_of(segment), problem: error_text(&error) };
+        match is_unreadable(&error) {
+            true => found.unreadable.push(finding),
+            false => found.damaged.push(finding),
+        }
     }
+    found.damaged.extend(archive.encrypted().key_findings()?);
     found.damaged.sort();
+    found.unreadable.sort();
     Ok(found)
+}
+
+/// The histories that can be read. One that cannot is among the objects that are looked at, and keeps nobody from reading the others.
+fn read_histories(archive: &Archive, objects: &[(Object, u64)]) -> Vec<History> {
+    let read = |&(object, bytes): &(Object, u64)| {
+        let Object::File(file @ ArchivedFile::History(timeline)) = object else { return None };
+        let mut text = Vec::new();
+        get::decode(archive, file, object, bytes, &mut text).ok()?;
+        History::parse(timeline, &text).ok()
+    };
+    objects.iter().filter_map(read).collect()
+}
+
+/// Whether an error says nothing of an object but that this user, or nobody at this moment, can read it.
+fn is_unreadable(error: &ArchiveError) -> bool {
+    use Cause::{Denied, NoBucket, NoCredentials, Unavailable};
+    let cause = error.store_error().map(|error| error.cause);
+    matches!(cause, Some(Denied | NoBucket | NoCredentials | Unavailable))
 }
 
 /// How often the archive is listed where objects are gone once they are read.
@@ -196,25 +231,29 @@ impl Verified {
         self.replay = Some(replayed.summary());
     }
 
-    fn add(&mut self, object: Object, inspected: Inspection, links: &mut Links) {
-        let key = object.key();
+    /// Adds what was found of an object, by the name that it has in the store.
+    fn add(&mut self, name: String, inspected: Inspection, links: &mut Links) {
         for CheckedFile { file, bytes, warnings, records } in inspected.files {
             self.raw_bytes += bytes;
             match file {
                 ArchivedFile::Segment(_) => self.segments += 1,
                 _ => self.other_files += 1,
             }
-            let warning = |problem| Finding { object: key.clone(), problem };
+            let warning = |problem| Finding { object: name.clone(), problem };
             self.warnings.extend(warnings.into_iter().map(warning));
-            if let (ArchivedFile::Segment(name), Some(records)) = (file, records) {
+            if let (ArchivedFile::Segment(segment), Some(records)) = (file, records) {
                 self.records += records.count;
-                let problem = links.follow(name, records);
-                self.damaged.extend(problem.map(|problem| Finding { object: key.clone(), problem }));
+                let problem = links.follow(segment, records);
+                self.damaged.extend(problem.map(|problem| Finding { object: name.clone(), problem }));
             }
         }
         if let Some(problem) = inspected.problem {
             links.last = None;
-            self.damaged.push(Finding { object: key, problem });
+            let finding = Finding { object: name, problem };
+            match inspected.is_unreadable {
+                true => self.unreadable.push(finding),
+                false => self.damaged.push(finding),
+            }
         }
     }
 }
@@ -263,6 +302,8 @@ struct Inspection {
     problem: Option<String>,
     /// It is not there any more: that is its problem.
     is_gone: bool,
+    /// It could not be read: that is its problem.
+    is_unreadable: bool,
     stored_bytes: u64,
 }
 
@@ -271,6 +312,7 @@ impl Inspection {
         Inspection {
             problem: Some(error_text(error)),
             is_gone: error.is_not_found(),
+            is_unreadable: is_unreadable(error),
             ..Inspection::default()
         }
     }
@@ -322,7 +364,9 @@ fn inspect_pack(
         let mut content = Vec::new();
         if let Err(error) = members.decode_next(&mut content) {
             inspected.is_gone = error.is_not_found();
-            inspected.problem = Some(format!("{segment}: {}", error_text(&error)));
+            // What was found wrong before stays damage.
+            inspected.is_unreadable = inspected.problem.is_none() && is_unreadable(&error);
+            inspected.problem.get_or_insert(format!("{segment}: {}", error_text(&error)));
             break;
         }
         let (file, summary) = (ArchivedFile::Segment(segment), summaries.next());

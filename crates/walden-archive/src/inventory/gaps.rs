@@ -106,7 +106,11 @@ pub fn acknowledged(
         let parsed: io::Result<Acknowledgement> = if is_locked {
             Acknowledgement::of_key(&key).ok_or_else(|| io::ErrorKind::InvalidData.into())
         } else {
-            serde_json::from_slice(&archive.store().read(&key)?).map_err(io::Error::other)
+            match archive.store().read(&key).map_err(ArchiveError::from) {
+                // It hides no gap, and none of the other ones.
+                Err(error) if error.is_damage() => Err(io::Error::other(error)),
+                content => serde_json::from_slice(&content?).map_err(io::Error::other),
+            }
         };
         let timeline = |one: &Acknowledgement| SegmentName::parse(&one.first).map(|first| first.timeline);
         match parsed {
@@ -364,6 +368,23 @@ pub(crate) fn listed_without_history(
     Ok(without_history(&with_wal, &with_history, histories))
 }
 
+/// What is said of an archive whose histories cannot be read.
+pub const GAPS_UNKNOWN: &str = "without a private key it is not known whether segments are missing that only histories name: at the end \
+                                of a timeline that was left, or of a timeline of which no segment is there";
+
+/// The timelines of which there is a history and no WAL, between an earlier one that has WAL and a later one, by those that have WAL and
+/// those whose history is there.
+///
+/// Names say no more: whether such a timeline has lost its segments, or was left in the segment in which it began and has none of its own,
+/// is in the histories ([`Expected::of`]), which take a private key in an encrypted archive.
+pub(crate) fn without_wal(with_wal: &BTreeSet<Timeline>, with_history: &BTreeSet<Timeline>) -> Vec<Timeline> {
+    let (Some(first), Some(last)) = (with_wal.first(), with_wal.last().max(with_history.last())) else {
+        return Vec::new();
+    };
+    let is_between = |timeline: &Timeline| first < timeline && timeline < last;
+    with_history.difference(with_wal).copied().filter(is_between).collect()
+}
+
 /// The timeline of which an object is the history.
 pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
     match object {
@@ -415,6 +436,21 @@ mod tests {
         assert!(missing(&[3, 4], &[4], &histories).is_empty());
         assert_eq!(missing(&[3, 5], &[4], &histories), [5]);
         assert!(missing(&[], &[4], &histories).is_empty());
+    }
+
+    #[test]
+    fn a_timeline_without_wal_is_named_if_others_have_some_before_and_behind_it() {
+        let without = |with_wal: &[Timeline], with_history: &[Timeline]| {
+            without_wal(&with_wal.iter().copied().collect(), &with_history.iter().copied().collect())
+        };
+        assert_eq!(without(&[1, 3], &[2, 3]), [2]);
+        assert!(without(&[1, 2, 3], &[2, 3]).is_empty());
+        // Of the newest one, nothing need be archived yet.
+        assert!(without(&[1, 2], &[2, 3]).is_empty());
+        assert_eq!(without(&[1], &[2, 3]), [2]);
+        // Where the archive begins behind it.
+        assert!(without(&[3], &[2, 3]).is_empty());
+        assert!(without(&[], &[2, 3]).is_empty());
     }
 
     #[test]

@@ -59,6 +59,19 @@ pub enum BaseError {
     DataDir(#[from] DataDirError),
 }
 
+impl BaseError {
+    /// The same of a file by the name that its user knows, such as that of an archived one that was fetched to be read.
+    #[must_use]
+    pub fn of(self, name: &Path) -> BaseError {
+        let path = name.to_owned();
+        match self {
+            BaseError::Io { source, .. } => BaseError::Io { path, source },
+            BaseError::NotOne { expected, found, .. } => BaseError::NotOne { path, expected, found },
+            BaseError::DataDir(error) => BaseError::DataDir(error),
+        }
+    }
+}
+
 /// Where recovery from a base backup starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupStart {

@@ -97,6 +97,8 @@ impl Plan {
     /// The store's.
     pub fn of(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
         let size = archive.segment_size()?;
+        // Without a private key that opens anything, each object would be named as one that cannot be read.
+        archive.unlock()?;
         let range = selection.from.unwrap_or(0)..=selection.to.unwrap_or(u64::MAX);
         let is_whole = selection.from.is_none() && selection.to.is_none();
         // Before segments are listed: what is archived meanwhile has no parts any more, and is exported as such.
@@ -107,7 +109,8 @@ impl Plan {
             None => timelines(archive, &with_parts)?,
         };
         let acknowledged = gaps::all_acknowledged(archive)?;
-        let histories = archive.histories()?;
+        // What is damaged of them is found once more where they are written, with all else.
+        let (histories, _) = archive.undamaged_histories()?;
         let followed = |timeline| stretches(timeline, histories.get(&timeline));
         for listed in [HISTORY, BACKUP] {
             archive.store().list(listed, &mut |listed| {
@@ -363,7 +366,7 @@ fn export_object(
         });
         let outcome = match new {
             Ok(new) => Outcome::of_published(new?.publish()?),
-            Err(error) => Outcome::of_error(file, object.key(), error)?,
+            Err(error) => Outcome::of_error(file, archive.stored_name(&object.key()), error)?,
         };
         done(file, outcome);
     }

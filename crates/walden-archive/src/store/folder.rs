@@ -140,7 +140,7 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return self.broken_link_above(folder).map_or(Ok(()), Err);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(of_path(folder, &error)),
         };
         for entry in entries {
             let entry = entry?;
@@ -165,7 +165,7 @@ impl Folder {
                 }
                 // Removed since: by pack or prune.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(of_path(&entry.path(), &error)),
             }
         }
         Ok(())
@@ -318,6 +318,11 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+/// An error with the path that it is about: of a listing, the prefix alone does not say which folder below it is meant.
+fn of_path(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn cause_of(error: &io::Error) -> Cause {

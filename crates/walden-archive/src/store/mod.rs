@@ -202,8 +202,12 @@ pub enum Cause {
     NoIdentity,
     /// It is encrypted to another public key than was expected, or not at all.
     OtherRecipient,
+    /// The object is encrypted to a public key that is none of the archive's.
+    ForeignKey,
     /// The archive is encrypted, and its keys are not there.
     KeysMissing,
+    /// The archive is encrypted, and a generation of its keys is gone or not as it was stored.
+    KeysDamaged,
     /// The object is not as it was stored, as an encrypted one and a store that knows its size say.
     Damaged,
     /// Anything else.
@@ -240,7 +244,9 @@ impl Cause {
             | Cause::ProtectedIdentity
             | Cause::NoIdentity => "wrong_identity",
             Cause::OtherRecipient => "other_recipient",
+            Cause::ForeignKey => "foreign_key",
             Cause::KeysMissing => "keys_missing",
+            Cause::KeysDamaged => "keys_damaged",
             Cause::Damaged => "damaged_object",
             Cause::InvalidKey | Cause::Other => "other",
         }
@@ -281,10 +287,16 @@ impl Cause {
                 "name the file with the private key, as walden archive key generate and age-keygen write it: a line AGE-SECRET-KEY-1...; the public key (age1...) opens nothing"
             }
             Cause::OtherRecipient => {
-                "if the archive is the right one, put the recipient that walden archive key list shows into walden.toml; if nobody changed its keys, find out who wrote to it"
+                "if the archive is the right one, put the recipient that walden archive key list shows into walden.toml; if nobody changed its keys, find out who wrote to it, and whether a generation of keys (keys/) was lost: put that back from another copy of the archive"
+            }
+            Cause::ForeignKey => {
+                "the object was made in another archive, or the generation of keys (keys/) that opens it was lost: put that back from another copy of the archive if so. Else put the object back from another copy, or move it out of the archive: a server that still has the file archives it when it is offered again"
             }
             Cause::KeysMissing => {
                 "put the folder keys/ back, from another copy of the archive: what is encrypted without it nobody can read but who has the archive's own private keys"
+            }
+            Cause::KeysDamaged => {
+                "put the file of keys back from another copy of the archive, and leave all objects where they are: what only its keys open is lost without it"
             }
             Cause::Damaged => "walden archive verify says what else is damaged; restore it from another copy",
             Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
@@ -313,6 +325,8 @@ impl fmt::Display for StoreError {
             | Cause::NoIdentity => f.write_str(": the private key cannot be used"),
             Cause::OtherRecipient => f.write_str(": encrypted for others"),
             Cause::KeysMissing => f.write_str(": the archive is encrypted, and its keys are missing"),
+            Cause::ForeignKey => f.write_str(": encrypted to a key that is none of the archive's"),
+            Cause::KeysDamaged => f.write_str(": keys of the archive are damaged"),
             Cause::Damaged => f.write_str(": damaged"),
             Cause::Other => Ok(()),
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::encryption::{Encrypted, KeyOptions, keys};
+use walden_archive::export::{Plan, Selection, export};
 use walden_archive::get::{GetError, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::ArchivedFile;
@@ -294,7 +295,18 @@ fn an_object_under_the_key_of_another_one_is_refused() {
     let pushed = push(&archive_with(other.path(), &server), &path, &PushOptions::default());
     pushed.asked.expect("archived");
     fs::copy(other.path().join("archive").join(format!("{key}.age")), &second).expect("a copy");
-    assert_eq!(cause(set.get(&set.reader, 1)), Cause::OtherRecipient);
+    assert_eq!(cause(set.get(&set.reader, 1)), Cause::ForeignKey);
+    // Its tag is the right one for the recipient that it names itself.
+    for keys in [&set.server, &set.reader] {
+        let asked = push(&archive_with(set.path(), keys), &path, &PushOptions::default()).asked;
+        let Err(PushError::Archive { source, .. }) = asked else { panic!("{asked:?}") };
+        assert!(source.hint().is_some_and(|hint| hint.contains("another archive")), "{source}");
+        let text = walden_source::error_text(&source);
+        assert!(text.contains(".wlz.age") && text.contains("none of them"), "{text}");
+        let listing = list(&archive_with(set.path(), keys), ListOptions::default()).expect("a list");
+        let [unreadable] = listing.unreadable.as_slice() else { panic!("{listing:?}") };
+        assert!(unreadable.object.ends_with(".wlz.age"), "{unreadable:?}");
+    }
 }
 
 #[test]
@@ -538,8 +550,118 @@ fn generations_of_keys_that_were_moved_or_damaged_are_refused() {
         bad[at] ^= 1;
         fs::write(&first, &bad).expect("keys");
         let got = cause(set.get(&set.reader, 0));
-        assert!(matches!(got, Cause::Damaged | Cause::WrongIdentity), "{at}: {got:?}");
+        assert!(matches!(got, Cause::KeysDamaged | Cause::WrongIdentity), "{at}: {got:?}");
     }
+}
+
+/// An earlier generation opens the archive for readers. What is written must not be encrypted to keys that are lost, and no change must
+/// lose them for good.
+#[test]
+fn keys_are_not_lost_with_a_damaged_generation() {
+    let set = setting();
+    let rotated = set.store(&set.reader).change_keys(&keys::Change::Rotate).expect("rotated");
+    assert_eq!((rotated.generation, rotated.recipients.len()), (2, 2));
+    let unpinned = |keys: &KeyOptions| KeyOptions { recipient: None, ..keys.clone() };
+    let (server, reader) = (unpinned(&set.server), unpinned(&set.reader));
+    let folder = set.path().join("archive/keys");
+    let (newest, checksum) = (folder.join("0002.age"), folder.join("0002.age.blake3"));
+    let good = fs::read(&newest).expect("keys");
+    let sum = fs::read_to_string(&checksum).expect("a checksum");
+    assert_eq!(sum, format!("{}  0002.age\n", blake3::hash(&good).to_hex()));
+    let history = set.path().join("pg_wal/00000002.history");
+    fs::write(&history, "1\t0/3000000\tx\n").expect("a history");
+    let push_history = |keys| push(&archive_with(set.path(), keys), &history, &PushOptions::default()).asked;
+    let files = || {
+        let mut names: Vec<_> =
+            fs::read_dir(&folder).expect("keys").map(|it| it.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let all_files = files();
+    let mut flipped = good.clone();
+    *flipped.last_mut().expect("a byte") ^= 1;
+    let damages: [(&str, Option<&[u8]>, bool); 5] = [
+        ("one bit", Some(&flipped), true),
+        ("one bit without a checksum", Some(&flipped), false),
+        ("garbage", Some(b"garbage"), true),
+        ("garbage without a checksum", Some(b"garbage"), false),
+        ("gone", None, true),
+    ];
+    for (what, content, has_checksum) in damages {
+        match content {
+            Some(content) => fs::write(&newest, content).expect("written"),
+            None => fs::remove_file(&newest).expect("removed"),
+        }
+        if !has_checksum {
+            fs::remove_file(&checksum).expect("removed");
+        }
+        let before = files();
+        // Without a checksum, damage behind the header is known to those who read.
+        let is_public = has_checksum || what.starts_with("garbage");
+        for (keys, is_known) in [(&server, is_public), (&reader, true)] {
+            let faults = set.store(keys).key_faults().expect("read");
+            let found: Vec<&str> = faults.iter().map(|fault| fault.object.as_str()).collect();
+            assert_eq!(found, if is_known { &["keys/0002.age"][..] } else { &[] }, "{what}");
+            let listing = list(&archive_with(set.path(), keys), ListOptions::default()).expect("a list");
+            assert_eq!(listing.unreadable.len(), usize::from(is_known), "{what}: {:?}", listing.unreadable);
+            assert_eq!(push_history(keys).is_err(), is_public, "{what}");
+            let _ = fs::remove_dir_all(set.path().join("archive/history"));
+        }
+        let verified = verify(&archive_with(set.path(), &reader), VerifyOptions::default(), &|_, _| {});
+        let damaged = verified.expect("verified").damaged;
+        assert!(matches!(damaged.as_slice(), [one] if one.object == "keys/0002.age"), "{what}: {damaged:?}");
+        set.get(&reader, 0).expect("by the first generation");
+        let add = keys::Change::Add(vec![keys::User::parse(&keys::generate().recipient).expect("a user")]);
+        let remove = keys::Change::Remove(vec![set.user.recipient.clone()]);
+        for change in [keys::Change::Rotate, add, remove] {
+            let error = set.store(&reader).change_keys(&change).expect_err("refused");
+            assert_eq!((error.cause, error.key.as_str()), (Cause::KeysDamaged, "keys/0002.age"), "{what}");
+        }
+        assert_eq!(files(), before, "{what}");
+        fs::write(&newest, &good).expect("written");
+        fs::write(&checksum, &sum).expect("written");
+    }
+    assert_eq!(files(), all_files);
+    // A generation that has vanished without a trace is noticed by whoever knows its key.
+    fs::remove_file(&newest).expect("removed");
+    fs::remove_file(&checksum).expect("removed");
+    let pinned = KeyOptions { recipient: rotated.recipients.first().cloned(), ..reader.clone() };
+    assert_eq!(set.store(&pinned).key_findings().expect("read")[0].object, "keys/");
+    let error = set.store(&pinned).change_keys(&keys::Change::Rotate).expect_err("refused");
+    assert_eq!(error.cause, Cause::OtherRecipient);
+    fs::write(&newest, &good).expect("written");
+    // As it was before there were checksums.
+    let made = set.store(&reader).change_keys(&keys::Change::Rotate).expect("rotated");
+    assert_eq!((made.generation, made.recipients.len()), (3, 3));
+    assert_eq!(made.recipients[1..], rotated.recipients);
+    assert!(set.store(&reader).key_faults().expect("read").is_empty());
+    assert!(push_history(&server).is_ok());
+    set.get(&reader, 0).expect("by the newest generation");
+}
+
+/// What nobody can read hides nothing else.
+#[test]
+fn an_object_of_another_archive_is_named_and_the_others_are_exported() {
+    let set = setting();
+    let other = tempfile::tempdir().expect("a folder");
+    let (server, _) = encrypt(other.path(), &set.user);
+    let path = set.path().join("pg_wal").join(&set.originals[1].0);
+    push(&archive_with(other.path(), &server), &path, &PushOptions::default()).asked.expect("archived");
+    let foreign = other.path().join("archive").join(format!("{}.age", set.file(1).key()));
+    fs::copy(foreign, set.object(1)).expect("a copy");
+    let reader = archive_with(set.path(), &set.reader);
+    let listing = list(&reader, ListOptions { all_summaries: true, base_backups: true }).expect("a list");
+    assert_eq!(listing.unreadable.len(), 1, "{:?}", listing.unreadable);
+    assert!(listing.timelines[0].last_commit_time.is_some());
+    let verified = verify(&reader, VerifyOptions::default(), &|_, _| {}).expect("a list");
+    assert_eq!((verified.damaged.len(), verified.objects), (1, 2));
+    let folder = set.path().join("exported");
+    let selection = Selection { timeline: None, from: None, to: None };
+    let plan = Plan::of(&reader, &selection).expect("a plan");
+    let exported = export(&reader, &plan, &folder, 1, &|_| {}).expect("exported");
+    assert_eq!((exported.written, exported.damaged.len()), (1, 1));
+    assert!(exported.damaged[0].object.ends_with(".wlz.age"), "{:?}", exported.damaged);
+    assert!(fs::read(folder.join(&set.originals[0].0)).expect("a segment") == set.originals[0].1);
 }
 
 #[test]
@@ -569,6 +691,39 @@ fn without_a_private_key_it_is_known_what_verify_has_found() {
     assert!(set.path().join("archive/verified/run-0000000002.json").exists());
     let listing = list(&reader, ListOptions::default()).expect("a list");
     assert!(listing.unknown.is_empty(), "{:?}", listing.unknown);
+}
+
+/// The names of histories are not encrypted, and what is in them is.
+#[test]
+fn without_a_private_key_it_is_said_that_lost_timelines_are_not_known() {
+    let root = tempfile::tempdir().expect("a folder");
+    let history = |name: &str, text: &str| vec![(name.to_owned(), text.as_bytes().to_vec())];
+    let second = history("00000002.history", "1\t0/1280000\tx\n");
+    let third = history("00000003.history", "1\t0/1280000\tx\n2\t0/1480000\tx\n");
+    let files = [log(1, 0x10, 3), second, log(2, 0x12, 3), third, log(3, 0x14, 2)].concat();
+    let (server, reader) = encrypt(root.path(), &user(root.path(), "user"));
+    push_all(&archive_with(root.path(), &server), &pg_wal(root.path(), &files), &files);
+    let listed = |keys: &KeyOptions| {
+        let archive = archive_with(root.path(), keys);
+        let listing = list(&archive, ListOptions::default()).expect("a list");
+        let holdings = holdings(&archive, &Vec::new).expect("holdings");
+        assert_eq!(holdings.has_all_gaps, listing.has_all_gaps);
+        assert_eq!(holdings.timelines_without_segments, listing.timelines_without_segments);
+        let missing: u64 = listing.gaps().iter().map(|gap| gap.segments).sum();
+        assert_eq!(holdings.missing_segments, missing);
+        (listing.has_all_gaps, listing.timelines_without_segments, missing, holdings.missing_by_verify())
+    };
+    assert_eq!(listed(&server), (false, vec![], 0, None));
+    assert_eq!(listed(&reader), (true, vec![], 0, None));
+    fs::remove_dir_all(root.path().join("archive/wal/00000002")).expect("removed");
+    assert_eq!(listed(&server), (false, vec![2], 0, None));
+    assert_eq!(listed(&reader), (true, vec![], 2, None));
+    // What a run with a private key has found is known to all.
+    let archive = archive_with(root.path(), &reader);
+    let found = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("a list");
+    verified::record(&archive, &found, false).expect("recorded");
+    assert_eq!(listed(&server), (false, vec![2], 0, Some(2)));
+    assert_eq!(listed(&reader), (true, vec![], 2, None));
 }
 
 #[test]

@@ -9,8 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
+use walden_archive::base::BackupStart;
 use walden_archive::drill::{self, Amcheck, Drill, DrillOptions, Step, Target, UnknownRestorePoint};
 use walden_archive::list;
+use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
@@ -99,6 +101,12 @@ pub struct DrillArgs {
 pub fn run(args: &DrillArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
     archive.identity()?;
+    if let Some(error) = find_unreachable(&archive, args) {
+        output::tell(&format!("error: {error}"));
+        let hints = [error.hint(), other_timeline_hint(&archive, args.timeline)];
+        hints.into_iter().flatten().for_each(|hint| output::tell(&format!("hint: {hint}")));
+        return Ok(ExitCode::from(FOUND));
+    }
     let target = match (&args.until, &args.restore_point) {
         (Some(moment), _) => Target::Time(moment.for_settings()),
         (None, Some(name)) => Target::RestorePoint(name.clone()),
@@ -149,8 +157,30 @@ fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &anyhow::Erro
     if error.is::<UnknownRestorePoint>() {
         return None;
     }
+    other_timeline_hint(archive, options.timeline)
+}
+
+/// Why recovery cannot stop at the moment, if the archive shows it: the server would say so after the backup was copied and all was
+/// replayed. What the archive does not show, the server does.
+fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError> {
+    let moment = args.until.as_ref()?;
+    // A setting may name another target or timeline.
+    if args.set.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("recovery_target")) {
+        return None;
+    }
+    let start = BackupStart::read(&args.base).ok()?;
+    let own = &archive.identity().ok()?.system_identifier;
+    if start.system_identifier.is_some_and(|found| found.to_string() != *own) {
+        return None;
+    }
+    let error = recovery_to(archive, RecoveryStart::from(&start), args.timeline, moment.micros()).err()?;
+    matches!(error, RecoveryError::Unreachable { .. }).then_some(error)
+}
+
+/// What is said where recovery followed the newest timeline, and there are others.
+fn other_timeline_hint(archive: &Archive, followed: Option<Timeline>) -> Option<&'static str> {
     let newest = list::newest_segment(archive).ok()??;
-    (newest.timeline > 1).then_some(
+    (followed.is_none() && newest.timeline > 1).then_some(
         "recovery followed the newest timeline; --timeline names the one under which walden archive list shows the moment or restore point",
     )
 }
@@ -227,9 +257,9 @@ fn table(drill: &Drill) -> String {
         Amcheck::NotThere => "not run: this installation does not have it, or not the extension amcheck",
     };
     let _ = writeln!(text, "  pg_amcheck: {amcheck}");
-    if checked.queries.is_empty() {
-        let (rows, tables) = (units::count(checked.rows), units::count(checked.tables));
-        let _ = writeln!(text, "  {rows} rows read in {tables} tables of {} databases", checked.databases);
+    if let (Some(rows), Some(tables), Some(databases)) = (checked.rows, checked.tables, checked.databases) {
+        let (rows, tables) = (units::count(rows), units::count(tables));
+        let _ = writeln!(text, "  {rows} rows read in {tables} tables of {databases} databases");
     }
     for result in &checked.queries {
         let _ = writeln!(text, "  {}", harmless(&result.query));

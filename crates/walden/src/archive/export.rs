@@ -83,6 +83,10 @@ pub struct ExportArgs {
     pub(super) format: Format,
 }
 
+/// What is missing where a moment is named alone.
+pub(super) const START_NEEDED: &str =
+    "--until needs to know where recovery starts: --base BACKUP, or --from SEGMENT";
+
 /// A segment, or a position in it.
 #[derive(Clone, Copy, Debug)]
 pub enum Position {
@@ -126,9 +130,7 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
         (None, Some(Position::Lsn(start))) => {
             RecoveryStart::Backup { start, timeline: None, end: None, end_timeline: None }
         }
-        (None, None) => crate::wrong_usage(
-            "--until needs to know where recovery starts: --base BACKUP, or --from SEGMENT",
-        ),
+        (None, None) => crate::wrong_usage(START_NEEDED),
     };
     let recovery = match recovery_to(archive, start, args.timeline, moment.micros()) {
         Ok(recovery) => recovery,
@@ -189,7 +191,8 @@ fn backup_start(archive: &Archive, base: &Path) -> Result<RecoveryStart> {
             let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
             let path = folder.path().join("backup_label");
             get::get(archive, file, &path)?;
-            BackupStart::read(&path)?
+            // A name that nobody has given says nothing.
+            BackupStart::read(&path).map_err(|error| error.of(base))?
         }
         _ => BackupStart::read(base)?,
     };

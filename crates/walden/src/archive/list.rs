@@ -5,12 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use walden_archive::gaps::{Gap, HISTORY_HINT};
+use walden_archive::encryption::KEYS;
+use walden_archive::gaps::{GAPS_UNKNOWN, Gap, HISTORY_HINT};
 use walden_archive::list::{
     self, BACKUP_HINT, BackupWithoutStart, BaseBackup, ListOptions, Listing, TimelineListing,
 };
 use walden_archive::object::Finding;
 use walden_archive::store::Cause;
+use walden_archive::verify::KEYS_HINT;
 use walden_format::lsn::SegmentName;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
@@ -119,13 +121,18 @@ fn table(listing: &Listing) -> String {
             "The archive is encrypted: with a private key that may read it (--identity FILE), times, restore points and parents of timelines are shown too."
         );
     }
+    if !listing.has_all_gaps {
+        let _ = writeln!(text, "NOTE: {GAPS_UNKNOWN}");
+    }
     for unknown in &listing.unknown {
         let _ = writeln!(text, "Not an object of an archive: {unknown}");
     }
     for Finding { object, problem } in &listing.unreadable {
         let _ = writeln!(text, "DAMAGED: {}: {}", harmless(object), harmless(problem));
     }
-    if !listing.unreadable.is_empty() {
+    if listing.unreadable.iter().any(|finding| finding.object.starts_with(KEYS)) {
+        let _ = writeln!(text, "  HINT: {KEYS_HINT}");
+    } else if !listing.unreadable.is_empty() {
         let _ = writeln!(
             text,
             "  HINT: times and restore points are those of the other objects; walden archive verify says what else is damaged"
@@ -219,13 +226,17 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
         let (raw, stored) = (units::bytes(timeline.raw_bytes), units::bytes(timeline.stored_bytes));
         lines.push(format!("{raw} of WAL in {stored} ({ratio:.1} times smaller)"));
     }
-    if let Some(partial) = &timeline.partial_segment {
-        lines.push(format!("ends in {partial}"));
-    }
+    lines.extend(partial_line(timeline));
     if let Some(end) = &timeline.live_end {
         lines.push(format!("goes on to {end}, in parts of the segment that is being written"));
     }
     lines.extend(timeline.gaps.iter().map(super::gaps::line));
+    if listing.timelines_without_segments.contains(number) {
+        lines.push(
+            "no segment of it is there: they are missing, unless it was left in the segment in which it began, which its history says"
+                .to_owned(),
+        );
+    }
     if !listing.locked {
         restorable(timeline, listing, &mut lines);
     }
@@ -238,6 +249,18 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
         lines.push(format!("recovery along this timeline: recovery_target_timeline = '{number}'"));
     }
     (format!("Timeline {number}{from}"), lines)
+}
+
+/// What is said of the segment in which a timeline was left: after a split brain, the old server's segments follow it.
+fn partial_line(timeline: &TimelineListing) -> Option<String> {
+    let partial = timeline.partial_segment.as_ref()?;
+    let last = timeline.last_segment.as_ref().filter(|last| *last >= partial);
+    Some(match last {
+        Some(last) => format!(
+            "{partial}.partial was archived where a failover left this timeline, which does not end there: it goes on to {last}"
+        ),
+        None => format!("ends in {partial}.partial, in which it was left"),
+    })
 }
 
 /// Which moments of a timeline can be restored to.
@@ -344,6 +367,20 @@ mod tests {
     }
 
     #[test]
+    fn a_partial_segment_is_the_end_of_a_timeline_only_if_none_follows() {
+        let segments = vec![range("000000010000000000000001", "000000010000000000000010", (0, 10), None)];
+        let listed = timeline(1, None, segments);
+        let line = |partial: &str| {
+            partial_line(&TimelineListing { partial_segment: Some(partial.to_owned()), ..listed.clone() })
+        };
+        let end = line("000000010000000000000011").unwrap();
+        assert!(end.starts_with("ends in 000000010000000000000011.partial"), "{end}");
+        let inside = line("00000001000000000000000D").unwrap();
+        assert!(inside.ends_with("it goes on to 000000010000000000000010"), "{inside}");
+        assert_eq!(partial_line(&listed), None);
+    }
+
+    #[test]
     fn timelines_are_a_tree_and_moments_end_before_the_last_commit() {
         let listing = Listing {
             location: "/archive".to_owned(),
@@ -353,6 +390,8 @@ mod tests {
             locked: false,
             are_keys_missing: false,
             has_all_restore_points: false,
+            has_all_gaps: true,
+            timelines_without_segments: Vec::new(),
             timelines: vec![
                 timeline(
                     1,

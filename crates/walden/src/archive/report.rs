@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use serde::Serialize;
 use walden_archive::Archive;
+use walden_archive::encryption::KEYS;
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
-use walden_archive::gaps::HISTORY_HINT;
+use walden_archive::gaps::{GAPS_UNKNOWN, HISTORY_HINT};
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::{self, Holdings, Lag, QueuedFile};
 use walden_archive::verified::VerifiedAt;
+use walden_archive::verify::KEYS_HINT;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::Timestamp;
 use walden_receive::spool::complete_segments;
@@ -81,6 +83,7 @@ impl Report {
         let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();
         let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
+        notes.extend(holdings.as_ref().and_then(unknown_gaps_note));
         notes.extend(archive.and_then(|archive| former_key_note(archive, section)));
         let files = queue.read().map_err(&mut keep).ok().flatten();
         let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the log");
@@ -145,6 +148,7 @@ impl Report {
             if holdings.missing_segments > 0 {
                 found.push(missing_text(holdings.missing_segments));
             }
+            found.extend(missing_by_verify(holdings));
             if !holdings.missing_histories.is_empty() {
                 let histories = holdings.missing_histories.join(", ");
                 found.push(format!("missing: {histories}; {HISTORY_HINT}"));
@@ -154,8 +158,13 @@ impl Report {
                     0 => String::new(),
                     others => format!(" and {}", counted(others as u64, "other object")),
                 };
+                let hint = if first.object.starts_with(KEYS) {
+                    format!("; hint: {KEYS_HINT}")
+                } else {
+                    String::new()
+                };
                 found.push(format!(
-                    "{}{others} cannot be read, as walden archive verify finds too: {}",
+                    "{}{others} cannot be read, as walden archive verify finds too: {}{hint}",
                     harmless(&first.object),
                     harmless(&first.problem)
                 ));
@@ -172,6 +181,27 @@ impl Report {
         }
         self.problems.append(&mut found);
     }
+}
+
+/// What is not known of an encrypted archive without a private key.
+pub fn unknown_gaps_note(holdings: &Holdings) -> Option<String> {
+    if holdings.has_all_gaps {
+        return None;
+    }
+    let mut note = GAPS_UNKNOWN.to_owned();
+    for timeline in &holdings.timelines_without_segments {
+        note += &format!("; timeline {timeline} has a history and no segment");
+    }
+    Some(note)
+}
+
+/// What `verify` has found missing that nobody sees without a private key. It counts until the next run, as damage does.
+pub fn missing_by_verify(holdings: &Holdings) -> Option<String> {
+    let missing = counted(holdings.missing_by_verify()?, "segment");
+    Some(format!(
+        "the last verify has found {missing} missing, more than is known without a private key: walden archive list --identity FILE \
+         names them, and walden archive verify looks again"
+    ))
 }
 
 /// What of a server's queue is not archived. Of an archive that does not answer, or of another server's, nothing of it is known to be. A

@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::base::{self, BackupStart};
+use walden_archive::encryption::KEYS;
 use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::replay::{self, Replayed};
 use walden_archive::verified;
-use walden_archive::verify::{self, DAMAGE_HINT, Verified, VerifyOptions};
+use walden_archive::verify::{self, DAMAGE_HINT, KEYS_HINT, UNREADABLE_HINT, Verified, VerifyOptions};
 use walden_report::units;
 use walden_source::counted;
 use walden_source::datadir::DataDir;
@@ -33,7 +34,7 @@ Examples:
       also replay the log from a base backup, and compare each full-page image with the replayed page
 
 Exit status: 0 everything is as it was archived and nothing is missing; 1 something is damaged or missing, be it the \
-history of a timeline or the first segment of a base backup; 3 the archive could not be listed.";
+history of a timeline or the first segment of a base backup, or an object could not be read; 3 the archive could not be listed.";
 
 /// Check that everything is as it was archived, and that nothing is missing
 #[derive(Args, Debug)]
@@ -153,7 +154,15 @@ fn table(verified: &Verified) -> String {
         let _ = writeln!(text, "DAMAGED: {}: {}", finding.object, finding.problem);
     }
     if !verified.damaged.is_empty() {
-        let _ = writeln!(text, "  HINT: {DAMAGE_HINT}");
+        let are_keys = verified.damaged.iter().any(|finding| finding.object.starts_with(KEYS));
+        let _ = writeln!(text, "  HINT: {}", if are_keys { KEYS_HINT } else { DAMAGE_HINT });
+    }
+    for finding in &verified.unreadable {
+        let _ = writeln!(text, "NOT READ: {}: {}", finding.object, finding.problem);
+    }
+    if !verified.unreadable.is_empty() {
+        let objects = counted(verified.unreadable.len() as u64, "object");
+        let _ = writeln!(text, "{objects} could not be read\n  HINT: {UNREADABLE_HINT}");
     }
     for gap in &verified.gaps {
         let _ = writeln!(text, "{}", super::gaps::line(gap));

@@ -18,7 +18,11 @@ walden_testing::tests! {
     users_are_listed_added_and_removed,
     a_check_finds_what_is_wrong,
     damage_that_verify_has_found_is_known_without_a_private_key,
+    lost_timelines_are_not_known_without_a_private_key_and_every_command_says_so,
     a_list_without_the_archives_keys_says_that_they_are_missing,
+    a_damaged_generation_of_keys_is_named_by_every_command,
+    an_object_of_another_archive_is_not_acknowledged_and_hides_nothing,
+    a_configuration_says_which_value_it_cannot_have,
     an_encrypted_archive_that_cannot_be_made_leaves_nothing,
 }
 
@@ -353,6 +357,47 @@ fn damage_that_verify_has_found_is_known_without_a_private_key() {
     assert_eq!((check.code, status(&report, "verification")), (1, "fail"), "{report:#}");
 }
 
+fn lost_timelines_are_not_known_without_a_private_key_and_every_command_says_so() {
+    let set = Setting::new();
+    let json = |command: &str, code: i32| {
+        let run = set.run(command, &["--format", "json"]);
+        assert_eq!(run.code, code, "{run:?}");
+        serde_json::from_str::<Value>(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+    };
+    assert_eq!(json("list", 0)["has_all_gaps"], true);
+    // Timeline 2 began behind the segment that is there, and all of its segments are lost.
+    let histories =
+        [("00000002.history", "1\t0/B80000\tx\n"), ("00000003.history", "1\t0/B80000\tx\n2\t0/E80000\tx\n")];
+    for (name, text) in histories {
+        let path = set.path(name);
+        fs::write(&path, text).unwrap();
+        let pushed = set.run("push", &[&path]);
+        assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""), "{name}");
+    }
+    let listing = json("list", 0);
+    assert_eq!(listing["has_all_gaps"], false, "{listing:#}");
+    assert_eq!(listing["timelines_without_segments"], serde_json::json!([2]), "{listing:#}");
+    let unknown = "without a private key it is not known whether segments are missing";
+    let listed = set.run("list", &[]);
+    assert!(listed.stdout.contains("no segment of it is there"), "{listed:?}");
+    assert!(listed.stdout.contains(&format!("NOTE: {unknown}")), "{listed:?}");
+    let state = set.run("status", &[]);
+    assert!(state.code == 0 && state.stdout.contains(&format!("note: {unknown}")), "{state:?}");
+    assert!(state.stdout.contains("timeline 2 has a history and no segment"), "{state:?}");
+    let report = json("status", 0);
+    assert_eq!(report["holdings"]["has_all_gaps"], false, "{report:#}");
+    let report = json("check", 0);
+    assert_eq!(status(&report, "segments"), "warn", "{report:#}");
+    // With a private key, they are missing; and what verify has found then is known without one.
+    let identity = set.path("user.key");
+    let listed = set.run("list", &["--identity", &identity]);
+    assert!(listed.code == 1 && !listed.stdout.contains(unknown), "{listed:?}");
+    assert_eq!(set.run("verify", &["--identity", &identity]).code, 1);
+    let state = set.run("status", &[]);
+    assert!(state.code == 1 && state.stdout.contains("the last verify has found"), "{state:?}");
+    assert_eq!(status(&json("check", 1), "segments"), "fail");
+}
+
 fn an_encrypted_archive_that_cannot_be_made_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (repo, config) = (folder.path().join("repo"), folder.path().join("walden.toml"));
@@ -387,6 +432,116 @@ fn a_list_without_the_archives_keys_says_that_they_are_missing() {
     fs::rename(set.path("keys"), set.path("repo/keys")).unwrap();
     let run = listed(&[]);
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+}
+
+fn a_damaged_generation_of_keys_is_named_by_every_command() {
+    let set = Setting::new();
+    let identity = set.path("user.key");
+    let config = set.path("walden.toml");
+    let key = |command: &str, arguments: &[&str]| {
+        let fixed = ["archive", "key", command, "--config", &config, "--identity", &identity];
+        walden(&[&fixed[..], arguments].concat())
+    };
+    let rotated = key("rotate", &[]);
+    assert_eq!(rotated.code, 0, "{rotated:?}");
+    let newest = PathBuf::from(set.path("repo/keys/0002.age"));
+    let good = fs::read(&newest).unwrap();
+    let segment = set.path(SEGMENT);
+    let made = walden(&["archive", "key", "generate", "-o", &set.path("other.key")]);
+    let other = made.stdout.lines().next().unwrap();
+    let mut flipped = good.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for content in [Some(flipped.as_slice()), Some(&b"garbage"[..]), None] {
+        match content {
+            Some(content) => fs::write(&newest, content).unwrap(),
+            None => fs::remove_file(&newest).unwrap(),
+        }
+        for (command, arguments) in [
+            ("list", &[][..]),
+            ("list", &["--identity", &identity]),
+            ("status", &[]),
+            ("status", &["--identity", &identity]),
+            ("check", &[]),
+            ("check", &["--identity", &identity]),
+            ("verify", &["--identity", &identity]),
+            ("push", &[segment.as_str()]),
+        ] {
+            let run = set.run(command, arguments);
+            let text = format!("{}{}", run.stdout, run.stderr);
+            assert!(run.code == 1 && text.contains("keys/0002.age"), "{command} {arguments:?}: {run:?}");
+            assert!(text.contains("put the file of keys back"), "{command} {arguments:?}: {run:?}");
+            assert!(!text.contains("move it out"), "{command} {arguments:?}: {run:?}");
+        }
+        let before = fs::read_dir(set.path("repo/keys")).unwrap().count();
+        for (command, arguments) in
+            [("rotate", &[][..]), ("add", &[other]), ("remove", &["somebody"]), ("list", &[])]
+        {
+            let run = key(command, arguments);
+            assert!(run.code == 3 && run.stderr.contains("keys/0002.age"), "{command}: {run:?}");
+        }
+        assert_eq!(fs::read_dir(set.path("repo/keys")).unwrap().count(), before);
+        // Recovery goes on with what an earlier generation opens.
+        let got = set.run("get", &["--prefetch", "0", "--identity", &identity, SEGMENT, &set.path("target")]);
+        assert_eq!(got.code, 0, "{got:?}");
+        fs::write(&newest, &good).unwrap();
+    }
+    assert_eq!(set.run("push", &[&segment]).code, 0);
+    assert_eq!(set.run("verify", &["--identity", &identity]).code, 0);
+    // Nor are keys that are missing altogether those of an archive without encryption.
+    fs::rename(set.path("repo/keys"), set.path("keys")).unwrap();
+    for (command, arguments) in [("rotate", &[][..]), ("add", &[other]), ("list", &[])] {
+        let run = key(command, arguments);
+        assert!(run.code == 3 && run.stderr.contains("its keys are missing"), "{command}: {run:?}");
+    }
+}
+
+fn an_object_of_another_archive_is_not_acknowledged_and_hides_nothing() {
+    let (set, other) = (Setting::new(), Setting::new());
+    fs::copy(other.object(), set.object()).unwrap();
+    let (segment, identity) = (set.path(SEGMENT), set.path("user.key"));
+    let name = format!("{SEGMENT}.wlz.age");
+    for arguments in [&[segment.as_str()][..], &["--identity", &identity, &segment]] {
+        let pushed = set.run("push", arguments);
+        assert!(pushed.code == 1 && pushed.stderr.contains(&name), "{pushed:?}");
+        assert!(pushed.stderr.contains("none of them"), "{pushed:?}");
+        assert!(pushed.stderr.contains("HINT: the object was made in another archive"), "{pushed:?}");
+    }
+    for (command, arguments) in [
+        ("list", &[][..]),
+        ("list", &["--identity", &identity]),
+        ("status", &[]),
+        ("status", &["--identity", &identity]),
+        ("check", &[]),
+        ("check", &["--identity", &identity]),
+        ("verify", &["--identity", &identity]),
+    ] {
+        let run = set.run(command, arguments);
+        assert!(run.code == 1 && run.stdout.contains(&name), "{command} {arguments:?}: {run:?}");
+        assert!(!run.stdout.contains("put the recipient"), "{run:?}");
+    }
+    let exported = set.run("export", &["--identity", &identity, "-o", &set.path("exported")]);
+    let text = format!("{}{}", exported.stdout, exported.stderr);
+    assert!(exported.code == 3 && text.contains(&name), "{exported:?}");
+    // Out of the way, the server's file takes its place.
+    fs::remove_file(set.object()).unwrap();
+    assert_eq!(set.run("push", &[&segment]).code, 0);
+    assert_eq!(set.run("verify", &["--identity", &identity]).code, 0);
+}
+
+fn a_configuration_says_which_value_it_cannot_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("walden.toml");
+    for (line, expected) in [
+        ("level = 99", "level in [archive]"),
+        ("threads = 0", "threads in [archive]"),
+        ("recipient = \"age1xyz\"", "recipient in [archive]"),
+        ("recipient = \"\"", "recipient in [archive]"),
+    ] {
+        fs::write(&config, format!("[archive]\nrepo = \"/nowhere\"\n{line}\n")).unwrap();
+        let run = walden(&["archive", "list", "--config", text(&config)]);
+        let is_named = run.stderr.contains(text(&config)) && run.stderr.contains(expected);
+        assert!(run.code == 3 && is_named, "{line}: {run:?}");
+    }
 }
 
 /// How a check in a report ended.

@@ -18,6 +18,7 @@ use crate::material::{explain_json, for_versions, golden, make_archive, walden, 
 walden_testing::tests! {
     an_archive_is_explained_as_its_segments_are,
     files_are_exported_and_none_is_replaced,
+    an_incremental_backup_is_refused_by_its_name,
     an_archive_of_15_is_read_replayed_and_restored,
     an_archive_of_17_is_read_replayed_and_restored,
     a_drill_has_room_for_large_segments,
@@ -36,6 +37,29 @@ fn archived(folder: &Path) -> (PathBuf, PathBuf) {
         assert_eq!(pushed.code, 0, "{pushed:?}");
     }
     (repo, wal)
+}
+
+/// By the name that the user gave, and not by that of the file in which what is archived is read.
+fn an_incremental_backup_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, wal) = archived(folder.path());
+    let name = "00000001000000000000000A.00000028.backup";
+    let content =
+        "START WAL LOCATION: 0/A00028 (file 00000001000000000000000A)\nINCREMENTAL FROM LSN: 0/900028\n";
+    let path = write(&wal, name, content.as_bytes());
+    let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&path)]);
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    let output = folder.path().join("until");
+    let run = |command: &str| {
+        let until = ["--until", "2026-11-20 10:00Z", "--base", name, "-o", text(&output)];
+        walden(&[&["archive", command, "--repo", text(&repo)], &until[..]].concat())
+    };
+    for (command, code) in [("get", 200), ("export", 3)] {
+        let run = run(command);
+        let says = |text: &str| run.stderr.contains(text);
+        assert!(run.code == code && says(&format!("cannot use {name} as a base backup")), "{run:?}");
+        assert!(says("expected a full backup") && !says("backup_label"), "{run:?}");
+    }
 }
 
 fn an_archive_is_explained_as_its_segments_are() {
@@ -258,6 +282,9 @@ fn fetch_until(archived: &Archived) {
         let run = get(until, &["--base", text(backup)]);
         assert!(run.code == 1 && run.stderr.contains("expected a moment from"), "{run:?}");
     }
+    let without_start = get(time, &[]);
+    let expected = "--until needs to know where recovery starts";
+    assert!(without_start.code == 200 && without_start.stderr.contains(expected), "{without_start:?}");
     let nowhere = get(time, &["--from", "0000000100000000000000F0"]);
     assert!(nowhere.code == 1 && nowhere.stderr.contains("0000000100000000000000F0"), "{nowhere:?}");
     assert_eq!(
@@ -307,7 +334,12 @@ fn drill(archived: &Archived) -> bool {
             "{target:?}: {drill:#}"
         );
         assert_eq!(drill["checked"]["amcheck"], "not_asked");
+        assert!(["rows", "tables", "databases"].iter().all(|name| drill["checked"][name].is_null()));
     }
+    // The archive says which moments can be reached: nothing is copied for one that cannot.
+    let late = run(&["--no-amcheck", "--until", "2199-01-01 00:00Z"]);
+    assert!(late.code == 1 && late.stderr.contains("expected a moment from"), "{late:?}");
+    assert!(!late.stderr.contains("copying"), "{late:?}");
     let missing = run(&["--no-amcheck", "--restore-point", "nowhere"]);
     let expected = "restore point nowhere is not in the archive; known: ";
     assert!(missing.code == 1 && missing.stderr.contains(expected), "{missing:?}");

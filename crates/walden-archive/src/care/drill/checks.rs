@@ -15,12 +15,12 @@ const MAX_LINES: usize = 20;
 pub struct CheckedData {
     /// What `pg_amcheck` said.
     pub amcheck: Amcheck,
-    /// Databases whose rows were counted.
-    pub databases: u64,
+    /// Databases whose rows were counted; nothing if queries were asked in place of that.
+    pub databases: Option<u64>,
     /// Tables in them.
-    pub tables: u64,
+    pub tables: Option<u64>,
     /// Their rows.
-    pub rows: u64,
+    pub rows: Option<u64>,
     /// Results of queries.
     pub queries: Vec<QueryResult>,
     /// What is wrong.
@@ -103,6 +103,7 @@ fn count_rows(server: &Server, checked: &mut CheckedData) -> Result<()> {
         WHERE c.relkind IN ('r', 'm') AND c.relpersistence = 'p' AND (c.relkind = 'r' OR c.relispopulated)
         ORDER BY 1";
     let databases = server.connect("postgres")?.query(DATABASES, &[]).context("cannot list databases")?;
+    let (mut counted, mut all_tables, mut all_rows) = (0, 0, 0);
     for database in databases.iter().map(|row| row.get::<_, String>(0)) {
         let mut client = server.connect(&database)?;
         let tables =
@@ -110,8 +111,8 @@ fn count_rows(server: &Server, checked: &mut CheckedData) -> Result<()> {
         for table in tables.iter().map(|row| row.get::<_, String>(0)) {
             match client.query_one(&format!("SELECT count(*) FROM ONLY {table}"), &[]) {
                 Ok(row) => {
-                    checked.rows += row.get::<_, i64>(0).unsigned_abs();
-                    checked.tables += 1;
+                    all_rows += row.get::<_, i64>(0).unsigned_abs();
+                    all_tables += 1;
                 }
                 Err(error) => {
                     let error = anyhow::Error::from(error);
@@ -121,8 +122,9 @@ fn count_rows(server: &Server, checked: &mut CheckedData) -> Result<()> {
                 }
             }
         }
-        checked.databases += 1;
+        counted += 1;
     }
+    (checked.databases, checked.tables, checked.rows) = (Some(counted), Some(all_tables), Some(all_rows));
     Ok(())
 }
 

@@ -10,8 +10,10 @@ use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
+use walden_archive::object::Finding;
 use walden_archive::probe::{self, Probe};
 use walden_archive::verified::UNREADABLE;
+use walden_archive::verify::KEYS_HINT;
 use walden_source::counted;
 use walden_source::error_text;
 
@@ -106,6 +108,7 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
         Ok(holdings) => holdings,
         Err(problem) => return vec![Check::fail(SEGMENTS, problem, None)],
     };
+    let unknown = report::unknown_gaps_note(&holdings);
     let segments = match holdings.missing_segments {
         0 => {
             let acknowledged = match holdings.acknowledged_segments {
@@ -113,7 +116,20 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
                 number => format!(", but {number} whose absence was acknowledged"),
             };
             let held = counted(holdings.segments, "segment");
-            Check::ok(SEGMENTS, format!("{held}, none is missing{acknowledged}"))
+            let found = format!("{held}, none is missing{acknowledged}");
+            match (report::missing_by_verify(&holdings), unknown) {
+                (Some(missing), _) => Check::fail(SEGMENTS, missing, None),
+                (None, None) => Check::ok(SEGMENTS, found),
+                // As after each failover: nothing shows that anything is wrong.
+                (None, Some(unknown)) if holdings.timelines_without_segments.is_empty() => {
+                    Check::ok(SEGMENTS, format!("{found} as far as names show: {unknown}"))
+                }
+                (None, Some(unknown)) => Check::warn(
+                    SEGMENTS,
+                    format!("{found} as far as names show: {unknown}"),
+                    "walden archive list --identity FILE, with a private key, says whether segments of it are missing",
+                ),
+            }
         }
         missing => Check::fail(
             SEGMENTS,
@@ -236,6 +252,16 @@ fn look_at_keys(archive: &Archive, section: &ArchiveSection) -> Vec<Check> {
             };
         }
         Err(error) => return vec![Check::error(NAME, &error.into())],
+    }
+    let faults = match encrypted.key_faults() {
+        Ok(faults) => faults,
+        Err(error) => return vec![Check::error(NAME, &error.into())],
+    };
+    if !faults.is_empty() {
+        let fault = |Finding { object, problem }| {
+            Check::fail(NAME, format!("{object}: {problem}"), Some(KEYS_HINT.to_owned()))
+        };
+        return faults.into_iter().map(fault).collect();
     }
     let mut checks = vec![recipient(archive, section)];
     let Some(identity) = &encrypted.options().identity else {
