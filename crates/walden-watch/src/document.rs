@@ -59,6 +59,8 @@ pub struct WatchDocument {
     pub groups: Vec<GroupsDocument>,
     pub bytes_per_second_1m: f64,
     pub bytes_per_second_5m: f64,
+    /// Whether the server runs ([`crate::process::ServerProcess::name`]); `None` if that is not known.
+    pub server_state: Option<&'static str>,
     pub checkpoint: Option<CheckpointDocument>,
     pub archiver: Option<Archiver>,
     pub slots: Vec<SlotDocument>,
@@ -153,8 +155,11 @@ pub struct CheckpointDocument {
     pub is_running: bool,
     /// Whether one may be in progress that began before the watch did (17 and later).
     pub may_be_running: bool,
-    /// The server's files say that it was stopped: no next checkpoint is predicted.
+    /// The server does not run, as far as its files say ([`WatchDocument::server_state`]): no next checkpoint is predicted.
     pub is_server_stopped: bool,
+    /// Why it is taken for one that does not run, for people.
+    #[serde(skip)]
+    pub stopped_text: Option<String>,
     pub max_wal_size: Option<u64>,
     pub checkpoint_timeout_seconds: Option<i64>,
     /// Checkpoints seen since the beginning, by cause.
@@ -213,6 +218,7 @@ impl WatchDocument {
                 .collect(),
             bytes_per_second_1m: minute.per_second(minute.sums.total().bytes()),
             bytes_per_second_5m: minutes.per_second(minutes.sums.total().bytes()),
+            server_state: watch.server_process().name(),
             checkpoint: CheckpointDocument::new(watch),
             archiver: watch.server().archiver,
             slots: watch
@@ -241,7 +247,8 @@ impl CheckpointDocument {
             next: watch.forecast()?,
             is_running: watch.is_checkpoint_running(),
             may_be_running: watch.may_checkpoint_be_running(),
-            is_server_stopped: watch.server().is_shut_down,
+            is_server_stopped: watch.server_process().is_stopped(),
+            stopped_text: watch.server_process().stopped_text(),
             max_wal_size: settings.map(|settings| settings.max_wal_size),
             checkpoint_timeout_seconds: settings.map(|settings| settings.timeout),
             seen: seen.into_iter().filter(|(_, count)| *count > 0).collect(),

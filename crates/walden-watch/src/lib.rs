@@ -4,6 +4,7 @@
 pub mod archiver;
 pub mod document;
 pub mod forecast;
+pub mod process;
 pub mod retention;
 pub mod server;
 pub mod settings;

@@ -14,6 +14,7 @@ use postgres::Client;
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
+use crate::process::ServerProcess;
 use crate::server::{QueryError, ServerState, Slot, rows};
 
 /// Segments whose times show how fast the log grows, at most this old.
@@ -206,10 +207,14 @@ pub struct Retention {
     pub files: u64,
     pub end_lsn: String,
     pub redo_lsn: Option<String>,
+    /// Whether the server runs ([`ServerProcess::name`]); `None` if that is not known.
+    pub server_state: Option<&'static str>,
+    /// What the user should know before anything else: that the server does not run.
+    pub warnings: Vec<String>,
     pub holders: Vec<Holder>,
     pub archiver: Option<ArchiverFailures>,
     /// Bytes of log written per second in the last minutes; `None` if no segment of the folder was finished in them, which is
-    /// so of an idle server and of one that has written less than a segment.
+    /// so of an idle server, of one that has written less than a segment, and where checkpoints recycle finished segments at once.
     pub bytes_per_second: Option<f64>,
     /// Whether the folder grows by all that is written, as a slot or the archiver does not get on. A slot that the server gives up
     /// before the disk is full does not count.
@@ -282,6 +287,8 @@ impl Retention {
             files: listing.files.len() as u64,
             end_lsn: situation.end.to_string(),
             redo_lsn: redo.map(|redo| redo.to_string()),
+            server_state: situation.server.process.name(),
+            warnings: situation.server.process.stopped_text().into_iter().collect(),
             remedies: remedies(&holders, &releases, situation),
             holders,
             archiver: situation.failures.clone(),
@@ -534,7 +541,7 @@ fn remedies(holders: &[Holder], releases: &[Release], situation: &Situation) -> 
     let mut remedies = Vec::from_iter(removable.map(|_| Remedy {
         releases_bytes: at_once,
         releases_with_previous_bytes: at_once,
-        text: "CHECKPOINT removes or recycles them".to_owned(),
+        text: after_start("CHECKPOINT removes or recycles them", situation.server.process),
     }));
     let mut released = at_once;
     for release in releases {
@@ -563,12 +570,27 @@ fn remedies(holders: &[Holder], releases: &[Release], situation: &Situation) -> 
     remedies
 }
 
+/// What can be done only while the server runs, said of one that may not.
+fn after_start(what: &str, process: ServerProcess) -> String {
+    match process {
+        ServerProcess::Unknown | ServerProcess::Running => what.to_owned(),
+        ServerProcess::ShutDown | ServerProcess::Crashed => {
+            format!("start the server; after its start, {what}")
+        }
+        ServerProcess::NotHere(_) => format!("{what} (if the server does not run, after its start)"),
+    }
+}
+
 /// What may be done about a holder.
 fn remedy_text(holder: &Holder, situation: &Situation) -> Option<String> {
+    let process = situation.server.process;
     let text = match (holder.kind, &holder.slot) {
         (HolderKind::Slot, Some(slot)) => {
             let name = slot.name.replace('\'', "''");
             match slot.active {
+                None if matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed) => format!(
+                    "let the client of slot {name} come back, or drop the slot: SELECT pg_drop_replication_slot('{name}')"
+                ),
                 Some(true) => format!("let the client of slot {name} catch up; it is connected"),
                 None => format!(
                     "if slot {name} has no client (--dsn asks the server), let it come back, or drop the slot: SELECT \
@@ -595,10 +617,15 @@ fn remedy_text(holder: &Holder, situation: &Situation) -> Option<String> {
                 .to_owned()
         }
         (HolderKind::Summarizer, _) => "wait for the WAL summarizer, which is behind the last checkpoint".to_owned(),
+        // A setting can be changed before.
+        (HolderKind::WalKeepSize, _) if matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed) => {
+            let text = "lower wal_keep_size and start the server: the first checkpoint after its start removes or recycles them";
+            return Some(text.to_owned());
+        }
         (HolderKind::WalKeepSize, _) => "lower wal_keep_size and reload".to_owned(),
         _ => return None,
     };
-    Some(text)
+    Some(after_start(&text, process))
 }
 
 /// Free and all bytes of the disk that a folder lies on.
@@ -712,6 +739,47 @@ mod tests {
         let young = with_slots(&[], &[("a", 9)], 1 << 30);
         assert_eq!(young.remedies.iter().map(of).collect::<Vec<_>>(), [(7, 7), (0, 7)]);
         assert!(young.is_growing);
+    }
+
+    #[test]
+    fn a_server_that_does_not_run_is_started_first() {
+        let size = SegmentSize::DEFAULT;
+        let at = |number: u64| Lsn(number * size.bytes());
+        let of = |process: ServerProcess| {
+            let mut server = ServerState { checkpoint: Some((at(8), 0)), process, ..ServerState::default() };
+            assert!(server.settings.set("wal_keep_size", "48MB"));
+            let slot = Slot { name: "a".to_owned(), restart_lsn: Some(at(3)), ..Slot::default() };
+            server.slots.push(slot);
+            let situation = Situation { end: at(10), segment_size: size, server, failures: None, disk: None };
+            let files = (1..10).map(|number| WalFile {
+                name: SegmentName::new(1, number, size).to_string(),
+                bytes: size.bytes(),
+                modified: None,
+            });
+            Retention::new(&Listing { files: files.collect(), ..Listing::default() }, &situation)
+        };
+        for process in [ServerProcess::Unknown, ServerProcess::Running] {
+            let found = of(process);
+            assert!(found.warnings.is_empty(), "{:?}", found.warnings);
+            assert!(
+                found.remedies.iter().all(|remedy| !remedy.text.contains("start")),
+                "{:?}",
+                found.remedies
+            );
+        }
+        for process in [ServerProcess::ShutDown, ServerProcess::Crashed, ServerProcess::NotHere(4711)] {
+            let found = of(process);
+            assert_eq!((found.server_state, found.warnings.len()), (process.name(), 1));
+            assert_eq!(found.remedies.len(), 3);
+            let is_after_start = |remedy: &Remedy| remedy.text.contains("after its start");
+            assert!(found.remedies.iter().all(is_after_start), "{:?}", found.remedies);
+        }
+        let crashed = of(ServerProcess::Crashed);
+        assert!(
+            crashed.remedies.iter().all(|remedy| !remedy.text.contains("reload")),
+            "{:?}",
+            crashed.remedies
+        );
     }
 
     fn segments_of(retention: &Retention, kind: HolderKind) -> u64 {

@@ -11,6 +11,7 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use crate::archiver::{Archiver, archiver_of};
+use crate::process::ServerProcess;
 use crate::settings::Settings;
 use crate::slots::slots_in;
 
@@ -82,8 +83,8 @@ pub struct ServerState {
     pub settings: Settings,
     /// Redo pointer of the last checkpoint, and when it began in seconds since 1970-01-01 UTC.
     pub checkpoint: Option<(Lsn, i64)>,
-    /// Whether its files say that it was stopped; not known without them.
-    pub is_shut_down: bool,
+    /// Whether it runs, by its files or as it answers.
+    pub process: ServerProcess,
     /// Files that wait to be archived; `None` if it is not known.
     pub archiver: Option<Archiver>,
     /// Replication slots.
@@ -95,8 +96,8 @@ pub fn from_files(folders: &Folders) -> ServerState {
     let mut state = ServerState { archiver: archiver_of(&folders.wal), ..ServerState::default() };
     let Some(data) = &folders.data else { return state };
     state.settings = Settings::of_data_directory(data);
-    let control = ControlFile::of_data_directory(data);
-    state.is_shut_down = control.as_ref().is_some_and(|control| control.state.is_shut_down());
+    let (process, control) = ServerProcess::of_data_directory(data);
+    state.process = process;
     state.checkpoint = control.map(|control| (control.redo, control.checkpoint_time));
     let now = SystemTime::now();
     for file in slots_in(data) {
@@ -138,7 +139,8 @@ impl QueryError {
 /// # Errors
 /// The connection is lost.
 pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, QueryError> {
-    let mut state = ServerState { settings: settings.clone(), ..ServerState::default() };
+    let process = ServerProcess::Running;
+    let mut state = ServerState { settings: settings.clone(), process, ..ServerState::default() };
     let checkpoint =
         "SELECT redo_lsn, extract(epoch FROM checkpoint_time)::bigint FROM pg_control_checkpoint()";
     if let Ok(rows) = rows(client, checkpoint) {

@@ -17,6 +17,7 @@ use walden_source::follow::{
 use walden_source::names::Names;
 
 use crate::forecast::{Cycle, Forecast, forecast};
+use crate::process::ServerProcess;
 use crate::server::ServerState;
 use crate::totals::Totals;
 use crate::windows::{Sums, Window, Windows};
@@ -74,6 +75,11 @@ pub struct Watch {
     known_rewrites: usize,
     wants_names: bool,
     server: ServerState,
+    /// Where the log ended once all of it was read after the process of `postmaster.pid` was found missing. What comes behind it, a
+    /// server wrote that runs elsewhere.
+    end_without_process: Option<Lsn>,
+    /// What was noted last of whether the server runs.
+    noted_process: ServerProcess,
     checkpoint_settings: Option<CheckpointSettings>,
     checkpoints: Vec<Checkpoint>,
     /// The redo pointer of a checkpoint in progress, and when it was seen.
@@ -116,6 +122,8 @@ impl Watch {
             known_rewrites: 0,
             wants_names: false,
             server: ServerState::default(),
+            end_without_process: None,
+            noted_process: ServerProcess::Unknown,
             checkpoint_settings: None,
             checkpoints: Vec::new(),
             running: None,
@@ -154,6 +162,9 @@ impl Watch {
                 Ok(Polled { has_more: false, is_connecting, .. }) => {
                     if !is_connecting {
                         self.problem = None;
+                    }
+                    if let ServerProcess::NotHere(_) = self.server.process {
+                        self.end_without_process.get_or_insert(position);
                     }
                     return Ok(false);
                 }
@@ -287,8 +298,9 @@ impl Watch {
 
     /// Takes over what the server says of itself, with settings that a user gave over its own.
     pub fn set_server(&mut self, server: ServerState, overrides: &[(String, String)]) {
-        let before = std::mem::replace(&mut self.server, server).checkpoint;
-        if let (Some((before, _)), Some((redo, _))) = (before, self.server.checkpoint)
+        let before = std::mem::replace(&mut self.server, server);
+        self.note_process(before.process);
+        if let (Some((before, _)), Some((redo, _))) = (before.checkpoint, self.server.checkpoint)
             && before < redo
         {
             self.finish_checkpoint(redo);
@@ -298,6 +310,28 @@ impl Watch {
         }
         let version = self.source.info().version;
         self.checkpoint_settings = CheckpointSettings::from_settings(self.server.settings.all(), version);
+    }
+
+    /// Notes that the server does not run although nobody stopped it, or that it does again, once two readings in a row agree: the first
+    /// one is from the files alone also where the server is asked afterwards.
+    fn note_process(&mut self, before: ServerProcess) {
+        if self.server.process != before {
+            self.end_without_process = None;
+            return;
+        }
+        let process = self.server_process();
+        if process == self.noted_process {
+            return;
+        }
+        let is_unclean =
+            |process: ServerProcess| matches!(process, ServerProcess::Crashed | ServerProcess::NotHere(_));
+        let was_unclean = is_unclean(self.noted_process);
+        self.noted_process = process;
+        match process.stopped_text() {
+            Some(text) if is_unclean(process) => self.note(text),
+            None if was_unclean => self.note("the server runs".to_owned()),
+            _ => {}
+        }
     }
 
     /// Takes over names that were read anew.
@@ -340,17 +374,18 @@ impl Watch {
             .last()
             .map(|last| Cycle { redo: last.record.redo, began: Some(last.record.time as f64) });
         let said = self.server.checkpoint.map(|(redo, time)| Cycle { redo, began: Some(time as f64) });
-        let all = [self.running, seen, said].into_iter().flatten();
+        let running = self.running.filter(|_| self.is_checkpoint_running());
+        let all = [running, seen, said].into_iter().flatten();
         all.max_by_key(|cycle| cycle.redo).filter(|cycle| cycle.redo <= self.position())
     }
 
-    /// The next checkpoint, at the rate of the last minute; of a stopped server, what there is since the last one.
+    /// The next checkpoint, at the rate of the last minute; of a server that does not run, what there is since the last one.
     pub fn forecast(&self) -> Option<Forecast> {
         let window = self.window(RATE_WINDOW);
         let rate = window.per_second(window.sums.total().bytes());
         let size = self.source.info().segment_size;
         let cycle = self.cycle()?;
-        let settings = self.checkpoint_settings.filter(|_| !self.server.is_shut_down);
+        let settings = self.checkpoint_settings.filter(|_| !self.server_process().is_stopped());
         Some(forecast(cycle, self.position(), size, settings, rate, unix_now()))
     }
 
@@ -389,14 +424,23 @@ impl Watch {
         &self.checkpoints
     }
 
+    /// Whether the server runs. Where the process of `postmaster.pid` is not here, log that comes shows that it runs elsewhere.
+    pub fn server_process(&self) -> ServerProcess {
+        let has_log_come = self.end_without_process.is_some_and(|end| self.position() > end);
+        match self.server.process {
+            ServerProcess::NotHere(_) if has_log_come => ServerProcess::Running,
+            process => process,
+        }
+    }
+
     /// Whether a checkpoint is seen to be in progress (17 and later).
     pub fn is_checkpoint_running(&self) -> bool {
-        self.running.is_some()
+        self.running.is_some() && !self.server_process().is_stopped()
     }
 
     /// Whether a checkpoint may be in progress that began before this did (17 and later).
     pub fn may_checkpoint_be_running(&self) -> bool {
-        self.may_be_running && !self.server.is_shut_down
+        self.may_be_running && !self.server_process().is_stopped()
     }
 
     /// The names of relations.

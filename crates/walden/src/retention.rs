@@ -135,7 +135,7 @@ fn ask_server(client: &mut Client, situation: &mut Situation) -> Result<(), Quer
     situation.server = ServerState {
         settings,
         checkpoint: situation.server.checkpoint.or(asked.checkpoint),
-        is_shut_down: false,
+        process: asked.process,
         archiver: situation.server.archiver.or(asked.archiver),
         slots,
     };
@@ -310,6 +310,9 @@ fn text(retention: &Retention) -> String {
     let redo = retention.redo_lsn.as_deref().unwrap_or("unknown");
     text +=
         &format!("The log ends at {}, the last checkpoint's redo pointer is {redo}.\n", retention.end_lsn);
+    for warning in &retention.warnings {
+        text += &format!("Warning: {warning}.\n");
+    }
     if let Some(archiver) = retention.archiver.as_ref().filter(|archiver| archiver.is_failing) {
         text += &format!(
             "The archiver fails: {} failures, the last of {} {} ago; last archived: {}.\n",
@@ -354,7 +357,8 @@ fn remedy_lines(remedies: &[Remedy]) -> Vec<String> {
 
 fn growth(retention: &Retention) -> String {
     let Some(rate) = retention.bytes_per_second else {
-        return "How fast it grows is not known: of the segments in it, none was finished in the last ten minutes.\n"
+        return "How fast it grows is not known: of the segments in it, none was finished in the last ten minutes, as of an idle server \
+                or where checkpoints recycle finished segments at once.\n"
             .to_owned();
     };
     let per_second = format!("{}/s", bytes(rate as u64));

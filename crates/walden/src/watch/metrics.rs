@@ -15,8 +15,9 @@ const MAX_SLOTS: usize = 50;
 const OTHER: &str = "other";
 
 #[rustfmt::skip]
-pub const METRICS: [Metric; 29] = [
+pub const METRICS: [Metric; 30] = [
     Metric { name: "walden_watch_up", kind: "gauge", help: "Whether the log can be read." },
+    Metric { name: "walden_watch_server_running", kind: "gauge", help: "Whether the server runs, as far as its files or itself say." },
     Metric { name: "walden_watch_info", kind: "gauge", help: "What is followed: version, system identifier and timeline." },
     Metric { name: "walden_watch_position_bytes", kind: "gauge", help: "The end of the log that was counted, as a position." },
     Metric { name: "walden_watch_wal_bytes_total", kind: "counter", help: "Bytes of WAL by bucket: headers, images by cause, data and others, as walden explain has them." },
@@ -81,6 +82,10 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
     };
     match name.strip_prefix("walden_watch_").unwrap_or(name) {
         "up" => one(flag(watch.problem().is_none())),
+        "server_running" => {
+            let process = watch.server_process();
+            some(process.name().map(|_| flag(!process.is_stopped())))
+        }
         "info" => {
             let info = watch.info();
             let labels = vec![

@@ -107,8 +107,7 @@ impl Reader {
             Ok(state) => ServerState {
                 settings: if state.settings.all().is_empty() { of_files.settings } else { state.settings },
                 checkpoint: state.checkpoint.or(of_files.checkpoint),
-                // It answers.
-                is_shut_down: false,
+                process: state.process,
                 archiver: state.archiver.or(of_files.archiver),
                 slots: state.slots,
             },

@@ -130,7 +130,9 @@ fn checkpoint_line(checkpoint: &CheckpointDocument) -> String {
         Some("volume") if next.bytes_left == Some(0) => "; next due by max_wal_size".to_owned(),
         Some("volume") => format!("; next in {left} by max_wal_size"),
         Some(_) => format!("; next in {left} by checkpoint_timeout"),
-        None if checkpoint.is_server_stopped => "; the server is stopped".to_owned(),
+        None if checkpoint.is_server_stopped => {
+            format!("; {}", checkpoint.stopped_text.as_deref().unwrap_or("the server is stopped"))
+        }
         None if next.is_timeout_passed && checkpoint.is_running => String::new(),
         None if next.is_timeout_passed && next.seconds_left_by_volume.is_none() => {
             "; checkpoint_timeout has passed: an idle server skips checkpoints".to_owned()
@@ -171,6 +173,7 @@ mod tests {
                 is_running,
                 may_be_running: false,
                 is_server_stopped: settings.is_none(),
+                stopped_text: None,
                 max_wal_size: None,
                 checkpoint_timeout_seconds: None,
                 seen: Default::default(),

@@ -1,6 +1,7 @@
 //! `walden retention` against servers: what it says is what `pg_ls_waldir` and the servers' views say.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -279,8 +280,33 @@ fn a_server_that_is_down_is_told_by_its_files(cluster: &Cluster) {
     assert!(run.code <= 1, "{run:?}");
     assert!(run.stderr.contains("warning: cannot connect to "), "{run:?}");
     assert!(run.stdout.contains("crash recovery"), "{run:?}");
+    assert!(run.stdout.contains("Warning: the server is stopped.\n"), "{run:?}");
     let run = walden(&["retention", "--dsn", &dsn]);
     assert_eq!(run.code, 3, "{run:?}");
+
+    cluster.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    execute(&mut client, "ALTER SYSTEM SET wal_keep_size = '12MB'; SELECT pg_reload_conf()");
+    write(&mut client, 4);
+    execute(&mut client, "CHECKPOINT");
+    drop(client);
+    let pid_file = fs::read(data.join("postmaster.pid")).unwrap();
+    cluster.crash().unwrap();
+    let check = |state: &str, warning: &str| {
+        let run = walden(&["retention", text(&data)]);
+        assert!(run.stdout.contains(&format!("Warning: {warning}")), "{run:?}");
+        let run = walden(&["retention", text(&data), "--format", "json"]);
+        let document: Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!(document["server_state"], state, "{document:#}");
+        assert!(document["warnings"][0].as_str().unwrap().starts_with(warning), "{document:#}");
+        let remedies = document["remedies"].as_array().unwrap();
+        let is_after_start = |remedy: &Value| remedy["text"].as_str().unwrap().contains("after its start");
+        assert!(!remedies.is_empty() && remedies.iter().all(is_after_start), "{document:#}");
+    };
+    check("crashed", "the server is not running; it was not shut down cleanly");
+    // As `kill -9` leaves it.
+    fs::write(data.join("postmaster.pid"), pid_file).unwrap();
+    check("not_here", "the process ");
 }
 
 fn a_connection_string_in_the_place_of_the_folder_is_explained() -> Outcome {

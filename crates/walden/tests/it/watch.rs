@@ -28,6 +28,7 @@ walden_testing::tests! {
     a_connection_goes_on_behind_removed_segments,
     switched_segments_are_read_before_they_are_removed,
     a_checkpoint_in_progress_is_found,
+    a_server_that_does_not_run_has_no_next_checkpoint,
     lines_add_up_and_have_names,
     metrics_are_what_prometheus_reads,
     the_view_works_in_a_terminal,
@@ -422,12 +423,13 @@ fn a_connection_goes_on_behind_removed_segments() -> Outcome {
     assert!(watching.log().contains("is not counted: the server has removed it"), "{}", watching.log());
     let watched = watching.stop();
     let ranges = watched["ranges"].as_array().unwrap();
-    assert_eq!(ranges.len(), 2, "{ranges:?}");
+    assert!(ranges.len() >= 2, "{ranges:?}");
     let lsn =
         |range: &Value, end: &str| range[end].as_str().unwrap().parse::<walden_format::lsn::Lsn>().unwrap().0;
-    let missed = last["missed_bytes"].as_u64().unwrap();
-    assert_eq!(lsn(&ranges[1], "start") - lsn(&ranges[0], "end"), missed);
-    let all = lsn(&ranges[1], "end") - lsn(&ranges[0], "start");
+    // On a slow machine, the server may be faster a second time.
+    let missed: u64 = ranges.windows(2).map(|two| lsn(&two[1], "start") - lsn(&two[0], "end")).sum();
+    assert_eq!(missed, last["missed_bytes"].as_u64().unwrap());
+    let all = lsn(&ranges[ranges.len() - 1], "end") - lsn(&ranges[0], "start");
     assert_eq!(watched["file_bytes"].as_u64().unwrap(), all - missed);
     Ok(())
 }
@@ -484,6 +486,67 @@ fn a_checkpoint_in_progress_is_found() -> Outcome {
     let finished = client.query_one("SELECT redo_lsn::text FROM pg_control_checkpoint()", &[]).unwrap();
     assert_ne!(checkpoint["redo"].as_str(), Some(finished.get::<_, &str>(0)), "{checkpoint:#}");
     assert!(checkpoint["seconds_since"].as_f64().unwrap() < 60.0, "{checkpoint:#}");
+    Ok(())
+}
+
+/// However it ended, and from when on it runs again. Log that comes shows that it runs, whatever `postmaster.pid` names.
+fn a_server_that_does_not_run_has_no_next_checkpoint() -> Outcome {
+    let cluster = small_segments(15)?;
+    let folder = tempfile::tempdir().unwrap();
+    let data = cluster.data_dir();
+    let pid_file = data.join("postmaster.pid");
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let own = fs::read_to_string(&pid_file).unwrap();
+    let (_, rest) = own.split_once('\n').unwrap();
+    // As of a server in a container. It looks at the file once a minute, and ends if it is not its own.
+    fs::write(&pid_file, format!("{}\n{rest}", gone.id())).unwrap();
+    let watching = Watching::start(text(&data), folder.path(), &["--interval", "1s", "--format", "json"]);
+    let wait_for = |state: &str| {
+        let began = Instant::now();
+        let line = loop {
+            let last = watching.lines().pop();
+            // `pg_control` may have been read after the log.
+            let is_it = |line: &Value| line["server_state"] == state && !line["checkpoint"].is_null();
+            if let Some(line) = last.filter(is_it) {
+                break line;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "not {state}: {}", watching.log());
+            thread::sleep(Duration::from_millis(50));
+        };
+        let checkpoint = &line["checkpoint"];
+        let is_stopped = state != "running";
+        assert_eq!(checkpoint["is_server_stopped"], is_stopped, "{state}: {checkpoint:#}");
+        assert_eq!(checkpoint["bytes_left"].is_null(), is_stopped, "{state}: {checkpoint:#}");
+        for member in ["seconds_left", "seconds_left_by_time", "seconds_left_by_volume", "cause"] {
+            assert!(!is_stopped || checkpoint[member].is_null(), "{state}: {checkpoint:#}");
+        }
+    };
+    wait_for("not_here");
+    let mut client = cluster.client("postgres").unwrap();
+    execute(&mut client, "INSERT INTO small VALUES (0, 'z')");
+    wait_for("running");
+    drop(client);
+    fs::write(&pid_file, own).unwrap();
+    cluster.crash().unwrap();
+    wait_for("crashed");
+    let run = walden(&["watch", text(&data), "--once", "--interval", "1s"]);
+    assert!(run.stdout.contains("; the server is not running; it was not shut down cleanly\n"), "{run:?}");
+    cluster.start().unwrap();
+    wait_for("running");
+    cluster.stop(StopMode::Fast).unwrap();
+    wait_for("shut_down");
+    cluster.start().unwrap();
+    wait_for("running");
+    let pid = rustix::process::Pid::from_raw(cluster.pid().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("not_here");
+    let note = format!("note: the process {} of postmaster.pid is not here: ", pid.as_raw_nonzero());
+    let began = Instant::now();
+    while !watching.log().contains(&note) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", watching.log());
+        thread::sleep(Duration::from_millis(50));
+    }
     Ok(())
 }
 

@@ -1,0 +1,186 @@
+//! Whether a server runs on a data directory, by its files and the processes of this machine.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use walden_source::datadir::ControlFile;
+use walden_source::regular_file;
+
+/// What a server that runs has in its data directory (`CreateDataDirLockFile`).
+const PID_FILE: &str = "postmaster.pid";
+/// Many times the size of a `postmaster.pid`.
+const MAX_BYTES: u64 = 1 << 16;
+
+/// Whether a server runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ServerProcess {
+    /// It is not known, as without the data directory.
+    #[default]
+    Unknown,
+    /// It runs.
+    Running,
+    /// It was stopped, as `pg_control` says.
+    ShutDown,
+    /// It does not run, as there is no `postmaster.pid`, and `pg_control` does not say that it was stopped.
+    Crashed,
+    /// The process with this ID, which `postmaster.pid` names, is not here. The server crashed, or runs in another PID namespace.
+    NotHere(u32),
+}
+
+impl ServerProcess {
+    /// Looks at a data directory. Also gives its `pg_control`, if that can be read.
+    pub fn of_data_directory(data: &Path) -> (ServerProcess, Option<ControlFile>) {
+        // In this order: a server that is stopped writes `pg_control` before it removes `postmaster.pid`.
+        let before = PidFile::of_data_directory(data);
+        let control = ControlFile::of_data_directory(data);
+        let process = match (&control, before) {
+            (Some(control), _) if control.state.is_shut_down() => ServerProcess::ShutDown,
+            (_, PidFile::Running) => ServerProcess::Running,
+            (_, PidFile::NotHere(pid)) => ServerProcess::NotHere(pid),
+            // It may have been started between the two.
+            (Some(_), PidFile::Absent) if PidFile::of_data_directory(data) == PidFile::Absent => {
+                ServerProcess::Crashed
+            }
+            _ => ServerProcess::Unknown,
+        };
+        (process, control)
+    }
+
+    /// Whether no server runs here, as far as can be seen.
+    pub fn is_stopped(self) -> bool {
+        match self {
+            ServerProcess::Unknown | ServerProcess::Running => false,
+            ServerProcess::ShutDown | ServerProcess::Crashed | ServerProcess::NotHere(_) => true,
+        }
+    }
+
+    /// Its name in JSON; `None` if it is not known.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            ServerProcess::Unknown => None,
+            ServerProcess::Running => Some("running"),
+            ServerProcess::ShutDown => Some("shut_down"),
+            ServerProcess::Crashed => Some("crashed"),
+            ServerProcess::NotHere(_) => Some("not_here"),
+        }
+    }
+
+    /// Why it is taken for one that does not run, for people; `None` where it is not.
+    pub fn stopped_text(self) -> Option<String> {
+        match self {
+            ServerProcess::Unknown | ServerProcess::Running => None,
+            ServerProcess::ShutDown => Some("the server is stopped".to_owned()),
+            ServerProcess::Crashed => {
+                Some("the server is not running; it was not shut down cleanly".to_owned())
+            }
+            ServerProcess::NotHere(pid) => Some(format!(
+                "the process {pid} of {PID_FILE} is not here: the server is not running, unless it runs in a container"
+            )),
+        }
+    }
+}
+
+/// What a `postmaster.pid` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PidFile {
+    Absent,
+    /// There is one that cannot be read or used.
+    Unknown,
+    Running,
+    NotHere(u32),
+}
+
+impl PidFile {
+    fn of_data_directory(data: &Path) -> PidFile {
+        let content = match regular_file::read(&data.join(PID_FILE), MAX_BYTES) {
+            Ok(content) => content,
+            Err(error) if error.kind() == ErrorKind::NotFound => return PidFile::Absent,
+            Err(_) => return PidFile::Unknown,
+        };
+        let text = String::from_utf8_lossy(&content);
+        // That of a server in single-user mode is negative.
+        let number = text.lines().next().and_then(|line| line.trim().parse::<i32>().ok());
+        let number = number.and_then(i32::checked_abs).filter(|number| *number > 0);
+        let Some((number, pid)) = number.and_then(|number| Some((number, Pid::from_raw(number)?))) else {
+            // The server is writing it.
+            return PidFile::Unknown;
+        };
+        match is_there(pid) {
+            true => PidFile::Running,
+            false => PidFile::NotHere(number.cast_unsigned()),
+        }
+    }
+}
+
+/// Whether a process runs, in the PID namespace of this one.
+fn is_there(pid: Pid) -> bool {
+    // A process of another user may not be signalled, and is there.
+    if matches!(test_kill_process(pid), Err(Errno::SRCH)) {
+        return false;
+    }
+    // One that was killed can be signalled until its parent has asked for its status, which in many containers nobody does.
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, Some('Z' | 'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn of(pid_file: Option<&str>) -> PidFile {
+        let folder = tempfile::tempdir().unwrap();
+        if let Some(text) = pid_file {
+            fs::write(folder.path().join(PID_FILE), text).unwrap();
+        }
+        PidFile::of_data_directory(folder.path())
+    }
+
+    /// A process that has ended, and keeps its ID until it is waited for.
+    fn ended() -> Child {
+        let child = Command::new("true").spawn().unwrap();
+        let pid = rustix::process::WaitId::Pid(Pid::from_child(&child));
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(pid, ended).unwrap();
+        child
+    }
+
+    #[test]
+    fn a_pid_file_says_whether_its_process_is_there() {
+        let own = std::process::id();
+        assert_eq!(of(None), PidFile::Absent);
+        assert_eq!(of(Some(&format!("{own}\n/data\n1795000000\n5432\n"))), PidFile::Running);
+        assert_eq!(of(Some(&format!("-{own}\n/data\n"))), PidFile::Running);
+        for unusable in ["", "\n", "0\n", "postmaster\n", "-2147483648\n", "99999999999\n"] {
+            assert_eq!(of(Some(unusable)), PidFile::Unknown, "{unusable:?}");
+        }
+        let mut child = ended();
+        let pid = child.id();
+        let text = format!("{pid}\n/data\n");
+        #[cfg(target_os = "linux")]
+        assert_eq!(of(Some(&text)), PidFile::NotHere(pid));
+        child.wait().unwrap();
+        assert_eq!(of(Some(&text)), PidFile::NotHere(pid));
+    }
+
+    #[test]
+    fn without_pg_control_no_server_is_taken_for_a_crashed_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (process, control) = ServerProcess::of_data_directory(folder.path());
+        assert_eq!((process, control), (ServerProcess::Unknown, None));
+        assert!(!process.is_stopped() && process.stopped_text().is_none() && process.name().is_none());
+    }
+
+    #[test]
+    fn a_server_that_does_not_run_is_described() {
+        let stopped = [ServerProcess::ShutDown, ServerProcess::Crashed, ServerProcess::NotHere(4711)];
+        assert!(stopped.iter().all(|process| process.is_stopped() && process.stopped_text().is_some()));
+        let text = ServerProcess::NotHere(4711).stopped_text().unwrap();
+        assert!(text.starts_with("the process 4711 of postmaster.pid is not here: "), "{text}");
+    }
+}
