@@ -198,6 +198,7 @@ impl<'a> Receiver<'a> {
             }
         }
         let mut inner = self.status.lock();
+        inner.note_server(system.flushed, replication.heard());
         inner.status.server = replication.place().to_owned();
         inner.status.system_identifier = Some(system.system_id.to_string());
         drop(inner);
@@ -212,10 +213,11 @@ impl<'a> Receiver<'a> {
     fn set(&self, state: State, error: Option<&ReceiveError>) {
         let mut inner = self.status.lock();
         inner.set(state);
-        if error.is_some() || state != State::Connecting {
-            inner.status.problem = error.map(|error| error_text(error));
-            inner.status.cause = error.map(|error| error.cause().to_owned());
-            inner.status.hint = error.and_then(ReceiveError::hint).map(str::to_owned);
+        // Only log that comes ends a trouble: until then it is said, also of a process that was stopped meanwhile.
+        if let Some(error) = error {
+            inner.status.problem = Some(error_text(error));
+            inner.status.cause = Some(error.cause().to_owned());
+            inner.status.hint = error.hint().map(str::to_owned);
         }
     }
 }
@@ -225,9 +227,29 @@ mod tests {
     use std::net::TcpListener;
 
     use walden_archive::store;
+    use walden_source::replication::{ReplicationError, ServerError};
 
     use super::*;
     use crate::disk::Folder;
+
+    #[test]
+    fn a_trouble_is_said_after_the_end_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
+        let disk = Folder::open(&folder.path().join("spool")).unwrap();
+        let parameters = Parameters::parse("host=127.0.0.1").unwrap();
+        let receiver = Receiver::new(&archive, &disk, parameters, Options::default());
+        receiver.ended(Ok(())).unwrap();
+        assert_eq!((receiver.status().state, receiver.status().cause), (State::Stopped, None));
+        let removed = ServerError { code: "58P01".to_owned(), ..ServerError::default() };
+        let removed = ReceiveError::from(ReplicationError::Server(removed));
+        receiver.set(State::Waiting, Some(&removed));
+        receiver.set(State::Connecting, None);
+        receiver.ended(Ok(())).unwrap();
+        let status = receiver.status();
+        assert_eq!((status.state, status.cause.as_deref()), (State::Stopped, Some("wal_removed")));
+        assert!(status.problem.is_some() && status.hint.is_some(), "{status:?}");
+    }
 
     /// Many hosts that do not answer take longer than the watchdog waits.
     #[test]

@@ -91,6 +91,16 @@ impl Session<'_> {
         position = self.skip_to_server(replication, system, position)?;
         self.keep_histories(replication, system.timeline)?;
         loop {
+            // It may refuse to send any of the log that is missing here. Of a later timeline it has said nothing yet.
+            let server_end = match position.timeline <= system.timeline {
+                true => system.flushed.max(position.start),
+                false => position.start,
+            };
+            let mut inner = self.status.lock();
+            // Whether the archive has what lies here is found out later.
+            let flushed = if self.uploading.is_some() { inner.flushed } else { position.start };
+            inner.note(position.start, flushed, server_end);
+            drop(inner);
             syncing.restart(position.start);
             if let Some(uploading) = self.uploading {
                 uploading.restart(position.timeline, position.start);
@@ -100,7 +110,7 @@ impl Session<'_> {
                 Started::Ended(next) => next,
                 Started::Streaming => {
                     self.status.lock().has_streamed = true;
-                    match self.stream(replication, syncing, position, stop)? {
+                    match self.stream(replication, syncing, position, server_end, stop)? {
                         Some(next) => next,
                         None => return Ok(()),
                     }
@@ -295,9 +305,10 @@ impl Session<'_> {
         replication: &mut Replication,
         syncing: &Syncing<'_>,
         position: Position,
+        server_end: Lsn,
         stop: &AtomicBool,
     ) -> Result<Option<NextTimeline>, ReceiveError> {
-        let state = &mut StreamState::new(position.start);
+        let state = &mut StreamState::new(position.start, server_end);
         let mut verifier = Verifier::new(position.timeline, self.size, position.start, position.info);
         loop {
             if stop.load(Ordering::SeqCst) {
@@ -510,13 +521,13 @@ struct StreamState {
 }
 
 impl StreamState {
-    fn new(start: Lsn) -> StreamState {
+    fn new(start: Lsn, server_end: Lsn) -> StreamState {
         StreamState {
             verified: start,
             progress: Progress { received: start, flushed: Lsn::INVALID },
             here: start,
             wanted: start,
-            server_end: start,
+            server_end,
             reported: Instant::now(),
             synced: Instant::now(),
             must_report: false,
@@ -623,7 +634,7 @@ mod tests {
     fn a_server_is_silent_once_it_was_asked_and_has_not_answered() {
         let options = Options { server_timeout: Duration::from_millis(100), ..Options::default() };
         with_session(&options, |session| {
-            let (mut replication, mut state) = (connect(Vec::new()), StreamState::new(Lsn(0)));
+            let (mut replication, mut state) = (connect(Vec::new()), StreamState::new(Lsn(0), Lsn(0)));
             // As long as a slow disk may take, while nothing is read of what the server says.
             std::thread::sleep(Duration::from_millis(150));
             session.check_silence(&mut replication, &mut state).unwrap();
@@ -641,7 +652,7 @@ mod tests {
             let syncing = Syncing::new(session.spool).unwrap();
             syncing.restart(start);
             session.spool.write(1, start, &[1; 8192]).unwrap();
-            let mut state = StreamState::new(start);
+            let mut state = StreamState::new(start, start);
             state.progress.received = start.plus(8192);
             session.status.lock().set(State::Streaming);
             std::thread::sleep(Duration::from_millis(200));

@@ -29,7 +29,7 @@ pub enum State {
 pub struct Status {
     /// What it is doing.
     pub state: State,
-    /// Why it waits or has stopped.
+    /// Why it waits or has stopped; where it was asked to stop while nothing came, why nothing came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The problem in a word, for metrics.
@@ -60,7 +60,7 @@ pub struct Status {
     pub archived_lsn: Option<String>,
     /// The end of the server's log when it was last heard of.
     pub server_lsn: String,
-    /// When that was, in microseconds since 1970; nothing before the log came, or from an earlier version.
+    /// When that was, in microseconds since 1970; nothing before the first connection, or from an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_time: Option<i64>,
     /// Bytes of the server's log that are not durable yet.
@@ -111,11 +111,18 @@ impl Inner {
         self.got_on = Some(Instant::now());
     }
 
+    /// Notes how far a server says it is that was connected to: what is said of its log is right also if none of it comes.
+    pub fn note_server(&mut self, server_end: Lsn, heard: Instant) {
+        self.heard = Some(heard);
+        self.note(self.received, self.flushed, server_end);
+    }
+
     /// Notes how far the server and we are.
     pub fn note(&mut self, received: Lsn, flushed: Lsn, server_end: Lsn) {
         self.note_alive();
         (self.received, self.flushed, self.server_end) = (received, flushed, server_end);
-        match flushed < server_end {
+        // Before anything is known of what is here, nothing is known to be missing.
+        match flushed != Lsn::INVALID && flushed < server_end {
             true => drop(self.behind_since.get_or_insert_with(Instant::now)),
             false => self.behind_since = None,
         }
@@ -140,7 +147,10 @@ impl Shared {
         status.received_lsn = inner.received.to_string();
         status.flushed_lsn = inner.flushed.to_string();
         status.server_lsn = inner.server_end.to_string();
-        status.lag_bytes = inner.server_end.bytes_since(inner.flushed);
+        status.lag_bytes = match inner.flushed {
+            Lsn::INVALID => 0,
+            flushed => inner.server_end.bytes_since(flushed),
+        };
         status.lag_seconds = inner.behind_since.map_or(Duration::ZERO, |since| since.elapsed()).as_secs_f64();
         let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
@@ -153,6 +163,21 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_only_says_where_it_is_counts() {
+        let shared = Shared::default();
+        shared.lock().note_server(Lsn(700), Instant::now());
+        let status = shared.now();
+        assert_eq!((status.server_lsn.as_str(), status.lag_bytes), ("0/000002BC", 0));
+        assert!(status.heard_time.is_some());
+        shared.lock().note(Lsn(500), Lsn(400), Lsn(700));
+        assert_eq!(shared.now().lag_bytes, 300);
+        shared.lock().note_server(Lsn(900), Instant::now());
+        let status = shared.now();
+        assert_eq!((status.received_lsn.as_str(), status.lag_bytes), ("0/000001F4", 500));
+        assert!(shared.lock().behind_since.is_some());
+    }
 
     #[test]
     fn when_the_server_was_heard_of_is_in_the_status() {

@@ -40,6 +40,9 @@ impl ReceivingOptions {
     }
 }
 
+/// What stands before the trouble of a process that has ended: it ended by it, or was stopped while it lasted.
+const LAST_TROUBLE: &str = "; last trouble: ";
+
 /// Whether a status is older than that of a process that runs.
 fn is_old(status: &Status) -> bool {
     let age = jiff::Timestamp::now().as_microsecond().saturating_sub(status.time).max(0);
@@ -48,12 +51,12 @@ fn is_old(status: &Status) -> bool {
 
 /// What is wrong with a process that receives; `is_running` says whether there is one.
 pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
-    let text = |what: &str| match &status.problem {
-        Some(problem) => format!("walden receive {what}: {}", harmless(problem)),
+    let text = |what: &str, before: &str| match &status.problem {
+        Some(problem) => format!("walden receive {what}{before}{}", harmless(problem)),
         None => format!("walden receive {what}"),
     };
     if status.state == State::Stopped {
-        return Some(text("has stopped"));
+        return Some(text("has stopped", LAST_TROUBLE));
     }
     if is_old(status) {
         let ago = ago(status.time);
@@ -65,7 +68,7 @@ pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
         });
     }
     if status.state == State::Waiting {
-        return Some(text("waits"));
+        return Some(text("waits", ": "));
     }
     let archiving = status.archive_problem.as_ref();
     archiving.map(|problem| format!("what was received is not archived: {}", harmless(problem)))
@@ -80,7 +83,8 @@ pub fn line(status: &Status) -> String {
         State::Stopped => "stopped".to_owned(),
     };
     if let Some(problem) = &status.problem {
-        text += &format!(": {problem}");
+        let before = if status.state == State::Stopped { LAST_TROUBLE } else { ": " };
+        text += &format!("{before}{problem}");
     }
     text += &format!(", received {}, durable {}{}", status.received_lsn, status.flushed_lsn, behind(status));
     if let Some(archived) = &status.archived_lsn {
@@ -111,6 +115,8 @@ fn behind(status: &Status) -> String {
             format!(", {lag} behind the server{lasted}")
         }
         Ok(Lsn::INVALID) | Err(_) => String::new(),
+        // It is not known yet how far what is here goes.
+        _ if status.flushed_lsn.parse::<Lsn>() == Ok(Lsn::INVALID) => String::new(),
         Ok(end) => {
             let heard = status.heard_time.map(|time| format!(", {} ago", ago(time))).unwrap_or_default();
             format!(", {lag} behind {end}{lasted}, where the server was when it was last heard of{heard}")
@@ -144,6 +150,27 @@ mod tests {
     }
 
     #[test]
+    fn the_trouble_of_a_process_that_was_stopped_is_said() {
+        let status = Status {
+            state: State::Stopped,
+            problem: Some("the server: requested WAL segment has already been removed".to_owned()),
+            server_lsn: "0/05600000".to_owned(),
+            flushed_lsn: "0/05000000".to_owned(),
+            lag_bytes: 0x60_0000,
+            time: jiff::Timestamp::now().as_microsecond(),
+            ..Status::default()
+        };
+        let line = line(&status);
+        assert!(line.starts_with("stopped; last trouble: the server: requested WAL segment"), "{line}");
+        assert!(line.contains(", 6.3 MB behind 0/05600000"), "{line}");
+        let problem = problem_of(&status, false).unwrap();
+        assert!(problem.starts_with("walden receive has stopped; last trouble: the server: "), "{problem}");
+        // One that has not found out how far what is here goes.
+        let unknown = Status { flushed_lsn: "0/00000000".to_owned(), ..status };
+        assert!(!super::line(&unknown).contains(" behind "), "{}", super::line(&unknown));
+    }
+
+    #[test]
     fn an_old_distance_to_the_server_is_not_said_as_if_it_were_of_now() {
         const HOUR: i64 = 3600 * 1_000_000;
         let now = jiff::Timestamp::now().as_microsecond();
@@ -158,7 +185,8 @@ mod tests {
             (State::Connecting, "0/00000000", now, None),
         ];
         for (state, server_lsn, time, expected) in cases {
-            let status = Status { state, server_lsn: server_lsn.to_owned(), time, ..Status::default() };
+            let (server_lsn, flushed_lsn) = (server_lsn.to_owned(), "0/05000000".to_owned());
+            let status = Status { state, server_lsn, flushed_lsn, time, ..Status::default() };
             let line = line(&status);
             assert_eq!(line.contains(" behind "), expected.is_some(), "{line}");
             assert!(expected.is_none_or(|expected| line.contains(expected)), "{line}");
@@ -167,6 +195,7 @@ mod tests {
         let status = Status {
             state: State::Waiting,
             server_lsn: "0/05000000".to_owned(),
+            flushed_lsn: "0/05000000".to_owned(),
             heard_time: Some(now - HOUR),
             time: now,
             ..Status::default()

@@ -134,8 +134,11 @@ impl Report {
             let hint = hint.map_or(String::new(), |hint| format!("; hint: {hint}"));
             found.push(format!("{problem}{hint}"));
         }
-        if let Some(status) = &self.receiving {
-            found.extend(problem_of(status, is_received));
+        if let Some(status) = &self.receiving
+            && let Some(problem) = problem_of(status, is_received)
+        {
+            let hint = status.hint.as_ref().map(|hint| format!("; hint: {}", harmless(hint)));
+            found.push(problem + &hint.unwrap_or_default());
         }
         if let Some(holdings) = &self.holdings {
             let was_used = self.activity.as_ref().is_some_and(|activity| activity.archived > 0);

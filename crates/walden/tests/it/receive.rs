@@ -782,6 +782,7 @@ fn trouble_is_named() -> Outcome {
     assert!(said.contains("HINT: the server has removed WAL"), "{said}");
     // That of the first process: this one has received nothing.
     assert_eq!(said.matches("receiving from").count(), 1, "{said}");
+    trouble_is_said_after_the_end(&cluster, &mut client, &repo, &spool);
     wrong_settings_end_it(&cluster, &mut client);
     the_own_last_connection_is_named(&cluster, &mut client);
     drop(client);
@@ -791,6 +792,33 @@ fn trouble_is_named() -> Outcome {
     let (code, said) = receiving.ended();
     assert!(code == Some(1) && said.contains("another cluster's: expected system identifier"), "{said}");
     Ok(())
+}
+
+/// Of WAL that the server has removed nothing comes, and the server is ahead all the same.
+fn trouble_is_said_after_the_end(
+    cluster: &Cluster,
+    client: &mut postgres::Client,
+    repo: &Path,
+    spool: &Path,
+) {
+    let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
+    let end: Lsn = end.parse().unwrap();
+    // That of the process before.
+    fs::remove_file(spool.join("status.json")).unwrap();
+    let receiving = Receiving::start(&cluster.dsn("postgres"), repo, spool, &[]);
+    wait("the trouble", || status_of(spool, "cause") == "wal_removed");
+    assert_eq!(receiving.stop().1, Some(0));
+    let of = |field: &str| status_of(spool, field);
+    assert_eq!((of("state"), of("cause")), (Value::from("stopped"), Value::from("wal_removed")));
+    let lsn = |field: &str| of(field).as_str().unwrap().parse::<Lsn>().unwrap();
+    assert!(lsn("server_lsn") >= end, "{} {end}", lsn("server_lsn"));
+    let lag = lsn("server_lsn").bytes_since(lsn("flushed_lsn"));
+    assert!(lag > 1 << 20 && of("lag_bytes") == lag, "{lag}");
+    let run = walden(&["archive", "status", "--repo", text(repo), "--spool", text(spool)]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stdout.contains("has stopped; last trouble: "), "{run:?}");
+    assert!(run.stdout.contains("hint: the server has removed WAL that is missing here"), "{run:?}");
+    assert!(!run.stdout.contains(", 0 B behind "), "{run:?}");
 }
 
 /// What no later attempt mends is an exit status and not a line of the log.
