@@ -514,7 +514,11 @@ fn survey(
         tablespaces: tablespaces.clone(),
         unmet: start.uncertain_catalogs(from.unwrap_or(run.start())),
         named_files: rough.classes().filter_map(|class| rough.file(class)).collect(),
-        relations: rough.classes().map(|class| class.oid).collect(),
+        relations: rough
+            .classes()
+            .filter(|class| class.oid >= walden_source::names::FIRST_USER_OID)
+            .map(|class| class.oid)
+            .collect(),
         suspects: FxHashMap::default(),
         is_minimal: None,
         made_meanwhile: Vec::new(),

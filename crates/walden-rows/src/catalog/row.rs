@@ -129,6 +129,9 @@ const OPTIONS_COLUMN: &str = "attoptions";
 /// behind the one that it is about, whose row it writes first.
 const VERSION_OPTION: &[u8] = b"pg_attver=";
 
+/// Whether rows that lack the column have a default of it.
+const MISSING_COLUMN: &str = "atthasmissing";
+
 /// Whether `ALTER COLUMN ... TYPE` may have made a tuple of `pg_attribute` from another one: it changes nothing else.
 pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u8]) -> TypeUpdate {
     let Some(layout) = layouts.get(&oid::PG_ATTRIBUTE) else { return TypeUpdate::No };
@@ -151,6 +154,8 @@ pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u
     let mut others = names.filter(|name| !TYPE_COLUMNS.contains(name) && !OF_TYPE_COLUMNS.contains(name));
     match (others.all(is_same), TYPE_COLUMNS.into_iter().all(is_same)) {
         (false, _) => TypeUpdate::No,
+        // A rewrite does this to all columns that were added with a default, before it and after it (`RelationClearMissing`).
+        (true, true) if !is_same(MISSING_COLUMN) => TypeUpdate::No,
         (true, true) => TypeUpdate::Same,
         (true, false) => TypeUpdate::Other,
     }
@@ -286,7 +291,9 @@ fn is_likely_other(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8])
         oid::PG_ENUM => bytes == ENUM_BYTES && is_oid("oid") && is_oid("enumtypid") && is_name("enumlabel"),
         oid::PG_NAMESPACE => is_oid("oid") && is_name("nspname") && fields.number("nspowner")? >= FIRST_OWNER,
         oid::PG_INHERITS => {
-            let are_oids = is_oid("inhrelid") && is_oid("inhparent");
+            let are_oids = is_oid("inhrelid")
+                && is_oid("inhparent")
+                && fields.number("inhrelid") != fields.number("inhparent");
             bytes == INHERITS_BYTES
                 && are_oids
                 && fields.number("inhseqno")?.cast_signed() > 0

@@ -37,6 +37,8 @@ const WORK: &[&str] = &[
     "UPDATE rewritten SET v = 10, w = 'changed', l = 'changed', z = 11 WHERE id < 3",
     "VACUUM FULL rewritten",
     "BEGIN; ALTER TABLE rewritten ALTER v TYPE int USING 0; ROLLBACK",
+    // The rows get its default by the rewrite, after which the catalog has none for them.
+    "ALTER TABLE rewritten ADD d int DEFAULT 5",
     "ALTER TABLE rewritten ALTER z TYPE bigint, ALTER l TYPE varchar(30)",
     "DELETE FROM rewritten WHERE id > 1",
     "ALTER TABLE rewritten ADD u uuid DEFAULT gen_random_uuid(), ALTER v SET STATISTICS 50",
