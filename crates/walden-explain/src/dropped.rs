@@ -25,8 +25,15 @@ pub(crate) struct DroppedFiles {
     pub perhaps_rewritten: FxHashSet<RelFileLocator>,
     /// Files whose record of creation names no transaction.
     without_transaction: FxHashMap<(u32, u32), RelFileLocator>,
-    /// The databases and tablespaces of all files of which that is so.
-    places: FxHashSet<(u32, u32)>,
+    /// By database, the tablespaces of all files of which that is so.
+    places: FxHashMap<u32, Tablespaces>,
+}
+
+/// The tablespaces of some files: one, or more.
+#[derive(Clone, Copy)]
+struct Tablespaces {
+    one: u32,
+    has_others: bool,
 }
 
 impl DroppedFiles {
@@ -34,7 +41,9 @@ impl DroppedFiles {
     pub fn create_without_transaction(&mut self, file: RelFileLocator) {
         if self.without_transaction.len() < MAX_GROUPS {
             self.without_transaction.insert(number_of(&file), file);
-            self.places.insert(place_of(&file));
+        }
+        if self.places.len() < MAX_GROUPS {
+            add_place(&mut self.places, &file);
         }
     }
 
@@ -91,7 +100,8 @@ impl DroppedFiles {
     /// Notes the files of which the log does not show why they are dropped, of a transaction that logged no locks.
     fn note_unclear(&mut self, dropped: &Dropped, created: &[RelFileLocator], has_transient: bool) {
         let relations: FxHashSet<(u32, u32)> = dropped.relations.iter().flatten().copied().collect();
-        let places: FxHashSet<(u32, u32)> = created.iter().map(place_of).collect();
+        let mut places = FxHashMap::default();
+        created.iter().for_each(|file| add_place(&mut places, file));
         for file in &dropped.files {
             if relations.contains(&number_of(file)) || self.perhaps_rewritten.len() >= MAX_GROUPS {
                 // The relation itself is dropped.
@@ -99,10 +109,11 @@ impl DroppedFiles {
             }
             // Where the relations that are dropped are known and none is transient, a file can still be copied to another tablespace
             // (`SET TABLESPACE`).
-            let can_be_new = |&(database, tablespace): &(u32, u32)| {
-                database == file.database && (dropped.relations.is_none() || tablespace != file.tablespace)
+            let can_be_new = |places: &FxHashMap<u32, Tablespaces>| {
+                let has_others = |it: &Tablespaces| it.has_others || it.one != file.tablespace;
+                places.get(&file.database).is_some_and(|it| dropped.relations.is_none() || has_others(it))
             };
-            if has_transient || self.places.iter().chain(&places).any(can_be_new) {
+            if has_transient || can_be_new(&self.places) || can_be_new(&places) {
                 self.perhaps_rewritten.insert(*file);
             }
         }
@@ -114,6 +125,8 @@ pub(crate) fn number_of(file: &RelFileLocator) -> (u32, u32) {
     (file.database, file.relation)
 }
 
-fn place_of(file: &RelFileLocator) -> (u32, u32) {
-    (file.database, file.tablespace)
+fn add_place(places: &mut FxHashMap<u32, Tablespaces>, file: &RelFileLocator) {
+    let new = Tablespaces { one: file.tablespace, has_others: false };
+    let known = places.entry(file.database).or_insert(new);
+    known.has_others |= known.one != file.tablespace;
 }

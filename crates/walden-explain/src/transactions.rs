@@ -8,6 +8,7 @@ use walden_format::transam::FIRST_NORMAL_XID;
 
 use crate::collect::TransactionTally;
 use crate::explanation::{Outcome, Transaction, TransactionSums};
+use crate::views::MAX_GROUPS;
 
 /// The transactions in progress, the largest finished ones, and the sums of all.
 #[derive(Clone)]
@@ -137,7 +138,9 @@ impl Transactions {
                 // The record of an abort has a time.
                 if time.is_none() {
                     self.sums.cut_off += 1;
-                    self.sums.cut_off_xids += u64::from(self.cut_off.insert(xid));
+                    // Beyond so many, each counts as another one.
+                    let is_new = self.cut_off.len() >= MAX_GROUPS || self.cut_off.insert(xid);
+                    self.sums.cut_off_xids += u64::from(is_new);
                     self.sums.cut_off_bytes += bytes;
                 }
             }
