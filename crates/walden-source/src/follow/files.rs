@@ -91,8 +91,9 @@ impl Held {
     fn advance(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
         let size = info.segment_size;
         let first = size.segment_of(position);
+        let near = first..first + HELD_AHEAD as u64;
         self.files.retain(|name, _| {
-            name.timeline == info.timeline && name.number(size).is_some_and(|number| number >= first)
+            name.timeline == info.timeline && name.number(size).is_some_and(|number| near.contains(&number))
         });
         self.hold_from(folder, info, position)
     }
@@ -102,13 +103,8 @@ impl Held {
         let size = info.segment_size;
         let first = size.segment_of(position);
         let near = first..first + HELD_AHEAD as u64;
-        for (name, file) in self.arrivals.iter().flat_map(Arrivals::take) {
-            if name.timeline == info.timeline
-                && name.number(size).is_some_and(|number| near.contains(&number))
-            {
-                self.files.insert(name, file);
-            }
-        }
+        // Which of them are near the position, `advance` says: others read elsewhere.
+        self.files.extend(self.arrivals.iter().flat_map(Arrivals::take));
         for name in near.map(|number| SegmentName::new(info.timeline, number, size)) {
             if self.files.contains_key(&name) {
                 continue;

@@ -189,6 +189,9 @@ impl Inventory {
     /// A running server goes on meanwhile: what was kept for a future segment may hold WAL before a later segment does that was
     /// looked into after it.
     fn add_spares(&mut self, spares: Vec<(&Candidate, Spare)>, segments: &mut Vec<Found>) {
+        if spares.is_empty() {
+            return;
+        }
         let last = LastSegments::of(segments.iter().map(|found| &found.file));
         let (again, kept): (Vec<_>, Vec<_>) =
             spares.into_iter().partition(|(_, spare)| last.behind(spare).is_some());

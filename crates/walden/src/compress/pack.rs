@@ -279,7 +279,10 @@ type Numbered = (u64, Timeline, SegmentSize, u64);
 fn named_between(names: &[SegmentName], before: Numbered, after: Numbered) -> Vec<Numbered> {
     let (system_id, timeline, size, first) = before;
     let is_gap = (system_id, timeline, size) == (after.0, after.1, after.2) && after.3 > first + 1;
-    let numbers = names.iter().filter(|name| is_gap && name.timeline == timeline);
+    if !is_gap {
+        return Vec::new();
+    }
+    let numbers = names.iter().filter(|name| name.timeline == timeline);
     let numbers = numbers.filter_map(|name| name.number(size));
     let between = numbers.filter(|number| (first + 1..after.3).contains(number));
     between.map(|number| (system_id, timeline, size, number)).collect()
