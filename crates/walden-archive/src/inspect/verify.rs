@@ -21,6 +21,7 @@ use crate::out::get::{self, PackMembers};
 use crate::store::Cause;
 use crate::stored::check::{self, Checked, Rules};
 use crate::stored::contents::Contents;
+use crate::stored::link;
 use crate::stored::name::{ArchivedFile, Object};
 use crate::stored::object::{self, Finding, Summary};
 
@@ -93,7 +94,10 @@ pub const DAMAGE_HINT: &str = "put the object back from another copy of the arch
                                acknowledge-gap once its object is moved out";
 
 /// What to do about objects that could not be read.
-pub const UNREADABLE_HINT: &str = "nothing shows that they are damaged: leave them where they are. Run verify as the user whose commands use the                                    archive, such as PostgreSQL's, or with credentials that may read it, and give that user the files that another                                    one, such as root, made there (chown -R); if the store did not answer, verify again once it does. Until                                    then, what earlier runs have found counts";
+pub const UNREADABLE_HINT: &str = "nothing shows that they are damaged: leave them where they are. Run verify as the user whose commands use \
+                                   the archive, such as PostgreSQL's, or with credentials that may read it, and give that user the files \
+                                   that another one, such as root, made there (chown -R); if the store did not answer, verify again once \
+                                   it does. Until then, what earlier runs have found counts";
 
 /// What to do where keys of an encrypted archive are among what is damaged.
 pub const KEYS_HINT: &str = "put the file of keys back from another copy of the archive, and verify again. Until then leave all objects where they \
@@ -477,18 +481,14 @@ impl Links {
         let of_parent = || self.before_switches.get(self.switches.get(&name)?).cloned();
         let of_last = last.filter(|(before, _)| follows(*before)).map(|(_, records)| records);
         let expected = of_last.or_else(of_parent).unwrap_or_default();
-        // After a crash, a record that was cut off is overwritten by one that points back at the one before it.
-        let mut records: Vec<Lsn> = found.last.into_iter().flatten().collect();
-        if records.is_empty() {
-            // One record fills the segment: what comes next points back at where it started.
-            records.clone_from(&expected);
-        }
+        let records = link::last_of(found.last, &expected);
         if self.switches.values().any(|before| *before == name) {
             self.before_switches.insert(name, records.clone());
         }
         self.last = Some((name, records));
         let found = found.first_previous?;
-        let is_right = expected.is_empty() || expected.contains(&found);
+        // What pg_resetwal begins has no record before it.
+        let is_right = expected.is_empty() || found == Lsn::INVALID || expected.contains(&found);
         (!is_right).then(|| {
             let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
             format!("{name}: expected the first record to point back at {expected}, found {found}")

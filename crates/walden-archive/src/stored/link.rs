@@ -13,11 +13,25 @@ pub(crate) fn segment_before(name: SegmentName, size: SegmentSize) -> Option<Seg
     Some(SegmentName::new(name.timeline, name.number(size)?.checked_sub(1)?, size))
 }
 
-/// The records of a segment at which the first one of the next segment may point back; none if no record starts in it.
+/// The records of a segment at which the first one of the next segment may point back; none if that is not known. `before` are the same
+/// of the segment before.
+pub(crate) fn last_records(contents: &Contents, before: &[Lsn]) -> Vec<Lsn> {
+    last_of([lsn(&contents.last_record), lsn(&contents.unfinished_record)], before)
+}
+
+/// The same of the last record that ends in a segment, and of the one that goes on behind it.
 ///
-/// That is the last one. After a crash, one that was cut off is overwritten by a record that points back at the one before it.
-pub(crate) fn last_records(contents: &Contents) -> Vec<Lsn> {
-    [&contents.last_record, &contents.unfinished_record].into_iter().filter_map(lsn).collect()
+/// After a crash, a record that was cut off is overwritten by one that points back at the one before it. If no record starts and ends in
+/// the segment, that one lies before it.
+pub(crate) fn last_of(own: [Option<Lsn>; 2], before: &[Lsn]) -> Vec<Lsn> {
+    let mut records: Vec<Lsn> = own.into_iter().flatten().collect();
+    if own[0].is_none() {
+        if before.is_empty() {
+            return Vec::new();
+        }
+        records.extend(before);
+    }
+    records
 }
 
 /// Confirms that a segment's first record points back at one of the last records of the segment before.
@@ -43,4 +57,20 @@ pub(crate) fn expect_link(
 
 fn lsn(text: &Option<String>) -> Option<Lsn> {
     text.as_ref()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_overwritten_may_be_the_only_one_that_starts_in_its_segment() {
+        let before = [Lsn(0x10), Lsn(0x20)];
+        assert_eq!(last_of([Some(Lsn(0x30)), None], &before), [Lsn(0x30)]);
+        assert_eq!(last_of([Some(Lsn(0x30)), Some(Lsn(0x40))], &before), [Lsn(0x30), Lsn(0x40)]);
+        assert_eq!(last_of([None, Some(Lsn(0x40))], &before), [Lsn(0x40), Lsn(0x10), Lsn(0x20)]);
+        assert_eq!(last_of([None, None], &before), before);
+        // Where the segment before is not known, nothing is compared.
+        assert!(last_of([None, Some(Lsn(0x40))], &[]).is_empty());
+    }
 }

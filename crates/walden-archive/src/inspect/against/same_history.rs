@@ -211,7 +211,7 @@ impl Comparison<'_> {
             else {
                 continue;
             };
-            if let Err(refusal) = link::expect_link(first, before, &link::last_records(last)) {
+            if let Err(refusal) = link::expect_link(first, before, &link::last_records(last, &[])) {
                 let lsn = first.first_record.as_ref().and_then(|lsn| lsn.parse().ok());
                 let file = ArchivedFile::Segment(after);
                 return Ok(Some(OtherHistory::new(file, lsn.unwrap_or(Lsn::INVALID), error_text(&refusal))));

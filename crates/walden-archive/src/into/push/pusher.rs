@@ -245,12 +245,8 @@ impl Pusher {
     fn note_last_records(&self, file: ArchivedFile, contents: Option<&Contents>) {
         let (ArchivedFile::Segment(name), Some(contents)) = (file, contents) else { return };
         let mut known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut records = link::last_records(contents);
-        if records.is_empty() {
-            // One record fills the segment: what comes next points back at where it started.
-            let before = segment_before(name, contents).and_then(|before| known.get(&before));
-            records = before.cloned().unwrap_or_default();
-        }
+        let before = segment_before(name, contents).and_then(|before| known.get(&before));
+        let records = link::last_records(contents, before.map_or(&[], Vec::as_slice));
         known.insert(name, records);
     }
 
