@@ -374,7 +374,6 @@ impl<'a> SegmentTally<'a> {
             }
             Ok(Payload::FullPageWritesChange(change)) => Event::FullPageWrites(change.enabled),
             Ok(Payload::LogicalDecodingStatusChange(change)) => Event::LogicalDecoding(change.enabled),
-            Ok(Payload::Checksums(checksums)) => Event::Checksums(checksums.state),
             Ok(Payload::BackupEnd(_)) => Event::BackupEnd,
             // Unknown kinds and malformed records have been counted, and mean nothing more.
             Ok(_) | Err(_) => return,
@@ -474,7 +473,7 @@ impl Visitor for SegmentTally<'_> {
         transaction.bytes += header.total_len + u32::from(record.alignment);
         transaction.image_bytes += image_bytes;
         match header.rmid {
-            rmid::XLOG | rmid::XLOG2 | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
+            rmid::XLOG | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
             manager if is_evidence(manager) => self.evidence.observe(record),
             _ => {}
         }
@@ -506,7 +505,7 @@ impl Visitor for SegmentTally<'_> {
                 Some((committed, time)) => self.finish(header.xid, committed, time, std::iter::empty()),
                 None => self.rare_usual_event(record),
             },
-            rmid::SMGR | rmid::STANDBY | rmid::XLOG2 => self.rare_usual_event(record),
+            rmid::SMGR | rmid::STANDBY => self.rare_usual_event(record),
             manager if is_evidence(manager) => self.evidence.observe_simple(record),
             _ => {}
         }

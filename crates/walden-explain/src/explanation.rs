@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
-use walden_format::payload::xlog::{Checkpoint, ChecksumState, WalLevel};
+use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
 use walden_source::scan::{Damage, Tail};
@@ -201,8 +201,6 @@ pub struct LoggedSettings {
     pub logical_decoding: Option<bool>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
-    /// The state of data checksums; since 19.
-    pub data_checksums: Option<ChecksumState>,
     /// Changes within the WAL, the first 100 of them.
     pub changes: Vec<SettingChange>,
 }
@@ -252,12 +250,7 @@ impl LoggedSettings {
         }
     }
 
-    pub(crate) fn set_data_checksums(&mut self, lsn: Lsn, state: ChecksumState) {
-        let before = self.data_checksums.replace(state);
-        self.note(lsn, "data_checksums", before.map(|state| state.to_string()), state.to_string());
-    }
-
-    /// Takes what the record of a checkpoint has. That is of its redo pointer, and logical decoding and checksums may have been switched
+    /// Notes the settings in the record of a checkpoint. They are as of its redo pointer, and logical decoding may have been switched
     /// since.
     pub(crate) fn set_by_checkpoint(&mut self, lsn: Lsn, checkpoint: &Checkpoint) {
         self.set_full_page_writes(lsn, checkpoint.full_page_writes);
@@ -268,11 +261,6 @@ impl LoggedSettings {
             (Some(on), None) => self.logical_decoding = Some(on),
             (Some(on), Some(_)) if checkpoint.shutdown => self.set_logical_decoding(lsn, on),
             _ => {}
-        }
-        if let Some(state) = checkpoint.checksums
-            && (checkpoint.shutdown || self.data_checksums.is_none())
-        {
-            self.set_data_checksums(lsn, state);
         }
     }
 

@@ -461,11 +461,8 @@ impl<'a> Merge<'a> {
                     is_finished: true,
                 });
             }
-            Event::CheckpointRedo(CheckpointRedo { wal_level, checksums }) => {
+            Event::CheckpointRedo(CheckpointRedo { wal_level }) => {
                 self.logged_settings.set_wal_level(lsn, wal_level);
-                if let Some(state) = checksums {
-                    self.logged_settings.set_data_checksums(lsn, state);
-                }
                 let last = self.time_span.map(|(_, last)| last.div_euclid(1_000_000));
                 self.checkpoints.begin(lsn, last);
             }
@@ -474,7 +471,6 @@ impl<'a> Merge<'a> {
                 self.logged_settings.set_wal_log_hints(lsn, wal_log_hints);
             }
             Event::LogicalDecoding(on) => self.logged_settings.set_logical_decoding(lsn, on),
-            Event::Checksums(state) => self.logged_settings.set_data_checksums(lsn, state),
             Event::FullPageWrites(on) => self.logged_settings.set_full_page_writes(lsn, on),
             Event::BackupEnd => self.backups += 1,
             Event::Switch => self.switches += 1,

@@ -54,7 +54,7 @@ const MAGICS: &[MagicRow] = &[
     row(0xD113, "16",  Some(Major::V16)),
     row(0xD116, "17",  Some(Major::V17)),
     row(0xD118, "18",  Some(Major::V18)),
-    row(0xD121, "19",  Some(Major::V19)),
+    row(0xD122, "19",  Some(Major::V19)),
 ];
 
 /// What a page magic that Walden does not read says about the version that wrote the page.
@@ -164,8 +164,10 @@ mod tests {
         assert_eq!(Major::from_magic(0xD075), Err(UnreadableMagic::TooOld("9.3")));
         assert_eq!(Major::from_magic(0xD070), Err(UnreadableMagic::TooOld("9.2")));
         assert_eq!(Major::from_magic(0xD115), Err(UnreadableMagic::Development("17")));
-        assert_eq!(Major::from_magic(0xD120), Err(UnreadableMagic::Development("19")));
-        assert_eq!(Major::from_magic(0xD122), Err(UnreadableMagic::Newer));
+        for snapshot in 0xD11F..=0xD121 {
+            assert_eq!(Major::from_magic(snapshot), Err(UnreadableMagic::Development("19")));
+        }
+        assert_eq!(Major::from_magic(0xD123), Err(UnreadableMagic::Newer));
         assert_eq!(Major::from_magic(0), Err(UnreadableMagic::NotWal));
         assert_eq!(Major::from_magic(0x457F), Err(UnreadableMagic::NotWal));
         assert_eq!(Major::from_magic(0xFFFF), Err(UnreadableMagic::NotWal));

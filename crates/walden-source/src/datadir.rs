@@ -435,15 +435,15 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
         data_checksum_version: 252,
         crc: 292,
     },
-    // 19: a checkpoint of 96 bytes, slru_pages_per_segment
+    // 19: a checkpoint of 96 bytes, slru_pages_per_segment, data_checksum_version_init before data_checksum_version
     ControlLayout {
-        version: 1902,
+        version: 1905,
         checkpoint_time: 112,
         wal_log_hints: 184,
         page_bytes: 224,
         blocks_per_segment: 228,
-        data_checksum_version: 264,
-        crc: 304,
+        data_checksum_version: 268,
+        crc: 308,
     },
 ];
 

@@ -70,7 +70,7 @@ pub struct Learned {
 /// Converts settings in the form of `pg_settings` (`300 s`, `64 16MB`) to that of `postgresql.conf`; settings that predictions
 /// do not support are left out.
 pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String>) -> Vec<(String, String)> {
-    let known = crate::settings::ROWS.iter().filter(|row| row.show.is_some() && row.name != "data_checksums");
+    let known = crate::settings::ROWS.iter().filter(|row| row.show.is_some());
     let one = |row: &crate::settings::Row| {
         // Since 19 a logical slot raises the level of what is logged.
         let effective = if row.name == "wal_level" { reported.get("effective_wal_level") } else { None };
@@ -84,13 +84,7 @@ pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String
         let number = number.parse::<u64>().ok()?.checked_mul(factor)?;
         Some((row.name.into(), format!("{number}{}", &unit[digits..])))
     };
-    let mut all: Vec<(String, String)> = known.filter_map(one).collect();
-    // 19 has states between, in which pages are written with checksums (`DataChecksumsNeedWrite`).
-    if let Some(state) = reported.get("data_checksums") {
-        let state = if state == "off" { "off" } else { "on" };
-        all.push(("data_checksums".into(), state.into()));
-    }
-    all
+    known.filter_map(one).collect()
 }
 
 /// Infers the settings in force at `window`; `given` are names and values that override what the trace shows.
@@ -121,7 +115,7 @@ pub fn learn(
         learn_full_page_writes(survey, window, &mut settings),
         learn_compression(survey, &mut settings),
     ];
-    traced.extend(learn_hints(survey, window, given_hints, &mut settings));
+    traced.extend(learn_hints(survey, given_hints, &mut settings));
     learn_checkpoint_settings(survey, &mut settings, &mut traced);
     traced.push(learn_archive_timeout(survey, &mut settings));
     for (name, value) in given {
@@ -229,34 +223,31 @@ struct GivenHints {
     data_checksums: Option<bool>,
 }
 
-/// What records say of them: of checksums since 19.
+/// The records about `wal_log_hints`. No record has the state of data checksums.
 #[derive(Clone, Copy, Default)]
 struct LoggedHints {
     wal_log_hints: Option<bool>,
     /// That it is off was logged last, and images for hint bits came after that.
     is_off_before_images: bool,
-    data_checksums: Option<bool>,
 }
 
-fn learn_hints(survey: &Survey, window: Lsn, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
+fn learn_hints(survey: &Survey, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let records = survey.evidence.hint_records + survey.outside.hint_records;
     let last_image = survey.evidence.last_hint_record.max(survey.outside.last_hint_record);
     let last = survey.evidence.wal_log_hints.last();
     let logged = LoggedHints {
         wal_log_hints: last.map(|(_, on)| *on),
         is_off_before_images: last.is_some_and(|&(lsn, on)| !on && lsn < last_image),
-        data_checksums: value_at(&survey.evidence.data_checksums, window),
     };
     infer_hints(records, logged, given, settings)
 }
 
-/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, and not which: what is given or
-/// logged of one decides for the other.
+/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, but not which: the known value of
+/// one decides for the other.
 fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let images = format!("{records} full-page images for hint bits");
-    let known_checksums = given.data_checksums.or(logged.data_checksums);
     let are_hints_off = given.wal_log_hints.map_or(logged.is_off_before_images, |on| !on);
-    let are_of_checksums = known_checksums.unwrap_or(are_hints_off);
+    let are_of_checksums = given.data_checksums.unwrap_or(are_hints_off);
     let (hints, hints_from, hints_why) = match (records, logged.wal_log_hints) {
         (_, Some(true)) => (true, Origin::Learned, "logged in a record".to_owned()),
         (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
@@ -266,9 +257,8 @@ fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &
         _ => (true, Origin::Learned, format!("{images}, or data checksums are on")),
     };
     let is_other_off = are_hints_off && given.data_checksums.is_none();
-    let (checksums, checksums_from, checksums_why) = match (records, logged.data_checksums) {
-        (_, Some(on)) => (on, Origin::Learned, "logged by checkpoints".to_owned()),
-        (1.., None) if is_other_off => (true, Origin::Learned, format!("{images}, without wal_log_hints")),
+    let (checksums, checksums_from, checksums_why) = match records {
+        1.. if is_other_off => (true, Origin::Learned, format!("{images}, without wal_log_hints")),
         _ => (false, Origin::Assumed, "no evidence in the trace".to_owned()),
     };
     (settings.wal_log_hints, settings.data_checksums) = (hints, checksums);
@@ -556,27 +546,17 @@ mod tests {
                 LoggedHints {
                     wal_log_hints,
                     is_off_before_images: records > 0 && wal_log_hints == Some(false),
-                    data_checksums: None,
                 },
                 given_hints,
                 given_checksums,
             )
         };
         let (on, off) = (Some(true), Some(false));
-        // Since 19 checkpoints say whether there are checksums.
-        for (records, checksums) in [(0, true), (9, true), (0, false)] {
-            let data_checksums = Some(checksums);
-            let logged = LoggedHints { wal_log_hints: None, is_off_before_images: false, data_checksums };
-            assert_eq!(learn_all(records, logged, None, None), (false, checksums, vec![]));
-        }
-        let without = LoggedHints { wal_log_hints: None, is_off_before_images: false, data_checksums: off };
-        assert_eq!(learn_all(9, without, None, None), (true, false, vec![]));
-        assert_eq!(learn_all(0, without, None, on), (false, true, vec!["data_checksums"]));
         assert_eq!(learn(0, None, None, None), (false, false, vec![]));
         assert_eq!(learn(9, None, None, None), (true, false, vec![]));
         assert_eq!(learn(9, off, None, None), (false, true, vec![]));
         // Logged at the server's last start, behind the images: they may be of the time before.
-        let later = LoggedHints { wal_log_hints: off, is_off_before_images: false, data_checksums: None };
+        let later = LoggedHints { wal_log_hints: off, is_off_before_images: false };
         assert_eq!(learn_all(9, later, None, None), (true, false, vec![]));
         assert_eq!(learn(0, on, None, None), (true, false, vec![]));
         // What a server with checksums reports, and with either setting alone.
@@ -591,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_reports_checksums_by_themselves() {
+    fn a_server_reports_checksums() {
         let reported = |state: &str| {
             let all = [("wal_log_hints", "off"), ("data_checksums", state)];
             settings_from_server(&all.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
@@ -602,7 +582,6 @@ mod tests {
         };
         assert_eq!(reported("on"), of("on"));
         assert_eq!(reported("off"), of("off"));
-        assert_eq!(reported("inprogress-off"), of("on"));
     }
 
     #[test]

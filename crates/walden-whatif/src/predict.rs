@@ -636,11 +636,11 @@ impl Job<'_> {
         };
         use walden_format::version::Major;
         let has_redo = settings.version >= Major::V17;
-        // 19 has added the state of data checksums to both, and more to the latter.
-        let (redo, online) = if settings.version >= Major::V19 { (34, 122) } else { (30, 114) };
+        // A multixact offset has 8 bytes since 19.
+        let online = if settings.version >= Major::V19 { 122 } else { 114 };
         let has_running = Level::of(settings.wal_level) != Level::Minimal;
         CheckpointRecords {
-            redo: if has_redo { mean(checkpoint_record::REDO, redo) } else { 0 },
+            redo: if has_redo { mean(checkpoint_record::REDO, 30) } else { 0 },
             running: if has_running { mean(checkpoint_record::RUNNING, 50) } else { 0 },
             online: mean(checkpoint_record::ONLINE, online),
         }

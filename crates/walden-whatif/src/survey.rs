@@ -10,7 +10,7 @@ use walden_explain::SettingChange;
 use walden_explain::checkpoints::{CheckpointRecord, CheckpointRecords};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_simple_end;
-use walden_format::payload::xlog::{ChecksumState, WalLevel};
+use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Compression, Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::standby::RUNNING_XACTS;
@@ -71,8 +71,6 @@ pub struct Evidence {
     pub wal_level: Vec<(Lsn, WalLevel)>,
     /// Whether logical decoding is on, as logged by checkpoints and `LOGICAL_DECODING_STATUS_CHANGE` records; since 19.
     pub logical_decoding: Vec<(Lsn, bool)>,
-    /// Whether pages are written with checksums, as logged by checkpoints and `CHECKSUMS` records; since 19.
-    pub data_checksums: Vec<(Lsn, bool)>,
     /// `wal_log_hints` as logged by `PARAMETER_CHANGE` records.
     pub wal_log_hints: Vec<(Lsn, bool)>,
     /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
@@ -219,7 +217,6 @@ impl Evidence {
             first_change("wal_level", &self.effective_wal_level(), (from, to), |level| level.to_string()),
             first_change("full_page_writes", &self.full_page_writes, (from, to), switch),
             first_change("wal_log_hints", &self.wal_log_hints, (from, to), switch),
-            first_change("data_checksums", &self.data_checksums, (from, to), switch),
         ]
         .into_iter()
         .flatten()
@@ -248,7 +245,6 @@ impl Evidence {
         self.full_page_writes.extend(other.full_page_writes);
         self.wal_level.extend(other.wal_level);
         self.logical_decoding.extend(other.logical_decoding);
-        self.data_checksums.extend(other.data_checksums);
         self.wal_log_hints.extend(other.wal_log_hints);
         self.last_hint_record = self.last_hint_record.max(other.last_hint_record);
         for (sum, more) in [
@@ -398,10 +394,6 @@ impl Segment {
         (*bytes, *count) = (*bytes + u64::from(record.header.total_len), *count + 1);
     }
 
-    fn note_checksums(&mut self, lsn: Lsn, state: Option<ChecksumState>) {
-        self.evidence.data_checksums.extend(state.map(|state| (lsn, state.is_written())));
-    }
-
     fn note_xlog_record(&mut self, record: &Record<'_>) {
         match (record.rmgr_info(), payload::parse(record)) {
             (kind, Ok(Payload::Checkpoint(checkpoint))) => {
@@ -416,7 +408,6 @@ impl Segment {
                 self.evidence.wal_level.extend(checkpoint.wal_level.map(|level| (checkpoint.redo, level)));
                 let logical_decoding = checkpoint.logical_decoding.map(|on| (checkpoint.redo, on));
                 self.evidence.logical_decoding.extend(logical_decoding);
-                self.note_checksums(checkpoint.redo, checkpoint.checksums);
                 if kind == CHECKPOINT_ONLINE {
                     self.count_checkpoint_record(checkpoint_record::ONLINE, record);
                 }
@@ -424,7 +415,6 @@ impl Segment {
             (_, Ok(Payload::CheckpointRedo(redo))) => {
                 self.begun.push(record.lsn);
                 self.evidence.wal_level.push((record.lsn, redo.wal_level));
-                self.note_checksums(record.lsn, redo.checksums);
                 self.count_checkpoint_record(checkpoint_record::REDO, record);
             }
             (_, Ok(Payload::ParameterChange(change))) => {
@@ -434,7 +424,6 @@ impl Segment {
             (_, Ok(Payload::LogicalDecodingStatusChange(change))) => {
                 self.evidence.logical_decoding.push((record.lsn, change.enabled));
             }
-            (_, Ok(Payload::Checksums(checksums))) => self.note_checksums(record.lsn, Some(checksums.state)),
             (_, Ok(Payload::FullPageWritesChange(change))) => {
                 self.evidence.full_page_writes.push((record.lsn, change.enabled));
             }
@@ -527,7 +516,6 @@ static EVIDENCE_KINDS: [u16; 256] = {
     let mut kinds = [0; 256];
     kinds[rmid::XACT as usize] = !0;
     kinds[rmid::STANDBY as usize] = !0;
-    kinds[rmid::XLOG2 as usize] = !0;
     let mut at = 0;
     while at < 256 * 16 {
         let (rmid, kind) = (at >> 4, at & 15);
@@ -546,7 +534,7 @@ impl Visitor for Segment {
         }
         self.extend_span(record.lsn, record.end);
         match record.header.rmid {
-            rmid::XLOG | rmid::XLOG2 => self.note_xlog_record(record),
+            rmid::XLOG => self.note_xlog_record(record),
             rmid::XACT => match payload::parse(record) {
                 Ok(Payload::Commit(end)) => self.note_transaction_end(true, end.time, record.end),
                 Ok(Payload::Abort(end)) => self.note_transaction_end(false, end.time, record.end),
@@ -607,7 +595,6 @@ mod tests {
         let evidence = Evidence {
             wal_level: vec![(Lsn(10), Replica), (Lsn(30), Replica), (Lsn(30), Replica), (Lsn(50), Minimal)],
             logical_decoding: vec![(Lsn(30), true), (Lsn(20), true), (Lsn(10), false), (Lsn(60), false)],
-            data_checksums: vec![(Lsn(10), true), (Lsn(40), false)],
             ..Evidence::default()
         };
         let effective: Vec<_> =
@@ -615,7 +602,6 @@ mod tests {
         assert_eq!(effective, [(10, Replica), (20, Logical), (30, Logical), (50, Minimal), (60, Minimal)]);
         let changes = evidence.changes(Lsn(15), Lsn(45)).into_iter();
         let changes: Vec<_> = changes.map(|change| (change.name, change.lsn.0, change.after)).collect();
-        let level = ("wal_level", 20, "logical".to_owned());
-        assert_eq!(changes, [level, ("data_checksums", 40, "off".to_owned())]);
+        assert_eq!(changes, [("wal_level", 20, "logical".to_owned())]);
     }
 }

@@ -3,7 +3,7 @@
 use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact::{DroppedStats, TransactionEnd};
-use walden_format::payload::xlog::{Checkpoint, CheckpointRedo, ChecksumState, WalLevel};
+use walden_format::payload::xlog::{Checkpoint, CheckpointRedo, WalLevel};
 use walden_format::record::RelFileLocator;
 use walden_format::transam::RunningTransactions;
 use walden_format::version::Major;
@@ -104,8 +104,6 @@ pub(crate) enum Event {
     FullPageWrites(bool),
     /// Logical decoding was switched on or off; since 19.
     LogicalDecoding(bool),
-    /// Data checksums were switched; since 19.
-    Checksums(ChecksumState),
     BackupEnd,
     Switch,
 }

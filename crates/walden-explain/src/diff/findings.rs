@@ -216,7 +216,7 @@ impl Finder<'_> {
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let change = match name.as_str() {
                 "full_page_writes" => change_of(images, ImageCause::Checkpoint),
-                "wal_log_hints" | "data_checksums" => change_of(images, ImageCause::Hint),
+                "wal_log_hints" => change_of(images, ImageCause::Hint),
                 _ => 0,
             };
             changes_images |= name == "full_page_writes";

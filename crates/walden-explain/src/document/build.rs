@@ -167,9 +167,6 @@ impl Writer<'_> {
         if let Some(on) = logged.wal_log_hints {
             set("wal_log_hints", on_or_off(on).into());
         }
-        if let Some(state) = logged.data_checksums {
-            set("data_checksums", state.to_string().into());
-        }
         settings
     }
 

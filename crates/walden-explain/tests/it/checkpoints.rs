@@ -2,7 +2,7 @@
 
 use walden_explain::checkpoints::{Cause, CheckpointSettings, explain_checkpoints};
 use walden_format::payload::xlog::WalLevel;
-use walden_format::rmgr::info::{xlog, xlog2};
+use walden_format::rmgr::info::xlog;
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 
@@ -51,15 +51,13 @@ fn the_document_counts_causes_and_says_whether_they_are_inferred() {
     assert_eq!(document.settings["full_page_writes"], "on");
 }
 
-/// `wal_level` is `replica` all the time, and checksums are on at first.
+/// `wal_level` is `replica` all the time.
 #[test]
-fn since_19_decoding_and_checksums_are_switched_in_the_log() {
+fn since_19_the_log_records_switches_of_logical_decoding() {
     let mut log = Log::of(Major::V19);
     let mut record = |kind, main: &[u8]| log.record(kind, 0, 0, &[], main).0;
-    record((rmid::XLOG, xlog::CHECKPOINT_REDO), &[1, 0, 0, 0, 1, 0, 0, 0]);
+    record((rmid::XLOG, xlog::CHECKPOINT_REDO), &[1, 0, 0, 0]);
     let slot = record((rmid::XLOG, xlog::LOGICAL_DECODING_STATUS_CHANGE), &[1]);
-    let begun = record((rmid::XLOG2, xlog2::CHECKSUMS), &[2, 0, 0, 0]);
-    let done = record((rmid::XLOG2, xlog2::CHECKSUMS), &[0, 0, 0, 0]);
     let explanation = log.explain(&request(Vec::new()));
     let logged = &explanation.logged_settings;
     let changes: Vec<_> = logged
@@ -67,19 +65,12 @@ fn since_19_decoding_and_checksums_are_switched_in_the_log() {
         .iter()
         .map(|change| (change.lsn.0, change.name, change.before.as_str(), change.after.as_str()))
         .collect();
-    assert_eq!(
-        changes,
-        [
-            (slot, "effective_wal_level", "replica", "logical"),
-            (begun, "data_checksums", "on", "inprogress-off"),
-            (done, "data_checksums", "inprogress-off", "off"),
-        ]
-    );
+    assert_eq!(changes, [(slot, "effective_wal_level", "replica", "logical")]);
     assert_eq!(
         (logged.wal_level, logged.effective_wal_level()),
         (Some(WalLevel::Replica), Some(WalLevel::Logical))
     );
     let settings = document(&explanation).settings;
-    let shown = ["wal_level", "effective_wal_level", "data_checksums"].map(|name| settings[name].as_str());
-    assert_eq!(shown, [Some("replica"), Some("logical"), Some("off")]);
+    let shown = ["wal_level", "effective_wal_level"].map(|name| settings[name].as_str());
+    assert_eq!(shown, [Some("replica"), Some("logical")]);
 }

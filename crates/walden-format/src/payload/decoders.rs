@@ -174,5 +174,4 @@ const ROWS: &[DecoderRow] = &[
 
     row(rmid::LOGICALMSG, info::logicalmsg::MESSAGE, origin::message),
 
-    row(rmid::XLOG2, info::xlog2::CHECKSUMS, xlog::checksums),
 ];

@@ -69,7 +69,6 @@ pub enum Payload<'a> {
     EndOfRecovery(xlog::EndOfRecovery),
     OverwriteContrecord(xlog::OverwriteContrecord),
     LogicalDecodingStatusChange(xlog::LogicalDecodingStatusChange),
-    Checksums(xlog::Checksums),
 
     /// `COMMIT` and `COMMIT_PREPARED`.
     Commit(xact::TransactionEnd<'a>),
@@ -214,7 +213,6 @@ impl fmt::Display for Payload<'_> {
             Payload::EndOfRecovery(fields) => fields.fmt(f),
             Payload::OverwriteContrecord(fields) => fields.fmt(f),
             Payload::LogicalDecodingStatusChange(fields) => fields.fmt(f),
-            Payload::Checksums(fields) => fields.fmt(f),
             Payload::Commit(fields) | Payload::Abort(fields) => fields.fmt(f),
             Payload::Prepare(fields) => fields.fmt(f),
             Payload::Assignment(fields) => fields.fmt(f),

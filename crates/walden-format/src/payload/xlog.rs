@@ -1,4 +1,4 @@
-//! Checkpoints and settings: the resource managers XLOG and XLOG2.
+//! Checkpoints and settings: the resource manager XLOG.
 //!
 //! Structures: `CheckPoint` in `catalog/pg_control.h`, the others in `access/xlog_internal.h`. 17.0 changed some of them
 //! after its betas (402b586d0a), so what the sources at its branch point show is not what 17 writes.
@@ -56,8 +56,6 @@ pub struct Checkpoint {
     pub newest_commit_ts_xid: u32,
     /// The oldest running transaction; 0 unless hot standbys need it.
     pub oldest_active_xid: u32,
-    /// The state of data checksums; since 19.
-    pub checksums: Option<ChecksumState>,
 }
 
 pub(crate) fn checkpoint<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
@@ -98,11 +96,6 @@ pub(crate) fn checkpoint<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Pa
         oldest_commit_ts_xid: fields.u32("oldestCommitTsXid")?,
         newest_commit_ts_xid: fields.u32("newestCommitTsXid")?,
         oldest_active_xid: fields.u32("oldestActiveXid")?,
-        checksums: if fields.since(Major::V19) {
-            Some(ChecksumState(fields.u32("dataChecksumState")?))
-        } else {
-            None
-        },
     };
     fields.padded_to(8, "CheckPoint")?;
     Ok(Payload::Checkpoint(checkpoint))
@@ -123,8 +116,7 @@ listing!(Checkpoint: |it, list| list
     .field("oldest multi", format_args!("{} in DB {}", it.oldest_multi, it.oldest_multi_database))
     .field("commit timestamp xids", format_args!("{}/{}", it.oldest_commit_ts_xid, it.newest_commit_ts_xid))
     .field("oldest running xid", it.oldest_active_xid)
-    .field("time", Timestamp::from_unix_seconds(it.time))
-    .some("checksums", it.checksums));
+    .field("time", Timestamp::from_unix_seconds(it.time)));
 
 /// Multixact offsets were 32 bits wide until 18.
 pub(crate) fn multixact_offset(fields: &mut Fields<'_>, field: &'static str) -> Result<u64, PayloadError> {
@@ -136,21 +128,13 @@ pub(crate) fn multixact_offset(fields: &mut Fields<'_>, field: &'static str) -> 
 pub struct CheckpointRedo {
     /// `wal_level`.
     pub wal_level: WalLevel,
-    /// The state of data checksums; since 19.
-    pub checksums: Option<ChecksumState>,
 }
 
 pub(crate) fn checkpoint_redo<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
-    let wal_level = wal_level(fields)?;
-    let checksums = if fields.since(Major::V19) {
-        Some(ChecksumState(fields.u32("data_checksum_version")?))
-    } else {
-        None
-    };
-    Ok(Payload::CheckpointRedo(CheckpointRedo { wal_level, checksums }))
+    Ok(Payload::CheckpointRedo(CheckpointRedo { wal_level: wal_level(fields)? }))
 }
 
-listing!(CheckpointRedo: |it, list| list.field("wal_level", it.wal_level).some("checksums", it.checksums));
+listing!(CheckpointRedo: |it, list| list.field("wal_level", it.wal_level));
 
 /// `NEXTOID`: OIDs below this one may be in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -315,19 +299,6 @@ pub(crate) fn logical_decoding_status_change<'a>(_: &Record<'a>, fields: &mut Fi
 
 listing!(LogicalDecodingStatusChange: |it, list| list.field("enabled", it.enabled));
 
-/// `CHECKSUMS`: data checksums were switched. Since 19.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Checksums {
-    /// Their state now.
-    pub state: ChecksumState,
-}
-
-pub(crate) fn checksums<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
-    Ok(Payload::Checksums(Checksums { state: ChecksumState(fields.u32("new_checksum_state")?) }))
-}
-
-listing!(Checksums: |it, list| list.field("state", it.state));
-
 /// A kind without main data.
 pub(crate) fn nothing<'a>(_: &Record<'a>, _: &mut Fields<'a>) -> Parsed<'a> {
     Ok(Payload::Nothing)
@@ -386,29 +357,6 @@ impl fmt::Display for WalLevel {
             WalLevel::Replica => f.write_str("replica"),
             WalLevel::Logical => f.write_str("logical"),
             WalLevel::Unknown(level) => write!(f, "? ({level})"),
-        }
-    }
-}
-
-/// The state of data checksums in 19 (`ChecksumStateType`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ChecksumState(pub u32);
-
-impl ChecksumState {
-    /// Whether pages are written with checksums (`DataChecksumsNeedWrite`): also while those are being switched on or off.
-    pub fn is_written(self) -> bool {
-        self.0 != 0
-    }
-}
-
-impl fmt::Display for ChecksumState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("off"),
-            1 => f.write_str("on"),
-            2 => f.write_str("inprogress-off"),
-            3 => f.write_str("inprogress-on"),
-            other => write!(f, "? ({other})"),
         }
     }
 }

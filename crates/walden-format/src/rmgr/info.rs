@@ -306,9 +306,3 @@ pub mod logicalmsg {
     /// Since 9.6.
     pub const MESSAGE: u8 = 0x00;
 }
-
-/// `XLOG2_*` of `catalog/pg_control.h`.
-pub mod xlog2 {
-    /// Since 19.
-    pub const CHECKSUMS: u8 = 0x00;
-}

@@ -176,7 +176,6 @@ pub(crate) const KINDS: &[KindRow] = &[
 
     kind(rmid::LOGICALMSG, info::logicalmsg::MESSAGE, "MESSAGE").since(V9_6),
 
-    kind(rmid::XLOG2, info::xlog2::CHECKSUMS, "CHECKSUMS").since(V19),
 ];
 
 /// Blocks 0 to 32.

@@ -116,7 +116,6 @@ pub mod rmid {
     pub const REPLORIGIN: u8 = 19;
     pub const GENERIC: u8 = 20;
     pub const LOGICALMSG: u8 = 21;
-    pub const XLOG2: u8 = 22;
 }
 
 /// The first number that an extension's resource manager can have (`RM_MIN_CUSTOM_ID`, since 15).
@@ -160,7 +159,6 @@ const MANAGERS: &[ManagerRow] = &[
     // generic_identify() has one name for every info byte.
     ManagerRow { mask: 0, since: V9_6, ..manager("Generic") },
     ManagerRow { since: V9_6, ..manager("LogicalMessage") },
-    ManagerRow { since: V19, ..manager("XLOG2") },
 ];
 
 /// Why a record carries an image, as far as its kind and the block's id say.
@@ -382,8 +380,8 @@ mod tests {
     #[test]
     fn resource_managers_follow_the_version() {
         assert_eq!(resource_manager(V18, rmid::BTREE), "Btree");
-        assert_eq!(resource_manager(V18, rmid::XLOG2), "UNKNOWN (22)");
-        assert_eq!(resource_manager(V19, rmid::XLOG2), "XLOG2");
+        // Snapshots of 19's development branch had a resource manager XLOG2.
+        assert_eq!(resource_manager(V19, 22), "UNKNOWN (22)");
         assert_eq!(resource_manager(Major::V9_5, rmid::GENERIC), "UNKNOWN (20)");
         assert_eq!(resource_manager(V15, 128), "custom128");
         assert_eq!(resource_manager(V14, 128), "UNKNOWN (128)");

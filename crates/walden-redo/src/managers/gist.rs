@@ -39,6 +39,7 @@ fn overwrites(update: &XlGistPageUpdate) -> bool {
 
 fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let update = field(XlGistPageUpdate::read(step.main()))?;
+    let version = step.version();
     let mut data = Reader::new(step.data(0));
     if let Some(page) = step.page(0) {
         let opaque = GistPageOpaqueData::of(page)?;
@@ -48,7 +49,7 @@ fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         } else {
             page.delete_items(&deleted)?;
             if !deleted.is_empty() && opaque.flags & F_LEAF != 0 {
-                change_flags(page, F_TUPLES_DELETED, 0)?;
+                change_flags(page, deletion_mark(version), 0)?;
             }
             append(page, &mut data, update.inserted.into())?;
         }
@@ -57,6 +58,11 @@ fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         }
     }
     clear_follow_right(step, 1)
+}
+
+/// The flag that redo sets on a page from which it deletes tuples. 19 dropped it, as nothing reads it.
+fn deletion_mark(version: Major) -> u16 {
+    if version < Major::V19 { F_TUPLES_DELETED } else { 0 }
 }
 
 /// Puts tuples behind all others.
@@ -87,11 +93,12 @@ fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if step.version() >= Major::V16 {
         let _is_catalog_and_padding = field(main.u16())?;
     }
+    let mark = deletion_mark(step.version());
     let deleted = numbers(&mut main, count)?;
     if let Some(page) = step.page(0) {
         GistPageOpaqueData::of(page)?;
         page.delete_items(&deleted)?;
-        change_flags(page, F_TUPLES_DELETED, F_HAS_GARBAGE)?;
+        change_flags(page, mark, F_HAS_GARBAGE)?;
     }
     Ok(())
 }

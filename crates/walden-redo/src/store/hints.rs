@@ -41,33 +41,11 @@ impl HintLogging {
 
     /// Notes `wal_log_hints` as the log says it.
     pub fn note_setting(&mut self, on: bool) {
-        // Where nothing is known of checksums, as in any log until 18, hints may be logged for these.
+        // Checksums log hints as well, and the log does not record them.
         if on || self.checksums.is_some() {
             self.setting = Some(on);
             self.is_shown &= on;
         }
-    }
-
-    /// Notes whether pages are written with checksums, as the log says it at a redo pointer; since 19.
-    pub fn note_checksums(&mut self, are_written: bool) {
-        if !are_written && std::mem::take(&mut self.is_shown) && self.checksums.is_none() {
-            self.setting = Some(true);
-        }
-        self.checksums = Some(are_written);
-    }
-
-    /// The same from the record of a checkpoint, which has the state as of its redo pointer: it may have been switched since.
-    pub fn note_checksums_before(&mut self, are_written: bool) {
-        if self.checksums.is_none() {
-            self.note_checksums(are_written);
-        }
-    }
-
-    /// Notes that checksums were switched; since 19.
-    pub fn switch_checksums(&mut self, are_written: bool) {
-        // They were written up to here, which explains what was shown.
-        self.is_shown &= are_written;
-        self.checksums = Some(are_written);
     }
 }
 
@@ -76,24 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_shown_is_explained_by_checksums_or_by_the_setting() {
-        let mut hints = HintLogging::default();
-        hints.note_shown();
-        hints.switch_checksums(false);
-        assert!(!hints.is_on());
-        // There are no checksums, so that it is the setting.
-        hints.note_shown();
-        hints.switch_checksums(true);
-        hints.switch_checksums(false);
-        assert!(hints.is_on());
-        hints.note_setting(false);
-        assert!(!hints.is_on());
-
-        let mut hints = HintLogging::default();
-        hints.note_shown();
-        hints.note_checksums(false);
-        assert!(hints.is_on(), "shown before anything was known of checksums, which are off");
-        // Until 18, the log says nothing of checksums.
+    fn shown_hints_come_from_checksums_or_from_the_setting() {
+        // The log does not record checksums, so images of hints may come from them.
         let mut hints = HintLogging::default();
         hints.note_shown();
         hints.note_setting(false);
@@ -101,17 +63,13 @@ mod tests {
         hints.note_setting(true);
         hints.note_setting(false);
         assert!(hints.is_on());
-    }
 
-    #[test]
-    fn a_checkpoint_does_not_undo_a_switch_behind_its_redo_pointer() {
+        // The control file records that checksums are off, so the images come from the setting.
         let mut hints = HintLogging::default();
-        hints.note_settings(HintSettings { data_checksums: true, wal_log_hints: false });
-        hints.switch_checksums(false);
-        hints.note_checksums_before(true);
-        assert!(!hints.is_on());
-        let mut hints = HintLogging::default();
-        hints.note_checksums_before(true);
+        hints.note_settings(HintSettings::default());
+        hints.note_shown();
         assert!(hints.is_on());
+        hints.note_setting(false);
+        assert!(!hints.is_on());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use walden_format::rmgr::info::{heap, smgr, xact, xlog, xlog2};
+use walden_format::rmgr::info::{heap, smgr, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::compress::Method;
@@ -187,19 +187,6 @@ impl Table {
         self.writer.save(folder.path());
         forecast(folder.path(), changes)
     }
-}
-
-#[test]
-fn since_19_switches_of_checksums_are_in_the_log() {
-    let mut table = Table { writer: LogWriter::new(Major::V19), pages: 0 };
-    let mut switch =
-        |state: u8| table.writer.record(rmid::XLOG2, xlog2::CHECKSUMS, 0, &[255, 4, state, 0, 0, 0]);
-    let (begun, done) = (switch(2), switch(0));
-    let folder = tempfile::tempdir().unwrap();
-    table.writer.save(folder.path());
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
-    let survey = Survey::read(&inventory.runs[0], None, None, 1, |_| ());
-    assert_eq!(survey.evidence.data_checksums, [(begun, true), (done, false)]);
 }
 
 #[test]

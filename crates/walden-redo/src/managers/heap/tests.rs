@@ -340,34 +340,6 @@ fn since_19_an_image_with_bits_alone_shows_that_hints_are_logged() {
 }
 
 #[test]
-fn since_19_the_log_says_that_checksums_are_written() {
-    let (checksums, redo) = ((rmid::XLOG2, 0x00), (rmid::XLOG, 0xE0));
-    for (kind, words, are_written) in [
-        (checksums, &[0_u32][..], false),
-        (checksums, &[3][..], true),
-        (redo, &[1, 0][..], false),
-        (redo, &[1, 1][..], true),
-    ] {
-        let mut log = Log::of(Major::V19);
-        let main: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        log.write(kind, &[], &main);
-        assert_eq!(log.replay.store.are_hints_logged(), are_written, "{kind:?} {words:?}");
-    }
-}
-
-#[test]
-fn since_19_checksums_can_be_switched_off() {
-    for (wal_log_hints, are_logged) in [(false, false), (true, true)] {
-        let mut log = Log::of(Major::V19);
-        log.replay.store.hint_logging().note_settings(HintSettings { data_checksums: true, wal_log_hints });
-        log.write((rmid::XLOG2, 0x00), &[], &2_u32.to_le_bytes());
-        assert!(log.replay.store.are_hints_logged(), "they are being switched off");
-        log.write((rmid::XLOG2, 0x00), &[], &0_u32.to_le_bytes());
-        assert_eq!(log.replay.store.are_hints_logged(), are_logged);
-    }
-}
-
-#[test]
 fn a_cut_table_has_no_bits_behind_its_end() {
     let mut log = Log::of(Major::V17);
     for (blocks, last) in [(9, [0xFF, 0xFF, 0x03, 0]), (8, [0xFF, 0xFF, 0, 0])] {
