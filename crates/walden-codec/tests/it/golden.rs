@@ -42,7 +42,7 @@ fn all() -> Vec<Golden> {
         ("records-16.wlz", single(6), vec![of("16.14", "000000010000000000000009", 16)]),
         ("records-17.wlz", single(5), vec![of("17.11", "000000010000000000000009", 64)]),
         ("records-18.wlz", single(1), vec![of("18.6", "00000001000000000000000C", 16)]),
-        ("records-19.wlz", single(6), vec![of("19.beta1", "00000001000000000000000D", 48)]),
+        ("records-19.wlz", single(6), vec![of("19.rc1", "00000001000000000000000D", 48)]),
         ("records-pglz.wlz", single(5), vec![of("15.18-pglz", "000000010000000000000009", 14)]),
         ("records-zstd.wlz", single(5), vec![of("15.18-zstd", "00000001000000000000000A", 40)]),
         ("records-lz4.wlz", single(5), vec![of("15.18-lz4", "00000001000000000000000F", 14)]),

@@ -10,7 +10,7 @@ use walden_redo::{Page, PageStore, Replay, State};
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, scan_in_order};
 
-const GOLDEN: [&str; 7] = ["14.23", "15.18", "16.14", "17.10", "17.11", "18.6", "19.beta1"];
+const GOLDEN: [&str; 7] = ["14.23", "15.18", "16.14", "17.10", "17.11", "18.6", "19.rc1"];
 
 struct Both([Replay; 2]);
 

@@ -4,8 +4,7 @@
 //! `testdata/golden/VERSION.json` what is in them. To renew the latter after a deliberate change, run
 //! `WALDEN_RENEW_GOLDEN=1 cargo test -p walden --test it golden` and look at the difference. `pg_waldump` judges the figures
 //! of 15 and 18; on the other versions, of which there is none, `oracle.rs` compares the log of the same workload with the
-//! server's own counters. No package has a server of 19: `19.beta1` is of one that was built of the sources at which 19 was branched,
-//! with the release's page magic, and `19.beta1.pg_waldump` is what its pg_waldump printed (docs/wal-versions.md).
+//! server's own counters. `19.rc1.pg_waldump` is the output of that server's `pg_waldump --stats=record` for each segment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -99,7 +98,7 @@ fn expected_figures_are_those_of_pg_waldump(major: u32) -> Outcome {
 
 /// Records, their bytes without images and alignment, and bytes of images, by kind.
 fn expected_figures_of_19_are_those_that_its_pg_waldump_printed() {
-    let text = fs::read_to_string(golden_dir().join("19.beta1.pg_waldump")).unwrap();
+    let text = fs::read_to_string(golden_dir().join("19.rc1.pg_waldump")).unwrap();
     let mut printed: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
     for of_segment in text.split("WAL statistics").skip(1) {
         for row in waldump::parse_stats(of_segment).unwrap() {
@@ -107,7 +106,7 @@ fn expected_figures_of_19_are_those_that_its_pg_waldump_printed() {
             *sums = (sums.0 + row.count, sums.1 + row.record_bytes, sums.2 + row.image_bytes);
         }
     }
-    let json = explain_json(&[golden_dir().join("19.beta1")]);
+    let json = explain_json(&[golden_dir().join("19.rc1")]);
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let counted: BTreeMap<String, (u64, u64, u64)> = json["record_kinds"]
         .as_array()

@@ -130,7 +130,7 @@ pub fn golden_dir() -> PathBuf {
 }
 
 /// The golden clusters' versions.
-pub const GOLDEN: [&str; 7] = ["14.23", "15.18", "16.14", "17.10", "17.11", "18.6", "19.beta1"];
+pub const GOLDEN: [&str; 7] = ["14.23", "15.18", "16.14", "17.10", "17.11", "18.6", "19.rc1"];
 
 /// The segments of a golden cluster, unpacked, by name.
 pub fn golden(version: &str) -> BTreeMap<String, Vec<u8>> {
