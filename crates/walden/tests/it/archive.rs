@@ -8,16 +8,12 @@ use std::time::{Duration, Instant};
 use postgres::Client;
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
-use walden_testing::{Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
-use crate::material::{for_versions, golden, link_program, make_archive, walden};
+use crate::material::{golden, link_program, make_archive, walden};
 
 walden_testing::tests! {
-    servers_of_14_recover_from_the_archive,
-    servers_of_15_recover_from_the_archive,
-    servers_of_16_recover_from_the_archive,
-    servers_of_17_recover_from_the_archive,
-    servers_of_18_recover_from_the_archive,
+    servers_recover_from_the_archive on ALL_SERVERS,
     a_server_of_15_does_not_end_recovery_for_another_clusters_archive,
     restore_command_tells_a_missing_file_from_trouble,
     an_archive_that_was_just_made_is_no_missing_one,
@@ -28,19 +24,11 @@ walden_testing::tests! {
     no_archive_is_made_within_a_data_directory,
 }
 
-for_versions! { recover_from_the_archive:
-    servers_of_14_recover_from_the_archive = 14,
-    servers_of_15_recover_from_the_archive = 15,
-    servers_of_16_recover_from_the_archive = 16,
-    servers_of_17_recover_from_the_archive = 17,
-    servers_of_18_recover_from_the_archive = 18,
-}
-
 /// A number that says what is in the table.
 const CONTENT: &str = "SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM t";
 
 /// Base backup, work, archive, destroy; then to a restore point, to a time, to the end, and across the timeline switch.
-fn recover_from_the_archive(version: u32) -> Outcome {
+fn servers_recover_from_the_archive(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
     let program = program_for(&primary);

@@ -6,26 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use postgres::Client;
 use walden_lab::{ClusterBuilder, StopMode};
-use walden_testing::{Missing, Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Missing, Outcome, postgres};
 
 use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
-use crate::material::{for_versions, make_archive, walden};
+use crate::material::{make_archive, walden};
 
 walden_testing::tests! {
-    servers_of_14_recover_from_packs,
-    servers_of_15_recover_from_packs,
-    servers_of_16_recover_from_packs,
-    servers_of_17_recover_from_packs,
-    servers_of_18_recover_from_packs,
+    servers_recover_from_packs on ALL_SERVERS,
     what_is_pruned_is_not_needed_by_the_backup_that_is_kept,
-}
-
-for_versions! { recover_from_packs:
-    servers_of_14_recover_from_packs = 14,
-    servers_of_15_recover_from_packs = 15,
-    servers_of_16_recover_from_packs = 16,
-    servers_of_17_recover_from_packs = 17,
-    servers_of_18_recover_from_packs = 18,
 }
 
 /// Runs a command as the server's account, to which the archive belongs.
@@ -38,7 +26,7 @@ fn run_as_server(client: &mut Client, command: &str) {
 
 /// Work that is archived while another process packs; then everything into packs, and recovery to a time, to the end, and across a
 /// timeline switch.
-fn recover_from_packs(version: u32) -> Outcome {
+fn servers_recover_from_packs(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
     let program = program_for(&primary);

@@ -1,11 +1,12 @@
 //! Findings of workloads with a known culprit, on a real server.
 
 use serde_json::Value;
+use walden_testing::{Outcome, postgres};
 
 use crate::material::walden;
 
 walden_testing::tests! {
-    the_first_finding_names_the_culprit_and_no_other_is_false,
+    the_first_finding_names_the_culprit_and_no_other_is_false on [15, 19],
     unknown_culprits_are_refused,
 }
 
@@ -13,8 +14,10 @@ walden_testing::tests! {
 const SOME: &str = "healthy,unused-index,index-on-hot-column,uuid-keys,no-op-bulk-update,staging-table,select-for-update,on-conflict,\
                     savepoints,sequences,checkpoints-by-command,uncompressed-images";
 
-fn the_first_finding_names_the_culprit_and_no_other_is_false() {
-    let run = walden(&["lab", "run", "culprits", "--only", SOME, "--format", "json"]);
+fn the_first_finding_names_the_culprit_and_no_other_is_false(major: u32) -> Outcome {
+    let version = postgres(major)?.version.to_string();
+    let arguments = ["--pg", &version, "--format", "json"];
+    let run = walden(&[&["lab", "run", "culprits", "--only", SOME], &arguments[..]].concat());
     let document: Value =
         serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
     let cases = document["cases"].as_array().unwrap();
@@ -32,6 +35,7 @@ fn the_first_finding_names_the_culprit_and_no_other_is_false() {
         }
     }
     assert_eq!(run.code, 0, "{}", run.stderr);
+    Ok(())
 }
 
 fn unknown_culprits_are_refused() {

@@ -12,7 +12,7 @@ use walden_testing::{Outcome, postgres};
 use crate::material::{explain_json, walden};
 
 walden_testing::tests! {
-    records_are_those_of_pg_walinspect,
+    records_are_those_of_pg_walinspect on [15, 19],
     results_have_all_columns_as_csv_and_json,
     exports_over_a_gap_have_all_segments,
     exports_are_made_again_when_damage_is_repaired,
@@ -79,8 +79,8 @@ fn worked(major: u32) -> Result<(Cluster, String), walden_testing::Missing> {
     Ok((cluster, begin))
 }
 
-fn records_are_those_of_pg_walinspect() -> Outcome {
-    let (cluster, begin) = worked(15)?;
+fn records_are_those_of_pg_walinspect(major: u32) -> Outcome {
+    let (cluster, begin) = worked(major)?;
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("CREATE EXTENSION pg_walinspect").unwrap();
     let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
@@ -201,7 +201,7 @@ fn sums_are_those_of_explain(explained: &Value, wal: &str, names: &str) {
 /// What a crash cut off has ended, beside a prepared transaction that has not, and rolled-back subtransactions are no transactions
 /// where the log says so: in `walden sql` as in `walden explain`.
 fn transactions_that_a_crash_ended() -> Outcome {
-    for (major, wal_level) in [(15, "replica"), (15, "minimal"), (18, "logical")] {
+    for (major, wal_level) in [(15, "replica"), (15, "minimal"), (18, "logical"), (19, "replica")] {
         let settings =
             [("wal_level", wal_level), ("max_wal_senders", "0"), ("max_prepared_transactions", "2")];
         let builder = ClusterBuilder::new(postgres(major)?).wal_segsize_mb(1);

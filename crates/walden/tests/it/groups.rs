@@ -6,12 +6,11 @@ use serde_json::Value;
 use walden_lab::ClusterBuilder;
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{explain_json, for_versions, say, walden};
+use crate::material::{explain_json, say, walden};
 
 walden_testing::tests! {
     relations_are_grouped_by_their_names,
-    vacuum_is_found_in_15,
-    vacuum_is_found_in_17,
+    vacuum_is_found on [15, 17, 19],
 }
 
 /// Bytes of the groups of a view by what they are called.
@@ -107,11 +106,6 @@ fn relations_are_grouped_by_their_names() -> Outcome {
     let old: Value = serde_json::from_str(&fs::read_to_string(saved).unwrap()).unwrap();
     assert_eq!(old["walden_names"], 1);
     Ok(())
-}
-
-for_versions! { vacuum_is_found:
-    vacuum_is_found_in_15 = 15,
-    vacuum_is_found_in_17 = 17,
 }
 
 /// VACUUM says itself how many records it wrote.

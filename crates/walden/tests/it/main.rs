@@ -31,6 +31,7 @@ mod groups;
 mod html;
 mod judge;
 mod lab;
+mod lab_install;
 mod material;
 mod oracle;
 mod page;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         html::TESTS,
         judge::TESTS,
         lab::TESTS,
+        lab_install::TESTS,
         oracle::TESTS,
         page::TESTS,
         receive::TESTS,

@@ -17,16 +17,6 @@ use walden_format::record::{Record, RecordHeader};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
 use walden_lab::{ClusterBuilder, Installation};
 
-/// Tests of one function with several versions of PostgreSQL: a table of their names.
-macro_rules! for_versions {
-    ($run:ident: $($name:ident = $version:literal),+ $(,)?) => {
-        $(fn $name() -> walden_testing::Outcome {
-            $run($version)
-        })+
-    };
-}
-pub(crate) use for_versions;
-
 /// What the program did.
 #[derive(Debug)]
 pub struct Run {

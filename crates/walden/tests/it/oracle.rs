@@ -21,7 +21,7 @@ use walden_lab::workloads::by_name;
 use walden_lab::{Facts, Installation, RunOptions, run_workload};
 use walden_source::inventory::{Inventory, Run, SegmentFile};
 use walden_source::scan::{ScanOptions, SegmentEnd, scan};
-use walden_testing::{Outcome, Test, pg_waldump, postgres};
+use walden_testing::{Body, Outcome, Test, pg_waldump, postgres};
 
 use crate::material::{explain_json, say, sum};
 
@@ -31,14 +31,12 @@ macro_rules! workloads {
         const TESTED: &[&str] = &[$($name),*];
 
         pub const TESTS: &[Test] = &[
-            test(concat!(module_path!(), "::every_workload_is_judged"), || { every_workload_is_judged(); Ok(()) }),
-            test(concat!(module_path!(), "::without_waldump::on_14"), || judge_by_statistics(14)),
-            test(concat!(module_path!(), "::without_waldump::on_16"), || judge_by_statistics(16)),
-            test(concat!(module_path!(), "::without_waldump::on_17"), || judge_by_statistics(17)),
-            $(
-                test(concat!(module_path!(), "::on_18::", stringify!($test)), || judge_by_waldump(18, $name, $size)),
-                test(concat!(module_path!(), "::on_15::", stringify!($test)), || judge_by_waldump(15, $name, $size)),
-            )*
+            test(concat!(module_path!(), "::every_workload_is_judged"), Body::Once(every_workload_is_judged)),
+            test(concat!(module_path!(), "::without_waldump"), Body::OnServers(&[14, 16, 17], judge_by_statistics)),
+            $(test(
+                concat!(module_path!(), "::", stringify!($test)),
+                Body::OnServers(&[15, 18, 19], |major| judge_by_waldump(major, $name, $size)),
+            ),)*
         ];
     };
 }
@@ -56,16 +54,17 @@ workloads! {
     golden: "golden", 1;
 }
 
-const fn test(name: &'static str, body: fn() -> Outcome) -> Test {
+const fn test(name: &'static str, body: Body) -> Test {
     Test { name, body }
 }
 
-fn every_workload_is_judged() {
+fn every_workload_is_judged() -> Outcome {
     let names: Vec<&str> = walden_lab::workloads::all().iter().map(|workload| workload.name).collect();
     assert_eq!(names, TESTED);
+    Ok(())
 }
 
-/// 18 is always judged, with the published package if need be; other versions if they are installed with pg_waldump.
+/// 18 and 19 are always judged, with published packages if need be; other versions if they are installed with pg_waldump.
 fn judge_by_waldump(major: u32, workload: &str, size: u64) -> Outcome {
     let (installation, pg_waldump) = pg_waldump(major)?;
     let output = tempfile::tempdir().unwrap();

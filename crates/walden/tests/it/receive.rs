@@ -16,19 +16,14 @@ use serde_json::Value;
 use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_receive::spool::complete_segments;
-use walden_testing::{Missing, Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Missing, Outcome, postgres};
 
 use crate::archive::{recovered, text};
-use crate::material::{for_versions, link_program, make_archive, walden};
+use crate::material::{link_program, make_archive, walden};
 
 walden_testing::tests! {
-    no_commit_on_14_is_lost,
-    no_commit_on_15_is_lost,
-    no_commit_on_16_is_lost,
-    no_commit_on_17_is_lost,
-    no_commit_on_18_is_lost,
-    a_commit_in_the_archive_outlives_the_spool_on_15,
-    a_commit_in_the_archive_outlives_the_spool_on_18,
+    no_commit_is_lost on ALL_SERVERS,
+    a_commit_in_the_archive_outlives_the_spool on [15, 18, 19],
     a_bad_network_loses_nothing,
     a_promoted_standby_is_followed,
     an_old_primary_is_rewound,
@@ -36,27 +31,8 @@ walden_testing::tests! {
     several_servers_are_received_by_one_service,
     trouble_is_named,
     a_server_without_older_histories_is_received,
-    a_slot_of_before_is_received_from_its_start_on_14,
-    a_slot_of_before_is_received_from_its_start_on_15,
+    a_slot_of_before_is_received_from_its_start on [14, 15],
     an_old_spool_goes_on_behind_the_archive,
-}
-
-for_versions! { no_commit_is_lost:
-    no_commit_on_14_is_lost = 14,
-    no_commit_on_15_is_lost = 15,
-    no_commit_on_16_is_lost = 16,
-    no_commit_on_17_is_lost = 17,
-    no_commit_on_18_is_lost = 18,
-}
-
-for_versions! { a_slot_of_before_is_received_from_its_start:
-    a_slot_of_before_is_received_from_its_start_on_14 = 14,
-    a_slot_of_before_is_received_from_its_start_on_15 = 15,
-}
-
-for_versions! { a_commit_in_the_archive_outlives_the_spool:
-    a_commit_in_the_archive_outlives_the_spool_on_15 = 15,
-    a_commit_in_the_archive_outlives_the_spool_on_18 = 18,
 }
 
 /// How often a server is destroyed: `WALDEN_RPO_ROUNDS`, or a few times.

@@ -5,16 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use walden_lab::{RunOptions, run_workload, workloads};
-use walden_testing::{Missing, Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Missing, Outcome, postgres};
 
 use crate::material::{GOLDEN, golden, redo_check, say, walden, write};
 
 walden_testing::tests! {
-    every_record_of_14_gives_the_page_that_postgresql_logs,
-    every_record_of_15_gives_the_page_that_postgresql_logs,
-    every_record_of_16_gives_the_page_that_postgresql_logs,
-    every_record_of_17_gives_the_page_that_postgresql_logs,
-    every_record_of_18_gives_the_page_that_postgresql_logs,
+    every_record_gives_the_page_that_postgresql_logs on ALL_SERVERS,
     golden_clusters_are_replayed_without_a_misfit,
     an_unreadable_segment_is_an_error_and_a_missing_one_a_warning,
     bounds_of_memory_and_threads_change_nothing,
@@ -37,12 +33,13 @@ const CONSISTENCY: (&str, &str) = ("wal_consistency_checking", "all");
 const LOGICAL: (&str, &str) = ("wal_level", "logical");
 
 #[rustfmt::skip]
-const VARIANTS: [Variant; 5] = [
+const VARIANTS: [Variant; ALL_SERVERS.len()] = [
     Variant { version: 14, checksums: true,  wal_segsize_mb: 16, settings: &[CONSISTENCY] },
     Variant { version: 15, checksums: false, wal_segsize_mb: 1,  settings: &[CONSISTENCY, LOGICAL] },
     Variant { version: 16, checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
     Variant { version: 17, checksums: false, wal_segsize_mb: 16, settings: &[CONSISTENCY, LOGICAL] },
     Variant { version: 18, checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
+    Variant { version: 19, checksums: true,  wal_segsize_mb: 16, settings: &[CONSISTENCY, LOGICAL] },
 ];
 
 /// Runs the workload `mixed`, with its data directory before and after.
@@ -61,7 +58,7 @@ fn mixed(folder: &Path, variant: &Variant, size: u64) -> Result<PathBuf, Missing
 }
 
 /// With `wal_consistency_checking` PostgreSQL logs the page that it expects with every record.
-fn every_record_gives_the_page(of_version: u32) -> Outcome {
+fn every_record_gives_the_page_that_postgresql_logs(of_version: u32) -> Outcome {
     let variant = VARIANTS.iter().find(|variant| variant.version == of_version).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let output = mixed(folder.path(), variant, 400)?;
@@ -84,26 +81,6 @@ fn every_record_gives_the_page(of_version: u32) -> Outcome {
     assert_eq!(json["misfits"].as_array().unwrap().len(), 0, "{version}: {json:#}");
     say(&format!("PostgreSQL {version}: {images} images and {pages} pages are as replayed"));
     Ok(())
-}
-
-fn every_record_of_14_gives_the_page_that_postgresql_logs() -> Outcome {
-    every_record_gives_the_page(14)
-}
-
-fn every_record_of_15_gives_the_page_that_postgresql_logs() -> Outcome {
-    every_record_gives_the_page(15)
-}
-
-fn every_record_of_16_gives_the_page_that_postgresql_logs() -> Outcome {
-    every_record_gives_the_page(16)
-}
-
-fn every_record_of_17_gives_the_page_that_postgresql_logs() -> Outcome {
-    every_record_gives_the_page(17)
-}
-
-fn every_record_of_18_gives_the_page_that_postgresql_logs() -> Outcome {
-    every_record_gives_the_page(18)
 }
 
 /// The golden clusters' log has records of every resource manager that fit the pages, and few images.

@@ -13,14 +13,13 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
 use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
-use crate::material::{explain_json, for_versions, golden, make_archive, walden, write};
+use crate::material::{explain_json, golden, make_archive, walden, write};
 
 walden_testing::tests! {
     an_archive_is_explained_as_its_segments_are,
     files_are_exported_and_none_is_replaced,
     an_incremental_backup_is_refused_by_its_name,
-    an_archive_of_15_is_read_replayed_and_restored,
-    an_archive_of_17_is_read_replayed_and_restored,
+    an_archive_is_read_replayed_and_restored on [15, 17, 19],
     a_drill_has_room_for_large_segments,
     an_interrupted_drill_leaves_nothing,
 }
@@ -145,11 +144,6 @@ fn exported(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
 }
 
-for_versions! { restore:
-    an_archive_of_15_is_read_replayed_and_restored = 15,
-    an_archive_of_17_is_read_replayed_and_restored = 17,
-}
-
 /// A primary that archived its work, and what its table had at three moments.
 struct Archived {
     primary: Cluster,
@@ -205,7 +199,7 @@ fn archive_work(version: u32) -> Result<Archived, walden_testing::Missing> {
     Ok(Archived { primary, program, repo, backup, file, time, rows })
 }
 
-fn restore(version: u32) -> Outcome {
+fn an_archive_is_read_replayed_and_restored(version: u32) -> Outcome {
     let archived = archive_work(version)?;
     replay(&archived);
     fetch_until(&archived);

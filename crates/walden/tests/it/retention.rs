@@ -8,26 +8,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
-use walden_testing::{Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
 use crate::archive::text;
-use crate::material::{for_versions, walden};
+use crate::material::walden;
 
 walden_testing::tests! {
-    each_byte_has_its_holder_on_14,
-    each_byte_has_its_holder_on_15,
-    each_byte_has_its_holder_on_16,
-    each_byte_has_its_holder_on_17,
-    each_byte_has_its_holder_on_18,
+    each_byte_has_its_holder on ALL_SERVERS,
     a_connection_string_in_the_place_of_the_folder_is_explained,
-}
-
-for_versions! { each_byte_has_its_holder:
-    each_byte_has_its_holder_on_14 = 14,
-    each_byte_has_its_holder_on_15 = 15,
-    each_byte_has_its_holder_on_16 = 16,
-    each_byte_has_its_holder_on_17 = 17,
-    each_byte_has_its_holder_on_18 = 18,
 }
 
 const MB: u64 = 1 << 20;

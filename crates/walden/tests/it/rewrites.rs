@@ -82,6 +82,7 @@ fn a_rewrite_under_minimal_is_no_staging_table() -> Outcome {
         (18, "ALTER TABLE t ALTER plain TYPE bigint", false),
         (15, "TRUNCATE t", true),
         (18, "DROP TABLE t", true),
+        (19, "REPACK t USING INDEX t_pkey", false),
     ] {
         let cluster = ClusterBuilder::new(postgres(major)?)
             .setting("wal_level", "minimal")

@@ -11,16 +11,12 @@ use serde_json::Value;
 use walden_format::lsn::{SegmentName, SegmentSize};
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_rows::encoding::Encoding;
-use walden_testing::{Missing, Need, Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Missing, Need, Outcome, postgres};
 
-use crate::material::{Run, cluster_that_keeps_wal, for_versions, say, walden};
+use crate::material::{Run, cluster_that_keeps_wal, say, walden};
 
 walden_testing::tests! {
-    rows_of_14_equal_the_audit,
-    rows_of_15_equal_the_audit,
-    rows_of_16_equal_the_audit,
-    rows_of_17_equal_the_audit,
-    rows_of_18_equal_the_audit,
+    rows_equal_the_audit on ALL_SERVERS,
     rows_equal_logical_decoding,
     what_is_not_known_is_said,
     a_backup_of_a_busy_server_is_enough,
@@ -45,14 +41,6 @@ walden_testing::tests! {
     a_table_that_vacuum_empties_is_not_truncated,
     what_a_server_under_minimal_does_not_log_is_told,
     values_of_narrowed_types_are_not_set,
-}
-
-for_versions! { rows_equal_the_audit:
-    rows_of_14_equal_the_audit = 14,
-    rows_of_15_equal_the_audit = 15,
-    rows_of_16_equal_the_audit = 16,
-    rows_of_17_equal_the_audit = 17,
-    rows_of_18_equal_the_audit = 18,
 }
 
 /// Writes each change of a row into `audit`, rows as `record_out` prints them.

@@ -4,24 +4,12 @@ use std::path::Path;
 
 use postgres::Client;
 use walden_lab::{Cluster, StopMode};
-use walden_testing::{Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
-use crate::material::{Run, cluster_that_keeps_wal, for_versions, walden};
+use crate::material::{Run, cluster_that_keeps_wal, walden};
 
 walden_testing::tests! {
-    values_that_14_computes_anew_are_not_set_back,
-    values_that_15_computes_anew_are_not_set_back,
-    values_that_16_computes_anew_are_not_set_back,
-    values_that_17_computes_anew_are_not_set_back,
-    values_that_18_computes_anew_are_not_set_back,
-}
-
-for_versions! { computed_values_are_not_set_back:
-    values_that_14_computes_anew_are_not_set_back = 14,
-    values_that_15_computes_anew_are_not_set_back = 15,
-    values_that_16_computes_anew_are_not_set_back = 16,
-    values_that_17_computes_anew_are_not_set_back = 17,
-    values_that_18_computes_anew_are_not_set_back = 18,
+    computed_values_are_not_set_back on ALL_SERVERS,
 }
 
 /// What is done to each table, a transaction each.

@@ -8,17 +8,11 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder};
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{explain, explain_json, for_versions, say, walden};
+use crate::material::{explain, explain_json, say, walden};
 
 walden_testing::tests! {
-    every_form_of_log_names_users_and_statements_in_15,
-    every_form_of_log_names_users_and_statements_in_17,
+    every_form_of_log_names_users_and_statements on [15, 17, 19],
     a_log_that_cannot_be_joined_says_why,
-}
-
-for_versions! { every_form_of_log_names_users_and_statements:
-    every_form_of_log_names_users_and_statements_in_15 = 15,
-    every_form_of_log_names_users_and_statements_in_17 = 17,
 }
 
 const PREFIX: &str = "%m [%p] %q%u@%d %a %h %v %x ";

@@ -11,17 +11,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
-use walden_testing::{Need, Outcome, postgres};
+use walden_testing::{ALL_SERVERS, Need, Outcome, postgres};
 
 use crate::archive::text;
-use crate::material::{explain_json, for_versions, sum, walden};
+use crate::material::{explain_json, sum, walden};
 
 walden_testing::tests! {
-    sums_equal_explain_on_14,
-    sums_equal_explain_on_15,
-    sums_equal_explain_on_16,
-    sums_equal_explain_on_17,
-    sums_equal_explain_on_18,
+    sums_equal_explain on ALL_SERVERS,
     a_promotion_is_followed,
     a_connection_is_followed,
     an_idle_server_is_followed_at_once,
@@ -34,14 +30,6 @@ walden_testing::tests! {
     the_view_works_in_a_terminal,
     sources_without_wal_are_refused,
     an_interrupt_ends_a_watch_that_still_connects,
-}
-
-for_versions! { sums_equal_explain:
-    sums_equal_explain_on_14 = 14,
-    sums_equal_explain_on_15 = 15,
-    sums_equal_explain_on_16 = 16,
-    sums_equal_explain_on_17 = 17,
-    sums_equal_explain_on_18 = 18,
 }
 
 /// A process that watches; killed when it is dropped.

@@ -14,8 +14,7 @@ use walden_testing::{Outcome, postgres};
 use crate::material::{Run, explain_json, walden};
 
 walden_testing::tests! {
-    servers_agree_on_18,
-    servers_agree_on_15,
+    servers_agree on [15, 18, 19],
     a_forecast_adds_up_and_names_its_assumptions,
     memory_does_not_grow_with_the_number_of_settings,
     minimal_does_not_log_index_builds_and_loads,
@@ -151,14 +150,6 @@ fn wrong_cells(major: u32, definition: &Path) -> Vec<String> {
     }
     assert!(brought_by_volume >= 4, "nothing was triggered: {report:#}");
     wrong
-}
-
-fn servers_agree_on_18() -> Outcome {
-    servers_agree(18)
-}
-
-fn servers_agree_on_15() -> Outcome {
-    servers_agree(15)
 }
 
 fn a_forecast_adds_up_and_names_its_assumptions() {
