@@ -9,12 +9,13 @@ use walden_codec::container::{Entry, FileForm, Head, Reader};
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
 use crate::inventory::gaps;
 use crate::inventory::parts;
 use crate::pending::Incoming;
 use crate::store::Store;
 use crate::stored::contents::Contents;
-use crate::stored::name::{ArchivedFile, Object, PackName};
+use crate::stored::name::{ArchivedFile, Object, PackName, timeline_prefix};
 use crate::stored::object::{self, ObjectError, ObjectReader, Summary};
 
 /// Why a file was not handed over.
@@ -37,6 +38,17 @@ pub enum GetError {
         name: String,
         /// Where the archive is.
         location: String,
+    },
+    /// The segment is missing, although the archive has later WAL of the same timeline: recovery must stop, and not end in the middle of
+    /// the log.
+    #[error("cannot get {name} from {location}: expected it before {later}, which is archived, found a gap")]
+    Gap {
+        /// The file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+        /// A later file of the timeline, or the history of a timeline that branched off later.
+        later: String,
     },
     /// The archive cannot be used: recovery must stop.
     #[error("cannot get {name}")]
@@ -87,6 +99,7 @@ impl GetError {
         match self {
             GetError::NotThere { .. } => "not_there",
             GetError::NoHistory { .. } => "no_history",
+            GetError::Gap { .. } => "gap",
             GetError::Archive { source, .. } => source.cause(),
             GetError::OtherCluster { .. } => "other_cluster",
             GetError::Write { .. } => "write",
@@ -101,6 +114,10 @@ impl GetError {
                 "restore_command has to name the archive of the server's own cluster, which after pg_upgrade is a new one; by hand, files of another cluster are fetched outside of a data directory",
             ),
             GetError::NoHistory { .. } => Some(gaps::HISTORY_HINT),
+            GetError::Gap { .. } => Some(
+                "if the server that wrote the segment still has it, walden archive check --against DSN --repair archives it; else --ignore-gaps \
+                 makes recovery end before the gap, and all later changes are lost",
+            ),
             GetError::NotThere { .. } | GetError::Write { .. } => None,
         }
     }
@@ -287,6 +304,49 @@ fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) 
         Some(_) => get(archive, file, target),
         None => Err(GetError::NoHistory { name, location }),
     }
+}
+
+/// Distinguishes a segment that is missing in the middle of the archive from one after its end.
+///
+/// PostgreSQL treats a missing segment as the end of the log and promotes. A file that is archived in the meantime is written to `target`.
+///
+/// # Errors
+/// [`GetError::Gap`] if the archive has a later segment of the timeline, or a timeline that branched off in a later segment; otherwise
+/// [`GetError::NotThere`], and the errors of [`get`].
+pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Result<(), GetError> {
+    let file = ArchivedFile::Segment(segment);
+    let (name, location) = (segment.to_string(), archive.store().location().to_owned());
+    let failed = |source| GetError::Archive { name: segment.to_string(), source };
+    let Some(later) = find_later(archive, segment).map_err(failed)? else {
+        return Err(GetError::NotThere { name, location });
+    };
+    match archive.find(file).map_err(failed)? {
+        Some(_) => get(archive, file, target),
+        None => Err(GetError::Gap { name, location, later }),
+    }
+}
+
+/// A file which shows that the log of a timeline continued after a segment.
+fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>, ArchiveError> {
+    let size = archive.segment_size()?;
+    let Some(number) = segment.number(size) else { return Ok(None) };
+    let mut nearest: Option<u64> = None;
+    archive.store().list(&timeline_prefix(segment.timeline), &mut |listed| {
+        let first = Object::of_key(&listed.key).and_then(|object| gaps::first_number(object, size));
+        if let Some(first) = first.filter(|&first| first > number) {
+            nearest = Some(nearest.map_or(first, |nearest| nearest.min(first)));
+        }
+    })?;
+    if let Some(nearest) = nearest {
+        return Ok(Some(SegmentName::new(segment.timeline, nearest, size).to_string()));
+    }
+    let (histories, _) = archive.undamaged_histories()?;
+    let branched_later = |history: &History| {
+        let ancestor = history.ancestors.iter().find(|ancestor| ancestor.timeline == segment.timeline);
+        ancestor.is_some_and(|ancestor| size.segment_of(ancestor.end) > number)
+    };
+    let descendant = histories.iter().find(|(_, history)| branched_later(history));
+    Ok(descendant.map(|(&timeline, _)| ArchivedFile::History(timeline).to_string()))
 }
 
 /// A file that is written, and what kept it from being so: decoders pass on a copy that they say more about.

@@ -7,7 +7,7 @@ use walden_archive::acknowledge::acknowledge;
 use walden_archive::archive::ArchiveError;
 use walden_archive::export::{Plan, Selection};
 use walden_archive::gaps::Gap;
-use walden_archive::get::{GetError, get};
+use walden_archive::get::{GetError, get, report_gap};
 use walden_archive::list::{BaseBackup, Diverging, ListOptions, Listing, RestorableRange, list};
 use walden_archive::name::{ArchivedFile, PackName};
 use walden_archive::pack::{PackOptions, pack};
@@ -100,6 +100,38 @@ fn the_log_in_parts_ends_at_a_missing_one() {
     archive.store().remove(&stored[0].key()).expect("removed");
     let problem = "expected parts with the log from 0/02200000 on, found none before 0/02202328";
     assert_eq!(live(&archive), ("0/02200000".to_owned(), Some(problem.to_owned())));
+}
+
+/// PostgreSQL treats a missing segment as the end of the log and promotes.
+#[test]
+fn a_segment_is_a_gap_if_its_timeline_continues_after_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    // Timeline 2 branches off in segment 26, of which timeline 1 has only the beginning.
+    let files = [log(1, 0x20, 6), vec![history(0x26)], log(2, 0x26, 3)];
+    let archive = archive_of(root.path(), &files.concat());
+    let target = root.path().join("segment");
+    let ask = |timeline, number| report_gap(&archive, name(timeline, number), &target);
+    let expect_gap = |timeline, number, later: String| {
+        let error = ask(timeline, number).expect_err("a gap");
+        assert!(matches!(&error, GetError::Gap { later: found, .. } if *found == later), "{error}");
+    };
+    let expect_end = |timeline, number| {
+        let error = ask(timeline, number).expect_err("the end");
+        assert!(matches!(error, GetError::NotThere { .. }), "{error}");
+    };
+    ask(1, 0x25).expect("archived");
+    assert!(target.exists());
+    expect_end(1, 0x26);
+    expect_end(2, 0x29);
+    remove(&archive, 1, 0x23..0x24);
+    expect_gap(1, 0x23, name(1, 0x24).to_string());
+    remove(&archive, 1, 0x25..0x26);
+    expect_gap(1, 0x25, ArchivedFile::History(2).to_string());
+    expect_end(1, 0x26);
+    // The first segment of a timeline, too.
+    remove(&archive, 2, 0x26..0x27);
+    expect_gap(2, 0x26, name(2, 0x27).to_string());
+    expect_end(3, 0x28);
 }
 
 /// PostgreSQL takes a timeline whose history it does not get for one that does not exist, and ends recovery on the one before.

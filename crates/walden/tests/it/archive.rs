@@ -15,6 +15,7 @@ use crate::material::{golden, link_program, make_archive, walden};
 walden_testing::tests! {
     servers_recover_from_the_archive on ALL_SERVERS,
     a_server_of_15_does_not_end_recovery_for_another_clusters_archive,
+    a_server_of_15_does_not_end_recovery_at_a_gap,
     restore_command_tells_a_missing_file_from_trouble,
     an_archive_that_was_just_made_is_no_missing_one,
     an_export_of_nothing_is_no_success,
@@ -180,6 +181,49 @@ fn a_server_of_15_does_not_end_recovery_for_another_clusters_archive() -> Outcom
     let recovered = start(&own).unwrap();
     wait_until_promoted(&recovered);
     recovered.client("postgres").unwrap().batch_execute("SELECT FROM t").unwrap();
+    Ok(())
+}
+
+/// A segment is missing in the middle of the archive: PostgreSQL would end recovery before it, and promote.
+fn a_server_of_15_does_not_end_recovery_at_a_gap() -> Outcome {
+    let installation = postgres(15)?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("own").unwrap();
+    make_archive(&repo);
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    primary.start().unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (id int, v text)").unwrap();
+    work(&mut client, 0);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    let folder = repo.join("wal/00000001/00000000");
+    let mut segments: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.sort();
+    fs::remove_file(&segments[segments.len() - 3]).unwrap();
+
+    let start = |option: &str, signal: &'static str| {
+        let get = format!("{} archive get {option} --repo {} %f \"%p\"", program.display(), repo.display());
+        ClusterBuilder::new(installation.clone())
+            .copy_of(&backup)
+            .setting("restore_command", &get)
+            .setting("archive_mode", "off")
+            .start_after(|data| Ok(fs::write(data.join(signal), "")?))
+    };
+    let Err(error) = start("", "recovery.signal") else { panic!("recovery has ended") };
+    let error = format!("{error:#}");
+    assert!(error.contains("which is archived, found a gap"), "{error}");
+    wait_until_promoted(&start("--ignore-gaps", "recovery.signal").unwrap());
+    // A standby does not promote, and its primary may have the segment.
+    let standby = start("", "standby.signal").unwrap();
+    let mut client = standby.client("postgres").unwrap();
+    assert!(client.query_one("SELECT pg_is_in_recovery()", &[]).unwrap().get::<_, bool>(0));
     Ok(())
 }
 

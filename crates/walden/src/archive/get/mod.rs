@@ -48,7 +48,7 @@ over by a rename.
 
 Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL goes on without it (with --until: the moment cannot be \
 reached); 200 anything else, which makes \
-PostgreSQL stop: it must not take an archive that cannot be read, or another cluster's, for one that has ended.";
+PostgreSQL stop: an archive that cannot be read, that belongs to another cluster, or that lacks a segment before later ones has not ended.";
 
 /// Get a file back out of the archive
 #[derive(Args, Debug)]
@@ -96,6 +96,10 @@ pub struct GetArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "until")]
     spool: Option<PathBuf>,
 
+    /// Treat a missing segment as the end of the log even if later ones are archived; recovery then ends before the gap
+    #[arg(long, conflicts_with = "until")]
+    ignore_gaps: bool,
+
     /// Segments that are fetched ahead at most, 0 for none [default: 16]
     #[arg(long, value_name = "N")]
     prefetch: Option<usize>,
@@ -120,8 +124,9 @@ pub fn run(args: &GetArgs) -> ExitCode {
 
 fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
-    let result =
-        get_from_archive(args, name, target).or_else(|error| get_from_spool(args, name, target, error));
+    let result = get_from_archive(args, name, target)
+        .or_else(|error| get_from_spool(args, name, target, error))
+        .or_else(|error| expect_end(args, target, error));
     // Without a configuration that can be read, the options alone say where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
@@ -140,6 +145,31 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
         complain("", error.as_ref(), hint);
     }
     ExitCode::from(TROUBLE)
+}
+
+/// Reports a segment that is missing in the middle of the log, unless the server can get it elsewhere: a standby continues by streaming, and
+/// PostgreSQL reads the copy in its `pg_wal` if there is one.
+fn expect_end(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
+    let Some(GetError::NotThere { name, .. }) = error.downcast_ref::<GetError>() else { return Err(error) };
+    let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name) else { return Err(error) };
+    let has_other_source = target.with_file_name(name).exists() || serves_standby(target);
+    if args.ignore_gaps || has_other_source {
+        return Err(error);
+    }
+    let (archive, _) = args.place.open()?;
+    Ok(get::report_gap(&archive, segment, target)?)
+}
+
+/// Whether the server that asks for a file is a standby, which does not promote at the end of the archive.
+fn serves_standby(target: &Path) -> bool {
+    asking_server(target).is_some_and(|(control, _)| {
+        // `global/pg_control` in the data directory.
+        let data = control.parent().and_then(Path::parent);
+        // Up to 11, recovery.conf configures standbys and other recoveries.
+        data.is_some_and(|data| {
+            ["standby.signal", "recovery.conf"].iter().any(|name| data.join(name).exists())
+        })
+    })
 }
 
 /// What the user can do about it.
