@@ -331,12 +331,32 @@ impl Archive {
             }
             other => other?.clone(),
         };
-        self.compare_cluster(&identity, system_id)?;
-        if identity.segment_bytes != own.segment_bytes {
-            let (location, expected) = (self.store.location().to_owned(), identity.segment_bytes);
-            return Err(ArchiveError::OtherSegmentSize { location, expected, found: own.segment_bytes });
+        self.compare_identity(&identity, system_id, segment_size)
+    }
+
+    /// Confirms that the archive is a cluster's with segments of this size, or no cluster's yet.
+    ///
+    /// # Errors
+    /// As [`Archive::claim`].
+    pub fn expect_segments_of(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
+        match self.identity() {
+            Err(ArchiveError::Empty(_)) => Ok(()),
+            other => self.compare_identity(other?, system_id, segment_size),
         }
-        Ok(())
+    }
+
+    fn compare_identity(
+        &self,
+        identity: &Identity,
+        system_id: u64,
+        segment_size: SegmentSize,
+    ) -> Result<(), ArchiveError> {
+        self.compare_cluster(identity, system_id)?;
+        let (expected, found) = (identity.segment_bytes, segment_size.bytes());
+        if expected == found {
+            return Ok(());
+        }
+        Err(ArchiveError::OtherSegmentSize { location: self.store.location().to_owned(), expected, found })
     }
 
     /// Confirms that the archive is a cluster's, or no cluster's yet.

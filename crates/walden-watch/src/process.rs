@@ -1,6 +1,7 @@
 //! Whether a server runs on a data directory, by its files and the processes of this machine.
 
-use std::io::ErrorKind;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -94,24 +95,54 @@ enum PidFile {
 
 impl PidFile {
     fn of_data_directory(data: &Path) -> PidFile {
-        let content = match regular_file::read(&data.join(PID_FILE), MAX_BYTES) {
-            Ok(content) => content,
-            Err(error) if error.kind() == ErrorKind::NotFound => return PidFile::Absent,
-            Err(_) => return PidFile::Unknown,
-        };
-        let text = String::from_utf8_lossy(&content);
-        // That of a server in single-user mode is negative.
-        let number = text.lines().next().and_then(|line| line.trim().parse::<i32>().ok());
-        let number = number.and_then(i32::checked_abs).filter(|number| *number > 0);
-        let Some((number, pid)) = number.and_then(|number| Some((number, Pid::from_raw(number)?))) else {
+        match read_pid(data) {
+            Ok(Some(pid)) if is_there(pid) => PidFile::Running,
+            Ok(Some(pid)) => PidFile::NotHere(pid.as_raw_nonzero().get().cast_unsigned()),
             // The server is writing it.
-            return PidFile::Unknown;
-        };
-        match is_there(pid) {
-            true => PidFile::Running,
-            false => PidFile::NotHere(number.cast_unsigned()),
+            Ok(None) => PidFile::Unknown,
+            Err(error) if error.kind() == ErrorKind::NotFound => PidFile::Absent,
+            Err(_) => PidFile::Unknown,
         }
     }
+}
+
+/// The process ID in a `postmaster.pid`; `None` if it has none yet.
+fn read_pid(data: &Path) -> io::Result<Option<Pid>> {
+    let content = regular_file::read(&data.join(PID_FILE), MAX_BYTES)?;
+    let text = String::from_utf8_lossy(&content);
+    let number = text.lines().next().and_then(|line| line.trim().parse::<i32>().ok());
+    // That of a server in single-user mode is negative.
+    Ok(number.and_then(i32::checked_abs).and_then(Pid::from_raw))
+}
+
+/// Returns the file with which the last attempt of a server's archiver failed, which the archiver's process title says until the next
+/// attempt (`pgarch_ArchiverCopyLoop` and `pgarch_archiveXlog` in `pgarch.c`). `None` if it did not fail, or the title cannot be read.
+pub fn file_that_archiver_failed_with(data: &Path) -> Option<String> {
+    let postmaster = read_pid(data).ok()??.as_raw_nonzero().to_string();
+    // The server of a container has process IDs that can be another server's here.
+    if let Ok(folder) = fs::read_link(format!("/proc/{postmaster}/cwd"))
+        && folder != fs::canonicalize(data).ok()?
+    {
+        return None;
+    }
+    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        if fields.split_whitespace().nth(1) != Some(&postmaster) {
+            return None;
+        }
+        let title = fs::read(process.path().join("cmdline")).ok()?;
+        failed_file_in_title(&String::from_utf8_lossy(&title)).map(str::to_owned)
+    })
+}
+
+/// The file in the title of an archiver whose last attempt failed.
+fn failed_file_in_title(title: &str) -> Option<&str> {
+    let (_, activity) = title.strip_prefix("postgres: ")?.split_once("archiver ")?;
+    // Up to version 10, "archiver process" comes before.
+    let (_, file) = activity.split_once("failed on ")?;
+    let file = file.split(['\0', ' ']).next()?;
+    (!file.is_empty()).then_some(file)
 }
 
 /// Whether a process runs, in the PID namespace of this one.
@@ -121,17 +152,33 @@ fn is_there(pid: Pid) -> bool {
         return false;
     }
     // One that was killed can be signalled until its parent has asked for its status, which in many containers nobody does.
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     !matches!(state, Some('Z' | 'X'))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::process::{Child, Command};
 
     use super::*;
+
+    #[test]
+    fn the_title_of_an_archiver_says_whether_it_failed() {
+        const FILE: &str = "000000010000000000000007";
+        for (title, expected) in [
+            ("postgres: archiver failed on 000000010000000000000007\0\0", Some(FILE)),
+            ("postgres: main: archiver failed on 000000010000000000000007  ", Some(FILE)),
+            ("postgres: archiver process   failed on 000000010000000000000007", Some(FILE)),
+            ("postgres: archiver last was 000000010000000000000007", None),
+            ("postgres: archiver archiving 000000010000000000000007", None),
+            ("postgres: archiver ", None),
+            ("postgres: walwriter ", None),
+            ("", None),
+        ] {
+            assert_eq!(failed_file_in_title(title), expected, "{title}");
+        }
+    }
 
     fn of(pid_file: Option<&str>) -> PidFile {
         let folder = tempfile::tempdir().unwrap();

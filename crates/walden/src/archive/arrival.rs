@@ -156,7 +156,7 @@ pub fn segment_size(wal: &Path) -> Option<SegmentSize> {
 }
 
 /// Whether the server's settings can be read: what is not in them has its default.
-fn has_settings(data: &Path) -> bool {
+pub fn has_settings(data: &Path) -> bool {
     let options = fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default();
     let named = options
         .split_once("config_file=")

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use walden_archive::Archive;
+
 use crate::place::Place;
 
 /// The values of `archive_command` and `restore_command` for the archive of a place, which they name from any working directory.
@@ -49,6 +51,54 @@ pub fn word(text: &str) -> String {
 /// A word for a shell, in quotation marks.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// The archive that a command of the server names, as far as that can be known here: by `--repo`, or by a configuration that can be read.
+fn named_archive(command: &str) -> Option<String> {
+    let command = command.replace("%%", "%");
+    let mut words = command.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
+    let (mut repo, mut config) = (None, None);
+    while let Some(word) = words.next() {
+        let (option, value) =
+            word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
+        match option {
+            "--repo" => repo = value.or_else(|| words.next()),
+            "--config" => config = value.or_else(|| words.next()),
+            _ => {}
+        }
+    }
+    let named = match (repo, config) {
+        (Some(repo), _) => repo.to_owned(),
+        (None, Some(config)) => {
+            let place = Place { repo: None, config: Some(config.into()), identity: None };
+            place.configuration().ok()?.0.repo?
+        }
+        (None, None) => return None,
+    };
+    // A relative path is one in the server's data directory.
+    (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
+}
+
+/// Another archive than the one looked at, if a command of the server names one.
+pub fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
+    let own = archive?.store().location();
+    let resolved = |place: &str| match place.contains("://") {
+        true => place.trim_end_matches('/').to_owned(),
+        false => std::fs::canonicalize(place)
+            .map_or_else(|_| place.trim_end_matches('/').to_owned(), |path| path.display().to_string()),
+    };
+    named_archive(command).filter(|named| resolved(named) != resolved(own))
+}
+
+/// What is said of a command that names another archive.
+pub fn describe_other(other: &str, archive: Option<&Archive>) -> String {
+    let own = archive.map(|archive| archive.store().location()).unwrap_or_default();
+    format!("it names the archive {other}, and the one looked at is {own}")
+}
+
+/// Whether an `archive_library` is `walden_archive.so`.
+pub fn is_own_library(value: &str) -> bool {
+    Path::new(value).file_stem().is_some_and(|name| name == "walden_archive")
 }
 
 #[cfg(test)]
@@ -116,5 +166,23 @@ mod tests {
         let dsn = "host=/run user='it''s'";
         let output = Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(dsn))).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), dsn);
+    }
+
+    #[test]
+    fn the_archive_that_a_command_names_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("walden.toml");
+        std::fs::write(&config, "[archive]\nrepo = \"s3://bucket/main\"\n").unwrap();
+        let config = config.display();
+        let named = |command: &str| named_archive(command);
+        let by_config = format!("/usr/bin/walden archive get --config '{config}' %f \"%p\"");
+        assert_eq!(named(&by_config).as_deref(), Some("s3://bucket/main"));
+        assert_eq!(named(&format!("{by_config} --repo=/backup/50%%")).as_deref(), Some("/backup/50%"));
+        assert_eq!(named("walden archive push --repo /backup/main %p").as_deref(), Some("/backup/main"));
+        for unknown in
+            ["cp %p /backup/%f", "walden archive push %p", "walden archive push --config /nowhere %p --repo"]
+        {
+            assert_eq!(named(unknown), None, "{unknown}");
+        }
     }
 }

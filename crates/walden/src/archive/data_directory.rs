@@ -39,7 +39,8 @@ pub fn of_server(dsn: &str) -> Option<PathBuf> {
 const DATA_DIRECTORY: &str =
     "SELECT current_setting('data_directory'), inet_server_addr() IS NOT DISTINCT FROM inet_client_addr()";
 
-fn is_data_directory(folder: &Path) -> bool {
+/// Whether a folder is a data directory, as far as it can be read.
+pub fn is_data_directory(folder: &Path) -> bool {
     ["PG_VERSION", "global/pg_control"].iter().all(|name| folder.join(name).is_file())
 }
 

@@ -58,9 +58,10 @@ pub struct ExporterArgs {
 pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
     let place = args.place.of_server(args.queue.pgdata.as_deref());
     let (_, section) = place.open()?;
+    let queue = args.queue.clone().or_beside_configuration(&place);
     let exporter = Exporter {
         place,
-        queue: args.queue.clone(),
+        queue,
         receiving: args.receiving.clone(),
         log: Mutex::new(log_reader(args.log.as_deref(), &section)),
         section,

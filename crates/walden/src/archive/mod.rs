@@ -2,6 +2,7 @@
 
 mod activity;
 mod against;
+mod archiver;
 mod arrival;
 mod check;
 mod commands;

@@ -1,6 +1,7 @@
 //! Files that a server has ready to be archived: by its data directory, or by SQL.
 
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,9 @@ use walden_archive::push;
 use walden_archive::status::{Lag, QueuedFile};
 use walden_report::units;
 use walden_source::counted;
+
+use super::data_directory::is_data_directory;
+use crate::place::Place;
 
 /// How many files wait.
 pub fn waiting(files: u64) -> String {
@@ -56,6 +60,22 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
+    /// Whether a server is named.
+    pub fn names_server(&self) -> bool {
+        self.dsn.is_some() || self.pgdata.is_some()
+    }
+
+    /// The server that is named, else that of the data directory which is the working directory or has the configuration file.
+    pub fn or_beside_configuration(self, place: &Place) -> QueueOptions {
+        if self.names_server() {
+            return self;
+        }
+        let configuration = place.configuration().ok().and_then(|(_, path)| path);
+        let beside = configuration.and_then(|path| Some(path.parent()?.to_owned()));
+        let pgdata = iter::once(PathBuf::from(".")).chain(beside).find(|path| is_data_directory(path));
+        QueueOptions { pgdata, ..self }
+    }
+
     /// The files that are ready; nothing if no server was named.
     pub fn read(&self) -> Result<Option<Vec<QueuedFile>>> {
         match (&self.dsn, &self.pgdata) {

@@ -13,6 +13,7 @@ use walden_archive::encryption::KEYS;
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{GAPS_UNKNOWN, HISTORY_HINT};
 use walden_archive::name::ArchivedFile;
+use walden_archive::push::PushOptions;
 use walden_archive::status::{self, Holdings, Lag, QueuedFile};
 use walden_archive::verified::VerifiedAt;
 use walden_archive::verify::KEYS_HINT;
@@ -27,6 +28,7 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
+use super::archiver::{Cause, FailingArchiver};
 use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
 use super::queue::{QueueOptions, be, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
@@ -41,6 +43,10 @@ pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 pub const KEYS_MISSING: &str =
     "the archive is encrypted, and its keys are missing (keys/): whatever is archived, nobody could read";
 
+/// What is said of a report without a server.
+const NOT_ASKED: &str =
+    "no server was asked whether it archives: --pgdata or --dsn names one, or --spool a receiver";
+
 /// How archiving is doing.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
@@ -48,6 +54,8 @@ pub struct Report {
     pub problems: Vec<String>,
     /// What is not wrong by itself, and that the user should know.
     pub notes: Vec<String>,
+    /// Whether a server or a receiver was named: else nothing shows whether WAL arrives.
+    pub is_server_asked: bool,
     /// What the archive holds; nothing if it cannot be read.
     pub holdings: Option<Holdings>,
     /// What of the server's queue is not archived; nothing if no server was named or it does not answer.
@@ -85,6 +93,10 @@ impl Report {
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
         notes.extend(holdings.as_ref().and_then(unknown_gaps_note));
         notes.extend(archive.and_then(|archive| former_key_note(archive, section)));
+        let is_server_asked = queue.names_server() || receiving.spool.is_some();
+        if !is_server_asked {
+            notes.push(NOT_ASKED.to_owned());
+        }
         let files = queue.read().map_err(&mut keep).ok().flatten();
         let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the log");
         let activity = log.as_deref_mut().and_then(|log| read(log).map_err(&mut keep).ok());
@@ -93,8 +105,9 @@ impl Report {
             // What is received needs no archive_mode.
             let archives_itself = archive.filter(|_| receiving.spool.is_none());
             let (holdings, size) = (holdings.as_ref(), segment_size(archive));
-            let expected = Expected { holdings, size, archives_itself };
-            match look_at_server(queue, &expected, activity.as_ref()) {
+            let expected = Expected { holdings, size, archives_itself, archive };
+            let files = files.as_deref().unwrap_or_default();
+            match look_at_server(queue, files, &expected, activity.as_ref()) {
                 Ok(found) => {
                     (arrives, own, is_foreign) = (found.arrives, found.system_id, found.is_foreign);
                     found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
@@ -114,6 +127,7 @@ impl Report {
         let mut report = Report {
             problems,
             notes,
+            is_server_asked,
             holdings,
             lag,
             arrives,
@@ -292,6 +306,8 @@ struct Expected<'a> {
     size: Option<SegmentSize>,
     /// The archive, if the server is the one to archive what it writes.
     archives_itself: Option<&'a Archive>,
+    /// The archive, if it answers.
+    archive: Option<&'a Archive>,
 }
 
 /// What a server says of itself.
@@ -308,30 +324,27 @@ struct ServerLook {
 }
 
 /// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails; and whether what a
-/// primary writes gets into the archive, if it is the one to archive it. `activity` is what the log says.
+/// primary writes gets into the archive, if it is the one to archive it. `files` wait there, and `activity` is what the log says.
 fn look_at_server(
     queue: &QueueOptions,
+    files: &[QueuedFile],
     expected: &Expected<'_>,
     activity: Option<&Activity>,
 ) -> anyhow::Result<ServerLook> {
-    let Expected { holdings, size, archives_itself } = *expected;
+    let Expected { holdings, size, archives_itself, .. } = *expected;
     let mut found = ServerLook::default();
-    let mut archiving = None;
+    let (mut archiving, mut failing) = (None, None);
     let (own, own_bytes, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
             let mut client = walden_source::connection::connect(dsn)?;
             let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
             let is_failing: bool = row.try_get(1)?;
             if is_failing {
-                let (file, failures): (String, i64) = (row.try_get(2)?, row.try_get(3)?);
-                // Why it failed is a problem of its own, if the log says it.
-                let failure = activity.and_then(|activity| activity.unresolved_failure.as_ref());
-                let is_known = failure.is_some_and(|failure| failure.file == file);
-                found.problems.push(format!(
-                    "the server's last attempt to archive failed, with {}, after {failures} failures in all{}",
-                    harmless(&file),
-                    if is_known { "" } else { ": see its log" }
-                ));
+                let file = row.try_get(2)?;
+                failing = Some(FailingArchiver::of_last_attempt(file, Some(row.try_get(3)?)));
+            } else if row.try_get::<_, Option<i32>>(4)?.is_some() {
+                let last = row.try_get::<_, Option<SystemTime>>(11)?;
+                failing = FailingArchiver::of_queue(files, last, SystemTime::now());
             }
             if let Some(reached) = row.try_get::<_, Option<String>>(5)? {
                 let last: String = row.try_get(6)?;
@@ -353,6 +366,8 @@ fn look_at_server(
             let timeline = control.as_ref().and_then(|control| written_timeline(data, control));
             let primary = control.as_ref().filter(|_| timeline.is_some());
             archiving = primary.map(|control| Archiving::of_data_directory(data, control));
+            let is_standby = control.is_some() && timeline.is_none();
+            failing = FailingArchiver::of_data_directory(data, files, is_standby);
             let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
             (control.map(|control| control.system_identifier), bytes, timeline)
         }
@@ -371,6 +386,13 @@ fn look_at_server(
         )),
         _ => None,
     };
+    if let Some(failing) = failing {
+        let is_known = foreign.is_some()
+            || activity
+                .and_then(|activity| activity.unresolved_failure.as_ref())
+                .is_some_and(|failure| failure.file == failing.file);
+        found.problems.push(describe_failing(&failing, is_known, queue, expected));
+    }
     if let Some(problem) = foreign {
         found.problems.push(problem);
         found.is_foreign = true;
@@ -396,6 +418,23 @@ fn look_at_server(
     }
     found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last)));
     Ok(found)
+}
+
+/// What is said of an archiver that fails. Its cause is looked for unless it is known, and is a problem of its own.
+fn describe_failing(
+    failing: &FailingArchiver,
+    is_known: bool,
+    queue: &QueueOptions,
+    expected: &Expected<'_>,
+) -> String {
+    let FailingArchiver { file, evidence } = failing;
+    // An archive that does not answer is a problem of its own as well.
+    let Some(archive) = expected.archive.filter(|_| !is_known) else { return evidence.clone() };
+    match Cause::find(file, queue, archive, &PushOptions::default()) {
+        Some(Cause { text, hint: Some(hint) }) => format!("{evidence}: {text}; hint: {hint}"),
+        Some(Cause { text, hint: None }) => format!("{evidence}: {text}"),
+        None => format!("{evidence}: see its log"),
+    }
 }
 
 /// What is said of segments of another size than those of the archive, in bytes.
@@ -468,7 +507,7 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
 }
 
 /// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, the timeline of a primary, with
-/// the segment that it writes and what it says of its archiving, and bytes of its segments.
+/// the segment that it writes and what it says of its archiving, bytes of its segments, and when it archived a file last.
 const SERVER: &str = "
 SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
        coalesce(last_failed_wal, ''), failed_count,
@@ -478,7 +517,7 @@ SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_tim
        coalesce(last_archived_wal, ''), current_setting('archive_mode'),
        EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'),
        current_setting('archive_command') = '' AND coalesce(current_setting('archive_library', true), '') = '',
-       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size')
+       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'), last_archived_time
 FROM pg_control_system(), pg_stat_archiver";
 
 /// What is said of segments that are missing.

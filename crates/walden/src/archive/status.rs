@@ -30,10 +30,13 @@ Examples:
   walden archive status --dsn 'host=db1 user=monitor' --textfile /var/lib/prometheus/node-exporter/walden.prom
       the same by SQL, and as metrics for node_exporter, from cron or a timer
 
+Without --pgdata and --dsn, the server is that of the data directory in which walden.toml lies, or which is the working directory. \
+If there is none, the line begins with UNKNOWN in place of OK.
+
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
 Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
-that is not archived; the server is another cluster's than the archive or has segments of another size, archives nothing or elsewhere, or its archiver fails (--dsn); segments or the history of a \
+that is not archived; the server is another cluster's than the archive or has segments of another size, archives nothing or elsewhere, or its archiver fails; segments or the history of a \
 timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
 could not be read, also not within --timeout, or there is none, or --textfile could not be written.";
 
@@ -70,6 +73,8 @@ pub struct StatusArgs {
 /// Runs `walden archive status`.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let place = args.place.of_server(args.queue.pgdata.as_deref());
+    let queue = args.queue.clone().or_beside_configuration(&place);
+    let args = &StatusArgs { queue, ..args.clone() };
     let (archive, section) = match args.timeout {
         0 => place.open()?,
         // Else a store that is down would not be named before the time is over.
@@ -157,7 +162,9 @@ fn line(report: &Report) -> String {
     parts.extend(report.notes.iter().map(|note| format!("note: {note}")));
     let all = parts.join("; ");
     match report.problems.as_slice() {
-        [] => format!("OK: {all}\n"),
+        [] if report.is_server_asked => format!("OK: {all}\n"),
+        // An archiver that fails at each file leaves nothing in the archive that shows it.
+        [] => format!("UNKNOWN: {all}\n"),
         problems => {
             format!("PROBLEM: {}{}{all}\n", problems.join("; "), if all.is_empty() { "" } else { " | " })
         }

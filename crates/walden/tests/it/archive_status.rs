@@ -83,7 +83,7 @@ fn a_damaged_object_of_a_file_that_waits_is_a_problem_at_once() {
 }
 
 /// A segment of a server's timeline by its name, as another server would write it.
-fn other_segment(folder: &Path, name: &str, system_id: u64) -> std::path::PathBuf {
+pub fn other_segment(folder: &Path, name: &str, system_id: u64) -> std::path::PathBuf {
     let mut writer = LogWriter::new(Major::V15);
     let number = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
     let start = number(&name[16..]) << 20;

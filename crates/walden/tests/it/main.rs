@@ -6,6 +6,7 @@ mod archive;
 mod archive_care;
 mod archive_clone;
 mod archive_encrypted;
+mod archive_failing;
 mod archive_faults;
 mod archive_import;
 mod archive_interrupted;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         archive_care::TESTS,
         archive_clone::TESTS,
         archive_encrypted::TESTS,
+        archive_failing::TESTS,
         archive_faults::TESTS,
         archive_import::TESTS,
         archive_interrupted::TESTS,

@@ -95,6 +95,19 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     Batch { asked, others: results, ready: ready.len() }
 }
 
+/// Checks a file as [`push`] does, and stores nothing.
+///
+/// # Errors
+/// Why a push would fail, as far as that shows without a write.
+pub fn find_refusal(archive: &Archive, path: &Path, options: &PushOptions) -> Result<(), PushError> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let file = ArchivedFile::parse(&name).ok_or(PushError::Name(name))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
+    pusher.learn_link_before(file);
+    pusher.find_refusal(file, path)
+}
+
 /// What the call that asks for a file need not read again. What has a warning is read, so that it is said once more.
 fn note(pushed: &Pushed, read: Option<FileRead>) -> Option<Note> {
     let (stamp, stored) = (read?.stamp?, pushed.stored?);

@@ -138,6 +138,43 @@ impl Pusher {
         Ok(pushed.map(|(pushed, hash)| (pushed, Some(FileRead { hash, stamp }))))
     }
 
+    /// Checks a file and compares it with the archive as [`Pusher::push`] does, and stores nothing.
+    pub fn find_refusal(&self, file: ArchivedFile, path: &Path) -> Result<(), PushError> {
+        let refused = |refusal| PushError::Refused { name: file.to_string(), refusal };
+        let failed = |source| PushError::Archive { name: file.to_string(), source };
+        let mut input = open_regular(path).map_err(refused)?;
+        if self.find_same(file, &input)?.is_some() {
+            return Ok(());
+        }
+        if let ArchivedFile::History(_) | ArchivedFile::Backup(..) = file {
+            self.expect_own_archive(path).map_err(failed)?;
+        }
+        let mut buffer = Vec::new();
+        let is_held = read_whole(&mut input, &mut buffer).map_err(|error| refused(error.into()))?;
+        let mut content = if is_held { Content::Held(&buffer) } else { Content::Read(&mut input) };
+        let checked = self.check(file, &mut content).map_err(refused)?;
+        if let Some(cluster) = &checked.cluster {
+            self.archive.expect_segments_of(cluster.system_id, cluster.segment_size).map_err(failed)?;
+        }
+        self.expect_link(file, &checked).map_err(refused)?;
+        match self.find_present(file, &checked) {
+            Ok(_) => Ok(()),
+            Err(_) if is_emptied_backup(file, &content) => Ok(()),
+            Err(conflict) => match self.find_same_log(file, &checked, &mut content) {
+                Ok(Some(_)) => Ok(()),
+                _ => Err(failed(conflict)),
+            },
+        }
+    }
+
+    /// Makes sure that a file which does not say whose it is comes from a server of the archive's cluster.
+    fn expect_own_archive(&self, path: &Path) -> Result<(), ArchiveError> {
+        match system_id_beside(path) {
+            Some(system_id) => self.archive.expect_cluster(system_id),
+            None => self.archive.expect_archive(),
+        }
+    }
+
     /// Archives a file that the archive does not have.
     fn push_new(
         &self,
@@ -150,11 +187,7 @@ impl Pusher {
     ) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let began = Instant::now();
         if let ArchivedFile::History(_) | ArchivedFile::Backup(..) = file {
-            // Nothing in it says whose it is, nor makes a place an archive.
-            let expected = match system_id_beside(path) {
-                Some(system_id) => self.archive.expect_cluster(system_id),
-                None => self.archive.expect_archive(),
-            };
+            let expected = self.expect_own_archive(path);
             expected.map_err(|source| PushError::Archive { name: file.to_string(), source })?;
         }
         let level = self.level_for(content, waiting);
@@ -185,14 +218,9 @@ impl Pusher {
         level: u8,
         may_store: MayStore<'_>,
     ) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
-        let checked = match check_by(file, content, self.rules()) {
-            // The timeline's history may be archived, and not lie beside the segment.
-            Err(refusal @ Refusal::Timeline { .. }) => self.check_by_archived(file, content, refusal),
-            other => other,
-        };
         let name = || file.to_string();
         let refused = |refusal| PushError::Refused { name: name(), refusal };
-        let mut checked = checked.map_err(refused)?;
+        let mut checked = self.check(file, content).map_err(refused)?;
         let (hash, offered) = (checked.hash, checked.clone());
         let stored = match self.prepare(file, &mut checked, content, level) {
             Ok(Prepared::Present(pushed)) => Ok(pushed),
@@ -231,6 +259,14 @@ impl Pusher {
         };
         let stored = stored.map_err(|source| PushError::Archive { name: name(), source })?;
         Ok(Some((stored, hash)))
+    }
+
+    fn check(&self, file: ArchivedFile, content: &mut Content<'_>) -> Result<Checked, Refusal> {
+        match check_by(file, content, self.rules()) {
+            // The timeline's history may be archived, and not lie beside the segment.
+            Err(refusal @ Refusal::Timeline { .. }) => self.check_by_archived(file, content, refusal),
+            other => other,
+        }
     }
 
     /// Confirms that a segment follows the one before it, if that is known.

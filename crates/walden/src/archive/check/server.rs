@@ -10,17 +10,19 @@ use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
+use walden_archive::push::PushOptions;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::SegmentSize;
 use walden_source::datadir::ControlFile;
 
 use super::{Check, Status};
 use crate::archive::activity::ActivityReader;
+use crate::archive::archiver::{Cause, FailingArchiver};
 use crate::archive::arrival::{self, Archiving, Arrives, NOT_YET};
-use crate::archive::queue;
+use crate::archive::commands::{describe_other, is_own_library, other_archive};
+use crate::archive::queue::{self, QueueOptions};
 use crate::archive::report::{self, written_timeline};
 use crate::archive::serve::SOCKET;
-use crate::place::Place;
 
 /// Clocks further apart than this make moments of recovery ambiguous.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
@@ -51,9 +53,34 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     // What is received needs no archive_mode.
     let arrives = archive.filter(|_| is_own && !is_received).zip(control.ok());
     let arrives = arrives.and_then(|(archive, control)| look_at_arrival(data, archive, &control));
-    let waiting = queue::of_data_directory(data).map(|files| backlog(&files, look, is_own));
+    let files = queue::of_data_directory(data);
+    let archiver =
+        files.as_ref().ok().filter(|_| is_own).and_then(|files| archiver_of_data(data, files, look));
+    let waiting = files.map(|files| backlog(&files, look, is_own));
     let waiting = waiting.unwrap_or_else(|error| Check::error("backlog", &error));
-    [Some(own), size, Some(waiting), arrives].into_iter().flatten().collect()
+    [Some(own), size, archiver, Some(waiting), arrives].into_iter().flatten().collect()
+}
+
+/// The archiver, if it fails, by a data directory.
+fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Option<Check> {
+    let control = ControlFile::of_data_directory(data);
+    let is_standby = control.is_some_and(|control| written_timeline(data, &control).is_none());
+    let FailingArchiver { file, evidence } = FailingArchiver::of_data_directory(data, files, is_standby)?;
+    let queue = QueueOptions { pgdata: Some(data.to_owned()), dsn: None };
+    let (cause, hint) = cause_of_failure(&file, &queue, look);
+    Some(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)))
+}
+
+/// Why the archiver does not get past a file, as it follows the finding, and what to do about it: by the log, else by what can be found
+/// out.
+fn cause_of_failure(file: &str, queue: &QueueOptions, look: &Look<'_>) -> (String, String) {
+    let logged = look.log.and_then(|log| log.failure_of(file));
+    let logged = logged.map(|failure| Cause { text: failure.message.clone(), hint: failure.hint.clone() });
+    let found = || Cause::find(file, queue, look.archive?, &PushOptions::default());
+    let cause = logged.or_else(found);
+    let text = cause.as_ref().map_or(String::new(), |cause| format!(": {}", cause.text));
+    let hint = cause.and_then(|cause| cause.hint);
+    (text, hint.unwrap_or_else(|| "see the server's log for what it said".to_owned()))
 }
 
 fn is_ok(check: &Check) -> bool {
@@ -196,7 +223,7 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     // What is received, the server itself may archive elsewhere, or not at all.
     let arrived_in = archive.filter(|_| !is_received && is_own).filter(has_archive);
     if !is_received || is_archiving(&mut client).unwrap_or(true) {
-        add("archiver", archiver(&mut client, arrived_in, look, expected));
+        add("archiver", archiver(dsn, &mut client, arrived_in, look, expected));
     }
     add("backlog", queue::of_server(&mut client).map(|files| backlog(&files, look, is_own)));
     match (expected, archive) {
@@ -273,49 +300,6 @@ fn setting(client: &mut Client, name: &str) -> Result<String> {
 /// What a setting's value means.
 type Judge = fn(&str, &Look<'_>) -> Check;
 
-/// The archive that a command of the server names, as far as that can be known here: by `--repo`, or by a configuration that can be read.
-fn named_archive(command: &str) -> Option<String> {
-    let command = command.replace("%%", "%");
-    let mut words = command.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
-    let (mut repo, mut config) = (None, None);
-    while let Some(word) = words.next() {
-        let (option, value) =
-            word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
-        match option {
-            "--repo" => repo = value.or_else(|| words.next()),
-            "--config" => config = value.or_else(|| words.next()),
-            _ => {}
-        }
-    }
-    let named = match (repo, config) {
-        (Some(repo), _) => repo.to_owned(),
-        (None, Some(config)) => {
-            let place = Place { repo: None, config: Some(config.into()), identity: None };
-            place.configuration().ok()?.0.repo?
-        }
-        (None, None) => return None,
-    };
-    // A relative path is one in the server's data directory.
-    (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
-}
-
-/// Another archive than the one looked at, if a command of the server names one.
-fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
-    let own = archive?.store().location();
-    let resolved = |place: &str| match place.contains("://") {
-        true => place.trim_end_matches('/').to_owned(),
-        false => std::fs::canonicalize(place)
-            .map_or_else(|_| place.trim_end_matches('/').to_owned(), |path| path.display().to_string()),
-    };
-    named_archive(command).filter(|named| resolved(named) != resolved(own))
-}
-
-/// What is said of a command that names another archive.
-fn describe_other(other: &str, archive: Option<&Archive>) -> String {
-    let own = archive.map(|archive| archive.store().location()).unwrap_or_default();
-    format!("it names the archive {other}, and the one looked at is {own}")
-}
-
 const SETTINGS: [(&str, Judge); 5] = [
     ("wal_level", |value, _| match value {
         "minimal" => Check::fail(
@@ -389,11 +373,6 @@ const SETTINGS: [(&str, Judge); 5] = [
     }),
 ];
 
-/// Whether an `archive_library` is `walden_archive.so`.
-fn is_own_library(value: &str) -> bool {
-    Path::new(value).file_stem().is_some_and(|name| name == "walden_archive")
-}
-
 /// Whether somebody works for `walden_archive.so`, and into which archive.
 fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
     const NAME: &str = "archive serve";
@@ -421,6 +400,7 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
 
 /// Whether archiving works, and into this archive: the server's command may name another one.
 fn archiver(
+    dsn: &str,
     client: &mut Client,
     archive: Option<&Archive>,
     look: &Look<'_>,
@@ -450,13 +430,12 @@ fn archiver(
     }
     Ok(match (is_failing, archived) {
         (true, _) => {
-            let failure = look.log.and_then(|log| log.failure_of(&last_failed));
-            let reason = failure.map_or(String::new(), |failure| format!(": {}", failure.message));
-            let hint = failure.and_then(|failure| failure.hint.clone());
+            let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
+            let (cause, hint) = cause_of_failure(&last_failed, &queue, look);
             Check::fail(
                 "archiver",
-                format!("it fails with {last_failed} ({failed} failures, {archived} files archived){reason}"),
-                Some(hint.unwrap_or_else(|| "see the server's log for what it said".to_owned())),
+                format!("it fails with {last_failed} ({failed} failures, {archived} files archived){cause}"),
+                Some(hint),
             )
         }
         (false, 0) if is_standby => Check::ok("archiver", "a standby: it archives after a promotion"),
@@ -588,28 +567,5 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
             ));
         }
         std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_archive_that_a_command_names_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("walden.toml");
-        std::fs::write(&config, "[archive]\nrepo = \"s3://bucket/main\"\n").unwrap();
-        let config = config.display();
-        let named = |command: &str| named_archive(command);
-        let by_config = format!("/usr/bin/walden archive get --config '{config}' %f \"%p\"");
-        assert_eq!(named(&by_config).as_deref(), Some("s3://bucket/main"));
-        assert_eq!(named(&format!("{by_config} --repo=/backup/50%%")).as_deref(), Some("/backup/50%"));
-        assert_eq!(named("walden archive push --repo /backup/main %p").as_deref(), Some("/backup/main"));
-        for unknown in
-            ["cp %p /backup/%f", "walden archive push %p", "walden archive push --config /nowhere %p --repo"]
-        {
-            assert_eq!(named(unknown), None, "{unknown}");
-        }
     }
 }

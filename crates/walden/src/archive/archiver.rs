@@ -1,0 +1,259 @@
+//! Whether a server's archiver fails, by its files or by SQL, and why.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use walden_archive::Archive;
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::{self, PushOptions};
+use walden_archive::status::QueuedFile;
+use walden_report::table::harmless;
+use walden_report::units;
+use walden_source::error_text;
+use walden_watch::process::file_that_archiver_failed_with;
+use walden_watch::settings::Settings;
+
+use super::arrival::has_settings;
+use super::commands::{describe_other, is_own_library, other_archive};
+use super::data_directory;
+use super::queue::QueueOptions;
+use super::serve::SOCKET;
+
+/// A call of `archive push` takes less time than this, with all that it archives ahead.
+const MAX_CALL: Duration = Duration::from_secs(60);
+/// The slowest rate at which one large segment is archived.
+const MIN_BYTES_PER_SECOND: u64 = 8 << 20;
+
+/// An archiver that does not get past a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FailingArchiver {
+    /// The file's name.
+    pub file: String,
+    /// How it shows.
+    pub evidence: String,
+}
+
+impl FailingArchiver {
+    /// By the statistics or the process title: the last attempt failed.
+    pub fn of_last_attempt(file: String, failures: Option<i64>) -> FailingArchiver {
+        let failures = failures.map_or(String::new(), |count| format!(", after {count} failures in all"));
+        let evidence =
+            format!("the server's last attempt to archive failed, with {}{failures}", harmless(&file));
+        FailingArchiver { file, evidence }
+    }
+
+    /// By a data directory: the process title of the archiver, and the marks of the files. A standby with `archive_mode = on` archives
+    /// nothing of what waits in its `pg_wal`.
+    pub fn of_data_directory(data: &Path, queue: &[QueuedFile], is_standby: bool) -> Option<FailingArchiver> {
+        let failed = || Some(FailingArchiver::of_last_attempt(file_that_archiver_failed_with(data)?, None));
+        let stalled = || FailingArchiver::of_queue(queue, last_done(data), SystemTime::now());
+        failed().or_else(|| stalled().filter(|_| !is_standby))
+    }
+
+    /// By the files that wait: the server has archived none for longer than a call takes that succeeds.
+    pub fn of_queue(
+        queue: &[QueuedFile],
+        last_archived: Option<SystemTime>,
+        now: SystemTime,
+    ) -> Option<FailingArchiver> {
+        let next = queue.iter().min_by_key(|queued| queued.file.archiving_order())?;
+        let since = last_archived.map_or(next.since, |last| last.max(next.since));
+        let waited = now.duration_since(since).ok()?;
+        let limit = MAX_CALL + Duration::from_secs(next.bytes / MIN_BYTES_PER_SECOND);
+        let file = next.file.to_string();
+        (waited > limit).then(|| FailingArchiver {
+            evidence: format!(
+                "the server has archived nothing for {}, and {file} is ready: it fails or does not run",
+                units::seconds(waited.as_secs_f64())
+            ),
+            file,
+        })
+    }
+}
+
+/// When the last file that is marked as done was marked.
+fn last_done(data: &Path) -> Option<SystemTime> {
+    let entries = fs::read_dir(data.join("pg_wal/archive_status")).ok()?.flatten();
+    let done = entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(b".done"));
+    // The mark is renamed, which keeps the time of its modification.
+    let changed = done.filter_map(|mark| u64::try_from(mark.metadata().ok()?.ctime()).ok());
+    Some(UNIX_EPOCH + Duration::from_secs(changed.max()?))
+}
+
+/// Why an archiver fails.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cause {
+    /// What is wrong.
+    pub text: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl Cause {
+    fn new(text: impl Into<String>, hint: &str) -> Cause {
+        Cause { text: text.into(), hint: Some(hint.to_owned()) }
+    }
+
+    /// Looks for why a server does not get past a file: in its settings, in the file itself, and in the archive.
+    pub fn find(file: &str, queue: &QueueOptions, archive: &Archive, options: &PushOptions) -> Option<Cause> {
+        let settings = ArchivingSettings::read(queue)?;
+        let data = queue.pgdata.clone().or_else(|| queue.dsn.as_deref().and_then(data_directory::of_server));
+        let is_local = data.is_some();
+        let command = settings.cause(archive, is_local);
+        command
+            .or_else(|| cause_in_file(file, data.as_deref()?, archive, &settings.adapt(options)))
+            .or_else(|| cause_in_store(archive))
+            .or_else(|| settings.other_program())
+    }
+}
+
+/// How a server archives.
+struct ArchivingSettings {
+    command: String,
+    library: String,
+    /// Where `walden_archive.so` connects to.
+    socket: String,
+}
+
+impl ArchivingSettings {
+    fn read(queue: &QueueOptions) -> Option<ArchivingSettings> {
+        if let Some(dsn) = &queue.dsn {
+            let mut client = walden_source::connection::connect(dsn).ok()?;
+            let row = client.query_one(ARCHIVING_SETTINGS, &[]).ok()?;
+            let text = |column: usize| row.try_get::<_, String>(column).unwrap_or_default();
+            return Some(ArchivingSettings { command: text(0), library: text(1), socket: text(2) });
+        }
+        let data = queue.pgdata.as_deref()?;
+        let settings = has_settings(data).then(|| Settings::of_data_directory(data));
+        let text =
+            |name: &str| settings.as_ref().and_then(|settings| settings.get(name)).unwrap_or("?").to_owned();
+        Some(ArchivingSettings {
+            command: text("archive_command"),
+            library: text("archive_library"),
+            socket: String::new(),
+        })
+    }
+
+    /// What is wrong with the settings themselves; `is_local` says whether the server's files are those of this machine.
+    fn cause(&self, archive: &Archive, is_local: bool) -> Option<Cause> {
+        let is_unset = matches!(self.command.as_str(), "" | "(disabled)");
+        if is_unset && self.library.is_empty() {
+            let hint = "set archive_command to what walden archive init printed, and reload the server";
+            return Some(Cause::new("neither archive_command nor archive_library is set", hint));
+        }
+        if is_own_library(&self.library) {
+            return self.cause_at_socket().filter(|_| is_local);
+        }
+        if !self.library.is_empty() && self.library != "?" {
+            return None;
+        }
+        let program = self.command.split_whitespace().next().unwrap_or_default().trim_matches(['\'', '"']);
+        if is_local && program.starts_with('/') && !is_executable(Path::new(program)) {
+            let hint = "install the program there, or correct archive_command and reload the server";
+            let text =
+                format!("archive_command calls {}, which is not an executable file", harmless(program));
+            return Some(Cause::new(text, hint));
+        }
+        let other = other_archive(&self.command, Some(archive))?;
+        let hint = "give archive_command and this command the same --repo or --config";
+        let text = format!("archive_command: {}", harmless(&describe_other(&other, Some(archive))));
+        Some(Cause::new(text, hint))
+    }
+
+    fn cause_at_socket(&self) -> Option<Cause> {
+        let socket = if self.socket.is_empty() { SOCKET } else { &self.socket };
+        let error = UnixStream::connect(socket).err()?;
+        let hint = "start walden archive serve, or set walden.socket to the socket that it listens at";
+        Some(Cause::new(format!("no walden archive serve listens at {socket}: {error}"), hint))
+    }
+
+    /// Names a program that is not Walden.
+    fn other_program(&self) -> Option<Cause> {
+        let (name, value) = match self.library.as_str() {
+            "" | "?" => ("archive_command", &self.command),
+            _ => ("archive_library", &self.library),
+        };
+        if self.command == "?" || self.command.contains("archive push") || is_own_library(&self.library) {
+            return None;
+        }
+        let hint = "see the server's log for why it fails, or set archive_command to what walden archive init printed";
+        Some(Cause::new(format!("{name} is '{}', which is not Walden's", harmless(value)), hint))
+    }
+
+    /// The options of a push with those that the server's command has.
+    fn adapt(&self, options: &PushOptions) -> PushOptions {
+        PushOptions {
+            accept_damaged: options.accept_damaged || self.command.contains("--accept-damaged"),
+            ..options.clone()
+        }
+    }
+}
+
+const ARCHIVING_SETTINGS: &str = "
+SELECT current_setting('archive_command'), coalesce(current_setting('archive_library', true), ''),
+       coalesce(current_setting('walden.socket', true), '')";
+
+fn is_executable(program: &Path) -> bool {
+    fs::metadata(program).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// Whether a push of the file is refused.
+fn cause_in_file(file: &str, data: &Path, archive: &Archive, options: &PushOptions) -> Option<Cause> {
+    // What has another name is no file of pg_wal.
+    ArchivedFile::parse(file)?;
+    let path: PathBuf = data.join("pg_wal").join(file);
+    let error = push::find_refusal(archive, &path, options).err()?;
+    let hint = error.hint().map(|hint| harmless(hint).into_owned());
+    Some(Cause { text: harmless(&error_text(&error)).into_owned(), hint })
+}
+
+/// Whether there is no room in the archive's file system, or it may not be written to.
+fn cause_in_store(archive: &Archive) -> Option<Cause> {
+    /// More than the object of an ordinary segment takes is needed.
+    const MIN_FREE: u64 = 4 << 20;
+    let folder = archive.encrypted().inner().folder()?;
+    let system = rustix::fs::statvfs(folder).ok()?;
+    if system.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        let text = format!("the file system of {} is mounted read-only", folder.display());
+        return Some(Cause::new(text, "mount it for writing"));
+    }
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    (free < MIN_FREE).then(|| {
+        let text = format!("the file system of {} has {} free", folder.display(), units::bytes(free));
+        Cause::new(text, "make room there; walden archive prune removes WAL that no kept base backup needs")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queued(name: &str, seconds_ago: u64, now: SystemTime) -> QueuedFile {
+        let since = now - Duration::from_secs(seconds_ago);
+        QueuedFile { file: ArchivedFile::parse(name).unwrap(), bytes: 16 << 20, since }
+    }
+
+    #[test]
+    fn a_server_that_archives_nothing_for_longer_than_a_call_takes_is_failing() {
+        let now = SystemTime::now();
+        let ago = |seconds| Some(now - Duration::from_secs(seconds));
+        let [first, second] = ["000000010000000000000007", "000000010000000000000008"];
+        let cases: [(&[QueuedFile], Option<SystemTime>, Option<&str>); 6] = [
+            (&[], ago(1000), None),
+            (&[queued(first, 30, now)], None, None),
+            (&[queued(first, 90, now)], None, Some(first)),
+            // It gets on, although the queue is old.
+            (&[queued(first, 900, now), queued(second, 800, now)], ago(10), None),
+            (&[queued(second, 800, now), queued(first, 900, now)], ago(70), Some(first)),
+            // It was idle until now.
+            (&[queued(first, 5, now)], ago(1000), None),
+        ];
+        for (queue, last_archived, expected) in cases {
+            let found = FailingArchiver::of_queue(queue, last_archived, now);
+            assert_eq!(found.as_ref().map(|found| found.file.as_str()), expected, "{queue:?}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! An archiver that fails, for whatever reason, is never well by `walden archive status`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use postgres::Client;
+use walden_lab::{Cluster, ClusterBuilder};
+use walden_testing::{Outcome, postgres};
+
+use crate::archive::{program_for, text};
+use crate::archive_care::{switch, wait};
+use crate::archive_status::other_segment;
+use crate::material::{Run, make_archive, walden};
+
+walden_testing::tests! {
+    each_cause_for_which_an_archiver_fails_is_named,
+    without_a_server_nothing_is_said_to_be_well,
+}
+
+/// A server that archives by a command which each case sets.
+struct Site {
+    cluster: Cluster,
+    client: Client,
+    program: PathBuf,
+}
+
+impl Site {
+    fn new() -> Result<Site, walden_testing::Missing> {
+        let cluster = ClusterBuilder::new(postgres(15)?)
+            .wal_segsize_mb(1)
+            .setting("archive_mode", "on")
+            .setting("archive_command", "true")
+            .start()
+            .unwrap();
+        let mut client = cluster.client("postgres").unwrap();
+        client.batch_execute("CREATE TABLE t (i int, t text)").unwrap();
+        let program = program_for(&cluster);
+        Ok(Site { cluster, client, program })
+    }
+
+    fn set_command(&mut self, command: &str) {
+        let command = command.replace('\'', "''");
+        self.client.batch_execute(&format!("ALTER SYSTEM SET archive_command = '{command}'")).unwrap();
+        self.client.batch_execute("SELECT pg_reload_conf()").unwrap();
+    }
+
+    fn number(&mut self, query: &str) -> i64 {
+        self.client.query_one(query, &[]).unwrap().get(0)
+    }
+
+    /// Waits until the archiver has failed three times, after which it waits for a minute.
+    fn wait_until_failed(&mut self, failures_before: i64) {
+        wait(|| self.number("SELECT failed_count FROM pg_stat_archiver") >= failures_before + 3);
+    }
+
+    /// Has nothing wait, then a segment for which the archiver fails; its path.
+    fn fail_with_segment(&mut self) -> PathBuf {
+        const READY: &str = "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+        self.set_command("true");
+        wait(|| self.number(READY) == 0);
+        let before = self.number("SELECT failed_count FROM pg_stat_archiver");
+        self.set_command("false");
+        switch(&mut self.client, 0);
+        self.wait_until_failed(before);
+        let name: String =
+            self.client.query_one("SELECT last_failed_wal FROM pg_stat_archiver", &[]).unwrap().get(0);
+        self.cluster.data_dir().join("pg_wal").join(name)
+    }
+}
+
+/// What is done before the archiver fails, with the archive and the segment that waits; and the server's command, where `PROGRAM` and
+/// `REPO` stand for their paths.
+struct Case {
+    prepare: fn(&Path, &Path),
+    command: &'static str,
+    expected: &'static str,
+}
+
+const PUSH: &str = "PROGRAM archive push --repo REPO %p";
+
+fn cases() -> Vec<Case> {
+    let case = |prepare, command, expected| Case { prepare, command, expected };
+    vec![
+        case(|_, _| {}, "false", "archive_command is 'false', which is not Walden's"),
+        case(
+            |_, _| {},
+            "/nowhere/walden archive push --repo REPO %p",
+            "archive_command calls /nowhere/walden",
+        ),
+        case(|_, _| {}, "PROGRAM archive push --repo REPO-other %p", "it names the archive"),
+        case(flip_bit, PUSH, "damaged at "),
+        case(cut, PUSH, "the file's size: expected 1048576 bytes"),
+        case(|repo, _| fs::remove_dir_all(repo).unwrap(), PUSH, "there is no archive"),
+        case(make_read_only, PUSH, "see its log"),
+        case(archive_of_another_cluster, PUSH, "give each cluster an archive of its own"),
+        case(archive_another_content, PUSH, "Two servers write the same timeline"),
+    ]
+}
+
+fn flip_bit(_: &Path, segment: &Path) {
+    let mut content = fs::read(segment).unwrap();
+    content[9000] ^= 1;
+    fs::write(segment, content).unwrap();
+}
+
+fn cut(_: &Path, segment: &Path) {
+    fs::File::options().write(true).open(segment).unwrap().set_len(1 << 19).unwrap();
+}
+
+fn make_read_only(repo: &Path, _: &Path) {
+    let changed = Command::new("chmod").args(["-R", "a-w", text(repo)]).status();
+    assert!(changed.unwrap().success());
+}
+
+fn push_as(system_id: u64, repo: &Path, segment: &Path) {
+    let folder = tempfile::tempdir().unwrap();
+    let name = segment.file_name().unwrap().to_str().unwrap();
+    let other = other_segment(folder.path(), name, system_id);
+    let pushed = walden(&["archive", "push", "--look-ahead", "0", "--repo", text(repo), text(&other)]);
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+}
+
+fn archive_of_another_cluster(repo: &Path, segment: &Path) {
+    push_as(7777, repo, segment);
+}
+
+fn archive_another_content(repo: &Path, segment: &Path) {
+    let content = fs::read(segment).unwrap();
+    push_as(u64::from_le_bytes(content[24..32].try_into().unwrap()), repo, segment);
+}
+
+fn each_cause_for_which_an_archiver_fails_is_named() -> Outcome {
+    let mut site = Site::new()?;
+    let (dsn, data) = (site.cluster.dsn("postgres"), site.cluster.data_dir());
+    for (number, Case { prepare, command, expected }) in cases().into_iter().enumerate() {
+        let repo = site.cluster.make_folder(&format!("repo{number}")).unwrap();
+        make_archive(&repo);
+        let segment = site.fail_with_segment();
+        prepare(&repo, &segment);
+        let failures = site.number("SELECT failed_count FROM pg_stat_archiver");
+        let command = command.replace("PROGRAM", text(&site.program)).replace("REPO", text(&repo));
+        site.set_command(&command);
+        site.wait_until_failed(failures);
+        let name = segment.file_name().unwrap().to_str().unwrap();
+        for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&data)]] {
+            let run = walden(&[&["archive", "status", "--repo", text(&repo)][..], &server[..]].concat());
+            let case = format!("{command}, {server:?}: {run:?}");
+            assert!(matches!(run.code, 1 | 3) && run.stdout.starts_with("PROBLEM: "), "{case}");
+            assert!(run.stdout.contains(expected), "{case}");
+            let failed = format!("the server's last attempt to archive failed, with {name}");
+            assert!(run.stdout.contains(&failed), "{case}");
+        }
+        let check = |server: [&str; 2]| {
+            walden(&[&["archive", "check", "--repo", text(&repo)][..], &server[..]].concat())
+        };
+        for run in [check(["--dsn", &dsn]), check(["--data", text(&data)])] {
+            assert!(run.code == 1 && run.stdout.contains("FAIL"), "{command}: {run:?}");
+        }
+    }
+    assert_server_without_command_is_not_well(&mut site);
+    Ok(())
+}
+
+/// It never fails, as it never tries.
+fn assert_server_without_command_is_not_well(site: &mut Site) {
+    let (dsn, data) = (site.cluster.dsn("postgres"), site.cluster.data_dir());
+    let repo = site.cluster.make_folder("unset").unwrap();
+    make_archive(&repo);
+    site.set_command("");
+    for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&data)]] {
+        let run = walden(&[&["archive", "status", "--repo", text(&repo)][..], &server[..]].concat());
+        assert!(run.code == 1 && run.stdout.contains("archive_command is not set"), "{run:?}");
+    }
+}
+
+fn without_a_server_nothing_is_said_to_be_well() -> Outcome {
+    let mut site = Site::new()?;
+    let repo = site.cluster.make_folder("repo").unwrap();
+    make_archive(&repo);
+    site.fail_with_segment();
+    let status = |more: &[&str]| walden(&[&["archive", "status"][..], more].concat());
+    let says_unknown = |run: &Run| {
+        let is_said = run.stdout.starts_with("UNKNOWN: ") && run.stdout.contains("no server was asked");
+        assert!(run.code == 0 && is_said, "{run:?}");
+    };
+    says_unknown(&status(&["--repo", text(&repo)]));
+    let json = status(&["--repo", text(&repo), "--format", "json"]);
+    assert!(json.stdout.contains("\"is_server_asked\": false"), "{json:?}");
+    // With the configuration in the data directory, it is known which server archives.
+    let (data, beside) = (site.cluster.data_dir(), site.cluster.dir().join("walden.toml"));
+    let config = data.join("walden.toml");
+    for path in [&config, &beside] {
+        fs::write(path, format!("[archive]\nrepo = \"{}\"\n", repo.display())).unwrap();
+    }
+    says_unknown(&status(&["--config", text(&beside)]));
+    let found = status(&["--config", text(&config)]);
+    assert!(
+        found.code == 1 && found.stdout.contains("the server's last attempt to archive failed"),
+        "{found:?}"
+    );
+    // A failure that the log has is a problem with and without a server.
+    let log = site.cluster.dir().join("walden.log");
+    let segment = site.cluster.dir().join("000000010000000000000001");
+    fs::write(&segment, "no segment").unwrap();
+    let pushed = walden(&["archive", "push", "--repo", text(&repo), "--log", text(&log), text(&segment)]);
+    assert_eq!(pushed.code, 1, "{pushed:?}");
+    let failed = status(&["--repo", text(&repo), "--log", text(&log)]);
+    assert!(failed.code == 1 && failed.stdout.starts_with("PROBLEM: 000000010000000000000001"), "{failed:?}");
+    assert!(failed.stdout.contains("no server was asked"), "{failed:?}");
+    Ok(())
+}
