@@ -34,7 +34,7 @@ use crate::outcome::Prediction;
 use crate::settings::Settings;
 use crate::simulate::Simulation;
 
-use self::block::Block;
+use self::block::{Block, has_applied_image};
 use self::changes::LastChanges;
 use self::sessions::{Background, Sessions};
 
@@ -350,7 +350,7 @@ impl Observer for State {
         for (index, (block, touched_block)) in record.blocks.iter().zip(touched).enumerate() {
             let state = self.classify_block(record, block, touched_block);
             self.blocks.push(state);
-            if block.image.is_some_and(|image| image.apply) {
+            if has_applied_image(block) {
                 self.measure_displaced_data(record, touched, index);
             }
         }

@@ -24,6 +24,9 @@ const ASSUMED_CATALOG_IMAGE: u32 = 5 << 10;
 /// By how much more it may be off than other estimates, as a page may be full.
 pub(super) const ASSUMED_CATALOG_ERROR: u64 = 1792;
 
+/// Flag of a record's info byte: `wal_consistency_checking` includes its resource manager.
+const XLR_CHECK_CONSISTENCY: u8 = 0x02;
+
 /// Why a block may have a full-page image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
@@ -39,6 +42,8 @@ pub(super) struct Block {
     pub slot: usize,
     /// Bit mask of the simulations that write an image.
     pub image_mask: u64,
+    /// Whether `wal_consistency_checking` logs an image in simulations that write no other.
+    pub is_checked: bool,
     /// Whether the page was last changed since the redo pointer in force at the start of the window.
     pub is_recent: bool,
     /// The page's LSN before the record; 0 if it is new or not known.
@@ -79,11 +84,11 @@ impl State {
         let slot = touched.slot.index();
         self.changes.reserve(slot, touched.fresh);
         let class = self.image_class(record, block, touched);
-        let image = block.image.filter(|image| image.apply);
-        let is_recent = self.is_recent(touched, class, image.is_some());
-        self.check_image_rule(touched, class, image.is_some());
+        let has_image = has_applied_image(block);
+        let is_recent = self.is_recent(touched, class, has_image);
+        self.check_image_rule(touched, class, has_image);
         self.diagnostics.blocks += 1;
-        let is_known = touched.page.is_some() || image.is_some() || block.will_init;
+        let is_known = touched.page.is_some() || has_image || block.will_init;
         self.diagnostics.pages_unknown += u64::from(!is_known);
         let (mut image_mask, mut mask_if_stale) = match class {
             Class::Never => (0, 0),
@@ -99,7 +104,7 @@ impl State {
         }
         let before = touched.image.as_deref().or(touched.page.as_deref());
         let lsn = before.map_or(Lsn(0), Page::lsn);
-        let image = image.map(|image| {
+        let image = block.image.map(|image| {
             let own = (image.record_bytes(), Method::of(image.compression));
             let len = image.uncompressed_len(PAGE_BYTES as u32);
             self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
@@ -108,7 +113,11 @@ impl State {
         });
         let data = (u32::from(block.data_len), Basis::Exact);
         self.is_without_images &= image_mask == 0 && block.image.is_none();
-        Block { class, slot, image_mask, is_recent, lsn, data, image }
+        let is_checked = block.image.is_some_and(|image| {
+            let is_record_checked = record.header.info & XLR_CHECK_CONSISTENCY != 0;
+            !image.apply || is_record_checked && self.plan.version >= Major::V10
+        });
+        Block { class, slot, image_mask, is_checked, is_recent, lsn, data, image }
     }
 
     fn image_class(&self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> Class {
@@ -121,16 +130,17 @@ impl State {
             // The heap page keeps its LSN then, and has no image (`log_heap_visible`, since 19 `log_heap_prune_and_freeze`).
             ImageClass::Checkpoint if !self.plan.log_hints && only_marks_page(record, block) => Class::Never,
             ImageClass::Checkpoint if is_never_logged(record, block, touched) => Class::Forced,
-            ImageClass::Checkpoint if record.header.rmid == rmid::GENERIC && self.is_forced(touched) => {
-                Class::Forced
-            }
+            ImageClass::Checkpoint if self.is_requested(record, block, touched) => Class::Forced,
             ImageClass::Checkpoint => Class::Checkpoint,
         }
     }
 
-    /// Whether an extension asked for the image of a page (`GENERIC_XLOG_FULL_IMAGE`), which it does for new pages: no checkpoint explains
-    /// it, or the page was never logged before.
-    fn is_forced(&self, touched: &Touched) -> bool {
+    /// Whether an extension requested the image of a page (`GENERIC_XLOG_FULL_IMAGE`), which it does for new pages: no checkpoint explains
+    /// it, or the page was never logged before. An image that redo does not apply is there for a consistency check.
+    fn is_requested(&self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> bool {
+        if record.header.rmid != rmid::GENERIC || !has_applied_image(block) {
+            return false;
+        }
         let Some(image) = &touched.image else { return false };
         let is_recent = self.real_redo > Lsn(0) && image.lsn() > self.real_redo;
         image.lsn() == Lsn(0) || is_recent || !self.plan.full_page_writes
@@ -185,7 +195,8 @@ impl State {
         };
     }
 
-    /// Computes the size of a block's image under each compression method of the simulations that write it.
+    /// Computes the size of a block's image under each compression method of the simulations that write it, for a consistency check or
+    /// another reason.
     pub(super) fn compute_image_sizes(
         &mut self,
         record: &Record<'_>,
@@ -209,7 +220,7 @@ impl State {
                 basis: Basis::Estimated,
             },
         });
-        let mut image_mask = state.image_mask;
+        let mut image_mask = if state.is_checked { self.all } else { state.image_mask };
         while image_mask != 0 {
             let at = image_mask.trailing_zeros() as usize;
             image_mask &= image_mask - 1;
@@ -256,18 +267,21 @@ fn only_marks_page(record: &Record<'_>, block: &BlockRef) -> bool {
     if record.version < Major::V19 {
         return record.rmgr_info() & heap2::OPMASK == heap2::VISIBLE && block.id == 1;
     }
-    let has_image = block.image.is_some_and(|image| image.apply);
     let sets_bits_alone = |flags: PruneFlags| flags.sets_all_visible() && !flags.has_lists();
-    block.id == 0 && !has_image && prune_flags(record).is_some_and(sets_bits_alone)
+    block.id == 0 && !has_applied_image(block) && prune_flags(record).is_some_and(sets_bits_alone)
 }
 
 /// Since 19 the image of a page that was never logged is forced when it is pruned (`log_heap_prune_and_freeze`).
 fn is_never_logged(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> bool {
-    let has_image = block.image.is_some_and(|image| image.apply);
-    let may_be_forced = record.version >= Major::V19 && block.id == 0 && has_image;
+    let may_be_forced = record.version >= Major::V19 && block.id == 0 && has_applied_image(block);
     may_be_forced
         && prune_flags(record).is_some()
         && touched.image.as_ref().is_some_and(|image| image.lsn() == Lsn(0))
+}
+
+/// Whether a block has an image that redo applies.
+pub(super) fn has_applied_image(block: &BlockRef) -> bool {
+    block.image.is_some_and(|image| image.apply)
 }
 
 /// The flags of a record since 17 that prunes.

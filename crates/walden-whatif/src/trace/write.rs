@@ -8,7 +8,9 @@ use walden_format::rmgr::rmid;
 use walden_redo::{PAGE_BYTES, Page, PageStore, Slot, Touched};
 
 use super::State;
-use super::block::{ASSUMED_CATALOG_ERROR, Block, Class, data_mean, hint_record_bytes, method_index};
+use super::block::{
+    ASSUMED_CATALOG_ERROR, Block, Class, data_mean, has_applied_image, hint_record_bytes, method_index,
+};
 use crate::images::{ImageSize, RawImage};
 use crate::level::{Level, SmallFile};
 use crate::outcome::{Basis, Bucket};
@@ -80,25 +82,21 @@ impl State {
             self.compute_variants(record, touched);
         }
         let mut fixed = i64::from(record.header.total_len);
-        let mut consistency_bytes = 0_u64;
         for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
             let state = &mut self.blocks[index];
             fixed -= i64::from(block.data_len);
             if let Some(image) = block.image {
-                let bytes = u64::from(image.record_bytes());
-                fixed -= bytes as i64;
-                if !image.apply {
-                    consistency_bytes += bytes;
-                }
-            } else if touched.is_untouched() {
+                fixed -= i64::from(image.record_bytes());
+            }
+            let has_image = has_applied_image(block);
+            if !has_image && touched.is_untouched() {
                 // Registered only for locking on replay (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
                 state.image_mask = 0;
             }
-            let has_own = state.image.as_ref().is_some_and(|image| image.own.is_some());
-            if state.class == Class::Checkpoint && !has_own && block.data_len > 0 {
+            if state.class == Class::Checkpoint && !has_image && block.data_len > 0 {
                 data_mean(&mut self.data_means, self.kind, block).add(block.data_len.into());
             }
-            if state.image_mask != 0 {
+            if state.image_mask != 0 || state.is_checked {
                 self.compute_image_sizes(record, block, touched, index);
             }
         }
@@ -107,7 +105,7 @@ impl State {
         }
         let mut written = 0;
         for at in 0..self.simulations.len() {
-            if self.write(record, touched, at, fixed, consistency_bytes) {
+            if self.write(record, touched, at, fixed) {
                 written |= 1 << at;
             }
         }
@@ -260,14 +258,7 @@ impl State {
     }
 
     /// Writes the record in one simulation, if that writes it at all.
-    fn write(
-        &mut self,
-        record: &Record<'_>,
-        touched: &[Touched],
-        at: usize,
-        fixed: i64,
-        consistency_bytes: u64,
-    ) -> bool {
+    fn write(&mut self, record: &Record<'_>, touched: &[Touched], at: usize, fixed: i64) -> bool {
         if !self.is_written_by(record, at) {
             self.simulations[at].count_dropped_record();
             return false;
@@ -293,8 +284,11 @@ impl State {
             if image && state.image.as_ref().is_some_and(|image| image.is_assumed_catalog) {
                 simulation.add_unshown(ASSUMED_CATALOG_ERROR);
             }
-            if image && let Some(size) = state.size(simulation.settings.wal_compression) {
+            if (image || state.is_checked)
+                && let Some(size) = state.size(simulation.settings.wal_compression)
+            {
                 let bucket = match state.class {
+                    _ if !image => 3,
                     Class::Forced => 1,
                     Class::Hint => 2,
                     _ => 0,
@@ -314,8 +308,6 @@ impl State {
             }
         }
         bytes.plain = plain.max(0) as u64;
-        bytes.images[3] = consistency_bytes;
-        bytes.add_basis(Basis::Exact, consistency_bytes);
         simulation.insert(&bytes, self.now);
         if variant.extra_records > 0 {
             let mut more = RecordBytes { plain: variant.extra_records.into(), ..RecordBytes::default() };

@@ -51,6 +51,7 @@ mod surroundings;
 mod tar_sources;
 mod watch;
 mod whatif;
+mod whatif_settings;
 
 use std::process::ExitCode;
 
@@ -103,6 +104,7 @@ fn main() -> ExitCode {
         tar_sources::TESTS,
         watch::TESTS,
         whatif::TESTS,
+        whatif_settings::TESTS,
     ];
     walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it"), &modules)
 }

@@ -31,7 +31,7 @@ fn whatif(arguments: &[&str]) -> Run {
     walden(&[&["whatif", "--format", "json"], arguments].concat())
 }
 
-fn forecast(arguments: &[&str]) -> Value {
+pub(crate) fn forecast(arguments: &[&str]) -> Value {
     let run = whatif(arguments);
     assert_eq!(run.code, 0, "{}", run.stderr);
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
@@ -375,13 +375,13 @@ fn minimal_does_not_log_index_builds_and_loads() {
     }
 }
 
-fn position(client: &mut postgres::Client) -> Lsn {
+pub(crate) fn position(client: &mut postgres::Client) -> Lsn {
     let row = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap();
     row.get::<_, String>(0).parse().unwrap()
 }
 
 /// Copies the segments of a running server.
-fn copy_wal(cluster: &Cluster, folder: &Path) {
+pub(crate) fn copy_wal(cluster: &Cluster, folder: &Path) {
     for entry in fs::read_dir(cluster.data_dir().join("pg_wal")).unwrap().map(Result::unwrap) {
         if entry.file_type().unwrap().is_file() {
             fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
