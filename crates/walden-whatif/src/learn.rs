@@ -8,6 +8,7 @@ use walden_format::payload::xlog::WalLevel;
 use walden_redo::compress::Method;
 use walden_source::counted;
 
+use crate::in_force::most_in_force;
 use crate::settings::{Settings, show_seconds, show_size};
 use crate::simulate::RequestLag;
 use crate::survey::{MAX_BARE_PAGES, Survey};
@@ -87,13 +88,14 @@ pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String
     known.filter_map(one).collect()
 }
 
-/// Infers the settings in force at `window`; `given` are names and values that override what the trace shows.
+/// Infers the settings of the range `window` of a trace; `given` names and values override the trace's. If a setting changes within
+/// the range, the value in force for most of its bytes counts.
 ///
 /// # Errors
 /// A given setting that is unknown or has an invalid value.
 pub fn learn(
     survey: &Survey,
-    window: Lsn,
+    window: (Lsn, Lsn),
     given: &[(String, String)],
 ) -> Result<Learned, crate::SettingError> {
     let mut settings = Settings::default_of(survey.version);
@@ -113,9 +115,9 @@ pub fn learn(
         Traced::new("wal_segment_size", size, Origin::Learned, from_headers),
         learn_wal_level(survey, window, &mut settings),
         learn_full_page_writes(survey, window, &mut settings),
-        learn_compression(survey, &mut settings),
+        learn_compression(survey, window, &mut settings),
     ];
-    traced.extend(learn_hints(survey, given_hints, &mut settings));
+    traced.extend(learn_hints(survey, window, given_hints, &mut settings));
     learn_checkpoint_settings(survey, &mut settings, &mut traced);
     traced.push(learn_archive_timeout(survey, &mut settings));
     for (name, value) in given {
@@ -158,15 +160,16 @@ fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
     }
 }
 
-fn learn_wal_level(survey: &Survey, window: Lsn, settings: &mut Settings) -> Traced {
+fn learn_wal_level(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings) -> Traced {
     let (within, around) = (&survey.evidence, &survey.outside);
     let logical = within.logical_records + around.logical_records;
-    let effective = value_at(&within.effective_wal_level(), window);
+    let effective = most_in_force(&within.wal_levels(), window);
+    let is_raised = || matches!(most_in_force(&within.wal_level, window), Some((WalLevel::Replica, _)));
     let (level, from, why) = match effective {
-        Some(WalLevel::Logical) if value_at(&within.wal_level, window) == Some(WalLevel::Replica) => {
+        Some((WalLevel::Logical, _)) if !within.logical_decoding.is_empty() && is_raised() => {
             (WalLevel::Logical, Origin::Learned, "replica, which a logical slot raises to logical".into())
         }
-        Some(level) => (level, Origin::Learned, "logged in records".into()),
+        Some((level, share)) => (level, Origin::Learned, format!("logged in records{}", of_bytes(share))),
         None if logical > 0 => {
             let why = format!("{} written at this level only", counted(logical, "record"));
             (WalLevel::Logical, Origin::Learned, why)
@@ -180,10 +183,10 @@ fn learn_wal_level(survey: &Survey, window: Lsn, settings: &mut Settings) -> Tra
     Traced::new("wal_level", level.to_string(), from, why)
 }
 
-fn learn_full_page_writes(survey: &Survey, window: Lsn, settings: &mut Settings) -> Traced {
+fn learn_full_page_writes(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings) -> Traced {
     let (within, around) = (&survey.evidence, &survey.outside);
-    let (on, from, why) = match value_at(&within.full_page_writes, window) {
-        Some(on) => (on, Origin::Learned, "logged by checkpoints".to_string()),
+    let (on, from, why) = match most_in_force(&within.full_page_writes, window) {
+        Some((on, share)) => (on, Origin::Learned, format!("logged by checkpoints{}", of_bytes(share))),
         None if within.checkpoint_images + around.checkpoint_images > 0 => {
             (true, Origin::Learned, "the trace has full-page images".into())
         }
@@ -199,21 +202,31 @@ fn learn_full_page_writes(survey: &Survey, window: Lsn, settings: &mut Settings)
 }
 
 /// What the window's own images show counts before what those around it do.
-fn learn_compression(survey: &Survey, settings: &mut Settings) -> Traced {
-    let (within, around) = (survey.evidence.images, survey.outside.images);
-    let has_images = within.iter().any(|count| *count > 0);
-    let [plain, pglz, lz4, zstd] = if has_images { within } else { around };
-    let most = [(pglz, Method::Pglz), (lz4, Method::Lz4), (zstd, Method::Zstd)];
-    let most = most.into_iter().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
-    settings.wal_compression = most.map(|(_, method)| method);
-    let (from, why) = match (most, plain) {
-        (Some((count, _)), _) => {
-            (Origin::Learned, format!("compressed images: {count} of {}", plain + pglz + lz4 + zstd))
+fn learn_compression(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings) -> Traced {
+    let shown = &survey.evidence.compression;
+    let is_within = |(lsn, _): &&(Lsn, _)| (window.0..window.1).contains(lsn);
+    let own: Vec<(Lsn, Option<Method>)> = shown.iter().filter(is_within).copied().collect();
+    let most = most_in_force(if own.is_empty() { shown } else { &own }, window);
+    settings.wal_compression = most.and_then(|(method, _)| method);
+    let images: u64 = survey.evidence.images.iter().chain(&survey.outside.images).sum();
+    let (from, why) = match most {
+        Some((Some(_), share)) => (Origin::Learned, format!("images compressed by it{}", of_bytes(share))),
+        Some((None, share)) => {
+            let why = format!("images that compression would shrink are not compressed{}", of_bytes(share));
+            (Origin::Learned, why)
         }
-        (None, 0) => (Origin::Assumed, "no full-page image in the trace".into()),
-        (None, _) => (Origin::Learned, format!("compressed images: none of {plain}")),
+        None if images == 0 => (Origin::Assumed, "no full-page image in the trace".into()),
+        None => {
+            let images = counted(images, "full-page image");
+            (Origin::Assumed, format!("{images} in the trace, and compression would shrink none"))
+        }
     };
     Traced::new("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why)
+}
+
+/// A part of the bytes in words, unless it is all of them.
+fn of_bytes(share: f64) -> String {
+    if share >= 1.0 { String::new() } else { format!(", for {:.1} % of the bytes", 100.0 * share) }
 }
 
 /// What is given of the two settings that log hint bits.
@@ -231,13 +244,20 @@ struct LoggedHints {
     is_off_before_images: bool,
 }
 
-fn learn_hints(survey: &Survey, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
+fn learn_hints(
+    survey: &Survey,
+    window: (Lsn, Lsn),
+    given: GivenHints,
+    settings: &mut Settings,
+) -> [Traced; 2] {
     let records = survey.evidence.hint_records + survey.outside.hint_records;
     let last_image = survey.evidence.last_hint_record.max(survey.outside.last_hint_record);
-    let last = survey.evidence.wal_log_hints.last();
+    let shown = &survey.evidence.wal_log_hints;
+    let before_image = shown.iter().filter(|(lsn, _)| *lsn < last_image).max_by_key(|(lsn, _)| *lsn);
+    let value = |of| most_in_force(of, window).map(|(on, _)| on);
     let logged = LoggedHints {
-        wal_log_hints: last.map(|(_, on)| *on),
-        is_off_before_images: last.is_some_and(|&(lsn, on)| !on && lsn < last_image),
+        wal_log_hints: value(shown),
+        is_off_before_images: before_image.is_some_and(|(_, on)| !on),
     };
     infer_hints(records, logged, given, settings)
 }
@@ -264,12 +284,6 @@ fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &
     (settings.wal_log_hints, settings.data_checksums) = (hints, checksums);
     let traced = |name, from, why| Traced::new(name, settings.show(name).unwrap_or_default(), from, why);
     [traced("wal_log_hints", hints_from, hints_why), traced("data_checksums", checksums_from, checksums_why)]
-}
-
-/// The value in force at a position, of one that records log now and then.
-fn value_at<T: Copy>(values: &[(Lsn, T)], position: Lsn) -> Option<T> {
-    let before = values.iter().filter(|(lsn, _)| *lsn <= position).max_by_key(|(lsn, _)| *lsn);
-    before.or_else(|| values.iter().min_by_key(|(lsn, _)| *lsn)).map(|(_, value)| *value)
 }
 
 fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {

@@ -101,7 +101,7 @@ pub fn variant(
 }
 
 /// Whether the new tuple is logged even with a full-page image, for logical decoding.
-fn keeps_data(record: &Record<'_>, level: Level) -> bool {
+pub(crate) fn keeps_data(record: &Record<'_>, level: Level) -> bool {
     if level != Level::Logical {
         return false;
     }

@@ -14,6 +14,7 @@ pub mod archive;
 mod buckets;
 pub mod document;
 pub mod images;
+mod in_force;
 pub mod learn;
 pub mod level;
 mod means;

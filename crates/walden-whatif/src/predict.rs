@@ -235,7 +235,8 @@ pub fn predict(
     if from >= end || question.to.is_some_and(|to| to <= from) {
         return Err(PredictError::Empty(format!(" from {from} on: it has {first} to {end}")));
     }
-    let learned = learn(&survey, from, &question.traced)?;
+    let window = (from, question.to.map_or(end, |to| to.min(end)));
+    let learned = learn(&survey, window, &question.traced)?;
     let mut settings = Vec::with_capacity(question.changes.len() + 1);
     settings.push(learned.settings.clone());
     for change in &question.changes {

@@ -3,6 +3,7 @@
 //! A record's time is known only when its transaction ends, and a checkpoint's redo pointer lies before its record, so this
 //! is a pass of its own. It reads segments in parallel and parses few records.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use rustc_hash::FxHashSet;
@@ -12,7 +13,7 @@ use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_simple_end;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload, Timestamp};
-use walden_format::record::{Compression, Fork, Record, RelFileLocator};
+use walden_format::record::{Compression, Fork, Image, Record, RelFileLocator};
 use walden_format::rmgr::info::standby::RUNNING_XACTS;
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_SHUTDOWN, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::info::{heap, heap2, xact};
@@ -20,8 +21,13 @@ use walden_format::rmgr::{ImageClass, KindTable, rmid};
 use walden_format::simple::SimpleRecord;
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
+use walden_redo::compress::Method;
+use walden_redo::compress::pglz::Pglz;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan, scan_in_order};
+
+use crate::level::{Level, keeps_data};
+use crate::settings::compression_name;
 
 /// Resolution of [`Survey::times`] at first, in microseconds.
 const TIME_STEP: i64 = 10_000;
@@ -73,6 +79,12 @@ pub struct Evidence {
     pub logical_decoding: Vec<(Lsn, bool)>,
     /// `wal_log_hints` as logged by `PARAMETER_CHANGE` records.
     pub wal_log_hints: Vec<(Lsn, bool)>,
+    /// `wal_compression` as images show it: see [`Segment::note_compression`].
+    pub compression: Vec<(Lsn, Option<Method>)>,
+    /// The first record that is written under `wal_level=logical` only.
+    pub first_logical_record: Option<Lsn>,
+    /// The first record that `wal_level=minimal` does not write.
+    pub first_standby_record: Option<Lsn>,
     /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
     pub images: [u64; 4],
     /// Of these, the ones written because of a checkpoint.
@@ -214,9 +226,12 @@ impl Evidence {
     pub fn changes(&self, from: Lsn, to: Lsn) -> Vec<SettingChange> {
         let switch = |on: bool| if on { "on".to_owned() } else { "off".to_owned() };
         [
-            first_change("wal_level", &self.effective_wal_level(), (from, to), |level| level.to_string()),
+            first_change("wal_level", &self.wal_levels(), (from, to), |level| level.to_string()),
             first_change("full_page_writes", &self.full_page_writes, (from, to), switch),
             first_change("wal_log_hints", &self.wal_log_hints, (from, to), switch),
+            first_change("wal_compression", &self.compression, (from, to), |method| {
+                compression_name(method).into()
+            }),
         ]
         .into_iter()
         .flatten()
@@ -241,11 +256,25 @@ impl Evidence {
         effective
     }
 
+    /// The level by position, as logged and, before the first record that logs it, as the kinds of records show it.
+    pub fn wal_levels(&self) -> Vec<(Lsn, WalLevel)> {
+        let mut levels = self.effective_wal_level();
+        let Some(&(first, logged)) = levels.first() else { return levels };
+        let shown = |lsn: Option<Lsn>, level| lsn.filter(|lsn| *lsn < first).map(|lsn| (lsn, level));
+        let shown = shown(self.first_logical_record, WalLevel::Logical)
+            .or_else(|| shown(self.first_standby_record, WalLevel::Replica));
+        levels.splice(0..0, shown.filter(|(_, level)| *level != logged));
+        levels
+    }
+
     fn add(&mut self, other: Evidence) {
         self.full_page_writes.extend(other.full_page_writes);
         self.wal_level.extend(other.wal_level);
         self.logical_decoding.extend(other.logical_decoding);
         self.wal_log_hints.extend(other.wal_log_hints);
+        self.compression.extend(other.compression);
+        self.first_logical_record = self.first_logical_record.or(other.first_logical_record);
+        self.first_standby_record = self.first_standby_record.or(other.first_standby_record);
         self.last_hint_record = self.last_hint_record.max(other.last_hint_record);
         for (sum, more) in [
             (&mut self.checkpoint_images, other.checkpoint_images),
@@ -319,6 +348,10 @@ pub(crate) mod checkpoint_record {
     pub const RUNNING: usize = 2;
 }
 
+thread_local! {
+    static PGLZ: RefCell<(Pglz, Vec<u8>)> = RefCell::new((Pglz::new(), Vec::new()));
+}
+
 /// The part of the survey that one segment contributes.
 struct Segment {
     /// The window that predictions are for.
@@ -340,6 +373,8 @@ struct Segment {
     starts_with_shutdown: bool,
     /// Of each base backup that ends in it, the redo pointer that it began with.
     ended_backups: Vec<Lsn>,
+    /// Uncompressed images whose compression was tried.
+    tried_images: u32,
     evidence: Evidence,
     outside: Evidence,
 }
@@ -359,6 +394,7 @@ impl Segment {
             switch: None,
             starts_with_shutdown: false,
             ended_backups: Vec::new(),
+            tried_images: 0,
             evidence: Evidence::default(),
             outside: Evidence::default(),
         }
@@ -425,7 +461,11 @@ impl Segment {
                 self.evidence.logical_decoding.push((record.lsn, change.enabled));
             }
             (_, Ok(Payload::FullPageWritesChange(change))) => {
-                self.evidence.full_page_writes.push((record.lsn, change.enabled));
+                // The record is written only if the value changes (`UpdateFullPageWrites`).
+                let before = Lsn(record.lsn.0.saturating_sub(1));
+                self.evidence
+                    .full_page_writes
+                    .extend([(before, !change.enabled), (record.lsn, change.enabled)]);
             }
             (_, Ok(Payload::BackupEnd(backup))) => {
                 self.evidence_at(record.lsn).backups += 1;
@@ -440,18 +480,55 @@ impl Segment {
         }
     }
 
+    /// Notes `wal_compression` where an image shows another value than the one before. A compressed image shows the method. An
+    /// uncompressed one shows `off` only if its page shrinks: the server stores others uncompressed as well.
+    fn note_compression(&mut self, record: &Record<'_>, image: &Image) {
+        /// Uncompressed images of a segment that are tried at most: each takes some 60 microseconds.
+        const MAX_TRIED: u32 = 64;
+        /// More values in a segment, which sessions that set it for themselves may have, are not kept.
+        const MAX_CHANGES: usize = 64;
+
+        let method = Method::of(image.compression);
+        let values = &mut self.evidence.compression;
+        if values.last().is_some_and(|(_, last)| *last == method) || values.len() >= MAX_CHANGES {
+            return;
+        }
+        if method.is_none() {
+            if self.tried_images >= MAX_TRIED {
+                return;
+            }
+            self.tried_images += 1;
+            let raw = record.image_data(image);
+            if !PGLZ.with_borrow_mut(|(pglz, out)| pglz.compress(raw, out)) {
+                return;
+            }
+        }
+        self.evidence.compression.push((record.lsn, method));
+    }
+
     fn collect_evidence(&mut self, record: &Record<'_>) {
         let kind = record.rmgr_info();
         if record.header.rmid == rmid::STANDBY && kind == RUNNING_XACTS {
             self.count_checkpoint_record(checkpoint_record::RUNNING, record);
         }
         let kinds = self.kinds;
+        let is_for_standby = record.header.rmid == rmid::STANDBY;
+        let is_logical = is_logical_only(record.header.rmid, kind)
+            || record.toplevel_xid.is_some()
+            || keeps_data(record, Level::Logical);
+        if is_for_standby {
+            self.evidence.first_standby_record.get_or_insert(record.lsn);
+        }
+        if is_logical {
+            self.evidence.first_logical_record.get_or_insert(record.lsn);
+        }
         let evidence = self.evidence_at(record.lsn);
-        evidence.standby_records += u64::from(record.header.rmid == rmid::STANDBY);
-        evidence.logical_records += u64::from(is_logical_only(record.header.rmid, kind));
-        evidence.logical_records += u64::from(record.toplevel_xid.is_some());
+        evidence.standby_records += u64::from(is_for_standby);
+        evidence.logical_records += u64::from(is_logical);
         for block in record.blocks {
             let Some(image) = block.image else { continue };
+            self.note_compression(record, &image);
+            let evidence = self.evidence_at(record.lsn);
             if !image.apply {
                 evidence.consistency_images += 1;
                 continue;
@@ -586,6 +663,26 @@ mod tests {
         assert_eq!(changes(0, 100), [level.clone(), off]);
         assert_eq!(changes(35, 100), [level, on]);
         assert_eq!(changes(60, 100), []);
+    }
+
+    /// Until 16 only a change at a start of the server logs the level.
+    #[test]
+    fn records_show_the_level_before_the_first_that_logs_it() {
+        use WalLevel::{Logical, Replica};
+        let levels = |logged, logical: Option<u64>, standby: Option<u64>| {
+            let evidence = Evidence {
+                wal_level: vec![(Lsn(50), logged)],
+                first_logical_record: logical.map(Lsn),
+                first_standby_record: standby.map(Lsn),
+                ..Evidence::default()
+            };
+            evidence.wal_levels().into_iter().map(|(lsn, level)| (lsn.0, level)).collect::<Vec<_>>()
+        };
+        assert_eq!(levels(Logical, Some(70), Some(10)), [(10, Replica), (50, Logical)]);
+        assert_eq!(levels(Logical, Some(20), Some(10)), [(50, Logical)]);
+        assert_eq!(levels(Replica, Some(20), Some(10)), [(20, Logical), (50, Replica)]);
+        assert_eq!(levels(Replica, None, Some(10)), [(50, Replica)]);
+        assert_eq!(levels(Logical, Some(60), None), [(50, Logical)]);
     }
 
     /// Since 19, with the record of a checkpoint's redo pointer, which logs the setting alone.

@@ -2,13 +2,14 @@
 
 use serde_json::Value;
 use tempfile::TempDir;
-use walden_lab::{Cluster, ClusterBuilder};
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
 use crate::whatif::{copy_wal, forecast, position};
 
 walden_testing::tests! {
     consistency_checks_are_counted_once,
+    settings_count_that_are_in_force_for_most_of_the_log,
 }
 
 /// A server of 15 whose log is kept.
@@ -23,12 +24,17 @@ fn wal_of(cluster: &Cluster) -> TempDir {
     folder
 }
 
+fn traced<'a>(forecast: &'a Value, name: &str) -> &'a Value {
+    let settings = forecast["traced_settings"].as_array().unwrap();
+    settings.iter().find(|setting| setting["name"] == name).unwrap()
+}
+
 fn bucket(of: &Value, name: &str) -> u64 {
     let buckets = of["buckets"].as_array().unwrap();
     buckets.iter().find(|bucket| bucket["name"] == name).unwrap()["bytes"].as_u64().unwrap()
 }
 
-/// Under `wal_consistency_checking`, each block has an image, of which redo applies some; with and without compression.
+/// Under `wal_consistency_checking`, each block has an image, and redo applies some of them; with and without compression.
 fn consistency_checks_are_counted_once() -> Outcome {
     let written = |checking: &str, compression: &str| -> Result<_, walden_testing::Missing> {
         let cluster = builder()?
@@ -81,5 +87,61 @@ fn consistency_checks_are_counted_once() -> Outcome {
             "{checking}: {predicted} predicted, {measured} measured"
         );
     }
+    Ok(())
+}
+
+/// The log starts with a new cluster under other settings than those of the work. No record logs `wal_compression`.
+fn settings_count_that_are_in_force_for_most_of_the_log() -> Outcome {
+    let cluster = builder()?
+        .setting("wal_level", "replica")
+        .setting("wal_compression", "pglz")
+        .setting("full_page_writes", "on")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE account (id int PRIMARY KEY, balance int, filler text);
+             INSERT INTO account SELECT i, 0, repeat('x', 60) FROM generate_series(1, 40000) i",
+        )
+        .unwrap();
+    client.batch_execute("CHECKPOINT").unwrap();
+    client.batch_execute("UPDATE account SET balance = 1 WHERE id % 100 = 0").unwrap();
+    cluster.configure(&[("wal_level", "logical"), ("wal_compression", "off")]).unwrap();
+    drop(client);
+    cluster.restart(StopMode::Fast).unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    let changed = position(&mut client);
+    for round in 0..6 {
+        client.batch_execute("CHECKPOINT").unwrap();
+        client
+            .batch_execute(&format!("UPDATE account SET balance = {round} WHERE id % 2 = {round} % 2"))
+            .unwrap();
+    }
+    let wal = wal_of(&cluster);
+    let wal = wal.path().to_str().unwrap();
+    let all = forecast(&["--set", "max_wal_size=2GB", wal]);
+    let before = changed.0 - (1 << 24);
+    assert!(before * 4 < all["trace_bytes"].as_u64().unwrap(), "{before} of {}", all["trace_bytes"]);
+    let values = ["wal_level", "wal_compression"].map(|name| traced(&all, name));
+    assert_eq!(values.map(|setting| setting["value"].as_str().unwrap()), ["logical", "off"]);
+    assert!(
+        values.iter().all(|setting| setting["why"].as_str().unwrap().contains("% of the bytes")),
+        "{values:?}"
+    );
+    let notes: Vec<&str> = all["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for change in ["wal_level changes from replica to logical", "wal_compression changes from pglz to off"] {
+        assert!(notes.iter().any(|note| note.starts_with(change)), "{change}: {notes:?}");
+    }
+    // The part under the other values is predicted as if it had been written under these.
+    let error = all["self_check_error"].as_f64().unwrap();
+    assert!(error.abs() < 0.03, "{error}");
+    let part = forecast(&["--from", &changed.to_string(), "--set", "max_wal_size=2GB", wal]);
+    let error = part["self_check_error"].as_f64().unwrap();
+    assert!(error.abs() < 0.001, "{error}");
+    // The values of the part before are in force for most of a range there.
+    let part = forecast(&["--to", &changed.to_string(), "--set", "max_wal_size=2GB", wal]);
+    let values = ["wal_level", "wal_compression"].map(|name| traced(&part, name)["value"].as_str().unwrap());
+    assert_eq!(values, ["replica", "pglz"]);
     Ok(())
 }
