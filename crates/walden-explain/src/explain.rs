@@ -15,7 +15,7 @@ use crate::group::{Dimension, ViewSpec};
 use crate::merge::{Cluster, Merge};
 use crate::request::{Bound, ExplainError, Request};
 use crate::slices::Slices;
-use crate::timeline::Timeline;
+use crate::timeline::{Spans, Timeline};
 
 /// Maximum number of time spans if the request sets no width.
 const MAX_SPANS: i64 = 60;
@@ -45,7 +45,7 @@ pub fn explain(
         false => Timeline::default(),
     };
     let (from, to) = timeline.range(request.from, request.to)?;
-    let cuts = Cuts::new(request, &timeline, runs);
+    let cuts = Cuts::new(request, &timeline, (from, to), runs);
     let views: Vec<ViewSpec> = request.views.iter().filter(|view| view.needs_pieces()).cloned().collect();
     let spec = CollectSpec {
         version: first.version,
@@ -91,26 +91,20 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn new(request: &Request, timeline: &Timeline<'_>, runs: &[Run]) -> Cuts {
+    fn new(
+        request: &Request,
+        timeline: &Timeline<'_>,
+        range: (Option<Lsn>, Option<Lsn>),
+        runs: &[Run],
+    ) -> Cuts {
         let wants = |dimension| request.views.iter().any(|view| view.has(dimension));
-        let (mut times, mut spans) = (Vec::new(), None);
-        if let (true, Some((first, last))) = (wants(Dimension::Time), timeline.span()) {
-            let width = request.every.unwrap_or_else(|| span_width(last - first));
-            let (cuts, start) = timeline.spans(width);
-            times = cuts;
-            spans = Some((start, width));
-        }
+        let spans = wants(Dimension::Time).then(|| timeline.spans(range, request.every, MAX_SPANS)).flatten();
+        let times: &[Lsn] = spans.as_ref().map_or(&[], |spans: &Spans| &spans.starts);
         let cycles = if wants(Dimension::Checkpoint) { timeline.redo.clone() } else { Vec::new() };
         let starts: Vec<Lsn> = cycles.iter().map(|(lsn, _)| *lsn).collect();
         let start = runs.iter().map(Run::start).min().unwrap_or_default();
         let end = runs.iter().map(Run::end).max().unwrap_or_default();
-        Cuts { slices: Slices::cut(&times, &starts, (start, end)), spans, cycles }
+        let slices = Slices::cut(times, &starts, (start, end));
+        Cuts { slices, spans: spans.map(|spans| (spans.begin, spans.width)), cycles }
     }
-}
-
-/// The smallest common width that gives at most [`MAX_SPANS`] spans.
-fn span_width(seconds: i64) -> i64 {
-    const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600];
-    let fits = |width: &&i64| seconds / **width < MAX_SPANS;
-    USUAL.iter().find(fits).copied().unwrap_or_else(|| (seconds / MAX_SPANS / 86_400 + 1) * 86_400)
 }

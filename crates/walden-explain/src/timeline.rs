@@ -82,9 +82,11 @@ impl<'a> Timeline<'a> {
         self.redo.extend(times.redo);
     }
 
-    /// First and last transaction end, in seconds since 1970-01-01 UTC.
-    pub fn span(&self) -> Option<(i64, i64)> {
-        Some((self.seconds.first()?.1, self.seconds.last()?.1))
+    /// The part of the clock that the range between two positions needs: from the second in force at its start.
+    fn within(&self, from: Option<Lsn>, to: Option<Lsn>) -> &[(Lsn, i64)] {
+        let first = from.map_or(0, |from| self.seconds.partition_point(|(lsn, _)| *lsn <= from));
+        let end = to.map_or(self.seconds.len(), |to| self.seconds.partition_point(|(lsn, _)| *lsn < to));
+        self.seconds.get(first.saturating_sub(1)..end).unwrap_or(&[])
     }
 
     /// The start of the records of transactions that end at a time, in microseconds since 1970-01-01 UTC, or later; `None` if there
@@ -140,21 +142,45 @@ impl<'a> Timeline<'a> {
         Ok((from, to.and_then(position)))
     }
 
-    /// Splits the WAL into spans of `width` seconds. Returns the start LSN of each span but the first, and the start time of the
-    /// first.
-    pub fn spans(&self, width: i64) -> (Vec<Lsn>, i64) {
-        let Some((first, _)) = self.span() else { return (Vec::new(), 0) };
+    /// Splits the range between two positions into spans of `width` seconds or, without one, of the smallest common width that gives at
+    /// most `max_spans`. `None` if no transaction ends in the range.
+    pub fn spans(
+        &self,
+        (from, to): (Option<Lsn>, Option<Lsn>),
+        width: Option<i64>,
+        max_spans: i64,
+    ) -> Option<Spans> {
+        let clock = self.within(from, to);
+        let ((_, first), (_, last)) = (*clock.first()?, *clock.last()?);
+        let width = width.unwrap_or_else(|| span_width(last - first, max_spans));
         let mut span = first.div_euclid(width);
-        let start = span * width;
-        let mut cuts = Vec::new();
-        for (lsn, second) in &self.seconds {
+        let mut spans = Spans { starts: Vec::new(), begin: span * width, width };
+        for (lsn, second) in clock {
             while second.div_euclid(width) > span {
-                cuts.push(*lsn);
+                spans.starts.push(*lsn);
                 span += 1;
             }
         }
-        (cuts, start)
+        Some(spans)
     }
+}
+
+/// Consecutive spans of time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spans {
+    /// The start of each span but the first.
+    pub starts: Vec<Lsn>,
+    /// The time of the first one's start, in seconds since 1970-01-01 UTC.
+    pub begin: i64,
+    /// Seconds of each.
+    pub width: i64,
+}
+
+/// The smallest common width with which `seconds` are at most `max_spans` spans.
+fn span_width(seconds: i64, max_spans: i64) -> i64 {
+    const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600];
+    let fits = |width: &&i64| seconds / **width < max_spans;
+    USUAL.iter().find(fits).copied().unwrap_or_else(|| (seconds / max_spans / 86_400 + 1) * 86_400)
 }
 
 #[derive(Default)]
@@ -229,6 +255,24 @@ mod tests {
         let mut timeline = Timeline { seconds, redo, ..Timeline::default() };
         timeline.add_unfinished(vec![Lsn(40), Lsn(25), Lsn(12), Lsn(25)]);
         assert_eq!(timeline.redo, [(Lsn(12), 101), (Lsn(25), 200), (Lsn(40), 310)]);
+    }
+
+    /// The source has an hour of WAL, the range half a minute.
+    #[test]
+    fn a_range_is_split_by_its_own_length() {
+        let seconds: Vec<(Lsn, i64)> =
+            (0..3600).map(|second| (Lsn(10 * second as u64), 1000 + second)).collect();
+        let timeline = Timeline { seconds, ..Timeline::default() };
+        let spans = |from: Option<u64>, to: Option<u64>, width| {
+            let spans = timeline.spans((from.map(Lsn), to.map(Lsn)), width, 60).unwrap();
+            (spans.begin, spans.width, spans.starts.len(), spans.starts.first().map(|lsn| lsn.0))
+        };
+        assert_eq!(spans(None, None, None), (960, 60, 60, Some(200)));
+        assert_eq!(spans(Some(20_000), Some(20_300), None), (3000, 1, 29, Some(20_010)));
+        assert_eq!(spans(Some(20_005), Some(20_300), Some(10)), (3000, 10, 2, Some(20_100)));
+        assert_eq!(spans(Some(99_000), None, None), (4599, 1, 0, None), "after the last transaction");
+        assert_eq!(timeline.spans((None, Some(Lsn(0))), None, 60), None);
+        assert_eq!(Timeline::default().spans((None, None), None, 60), None);
     }
 
     #[test]
