@@ -366,7 +366,9 @@ impl<'a> SegmentTally<'a> {
                 Event::Assigned { top: assignment.top_xid, subxids: assignment.subxacts.collect() }
             }
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
-            Ok(Payload::CheckpointRedo(redo)) => Event::CheckpointRedo(redo),
+            Ok(Payload::CheckpointRedo(redo)) => {
+                Event::CheckpointRedo { redo, time: self.finished.last().map(|last| last.time) }
+            }
             Ok(Payload::StandbyLock(lock)) => Event::Locked(lock.locks.collect()),
             Ok(Payload::RunningXacts(running)) => Event::Running(RunningTransactions::of_snapshot(&running)),
             Ok(Payload::ParameterChange(change)) => {

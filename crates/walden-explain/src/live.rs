@@ -112,7 +112,7 @@ impl Live {
                     shutdown: checkpoint.shutdown,
                     is_finished: true,
                 }),
-                Event::CheckpointRedo(_) => piece.begun.push(*lsn),
+                Event::CheckpointRedo { .. } => piece.begun.push(*lsn),
                 Event::Created { .. } | Event::Dropped(_) => piece.has_new_files = true,
                 _ => {}
             }

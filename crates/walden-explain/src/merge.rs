@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::payload::Timestamp;
 use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::payload::xlog::CheckpointRedo;
 use walden_format::record::{Compression, RelFileLocator};
@@ -303,6 +304,7 @@ impl<'a> Merge<'a> {
                 _ => {}
             }
         }
+        let last_end = self.time_span.map(|(_, last)| last);
         let mut subxids = tally.subxids.as_slice();
         for finished in &tally.finished {
             let (these, rest) = subxids.split_at(finished.subxids as usize);
@@ -310,7 +312,7 @@ impl<'a> Merge<'a> {
             subxids = rest;
         }
         for (lsn, event) in tally.events.drain(..) {
-            self.apply_event(lsn, event);
+            self.apply_event(lsn, event, last_end);
         }
     }
 
@@ -423,7 +425,8 @@ impl<'a> Merge<'a> {
         self.transactions.close(xid, subtransactions, outcome, time, tally);
     }
 
-    fn apply_event(&mut self, lsn: Lsn, event: Event) {
+    /// `last_end`: the last transaction end in earlier segments, in microseconds since 1970-01-01 UTC.
+    fn apply_event(&mut self, lsn: Lsn, event: Event, last_end: Option<i64>) {
         match event {
             Event::Prepare { .. } | Event::Child { .. } | Event::Assigned { .. } => {}
             Event::Created { xid, file } => {
@@ -461,10 +464,10 @@ impl<'a> Merge<'a> {
                     is_finished: true,
                 });
             }
-            Event::CheckpointRedo(CheckpointRedo { wal_level }) => {
+            Event::CheckpointRedo { redo: CheckpointRedo { wal_level }, time } => {
                 self.logged_settings.set_wal_level(lsn, wal_level);
-                let last = self.time_span.map(|(_, last)| last.div_euclid(1_000_000));
-                self.checkpoints.begin(lsn, last);
+                let micros = time.map(Timestamp::unix_micros).or(last_end);
+                self.checkpoints.begin(lsn, micros.map(|micros| micros.div_euclid(1_000_000)));
             }
             Event::Parameters { wal_level, wal_log_hints } => {
                 self.logged_settings.set_wal_level(lsn, wal_level);

@@ -84,7 +84,11 @@ pub(crate) enum Event {
     },
     Checkpoint(Box<Checkpoint>),
     /// A checkpoint began; since 17.
-    CheckpointRedo(CheckpointRedo),
+    CheckpointRedo {
+        redo: CheckpointRedo,
+        /// The last transaction end before it in its segment, if any.
+        time: Option<Timestamp>,
+    },
     /// The main fork of a relation was created.
     Created {
         xid: u32,

@@ -74,3 +74,27 @@ fn since_19_the_log_records_switches_of_logical_decoding() {
     let shown = ["wal_level", "effective_wal_level"].map(|name| settings[name].as_str());
     assert_eq!(shown, [Some("replica"), Some("logical")]);
 }
+
+/// The range ends between the redo pointer of the second checkpoint and its record, and transactions end every second.
+#[test]
+fn a_checkpoint_without_its_record_began_at_the_last_transaction_before_it() {
+    const SINCE_1970: i64 = 946_684_800;
+    let mut log = Log::of(Major::V17);
+    let mut redo_pointers = Vec::new();
+    for second in 0..100 {
+        if second % 30 == 10 {
+            let redo = log.record((rmid::XLOG, xlog::CHECKPOINT_REDO), 0, 0, &[], &[1, 0, 0, 0]);
+            redo_pointers.push(redo);
+        }
+        log.end(1000 + second as u32, true, second, &[]);
+    }
+    let explanation = log.explain(&request(Vec::new()));
+    let begun: Vec<_> = explanation.checkpoints.iter().map(|one| (one.redo, one.time - SINCE_1970)).collect();
+    let expected: Vec<_> = redo_pointers.into_iter().zip([9, 39, 69, 99]).collect();
+    assert_eq!(begun, expected[..3]);
+    let causes = explain_checkpoints(&explanation.checkpoints, explanation.segment_size, None);
+    assert_eq!(
+        causes.iter().map(|one| one.cause).collect::<Vec<_>>(),
+        [Cause::First, Cause::Time, Cause::Time]
+    );
+}
