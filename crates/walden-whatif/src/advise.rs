@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 use thiserror::Error;
+use walden_format::lsn::SegmentSize;
 use walden_format::version::Major;
 
 use crate::predicted::Predicted;
+use crate::settings::{seconds, show_seconds, show_size, size as size_of};
 
 /// An aim. All limits that are set have to be met.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -227,7 +229,7 @@ fn processor_rate(words: &[&str]) -> Option<f64> {
     Some(number * seconds_of(&unit)? / over)
 }
 
-/// Values of a setting that are tried, alone and in combination with the others.
+/// Values of a setting that are tried, alone and in combination with the others, ascending.
 struct CandidateValues {
     name: &'static str,
     values: &'static [&'static str],
@@ -239,8 +241,8 @@ struct CandidateValues {
 const CANDIDATES: &[CandidateValues] = &[
     CandidateValues {
         name: "max_wal_size",
-        values: &["1GB", "2GB", "4GB", "8GB", "16GB", "32GB", "64GB"],
-        for_shorter_recovery: &["128MB", "256MB", "512MB"],
+        values: &["64MB", "128MB", "256MB", "512MB", "1GB", "2GB", "4GB", "8GB", "16GB", "32GB", "64GB"],
+        for_shorter_recovery: &[],
         since: Major::V10,
     },
     CandidateValues {
@@ -263,34 +265,86 @@ const CANDIDATES: &[CandidateValues] = &[
     },
 ];
 
+/// Name and value of each setting of a set.
+type Changes = Vec<(String, String)>;
+
 /// The sets of settings that are tried for an aim; the first one is empty.
-pub fn candidates(aim: &Aim, version: Major) -> Vec<Vec<(String, String)>> {
-    let mut all: Vec<Vec<(String, String)>> = vec![Vec::new()];
+pub fn candidates(aim: &Aim, version: Major, segment_size: SegmentSize) -> Vec<Changes> {
     let mut done: Vec<&str> = Vec::new();
+    let mut lists: Vec<(&str, Vec<String>)> = Vec::new();
     for candidate in CANDIDATES {
         let is_kept = aim.keeps_compression && candidate.name == "wal_compression";
         if version < candidate.since || done.contains(&candidate.name) || is_kept {
             continue;
         }
         done.push(candidate.name);
-        let for_shorter_recovery = if aim.max_recovery_seconds.or(aim.max_disk_bytes).is_some() {
-            candidate.for_shorter_recovery
-        } else {
-            &[]
-        };
-        let with = |change: &Vec<(String, String)>| {
-            let value = |value: &&str| {
-                let mut change = change.clone();
-                change.push((candidate.name.to_string(), value.to_string()));
-                change
-            };
-            let mut changes = vec![change.clone()];
-            changes.extend(for_shorter_recovery.iter().chain(candidate.values).map(value));
-            changes
+        let limits_recovery = aim.max_recovery_seconds.or(aim.max_disk_bytes).is_some();
+        let shorter = if limits_recovery { candidate.for_shorter_recovery } else { &[] };
+        let values = shorter.iter().chain(candidate.values).map(|value| (*value).to_owned());
+        lists.push((
+            candidate.name,
+            values.filter(|value| is_valid(candidate.name, value, segment_size)).collect(),
+        ));
+    }
+    combine(&lists)
+}
+
+/// Whether a server with segments of this size starts with the value.
+fn is_valid(name: &str, value: &str, segment_size: SegmentSize) -> bool {
+    name != "max_wal_size" || size_of(value).is_some_and(|bytes| bytes >= 2 * segment_size.bytes())
+}
+
+/// All combinations of the values of settings, each also left as it is; the first one is empty.
+fn combine(lists: &[(&str, Vec<String>)]) -> Vec<Changes> {
+    let mut all = vec![Changes::new()];
+    for (name, values) in lists {
+        let with = |change: &Changes| {
+            let value = |value: &String| [change.clone(), vec![((*name).to_owned(), value.clone())]].concat();
+            std::iter::once(change.clone()).chain(values.iter().map(value)).collect::<Vec<Changes>>()
         };
         all = all.iter().flat_map(with).collect();
     }
     all
+}
+
+/// Steps between one value of [`CANDIDATES`] and the next, in the search for a smaller value.
+const FINER: u64 = 8;
+
+/// Sets of settings with smaller values of `max_wal_size` and `checkpoint_timeout` than a set that reaches an aim: in finer steps, down to
+/// half of each. `None` if the set has neither setting.
+pub fn finer_candidates(reaching: &[(String, String)], segment_size: SegmentSize) -> Option<Vec<Changes>> {
+    let has_finer = |(name, _): &(String, String)| name == "max_wal_size" || name == "checkpoint_timeout";
+    if !reaching.iter().any(has_finer) {
+        return None;
+    }
+    let smaller = |name: &str, value: &str| -> Vec<String> {
+        let steps = |from: u64, to: u64, unit: u64| -> Vec<u64> {
+            let step = |n: u64| (from + (to - from) * n / FINER).div_ceil(unit) * unit;
+            let mut steps: Vec<u64> = (0..FINER).map(step).filter(|step| (from..to).contains(step)).collect();
+            steps.dedup();
+            steps
+        };
+        match name {
+            "max_wal_size" => size_of(value).map_or(Vec::new(), |bytes| {
+                let least = (2 * segment_size.bytes()).max(bytes / 2).min(bytes);
+                steps(least, bytes, segment_size.bytes()).into_iter().map(show_size).collect()
+            }),
+            "checkpoint_timeout" => seconds(value).map_or(Vec::new(), |long| {
+                let steps = steps((long / 2).max(30).cast_unsigned(), long.max(30).cast_unsigned(), 60);
+                steps.into_iter().map(|seconds| show_seconds(seconds.cast_signed())).collect()
+            }),
+            _ => Vec::new(),
+        }
+    };
+    let list = |(name, value): &(String, String)| {
+        let mut values = smaller(name, value);
+        values.push(value.clone());
+        (name.clone(), values)
+    };
+    let lists: Vec<(String, Vec<String>)> = reaching.iter().map(list).collect();
+    let lists: Vec<(&str, Vec<String>)> =
+        lists.iter().map(|(name, values)| (name.as_str(), values.clone())).collect();
+    Some(combine(&lists))
 }
 
 /// The advice for an aim.
@@ -365,7 +419,7 @@ fn gigabytes(bytes: f64) -> String {
 }
 
 /// Chooses among the predictions of [`candidates`]: of those that meet the aim, the one with the fewest changes and then the
-/// shortest recovery; for a minimizing aim, the one with the least WAL. If none does, the one with the least WAL within the other
+/// shortest recovery, with the smallest values of `max_wal_size` and `checkpoint_timeout`; for a minimizing aim, the one with the least WAL. If none does, the one with the least WAL within the other
 /// limits, else the one that exceeds these least.
 pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Option<f64>) -> Advice {
     let most = aim.max_bytes(trace_bytes, seconds);
@@ -383,7 +437,7 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
     };
     let reached = !reaching.is_empty();
     let chosen = if reached && !aim.is_minimum {
-        reaching.into_iter().min_by(by_effort)
+        smallest(reaching).into_iter().min_by(by_effort)
     } else if let Some(least) = within.iter().map(|one| one.bytes).min() {
         // Within half a percent of the least WAL, prefer fewer changes.
         within.into_iter().filter(|one| one.bytes <= least + least / 200).min_by(by_effort)
@@ -397,6 +451,28 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
     let why = if reached { String::new() } else { why_not(chosen, &limits, trace_bytes) };
     let warnings = too_short(chosen).into_iter().collect();
     Advice { aim: aim.to_string(), reached, why, steps: steps(chosen, &distinct), warnings }
+}
+
+/// Keeps one prediction for each list of changed settings, and each compression method: that with the smallest sizes and times.
+fn smallest(all: Vec<&Predicted>) -> Vec<&Predicted> {
+    let amount = |value: &str| size_of(value).or(seconds(value).map(i64::cast_unsigned));
+    let split = |one: &Predicted| -> (Vec<(String, String)>, Vec<u64>) {
+        let change = |(name, value): &(String, String)| match amount(value) {
+            Some(amount) => ((name.clone(), String::new()), amount),
+            None => ((name.clone(), value.clone()), 0),
+        };
+        one.changed.iter().map(change).unzip()
+    };
+    let mut kept: Vec<(&Predicted, _)> = Vec::new();
+    for one in all {
+        let (settings, amounts) = split(one);
+        match kept.iter_mut().find(|(_, (known, _))| *known == settings) {
+            Some((best, (_, least))) if amounts < *least => (*best, *least) = (one, amounts),
+            Some(_) => {}
+            None => kept.push((one, (settings, amounts))),
+        }
+    }
+    kept.into_iter().map(|(one, _)| one).collect()
 }
 
 /// Why the aim is not reached by what was chosen.
@@ -641,6 +717,44 @@ mod tests {
         );
     }
 
+    /// Larger ones may have the same recovery, or seem to have a shorter one where the trace is short.
+    #[test]
+    fn the_smallest_size_that_reaches_the_aim_is_chosen() {
+        let all = [
+            predicted(&[], 1000, 60.0),
+            predicted(&[("max_wal_size", "1GB")], 500, 50.0),
+            predicted(&[("max_wal_size", "96MB")], 690, 61.0),
+            predicted(&[("max_wal_size", "128MB")], 650, 61.0),
+            predicted(&[("checkpoint_timeout", "1h")], 700, 90.0),
+        ];
+        let advice = choose(&Aim::parse("WAL by 20%").unwrap(), &all, 1000, Some(100.0));
+        assert_eq!(advice.steps[0].statement, "ALTER SYSTEM SET max_wal_size = '96MB';");
+    }
+
+    #[test]
+    fn finer_values_lie_between_those_that_were_tried() {
+        let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let finer = |reaching: &[(String, String)], megabytes: u64| {
+            let all = finer_candidates(reaching, SegmentSize::new(megabytes << 20).unwrap())?;
+            let values =
+                |set: &Changes| set.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>().join(" ");
+            Some(all.iter().map(values).collect::<Vec<_>>())
+        };
+        let size = |value| [change("max_wal_size", value)];
+        assert_eq!(finer(&size("128MB"), 16).unwrap(), ["", "64MB", "80MB", "96MB", "112MB", "128MB"]);
+        assert_eq!(finer(&size("64MB"), 16).unwrap(), ["", "32MB", "48MB", "64MB"]);
+        assert_eq!(finer(&size("128MB"), 64).unwrap(), ["", "128MB"]);
+        assert_eq!(finer(&size("1GB"), 16).unwrap().len(), 10);
+        let timeout = [change("checkpoint_timeout", "15min")];
+        assert_eq!(
+            finer(&timeout, 16).unwrap(),
+            ["", "8min", "9min", "10min", "11min", "12min", "13min", "14min", "15min"]
+        );
+        let both = [change("wal_compression", "lz4"), change("max_wal_size", "128MB")];
+        assert_eq!(finer(&both, 16).unwrap().len(), 12);
+        assert_eq!(finer(&[change("wal_compression", "lz4")], 16), None);
+    }
+
     #[test]
     fn each_limit_is_kept_or_named() {
         let with = |one: Predicted, pg_wal_bytes: u64, compression_seconds| Predicted {
@@ -677,11 +791,15 @@ mod tests {
 
     #[test]
     fn candidates_depend_on_the_version() {
-        let old = candidates(&Aim::default(), Major::V14);
-        let new = candidates(&Aim::parse("recovery in 5s").unwrap(), Major::V15);
-        assert_eq!((old.len(), new.len()), (8 * 4 * 2, 11 * 5 * 3));
-        let plain = candidates(&Aim::parse("halve the WAL without compression").unwrap(), Major::V15);
-        assert!(plain.iter().flatten().all(|(name, _)| name != "wal_compression") && plain.len() == 8 * 4);
+        let size = SegmentSize::DEFAULT;
+        let old = candidates(&Aim::default(), Major::V14, size);
+        let new = candidates(&Aim::parse("recovery in 5s").unwrap(), Major::V15, size);
+        assert_eq!((old.len(), new.len()), (12 * 4 * 2, 12 * 5 * 3));
+        let plain = candidates(&Aim::parse("halve the WAL without compression").unwrap(), Major::V15, size);
+        assert!(plain.iter().flatten().all(|(name, _)| name != "wal_compression") && plain.len() == 12 * 4);
+        // No server starts with fewer than two segments.
+        let large = candidates(&Aim::default(), Major::V14, SegmentSize::new(256 << 20).unwrap());
+        assert_eq!(large.len(), 9 * 4 * 2);
         assert!(old[0].is_empty() && !old.iter().flatten().any(|(_, value)| value == "lz4"));
     }
 }

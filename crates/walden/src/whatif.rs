@@ -199,7 +199,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let mut traced: Vec<(String, String)> = walden_whatif::learn::settings_from_server(&named.settings);
     traced.extend(args.traced.iter().cloned());
     let changes = match &aim {
-        Some(aim) => advise::candidates(aim, run.version),
+        Some(aim) => advise::candidates(aim, run.version, run.segment_size),
         None => changes(args),
     };
     let mut notes = check_names(&changes, run)?;
@@ -212,7 +212,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         files = objects::learn(&mut named, run, threads)?;
     }
     let open = || redo::base_pages(args.base.as_deref());
-    let question = Question {
+    let mut question = Question {
         base: base.as_ref().map(|(_, data)| (data.redo_from(), &open as OpenBase<'_>)),
         from,
         to,
@@ -223,7 +223,11 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         threads,
         memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
     };
-    let forecast = ask(run, &question)?;
+    let mut forecast = ask(run, &question)?;
+    if let Some(finer) = aim.as_ref().and_then(|aim| finer_candidates(&forecast, aim, &recovery, run)) {
+        question.changes = finer;
+        forecast = ask(run, &question)?;
+    }
     if !inventory.unreadable.is_empty() {
         notes.push("a segment could not be read: see the error".into());
     }
@@ -241,6 +245,19 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     }
     terminal::show(args.format, || &document, || walden_report::whatif::tables(&document, terminal::look()))?;
     Ok(sources::ended(&inventory, forecast.damage.as_ref()))
+}
+
+/// Sets of settings with smaller values than those of the advice, if that reaches its aim.
+fn finer_candidates(
+    forecast: &Forecast,
+    aim: &Aim,
+    recovery: &Recovery,
+    run: &Run,
+) -> Option<Vec<Vec<(String, String)>>> {
+    let document = Document::new(forecast, recovery, Vec::new(), Some(aim), &[]);
+    let is_reached = document.advice.is_some_and(|advice| advice.reached && !aim.is_minimum);
+    let chosen = document.predictions.last().filter(|_| is_reached)?;
+    advise::finer_candidates(&chosen.changed, run.segment_size)
 }
 
 /// Checks that pages and pictures can be written.
