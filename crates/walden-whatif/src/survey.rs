@@ -222,14 +222,14 @@ impl Survey {
 }
 
 impl Evidence {
-    /// The settings that change behind `from` and before `to`, each with its first change.
+    /// The first changes of each setting between `from` and `to`.
     pub fn changes(&self, from: Lsn, to: Lsn) -> Vec<SettingChange> {
         let switch = |on: bool| if on { "on".to_owned() } else { "off".to_owned() };
         [
-            first_change("wal_level", &self.wal_levels(), (from, to), |level| level.to_string()),
-            first_change("full_page_writes", &self.full_page_writes, (from, to), switch),
-            first_change("wal_log_hints", &self.wal_log_hints, (from, to), switch),
-            first_change("wal_compression", &self.compression, (from, to), |method| {
+            changes_of("wal_level", &self.wal_levels(), (from, to), |level| level.to_string()),
+            changes_of("full_page_writes", &self.full_page_writes, (from, to), switch),
+            changes_of("wal_log_hints", &self.wal_log_hints, (from, to), switch),
+            changes_of("wal_compression", &self.compression, (from, to), |method| {
                 compression_name(method).into()
             }),
         ]
@@ -293,17 +293,25 @@ impl Evidence {
     }
 }
 
-fn first_change<T: Copy + PartialEq>(
+/// Changes of a setting that are reported.
+const MAX_CHANGES: usize = 3;
+
+fn changes_of<T: Copy + PartialEq>(
     name: &'static str,
     logged: &[(Lsn, T)],
     (from, to): (Lsn, Lsn),
     show: impl Fn(T) -> String,
-) -> Option<SettingChange> {
+) -> Vec<SettingChange> {
     let mut logged = logged.to_vec();
     logged.sort_by_key(|(lsn, _)| *lsn);
     let changed = |pair: &&[(Lsn, T)]| pair[0].1 != pair[1].1 && from < pair[1].0 && pair[1].0 < to;
-    let pair = logged.windows(2).find(changed)?;
-    Some(SettingChange { name, lsn: pair[1].0, before: show(pair[0].1), after: show(pair[1].1) })
+    let change = |pair: &[(Lsn, T)]| SettingChange {
+        name,
+        lsn: pair[1].0,
+        before: show(pair[0].1),
+        after: show(pair[1].1),
+    };
+    logged.windows(2).filter(changed).take(MAX_CHANGES).map(change).collect()
 }
 
 /// What the next segment needs of those before.
@@ -485,12 +493,12 @@ impl Segment {
     fn note_compression(&mut self, record: &Record<'_>, image: &Image) {
         /// Uncompressed images of a segment that are tried at most: each takes some 60 microseconds.
         const MAX_TRIED: u32 = 64;
-        /// More values in a segment, which sessions that set it for themselves may have, are not kept.
-        const MAX_CHANGES: usize = 64;
+        /// More values of a segment are not kept: sessions may set it for themselves.
+        const MAX_VALUES: usize = 64;
 
         let method = Method::of(image.compression);
         let values = &mut self.evidence.compression;
-        if values.last().is_some_and(|(_, last)| *last == method) || values.len() >= MAX_CHANGES {
+        if values.last().is_some_and(|(_, last)| *last == method) || values.len() >= MAX_VALUES {
             return;
         }
         if method.is_none() {
@@ -660,7 +668,7 @@ mod tests {
         let level = ("wal_level", 40, "replica".to_owned(), "logical".to_owned());
         let off = ("full_page_writes", 30, "on".to_owned(), "off".to_owned());
         let on = ("full_page_writes", 60, "off".to_owned(), "on".to_owned());
-        assert_eq!(changes(0, 100), [level.clone(), off]);
+        assert_eq!(changes(0, 100), [level.clone(), off, on.clone()]);
         assert_eq!(changes(35, 100), [level, on]);
         assert_eq!(changes(60, 100), []);
     }

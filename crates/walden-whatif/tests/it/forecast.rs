@@ -14,12 +14,18 @@ use walden_whatif::{Bucket, Forecast, Prediction, Question, predict};
 
 /// Predicts sets of settings, each as `name=value ...`.
 fn forecast(folder: &Path, changes: &[&str]) -> Forecast {
+    forecast_under(folder, &[], changes)
+}
+
+/// The same with settings of the trace.
+fn forecast_under(folder: &Path, traced: &[(&str, &str)], changes: &[&str]) -> Forecast {
     let inventory = Inventory::of(&[folder]).unwrap();
     let change = |text: &&str| {
         let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
         pairs.map(|(name, value)| (name.to_string(), value.to_string())).collect()
     };
     let question = Question {
+        traced: traced.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
         changes: changes.iter().map(change).collect(),
         threads: 2,
         memory_bytes: 64 << 20,
@@ -42,11 +48,12 @@ fn only(forecast: &Forecast) -> &Prediction {
 }
 
 /// The golden segments start within the work of a server, so most of their pages are not known; records and forced images do
-/// not depend on them, and the rule for images is applied to known pages only.
+/// not depend on them, and the rule for images is applied to known pages only. The work turns `full_page_writes` off at its start, where all
+/// of these pages have their image.
 #[test]
 fn the_self_check_reproduces_what_the_trace_shows() {
     for version in ["14.23", "15.18", "16.14", "17.10", "17.11"] {
-        let forecast = forecast(&golden(version), &[]);
+        let forecast = forecast_under(&golden(version), &[("full_page_writes", "on")], &[]);
         let counts = forecast.diagnostics;
         assert!(counts.decisions > 4000 && counts.pages_unknown > 0, "{version}: {counts:?}");
         assert_eq!(counts.missing_images + counts.unexpected_images, 0, "{version}: {counts:?}");
@@ -76,7 +83,8 @@ fn settings_are_learned_from_the_trace() {
 
 #[test]
 fn without_full_page_writes_only_forced_images_are_left() {
-    let forecast = forecast(&golden("15.18"), &["full_page_writes=off", "full_page_writes=on"]);
+    let changes = ["full_page_writes=off", "full_page_writes=on"];
+    let forecast = forecast_under(&golden("15.18"), &[("full_page_writes", "on")], &changes);
     let [(_, off), (_, on)] = forecast.predictions.as_slice() else { panic!() };
     assert!(forecast.actual.get(Bucket::CheckpointImages) > 0);
     assert_eq!(off.buckets.get(Bucket::CheckpointImages), 0);
