@@ -213,6 +213,16 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
             given.name, given.value, given.why
         ));
     }
+    if document.predictions.iter().any(|one| one.error_parts.assumptions > 0.01 * one.bytes as f64) {
+        for row in &forecast.learned.traced {
+            let Some([least, most]) = &row.range else { continue };
+            note(format!(
+                "the trace does not show {}: {least} to {most} are possible, {} is assumed, and the error covers all of them; --names or \
+                 --traced {}=... narrows it",
+                row.name, row.value, row.name
+            ));
+        }
+    }
     let traced = &forecast.learned.settings;
     for change in forecast.survey.evidence.changes(forecast.span.0, forecast.span.1) {
         note(format!(

@@ -8,6 +8,7 @@ use walden_format::payload::xlog::WalLevel;
 use walden_redo::compress::Method;
 use walden_source::counted;
 
+use crate::bounds::{self, TIMEOUTS};
 use crate::in_force::most_in_force;
 use crate::settings::{Settings, show_seconds, show_size};
 use crate::simulate::RequestLag;
@@ -37,6 +38,9 @@ pub struct Traced {
     pub from: Origin,
     /// The evidence, in words.
     pub why: String,
+    /// If it is assumed: the smallest and the largest value that the trace allows, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<[String; 2]>,
     /// Whether it is given and the trace shows another value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contradicted: bool,
@@ -44,7 +48,7 @@ pub struct Traced {
 
 impl Traced {
     fn new(name: &'static str, value: String, from: Origin, why: String) -> Traced {
-        Traced { name, value, from, why, contradicted: false }
+        Traced { name, value, from, why, range: None, contradicted: false }
     }
 }
 
@@ -66,6 +70,18 @@ pub struct Learned {
     pub skipped_requests: Vec<bool>,
     /// Microseconds that a checkpoint takes without throttling, as a requested one: writing and, above all, syncing.
     pub unthrottled_micros: i64,
+    /// The ends of the ranges of assumed settings, for the most and the fewest checkpoints. `None` if the trace shows all settings that
+    /// trigger checkpoints.
+    pub extremes: Option<[Extreme; 2]>,
+}
+
+/// Values of assumed settings; `None` for settings that are known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Extreme {
+    /// `checkpoint_timeout`, in seconds.
+    pub checkpoint_timeout: Option<i64>,
+    /// `max_wal_size`, in bytes.
+    pub max_wal_size: Option<u64>,
 }
 
 /// Converts settings in the form of `pg_settings` (`300 s`, `64 16MB`) to that of `postgresql.conf`; settings that predictions
@@ -132,7 +148,31 @@ pub fn learn(
     let (request_lag, late_by) = request_lag(&checkpoints, &survey.first_commits, &settings);
     let skipped_requests = skipped_requests(&checkpoints, &settings);
     let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);
-    Ok(Learned { settings, traced, checkpoints, request_lag, late_by, skipped_requests, unthrottled_micros })
+    let extremes = extremes(&traced);
+    Ok(Learned {
+        settings,
+        traced,
+        checkpoints,
+        request_lag,
+        late_by,
+        skipped_requests,
+        unthrottled_micros,
+        extremes,
+    })
+}
+
+/// The ends of the ranges of assumed settings.
+fn extremes(traced: &[Traced]) -> Option<[Extreme; 2]> {
+    let mut extremes = [Extreme::default(); 2];
+    for Traced { name, range, .. } in traced {
+        for (extreme, value) in extremes.iter_mut().zip(range.iter().flatten()) {
+            match *name {
+                "checkpoint_timeout" => extreme.checkpoint_timeout = crate::settings::seconds(value),
+                _ => extreme.max_wal_size = crate::settings::size(value),
+            }
+        }
+    }
+    (extremes[0] != Extreme::default()).then_some(extremes)
 }
 
 /// Replaces what was learned of a setting by its value in `settings`, which was given.
@@ -177,10 +217,20 @@ fn learn_wal_level(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings)
         None if within.standby_records + around.standby_records > 0 => {
             (WalLevel::Replica, Origin::Learned, "records for standbys and none for logical decoding".into())
         }
+        None if snapshots_missing(survey) => {
+            (WalLevel::Minimal, Origin::Learned, "checkpoints without a snapshot for standbys".into())
+        }
         None => (WalLevel::Replica, Origin::Assumed, "no evidence in the trace".into()),
     };
     settings.wal_level = level;
     Traced::new("wal_level", level.to_string(), from, why)
+}
+
+/// Whether the trace has an online checkpoint. Above `minimal`, each logs a snapshot of running transactions (`LogStandbySnapshot`);
+/// the caller has found none.
+fn snapshots_missing(survey: &Survey) -> bool {
+    let start = survey.span.map_or(Lsn(u64::MAX), |span| span.0);
+    survey.checkpoints.iter().any(|one| !one.shutdown && one.is_finished && one.redo >= start)
 }
 
 fn learn_full_page_writes(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings) -> Traced {
@@ -288,30 +338,76 @@ fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &
 
 fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, None);
-    let mut note = |name, value, from, why| traced.push(Traced::new(name, value, from, why));
+    traced.push(learn_timeout(survey, &checkpoints, settings));
+    traced.push(learn_max_wal_size(survey, &checkpoints, settings));
+    traced.push(learn_completion_target(survey, &checkpoints, settings));
+}
 
-    let timed = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Time;
-    let intervals: Vec<i64> = checkpoints.iter().filter(timed).filter_map(|one| one.interval).collect();
-    // Longer ones are multiples of it, or begin anew at a skipped request.
-    let (timeout, from, why) = match intervals.iter().min() {
-        Some(interval) => {
-            let timeout = round_to_usual_timeout(*interval);
-            let why = format!("interval of {}", counted(intervals.len() as u64, "checkpoint"));
-            (timeout, Origin::Learned, why)
-        }
-        None => {
-            let shortest = shortest_timeout(&checkpoints, settings);
-            let fits = [300, 900, 1800, 3600, 86_400].into_iter().find(|usual| *usual >= shortest);
-            (
-                fits.unwrap_or(86_400),
-                Origin::Assumed,
-                "no checkpoint in the trace was triggered by time".into(),
-            )
-        }
+/// Infers `checkpoint_timeout` from the intervals of timed checkpoints: of several, the one with most bytes. Without one, the trace shows
+/// only for how long none was triggered by time.
+fn learn_timeout(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
+    const NAME: &str = "checkpoint_timeout";
+    let timed = checkpoints.windows(2).filter_map(|pair| {
+        let [before, one] = pair else { return None };
+        let interval = one.interval.filter(|_| one.cause == Cause::Time)?;
+        Some((interval, one.distance.unwrap_or(0), bounds::shows_timeout(survey, before, one)))
+    });
+    let timed: Vec<(i64, u64, bool)> = timed.collect();
+    let exact: Vec<(i64, u64)> = timed.iter().filter(|one| one.2).map(|one| (one.0, one.1)).collect();
+    let intervals = match exact.is_empty() {
+        false => group_intervals(exact),
+        // The others are not shorter than the timeout.
+        true => group_intervals(timed.iter().map(|one| (one.0, 0)).collect()),
     };
-    settings.checkpoint_timeout = timeout;
-    note("checkpoint_timeout", show_seconds(timeout), from, why);
+    let shortest = bounds::shortest_timeout(survey, checkpoints, settings);
+    if let Some(most) = intervals.iter().rev().max_by_key(|one| one.bytes) {
+        let timeout = round_to_usual_timeout(most.seconds);
+        let others: u64 = intervals.iter().map(|one| one.count).sum::<u64>() - most.count;
+        // A busy checkpointer is late, but not by so much: these checkpoints were requested at even times.
+        let is_contradicted = intervals.len() == 1 && shortest > timeout + timeout / 5 + 5;
+        if !is_contradicted {
+            settings.checkpoint_timeout = timeout;
+            let mut why = format!("interval of {}", counted(most.count, "checkpoint"));
+            if others > 0 {
+                why += &format!("; {} with fewer bytes have others", counted(others, "checkpoint"));
+            }
+            return Traced::new(NAME, show_seconds(timeout), Origin::Learned, why);
+        }
+    }
+    let usual = [300, 900, 1800, 3600, 86_400].into_iter().find(|usual| *usual >= shortest);
+    settings.checkpoint_timeout = usual.unwrap_or(86_400);
+    let why = "no checkpoint in the trace was triggered by time".to_owned();
+    let value = show_seconds(settings.checkpoint_timeout);
+    let range = [shortest, TIMEOUTS.1].map(show_seconds);
+    Traced { range: Some(range), ..Traced::new(NAME, value, Origin::Assumed, why) }
+}
 
+/// Intervals of timed checkpoints that show the same timeout.
+struct Intervals {
+    /// The shortest one.
+    seconds: i64,
+    count: u64,
+    /// WAL between these checkpoints.
+    bytes: u64,
+}
+
+/// Groups intervals that differ by no more than a timer's delay.
+fn group_intervals(mut intervals: Vec<(i64, u64)>) -> Vec<Intervals> {
+    intervals.sort_unstable();
+    let mut groups: Vec<Intervals> = Vec::new();
+    for (seconds, bytes) in intervals {
+        match groups.last_mut().filter(|group| seconds <= group.seconds + 2 + group.seconds / 50) {
+            Some(group) => (group.count, group.bytes) = (group.count + 1, group.bytes + bytes),
+            None => groups.push(Intervals { seconds, count: 1, bytes }),
+        }
+    }
+    groups
+}
+
+/// Infers `max_wal_size` from the distances of checkpoints by volume: of several, the one with most bytes. Without one, the trace shows only
+/// how many segments were filled without such a checkpoint.
+fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
+    const NAME: &str = "max_wal_size";
     let size = survey.segment_size;
     let segments_crossed = |one: &Checkpoint| {
         one.distance.map(|distance| {
@@ -322,56 +418,51 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
     let volume = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Volume;
     let segments: Vec<i64> = checkpoints.iter().filter(volume).filter_map(segments_crossed).collect();
     let distances: Vec<i64> = checkpoints.iter().filter_map(segments_crossed).collect();
-    let furthest = distances.iter().copied().max().unwrap_or(0).max(0) as u64;
     let target = settings.completion_target_milli;
-    let usual = most_frequent(&segments).filter(|usual| *usual > 0);
+    let usual = with_most_segments(&segments).filter(|usual| *usual > 0);
     let distance = |usual: i64| {
         let checkpoints = counted(segments.len() as u64, "checkpoint");
         format!("{checkpoints} began {} after the one before", counted(usual as u64, "segment"))
     };
-    match usual.filter(|usual| !is_contradicted(*usual, segments.len(), &distances)) {
-        Some(usual) => {
-            settings.max_wal_size = roundest_segment_count(usual as u64, target) * size.bytes();
-            note("max_wal_size", show_size(settings.max_wal_size), Origin::Learned, distance(usual));
-        }
-        None => {
-            let least = roundest_segment_count(furthest + 1, target) * size.bytes();
-            settings.max_wal_size = settings.max_wal_size.max(least);
-            note(
-                "max_wal_size",
-                show_size(settings.max_wal_size),
-                Origin::Assumed,
-                match usual {
-                    None => "no checkpoint in the trace was triggered by volume".into(),
-                    Some(usual) => format!("{}, and others later: on request, it seems", distance(usual)),
-                },
-            );
-        }
+    if let Some(usual) = usual.filter(|usual| !is_contradicted(*usual, segments.len(), &distances)) {
+        settings.max_wal_size = roundest_segment_count(usual as u64, target) * size.bytes();
+        return Traced::new(NAME, show_size(settings.max_wal_size), Origin::Learned, distance(usual));
     }
-    note(
-        "checkpoint_completion_target",
-        settings.show("checkpoint_completion_target").unwrap_or_default(),
-        Origin::Assumed,
-        "no evidence in the trace".into(),
-    );
+    let longest = bounds::longest_distance(survey, checkpoints, settings);
+    let least = ((longest + 1) * (1000 + target)).div_ceil(1000).max(2) * size.bytes();
+    let roundest = roundest_segment_count(longest + 1, target) * size.bytes();
+    settings.max_wal_size = settings.max_wal_size.max(roundest);
+    let why = match usual {
+        None => "no checkpoint in the trace was triggered by volume".into(),
+        Some(usual) => format!("{}, and others later: on request, it seems", distance(usual)),
+    };
+    let range = Some([least, MAX_MAX_WAL_SIZE].map(show_size));
+    Traced { range, ..Traced::new(NAME, show_size(settings.max_wal_size), Origin::Assumed, why) }
 }
 
-/// The shortest `checkpoint_timeout` that allows the intervals of checkpoints, in seconds.
-///
-/// Where no segment was finished since the end of the checkpoint before, a request may have been skipped there and have started the timeout
-/// anew (`explain_checkpoints`): the interval is longer by what the checkpoint before took, at most `checkpoint_completion_target` of
-/// the timeout.
-fn shortest_timeout(checkpoints: &[Checkpoint], settings: &Settings) -> i64 {
-    let size = settings.segment_size;
-    let shortest = |pair: &[Checkpoint]| {
-        let [before, one] = pair else { return None };
-        let interval = one.interval?;
-        let [begin, end, next] =
-            [before.record.redo, before.record.lsn, one.record.redo].map(|lsn| size.segment_of(lsn));
-        let after_skipped = interval.saturating_mul(1000) / (1000 + settings.completion_target_milli as i64);
-        Some(if begin < end && end == next { after_skipped } else { interval })
+/// Larger than any `max_wal_size` in use: 64 TB.
+const MAX_MAX_WAL_SIZE: u64 = 1 << 46;
+
+/// Checks the default of `checkpoint_completion_target` against the time that timed checkpoints took: one that takes longer shows a larger
+/// value. One that takes less shows nothing, as it may have had few pages to write.
+fn learn_completion_target(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
+    const NAME: &str = "checkpoint_completion_target";
+    let timeout = settings.checkpoint_timeout * 1_000_000;
+    let share = |one: &Checkpoint| {
+        let took = survey.time_at(one.record.lsn)?.saturating_sub((one.record.time + 1) * 1_000_000);
+        // Beyond the timeout, the disk was too slow.
+        (0..=timeout).contains(&took).then(|| took.saturating_mul(1000) / timeout)
     };
-    checkpoints.windows(2).filter_map(shortest).max().unwrap_or(0)
+    let timed = checkpoints.iter().filter(|one| one.cause == Cause::Time && one.record.is_finished);
+    let longest = timed.filter_map(share).max().unwrap_or(0).cast_unsigned();
+    // The last writes and the sync come in addition.
+    const SYNC: u64 = 50;
+    let mut why = "no evidence in the trace".to_owned();
+    if longest > settings.completion_target_milli + SYNC {
+        settings.completion_target_milli = (longest.div_ceil(50) * 50).min(1000);
+        why = format!("a checkpoint took {:.0} % of checkpoint_timeout", longest as f64 / 10.0);
+    }
+    Traced::new(NAME, settings.show(NAME).unwrap_or_default(), Origin::Assumed, why)
 }
 
 /// Whether too many checkpoints began later than `max_wal_size` allows, if `usual` segments are its distance, as `by_volume` of them seem
@@ -394,7 +485,10 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
         .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) as f64 / 1e6))
         .collect();
     let since_start = seconds_since_start(survey);
-    let (mean, why) = match (mean_of_equal(&seconds), mean_of_equal(&since_start)) {
+    // A segment that stayed open for longer contradicts the timeout: a job switched the others.
+    let longest_open = longest_open(survey);
+    let mean = |seconds: &[f64]| mean_of_equal(seconds).filter(|mean| longest_open <= 1.1 * mean + 2.0);
+    let (mean, why) = match (mean(&seconds), mean(&since_start)) {
         (Some(mean), _) => {
             (mean, format!("{} segments in a row were switched, {mean:.1} s apart", seconds.len()))
         }
@@ -410,6 +504,19 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
     };
     settings.archive_timeout = round_to_usual_archive_timeout(mean);
     Traced::new("archive_timeout", show_seconds(settings.archive_timeout), Origin::Learned, why)
+}
+
+/// The longest time, in seconds, between two transaction ends in one segment.
+fn longest_open(survey: &Survey) -> f64 {
+    let size = survey.segment_size;
+    let open = |of_segment: &[(Lsn, i64)]| match of_segment {
+        // The last entry is of the first transaction end after its position, which may be in the next segment.
+        [(_, first), .., (_, last), _] => (last - first) as f64 / 1e6,
+        _ => 0.0,
+    };
+    let segments =
+        survey.times.chunk_by(|(one, _), (next, _)| size.segment_of(*one) == size.segment_of(*next));
+    segments.map(open).fold(0.0, f64::max)
 }
 
 /// For each switch, the seconds since the segment before was filled or switched, from which the server counts
@@ -438,9 +545,10 @@ fn round_to_usual_archive_timeout(mean: f64) -> i64 {
     near.unwrap_or(mean.round() as i64).max(1)
 }
 
-fn most_frequent(values: &[i64]) -> Option<i64> {
-    let count = |value: &i64| values.iter().filter(|other| *other == value).count();
-    values.iter().copied().max_by_key(|value| (count(value), -value))
+/// The distance that most segments belong to; the smallest of equal ones.
+fn with_most_segments(distances: &[i64]) -> Option<i64> {
+    let sum = |value: &i64| distances.iter().filter(|other| *other == value).sum::<i64>();
+    distances.iter().copied().max_by_key(|value| (sum(value), -value))
 }
 
 /// Rounds an interval to a value that people set, as timers fire a little late.
@@ -663,25 +771,10 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_request_makes_an_interval_longer_than_the_timeout() {
-        let settings = Settings::default_of(Major::V15);
-        let checkpoint = |segment: u64, ended_in: u64, interval| {
-            let [redo, lsn] = [segment, ended_in].map(|segment| settings.segment_size.start_of(segment));
-            let record = walden_explain::checkpoints::CheckpointRecord {
-                lsn,
-                redo,
-                time: 0,
-                shutdown: false,
-                is_finished: true,
-            };
-            Checkpoint { record, distance: None, interval, cause: Cause::Requested }
-        };
-        let shortest = |ended_in, next| {
-            shortest_timeout(&[checkpoint(7, ended_in, None), checkpoint(next, next, Some(320))], &settings)
-        };
-        assert_eq!(shortest(9, 9), 168);
-        assert_eq!(shortest(9, 10), 320, "another segment was finished");
-        assert_eq!(shortest(7, 7), 320, "none was");
+    fn intervals_of_one_timeout_are_grouped() {
+        let groups = group_intervals(vec![(301, 10), (60, 5), (300, 10), (61, 4), (1802, 50), (1800, 40)]);
+        let groups: Vec<_> = groups.iter().map(|one| (one.seconds, one.count, one.bytes)).collect();
+        assert_eq!(groups, [(60, 2, 9), (300, 2, 20), (1800, 2, 90)]);
     }
 
     #[test]
@@ -714,6 +807,7 @@ mod tests {
         assert_eq!(roundest_segment_count(33, 900), 64, "the default");
         assert_eq!(round_to_usual_timeout(301), 300);
         assert_eq!([4.8, 5.6, 61.5, 43.0, 0.2].map(round_to_usual_archive_timeout), [5, 5, 60, 43, 1]);
-        assert_eq!(most_frequent(&[5, 3, 3, 9]), Some(3));
+        assert_eq!(with_most_segments(&[5, 3, 3, 9]), Some(9));
+        assert_eq!(with_most_segments(&[5, 3, 3, 3, 3]), Some(3));
     }
 }

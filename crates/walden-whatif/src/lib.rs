@@ -11,6 +11,7 @@
 
 pub mod advise;
 pub mod archive;
+mod bounds;
 mod buckets;
 pub mod document;
 pub mod images;

@@ -52,6 +52,9 @@ pub struct Prediction {
     /// Bytes by which it differs if checkpoints behind their schedule take as long as on a busy server; 0 if that was not predicted.
     /// If it is the mean of both, half of the difference.
     pub race_error: f64,
+    /// Bytes by which it differs if assumed settings have the smallest or the largest value that the trace allows; 0 if that was not
+    /// predicted.
+    pub assumption_error: f64,
     /// The checkpoints.
     pub checkpoints: Vec<SimulatedCheckpoint>,
     /// Checkpoints that were requested while another one was in progress: whether they take place is a race.

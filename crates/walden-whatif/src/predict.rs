@@ -15,7 +15,7 @@ use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again};
 
 use crate::buckets::{Bucket, Buckets};
-use crate::learn::{Learned, learn};
+use crate::learn::{Extreme, Learned, learn};
 use crate::level::Level;
 use crate::objects::{Change, Counts, ObjectChange};
 use crate::outcome::{Basis, Prediction};
@@ -143,6 +143,7 @@ impl Forecast {
             self_check: self.unexplained() * bytes,
             races: (RACE_ERROR * raced).max(prediction.race_error),
             unshown: (prediction.unshown + prediction.hints_at_most) as f64,
+            assumptions: prediction.assumption_error,
             sampling: prediction.sampling_error,
             phase: prediction.phase_error,
             delays: delay_error.hypot(delays),
@@ -195,6 +196,8 @@ pub struct ErrorParts {
     pub races: f64,
     /// What the trace does not show: images for hint bits, free space maps.
     pub unshown: f64,
+    /// Settings that the trace does not show, over the range of values that it allows.
+    pub assumptions: f64,
     /// Images of which a sample was compressed.
     pub sampling: f64,
     /// Where between two checkpoints and in a segment the work begins.
@@ -209,7 +212,7 @@ impl ErrorParts {
     /// The sum: what is known to be wrong in one direction is added, what is as likely in both is summed up by squares.
     pub fn total(&self) -> f64 {
         let random = [self.sampling, self.phase, self.delays, self.run_to_run];
-        let systematic = self.estimates + self.self_check + self.races + self.unshown;
+        let systematic = self.estimates + self.self_check + self.races + self.unshown + self.assumptions;
         systematic + random.iter().map(|error| error * error).sum::<f64>().sqrt()
     }
 }
@@ -331,6 +334,8 @@ enum Variant {
     OtherOffset,
     /// A checkpoint behind its schedule takes as long as on a busy server, at least.
     SlowCheckpoints,
+    /// Assumed settings have these values, unless the set of settings names them.
+    Assumed(Extreme),
 }
 
 /// Microseconds by which the checkpointer may wake up later than in the trace, once it is requested: a time slice of another process.
@@ -376,13 +381,15 @@ fn woken_later(survey: &Survey) -> u64 {
 /// The variants that the settings are simulated in, the first of which is the prediction.
 fn variants(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> Vec<Variant> {
     if settings.len() > MAX_SETTINGS_WITH_VARIANTS {
-        return vec![Variant::AsTraced, Variant::SlowCheckpoints];
+        let extremes = learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme));
+        return [Variant::AsTraced, Variant::SlowCheckpoints].into_iter().chain(extremes).collect();
     }
     let woken_later =
         ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4);
     let late = woken_later.max(learned.late_by);
     let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late), Variant::SlowCheckpoints];
     variants.extend(other_start(survey, learned, from, settings));
+    variants.extend(learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme)));
     variants
 }
 
@@ -420,6 +427,7 @@ fn merge_variants(
                 Variant::AsTraced => {}
                 Variant::LateCheckpoints(_) => first.delay_error = difference,
                 Variant::OtherPhase | Variant::OtherOffset => first.phase_error = difference,
+                Variant::Assumed(_) => first.assumption_error = first.assumption_error.max(difference),
                 Variant::SlowCheckpoints if is_raced => {}
                 Variant::SlowCheckpoints => first.race_error = difference,
             }
@@ -493,7 +501,7 @@ impl Job<'_> {
                 let passes: Vec<_> = together
                     .iter()
                     .map(|group| {
-                        let of_group = group.iter().map(|at| settings[*at].clone());
+                        let of_group = group.iter().map(|at| (*at, settings[*at].clone()));
                         scope.spawn(move || self.pass(of_group, share, progress))
                     })
                     .collect();
@@ -519,7 +527,7 @@ impl Job<'_> {
 
     fn pass(
         &self,
-        settings: impl Iterator<Item = Settings>,
+        settings: impl Iterator<Item = (usize, Settings)>,
         share: Share,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
@@ -528,8 +536,9 @@ impl Job<'_> {
         let (began, uncertainty) =
             checkpoint_clock(self.survey, self.learned, self.from).unwrap_or((start_time, 0));
         let redo_from = redo.unwrap_or(self.from);
-        let simulation = |settings: &Settings, variant: Variant| {
+        let simulation = |at: usize, settings: &Settings, variant: Variant| {
             let own = self.checkpoint_records(settings);
+            let mut settings = settings.clone();
             let (mut start, mut redo, mut began) = (self.from, redo_from, began);
             let mut request_lag = self.learned.request_lag;
             let mut unthrottled_micros = self.learned.unthrottled_micros;
@@ -552,15 +561,16 @@ impl Job<'_> {
                     (start, redo) = (start.plus(half), redo.plus(half));
                 }
                 Variant::SlowCheckpoints => unthrottled_micros = unthrottled_micros.max(SLOW_CHECKPOINT),
+                Variant::Assumed(extreme) => self.assume(at, extreme, &mut settings),
             }
-            Simulation::new(settings.clone(), start, redo, began, own).with_checkpointer(
+            Simulation::new(settings, start, redo, began, own).with_checkpointer(
                 request_lag,
                 self.learned.skipped_requests.clone(),
                 unthrottled_micros,
             )
         };
-        let in_variants = |settings: Settings| {
-            let of = |variant: &Variant| simulation(&settings, *variant);
+        let in_variants = |(at, settings): (usize, Settings)| {
+            let of = |variant: &Variant| simulation(at, &settings, *variant);
             self.variants.iter().map(of).collect::<Vec<_>>()
         };
         let simulations = settings.flat_map(in_variants).collect();
@@ -589,6 +599,20 @@ impl Job<'_> {
             _ => None,
         };
         Ok((outcome, damage))
+    }
+
+    /// Changes the assumed settings of a set, unless the set names them. Set 0 is the trace's own.
+    fn assume(&self, at: usize, extreme: Extreme, settings: &mut Settings) {
+        let change = at.checked_sub(1).and_then(|at| self.question.changes.get(at));
+        let is_named = |wanted: &str| {
+            change.into_iter().flatten().any(|(name, _)| name.trim().eq_ignore_ascii_case(wanted))
+        };
+        if let Some(timeout) = extreme.checkpoint_timeout.filter(|_| !is_named("checkpoint_timeout")) {
+            settings.checkpoint_timeout = timeout;
+        }
+        if let Some(size) = extreme.max_wal_size.filter(|_| !is_named("max_wal_size")) {
+            settings.max_wal_size = size;
+        }
     }
 
     fn plan(&self, redo: Option<Lsn>) -> Plan {

@@ -185,6 +185,7 @@ impl Simulation {
                 phase_error: 0.0,
                 delay_error: 0.0,
                 race_error: 0.0,
+                assumption_error: 0.0,
                 checkpoints: Vec::new(),
                 images: 0,
                 compressed_images: 0,

@@ -548,6 +548,10 @@ impl Segment {
                 Compression::Zstd => 3,
             };
             evidence.images[method] += 1;
+            // Without checksums and wal_log_hints, the record has no image of the table's page (`log_heap_visible`).
+            if record.header.rmid == rmid::HEAP2 && kind & heap2::OPMASK == heap2::VISIBLE && block.id == 1 {
+                (evidence.hint_records, evidence.last_hint_record) = (evidence.hint_records + 1, record.lsn);
+            }
             let kind = kinds.kind(record.header.rmid, record.header.info);
             let class = kinds.image_class(kind.index(), block.id);
             evidence.checkpoint_images += u64::from(class == ImageClass::Checkpoint);

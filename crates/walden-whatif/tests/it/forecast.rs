@@ -439,3 +439,94 @@ fn the_window_does_not_hide_what_the_log_shows() {
     let row = forecast.learned.traced.iter().find(|row| row.name == "full_page_writes").unwrap();
     assert_eq!((row.from, row.why.as_str()), (Origin::Learned, "logged by checkpoints"));
 }
+
+/// What is learned of a setting: its value, its origin, and its range if it is assumed.
+fn learned_of(forecast: &Forecast, name: &str) -> (String, Origin, Option<[String; 2]>) {
+    let row = forecast.learned.traced.iter().find(|row| row.name == name).unwrap();
+    (row.value.clone(), row.from, row.range.clone())
+}
+
+/// Sixteen minutes without a checkpoint: until 16, one may be in progress whose record the log does not have.
+#[test]
+fn an_assumed_timeout_is_as_long_as_the_trace_shows() {
+    let mut table = Table::new(40);
+    for second in 0..954 {
+        table.commit(10 + second);
+        table.insert(second as u32 % 40, 2 + (second / 40) as u16, false);
+    }
+    let forecast = table.forecast(&[]);
+    let range = ["506s", "1d"].map(str::to_owned);
+    assert_eq!(
+        learned_of(&forecast, "checkpoint_timeout"),
+        ("15min".to_owned(), Origin::Assumed, Some(range))
+    );
+}
+
+/// A checkpoint by volume each 50 or 70 seconds, so that none comes by time: any longer timeout is possible. With a larger `max_wal_size`, the
+/// timeout decides.
+#[test]
+fn the_error_covers_the_settings_that_the_trace_does_not_show() {
+    let mut table = Table::new(300);
+    let mut now = 0;
+    for cycle in 0..14 {
+        let end = table.writer.position().0.next_multiple_of(1 << 20);
+        let mut blocks = 0..300;
+        for _ in 0..if cycle % 2 == 0 { 50 } else { 70 } {
+            table.commit(now);
+            now += 1;
+            blocks.by_ref().take(6).for_each(|block| table.insert(block, cycle + 2, false));
+            (0..3).for_each(|_| _ = table.writer.main_data(rmid::LOGICALMSG, 0, &[0x33; 4000]));
+        }
+        while table.writer.position().0 < end {
+            table.writer.main_data(rmid::LOGICALMSG, 0, &[0x33; 4000]);
+        }
+        table.checkpoint(now);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    table.writer.save(folder.path());
+    let changes = [
+        "full_page_writes=on max_wal_size=8GB",
+        "full_page_writes=on max_wal_size=8GB checkpoint_timeout=5min",
+    ];
+    let assumed = forecast(folder.path(), &changes);
+    let range = ["69s", "1d"].map(str::to_owned);
+    assert_eq!(learned_of(&assumed, "checkpoint_timeout"), ("5min".to_owned(), Origin::Assumed, Some(range)));
+    assert_eq!(learned_of(&assumed, "max_wal_size").1, Origin::Learned);
+    let with = |timeout| {
+        let forecast = forecast_under(folder.path(), &[("checkpoint_timeout", timeout)], &changes[..1]);
+        assert_eq!(forecast.predictions[0].1.assumption_error, 0.0, "given");
+        forecast.predictions[0].1.bytes
+    };
+    let [shortest, longest] = ["69s", "1d"].map(with);
+    assert!(shortest > longest + longest / 20, "{shortest} {longest}");
+    let prediction = &assumed.predictions[0].1;
+    let error = assumed.error_bytes(prediction) as u64;
+    for possible in [shortest, longest] {
+        assert!(
+            prediction.bytes.abs_diff(possible) <= error,
+            "{possible}: {} with {error}",
+            prediction.bytes
+        );
+    }
+    assert_eq!(assumed.predictions[1].1.assumption_error, 0.0, "named");
+}
+
+/// A job switches segments each minute for a while, and later a segment stays open for ten.
+#[test]
+fn a_segment_that_stays_open_contradicts_archive_timeout() {
+    let learned = |seconds: i64| {
+        let mut table = Table::new(10);
+        let mut now = 10;
+        for _ in 0..5 {
+            table.commit(now);
+            now += 60;
+            table.writer.switch();
+        }
+        for step in 0..20 {
+            table.commit(now + step * seconds / 20);
+        }
+        learned_of(&table.forecast(&[]), "archive_timeout").1
+    };
+    assert_eq!(learned(50), Origin::Learned);
+    assert_eq!(learned(600), Origin::Assumed);
+}
