@@ -19,8 +19,9 @@ use crate::arguments::parse_size;
 use crate::compress::{Input, gather_compressed, is_stream, open};
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::protect::Inputs;
 use crate::turns::{Turn, Turns};
-use crate::{DAMAGED, FOUND, terminal};
+use crate::{DAMAGED, FOUND, USAGE, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +40,7 @@ Examples:
 
 Output is compared with the hash of the original before it gets its name.
 
-Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, 3 a file is damaged or could not be read or written.";
+Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, or a file exists and --force is not given, 3 a file is damaged or could not be read or written.";
 
 /// Decompress what walden compress wrote
 #[derive(Args, Debug)]
@@ -113,6 +114,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
         return stream(args);
     }
     let (inputs, errors) = gather_compressed(&args.files);
+    let read = Inputs::of_files(inputs.iter().map(|input| &input.path));
     let total = inputs.iter().filter_map(|input| input.path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("decompressing", total));
     let advance = |bytes| {
@@ -125,10 +127,10 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     let numbered: Vec<(usize, &Input)> = inputs.iter().enumerate().collect();
     let results = map_in_order(&numbered, threads, |&(number, input)| {
         if args.salvage {
-            return salvage(args, input, &advance);
+            return salvage(args, input, &read, &advance);
         }
         let mut out = args.stdout.then(|| stdout.take(number)).transpose().context(TO_STDOUT)?;
-        whole(args, input, out.as_mut(), &advance)?;
+        whole(args, input, &read, out.as_mut(), &advance)?;
         out.map_or(Ok(()), Turn::finish).context(TO_STDOUT)?;
         Ok(Vec::new())
     });
@@ -151,8 +153,9 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
             Err(error) if error.to_string() == TO_STDOUT => return Err(error),
             Err(error) => {
                 report(&input.path, &error);
+                let is_refusal = error.is::<output::Refused>() && code != ExitCode::from(DAMAGED);
+                code = ExitCode::from(if is_refusal { USAGE } else { DAMAGED });
                 failed = true;
-                code = ExitCode::from(DAMAGED);
             }
         }
     }
@@ -173,13 +176,13 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
     let mut extract_all = || -> Result<()> {
         let mut reader = Reader::open_stream(io::stdin().lock(), args.limits.to_limits())?;
         while let Some(head) = reader.next()? {
-            extract(args, &input, &mut reader, &head, out.as_mut(), &|_| ())?;
+            extract(args, &input, &Inputs::default(), &mut reader, &head, out.as_mut(), &|_| ())?;
         }
         Ok(())
     };
     if let Err(error) = extract_all() {
         report(Path::new("-"), &error);
-        return Ok(ExitCode::from(DAMAGED));
+        return Ok(output::status_of(&[error]));
     }
     out.map_or(Ok(()), Turn::finish).context(TO_STDOUT)?;
     Ok(ExitCode::SUCCESS)
@@ -220,6 +223,7 @@ pub fn hint_of(path: &Path, fault: &Error) -> Option<&'static str> {
 fn whole(
     args: &DecompressArgs,
     input: &Input,
+    read: &Inputs,
     mut stdout: Option<&mut Stdout<'_>>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
@@ -232,14 +236,18 @@ fn whole(
     if !args.stdout {
         // Before the work, not after it.
         for entry in &wanted {
-            output::refuse_other_size(&target_of(args, input, &entry.head)?, entry.end.bytes, args.force)
+            let target = target_of(args, input, &entry.head)?;
+            output::expect_no_input(&target, read)
+                .and_then(|()| output::refuse_other_size(&target, entry.end.bytes, args.force))
                 .with_context(|| format!("cannot decompress {}", input.path.display()))?;
         }
     }
     if args.member.is_empty() {
         loop {
             match reader.next()? {
-                Some(head) => drop(extract(args, input, &mut reader, &head, stdout.as_deref_mut(), advance)?),
+                Some(head) => {
+                    extract(args, input, read, &mut reader, &head, stdout.as_deref_mut(), advance)?;
+                }
                 None => return Ok(()),
             }
         }
@@ -252,7 +260,7 @@ fn whole(
             reader.decode(&head, &mut io::sink())?;
             head = reader.next()?.ok_or_else(|| anyhow!("cannot find the member in the file"))?;
         }
-        extract(args, input, &mut reader, &head, stdout.as_deref_mut(), advance)?;
+        extract(args, input, read, &mut reader, &head, stdout.as_deref_mut(), advance)?;
     }
     match fault {
         // What was asked for came out; the rest is not as it should be.
@@ -275,6 +283,7 @@ fn find<'e>(path: &Path, name: &str, entries: &'e [Entry]) -> Result<&'e Entry> 
 fn extract<R: Read + Seek>(
     args: &DecompressArgs,
     input: &Input,
+    read: &Inputs,
     reader: &mut Reader<R>,
     head: &Head,
     stdout: Option<&mut Stdout<'_>>,
@@ -287,7 +296,8 @@ fn extract<R: Read + Seek>(
     } else {
         let target = target_of(args, input, head)?;
         // Of several files with the same members, the target does not say which one is refused.
-        let output = Output::create(&target, args.force)
+        let output = output::expect_no_input(&target, read)
+            .and_then(|()| Output::create(&target, args.force))
             .with_context(|| format!("cannot decompress {}", input.path.display()))?;
         let mut out = BufWriter::new(output.file());
         let summary = reader.decode(head, &mut out);
@@ -333,15 +343,22 @@ fn target_of(args: &DecompressArgs, input: &Input, head: &Head) -> Result<PathBu
 }
 
 /// Decompresses everything that is not damaged. Returns lines that say what is lost; empty if nothing is.
-fn salvage(args: &DecompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
+fn salvage(
+    args: &DecompressArgs,
+    input: &Input,
+    read: &Inputs,
+    advance: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<String>> {
     let path = &input.path;
     let mut failure = None;
     let walk = container::walk(open(path)?.0, args.limits.to_limits(), &mut |reader, head| {
-        extract(args, input, reader, head, None, advance).map_err(|error| match error.downcast::<Error>() {
-            Ok(error) => error,
-            Err(error) => {
-                failure = Some(error);
-                Error::Original(std::io::ErrorKind::Other.into())
+        extract(args, input, read, reader, head, None, advance).map_err(|error| {
+            match error.downcast::<Error>() {
+                Ok(error) => error,
+                Err(error) => {
+                    failure = Some(error);
+                    Error::Original(std::io::ErrorKind::Other.into())
+                }
             }
         })
     });

@@ -16,8 +16,9 @@ use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
 use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
-use crate::output::Content;
+use crate::output::Overwrite;
 use crate::progress::Progress;
+use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
 use crate::{names, output, terminal};
@@ -109,6 +110,9 @@ pub struct DiffArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// Threads that decode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -162,7 +166,8 @@ impl Explained {
 /// Runs the command.
 pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let wanted = ranges(args);
-    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
+    let inputs = Inputs::new(wanted.iter().map(|range| range.source));
+    output::can_write(&[("--html", args.html.as_deref())], args.overwrite, &inputs)?;
     let mut all_names = args
         .names
         .iter()
@@ -180,7 +185,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
         compare::documents((&a.explanation, &a.context(args)), (&b.explanation, &b.context(args)));
     let found: Diff = compare::diff(a.side(&of_a), b.side(&of_b), per);
     if let Some(path) = &args.html {
-        output::write_page(path, &diff_html::page(&found))?;
+        output::write_page(path, &diff_html::page(&found), args.overwrite)?;
     }
     let top = if args.top == 0 { usize::MAX } else { args.top };
     terminal::show(args.format, || &found, || walden_report::diff::diff(&found, top, terminal::look()))?;

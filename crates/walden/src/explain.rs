@@ -18,8 +18,9 @@ use walden_source::names::Names;
 use walden_source::server_log::{self, Prefix};
 
 use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
-use crate::output::Content;
+use crate::output::Overwrite;
 use crate::progress::Progress;
+use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::{names, output, savings, terminal};
 
@@ -124,6 +125,9 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// When to replay the WAL to predict what changed settings would save, which reads it twice more
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     savings: savings::When,
@@ -152,12 +156,10 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     if args.group.is_none() && args.by.iter().any(|view| view.has(Dimension::Pattern)) {
         crate::wrong_usage("--by group needs a pattern: --group 'tenant_(\\d+)'");
     }
-    output::can_write(&[
-        ("--save-names", args.save_names.as_deref(), Content::Names),
-        ("--html", args.html.as_deref(), Content::Page),
-    ])?;
-    let mut names = load_names(args)?;
     let sources: Vec<PathBuf> = args.sources.iter().chain(&args.path).cloned().collect();
+    let wanted = [("--save-names", args.save_names.as_deref()), ("--html", args.html.as_deref())];
+    output::can_write(&wanted, args.overwrite, &Inputs::new(sources.iter().chain(&args.log)))?;
+    let mut names = load_names(args)?;
     if sources.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -184,7 +186,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         let top = Some(args.top.unwrap_or(explain_html::ROWS)).filter(|top| *top > 0);
         let page = Document::new(&explanation, &Context { top, ..context });
         let page = Document { findings: document.findings.clone(), ..page };
-        output::write_page(path, &explain_html::page(&page))?;
+        output::write_page(path, &explain_html::page(&page), args.overwrite)?;
     }
     // The page's own views are the last ones.
     document.views.truncate(views(args).len());
@@ -276,7 +278,7 @@ fn load_log(args: &ExplainArgs, names: &Names) -> Result<Option<Arc<Writers>>> {
 fn load_names(args: &ExplainArgs) -> Result<Names> {
     let names = names::load(&args.names)?;
     if let Some(path) = &args.save_names {
-        let saved = output::write_names(path, &names);
+        let saved = output::write_names(path, &names, args.overwrite);
         saved.with_context(|| format!("cannot save names to {}", path.display()))?;
         if std::io::stderr().is_terminal() {
             eprintln!("saved the names to {}", path.display());

@@ -22,6 +22,7 @@ use walden_lab::{
     run_workload,
 };
 
+use crate::output::Overwrite;
 use crate::terminal::{self, Format};
 use crate::wrong_usage;
 
@@ -78,9 +79,8 @@ struct RunArguments {
     /// The folder for a workload's segments (wal/) and facts.json [default: lab-NAME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Replace the files of an earlier run in that folder
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// A server setting that takes precedence over the others; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
@@ -252,7 +252,7 @@ fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
         wal_segsize_mb: arguments.wal_segsize,
         checksums: arguments.checksums.map(|switch| switch == Switch::On),
         output: arguments.output.clone().unwrap_or_else(|| "lab-regress".into()),
-        force: arguments.force,
+        force: arguments.overwrite.force,
         time: arguments.suite.time(),
         wal_bytes: arguments.suite.max_wal as u64,
         progress: Progress::new("starting"),
@@ -265,7 +265,7 @@ fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<(
     if let Some(option) = arguments.of_workloads() {
         wrong_usage(&format!("{option} is for workloads; {} is an experiment", definition.name));
     }
-    let options = arguments.experiment.options(&arguments.settings, arguments.force);
+    let options = arguments.experiment.options(&arguments.settings, arguments.overwrite.force);
     if let Err(error) = walden_lab::experiments::check(definition, &options) {
         wrong_usage(&format!("{error:#}"));
     }
@@ -297,7 +297,7 @@ fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Res
         wal_segsize_mb: arguments.wal_segsize,
         checksums: arguments.checksums.map(|switch| switch == Switch::On),
         keep_data: arguments.keep_data,
-        force: arguments.force,
+        force: arguments.overwrite.force,
         progress: Progress::new("starting"),
         ..RunOptions::new(workload, output)
     };

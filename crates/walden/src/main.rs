@@ -32,6 +32,7 @@ mod page;
 mod place;
 mod progress;
 mod prometheus;
+mod protect;
 mod receive;
 mod recovery_rates;
 mod redo;
@@ -159,7 +160,7 @@ fn main() -> ExitCode {
         Err(error) if terminal::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::report(&error);
-            ExitCode::from(DAMAGED)
+            ExitCode::from(if error.is::<output::Refused>() { USAGE } else { DAMAGED })
         }
     }
 }

@@ -7,21 +7,39 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, CommandFactory};
 
+use crate::output::{self, Overwrite};
+use crate::protect::Inputs;
+
 /// Write manual pages, one for each command, into a folder
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   walden man /usr/local/share/man/man1    # walden.1, walden-explain.1, walden-redo-check.1, ...")]
 pub struct ManArgs {
-    /// The folder, created if it does not exist; pages of the same names are overwritten
+    /// The folder, created if it does not exist
     folder: PathBuf,
+
+    #[command(flatten)]
+    overwrite: Overwrite,
 }
 
 /// Runs the command.
 pub fn run(args: &ManArgs) -> Result<ExitCode> {
-    let folder = &args.folder;
-    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
-    clap_mangen::generate_to(crate::Arguments::command(), folder)
-        .with_context(|| format!("cannot write manual pages to {}", folder.display()))?;
+    let generated = tempfile::tempdir().context("cannot make a temporary folder")?;
+    clap_mangen::generate_to(crate::Arguments::command(), &generated).context("cannot write manual pages")?;
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(&generated)? {
+        let path = entry?.path();
+        let target = args.folder.join(path.file_name().unwrap_or_default());
+        pages.push((target, fs::read(path)?));
+    }
+    let inputs = Inputs::default();
+    pages.retain(|(target, page)| fs::read(target).ok().as_ref() != Some(page));
+    pages
+        .iter()
+        .try_for_each(|(target, _)| output::expect_writable(target, args.overwrite.force, &inputs))?;
+    let folder = args.folder.display();
+    fs::create_dir_all(&args.folder).with_context(|| format!("cannot create the folder {folder}"))?;
+    pages.iter().try_for_each(|(target, page)| output::write(target, page, args.overwrite))?;
     Ok(ExitCode::SUCCESS)
 }

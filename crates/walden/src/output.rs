@@ -1,19 +1,24 @@
 //! Files that appear complete or not at all.
 //!
 //! A file is written under a temporary name in the target's folder, synced, and renamed, as [`walden_archive::pending`] does it. An
-//! existing file is not replaced unless that is allowed. A signal that ends the process removes unfinished files.
+//! existing file is replaced only if that is allowed, and a command's input never ([`expect_writable`]). A signal that ends the process
+//! removes unfinished files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+#[cfg(feature = "data")]
+use std::fs::TryLockError;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
+use clap::Args;
 use tempfile::NamedTempFile;
 use walden_archive::against::AgainstError;
 use walden_archive::archive::ArchiveError;
@@ -27,7 +32,60 @@ use walden_report::table::harmless;
 use walden_source::names::Names;
 use walden_watch::server::QueryError;
 
-use crate::terminal;
+use crate::protect::Inputs;
+use crate::{DAMAGED, USAGE, terminal};
+
+/// Whether existing files may be replaced: an option of the commands that write files.
+#[derive(Args, Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Overwrite {
+    /// Replace existing files
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// A file is not written because it exists or must stay as it is. The exit status is that of wrong usage.
+#[derive(Debug)]
+pub struct Refused {
+    target: PathBuf,
+    reason: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot write {}: {}", self.target.display(), self.reason)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Refused {
+    /// The error for a file.
+    pub fn new(target: &Path, reason: impl Into<String>) -> anyhow::Error {
+        Refused { target: target.to_owned(), reason: reason.into() }.into()
+    }
+}
+
+/// Checks, before the work, that a file may be written: it is not an input of the command, and it does not exist or may be replaced. A
+/// device or a pipe may always be written.
+pub fn expect_writable(target: &Path, replace: bool, inputs: &Inputs) -> Result<()> {
+    if is_device(target) {
+        return Ok(());
+    }
+    expect_no_input(target, inputs)?;
+    refuse_existing(target, replace)
+}
+
+/// Checks that a file is not an input of a command, and not in a closed folder.
+pub fn expect_no_input(target: &Path, inputs: &Inputs) -> Result<()> {
+    match inputs.find_conflict(target) {
+        Some(conflict) => Err(Refused::new(target, format!("{conflict}; name another file"))),
+        None => Ok(()),
+    }
+}
+
+fn is_device(target: &Path) -> bool {
+    fs::metadata(target).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
 
 /// A file that is being written.
 pub struct Output {
@@ -92,14 +150,13 @@ impl Output {
         Output::create_with_mode(target, replace, 0o600)
     }
 
-    /// As [`Output::create`], for a result that replaces an existing file, whose permissions it takes over, and else that everybody may
-    /// read whom the process's file mode creation mask lets. Where a link points to is what is replaced; a device or a pipe is
-    /// written to.
+    /// As [`Output::create`], with the permissions of a file that is replaced, and else those that the process's file mode creation
+    /// mask allows. The file that a link leads to is replaced, not the link; a device or a pipe is written to.
     #[cfg(feature = "data")]
-    pub fn create_result(target: &Path) -> Result<Output> {
+    pub fn create_result(target: &Path, replace: bool) -> Result<Output> {
         let target = &fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
         let found = fs::metadata(target).ok();
-        if found.as_ref().is_some_and(|found| !found.is_file() && !found.is_dir()) {
+        if is_device(target) {
             let device = File::options().write(true).open(target);
             let device = device.with_context(|| format!("cannot write {}", target.display()))?;
             let temporary = NamedTempFile::new().with_context(|| {
@@ -109,7 +166,7 @@ impl Output {
             return Ok(Output { temporary, target, claim: None, replace: true, mode: None, device });
         }
         let mode = found.map(|found| found.permissions().mode());
-        Ok(Output { mode, ..Output::create_with_mode(target, true, 0o666)? })
+        Ok(Output { mode, ..Output::create_with_mode(target, replace, 0o666)? })
     }
 
     fn create_with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
@@ -181,6 +238,39 @@ impl Output {
     }
 }
 
+/// Checks that an input may be removed: it is in no archive and belongs to no server.
+pub fn expect_removable(input: &Path, inputs: &Inputs) -> Result<()> {
+    match inputs.find_closed_folder(input) {
+        Some(why) => bail!("cannot remove {} after it is compressed: {why}", input.display()),
+        None => Ok(()),
+    }
+}
+
+/// The exit status of a command that continues after errors: that of wrong usage if all of them are refusals.
+pub fn status_of(errors: &[anyhow::Error]) -> ExitCode {
+    match errors {
+        [] => ExitCode::SUCCESS,
+        errors if errors.iter().all(|error| error.is::<Refused>()) => ExitCode::from(USAGE),
+        _ => ExitCode::from(DAMAGED),
+    }
+}
+
+/// Creates a folder if it does not exist, and locks it until the file that is returned is dropped: two processes that write into it
+/// would not know of each other's files.
+#[cfg(feature = "data")]
+pub fn lock_folder(folder: &Path) -> Result<File> {
+    make_folder(folder)?;
+    let opened = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;
+    match opened.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Refused::new(
+            folder,
+            "another process is exporting to it; wait for it, or name another folder",
+        )),
+        // Some network file systems have no locks of folders.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(opened),
+    }
+}
+
 /// Whether a file is the temporary file of a process, perhaps one that was killed.
 pub fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_bytes();
@@ -246,43 +336,28 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
     synced.with_context(|| format!("cannot sync {}", folder.display()))
 }
 
-/// What a text that replaces a file is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Content {
-    /// A page or a picture.
-    Page,
-    /// JSON other than names.
-    Json,
-    /// Names of relations, as `--save-names` writes them.
-    Names,
-}
+/// An option, and the file that it names if it is given.
+pub type Wanted<'a> = (&'static str, Option<&'a Path>);
 
-impl Content {
-    fn of(text: &[u8]) -> Content {
-        if text.starts_with(b"<") { Content::Page } else { Content::Json }
-    }
-}
-
-/// An option, the file that it names if it is given, and what is to be written there.
-pub type Wanted<'a> = (&'static str, Option<&'a Path>, Content);
-
-/// Checks that texts can be written, before a computation that may take an hour. Existing files are kept.
+/// Checks that files can be written, before a computation that may take an hour.
 ///
 /// Two options with the same file are wrong usage: the second text would replace the first one.
-pub fn can_write(wanted: &[Wanted<'_>]) -> Result<()> {
+pub fn can_write(wanted: &[Wanted<'_>], overwrite: Overwrite, inputs: &Inputs) -> Result<()> {
     if let Some((one, other, path)) = named_twice(wanted) {
         crate::wrong_usage(&format!(
             "{one} and {other} name the same file, {}: give each a file of its own",
             harmless(&path.to_string_lossy())
         ));
     }
-    let mut given = wanted.iter().filter_map(|(_, path, content)| Some(((*path)?, *content)));
-    given.try_for_each(|(path, content)| text_output(path, content).map(drop))
+    wanted.iter().filter_map(|(_, path)| *path).try_for_each(|path| {
+        expect_writable(path, overwrite.force, inputs)?;
+        text_output(path, overwrite).map(drop)
+    })
 }
 
 /// Two options that name the same file, and the file.
 fn named_twice<'a>(wanted: &[Wanted<'a>]) -> Option<(&'static str, &'static str, &'a Path)> {
-    let placed = |&(option, path, _): &Wanted<'a>| {
+    let placed = |&(option, path): &Wanted<'a>| {
         let path = path?;
         Some((option, path, place_of(path)?))
     };
@@ -303,83 +378,47 @@ fn place_of(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Writes a page, and replaces an existing file.
-pub fn write_page(path: &Path, page: &Page) -> Result<()> {
-    write_text(path, page.render())
+/// Writes a page.
+pub fn write_page(path: &Path, page: &Page, overwrite: Overwrite) -> Result<()> {
+    write(path, page.render(), overwrite)
 }
 
-/// Writes a file, and replaces an existing one.
+/// Writes names of relations.
+pub fn write_names(path: &Path, names: &Names, overwrite: Overwrite) -> Result<()> {
+    let mut json = Vec::new();
+    names.write(&mut json).context("cannot write the names as JSON")?;
+    write(path, json, overwrite)
+}
+
+/// Writes a file of the program's own, which replaces an earlier one.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let output = Output::with_mode(path, true, 0o666)?;
     output.file().write_all(bytes).with_context(|| format!("cannot write {}", path.display()))?;
     output.commit(&Meta::default()).map(drop)
 }
 
-/// Writes a page, a picture or JSON, and replaces an existing file.
-pub fn write_text(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
-    let text = text.as_ref();
-    write(path, text, Content::of(text))
-}
-
-/// Writes names of relations, and replaces an existing file.
-pub fn write_names(path: &Path, names: &Names) -> Result<()> {
-    let mut json = Vec::new();
-    names.write(&mut json).context("cannot write the names as JSON")?;
-    write(path, &json, Content::Names)
-}
-
-fn write(path: &Path, text: &[u8], content: Content) -> Result<()> {
+/// Writes a file that was checked by [`can_write`]. One that another process has made since is not replaced without `--force`.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>, overwrite: Overwrite) -> Result<()> {
     let named = || format!("cannot write {}", path.display());
-    match text_output(path, content)? {
-        None => fs::write(path, text).with_context(named),
+    match text_output(path, overwrite)? {
+        None => fs::write(path, bytes).with_context(named),
         Some(output) => {
-            output.file().write_all(text).with_context(named)?;
+            output.file().write_all(bytes.as_ref()).with_context(named)?;
             output.commit(&Meta::default()).map(drop)
         }
     }
 }
 
-/// An output that replaces the target by a text; `None` for a pipe or a device, which is written directly.
-fn text_output(path: &Path, content: Content) -> Result<Option<Output>> {
-    match fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => {
-            bail!("cannot write {}: expected the name of a file, found a folder", path.display())
-        }
-        Ok(meta) if !meta.is_file() => return Ok(None),
-        Ok(_) => {
-            if let Some(found) = what_is_kept(path, content)? {
-                bail!("{} holds {found}, and is left as it is: name another file", path.display())
-            }
-        }
-        Err(_) => {}
+/// An output for a text; `None` for a pipe or a device, which is written directly.
+fn text_output(path: &Path, overwrite: Overwrite) -> Result<Option<Output>> {
+    if is_device(path) {
+        return Ok(None);
     }
     // What a link leads to is replaced, not the link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     // Permissions as the process's umask has them for any new file.
-    let output = Output::with_mode(&path, true, 0o666);
+    let output = Output::with_mode(&path, overwrite.force, 0o666);
     output.with_context(|| format!("cannot write {}", path.display())).map(Some)
-}
-
-/// What a file holds that is not replaced: all but an earlier text of the same kind, so that a segment named after the wrong option
-/// stays, and so do saved names, which cannot be read from a server as it was then once more.
-fn what_is_kept(path: &Path, new: Content) -> Result<Option<&'static str>> {
-    let named = || format!("cannot write {}", path.display());
-    let mut first = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(1).read_to_end(&mut first));
-    read.with_context(named)?;
-    let old = match first[..] {
-        [] => return Ok(None),
-        [b'<'] => Content::Page,
-        [b'{' | b'['] if Names::is_saved(path).with_context(named)? => Content::Names,
-        [b'{' | b'['] => Content::Json,
-        _ => return Ok(Some("no page, picture or JSON")),
-    };
-    Ok((old != new).then_some(match old {
-        Content::Page => "a page or picture",
-        Content::Json if new == Content::Names => "JSON other than saved names",
-        Content::Json => "JSON",
-        Content::Names => "saved names",
-    }))
 }
 
 /// An error with a hint of its own.
@@ -508,12 +547,7 @@ pub fn refuse_other_size(target: &Path, bytes: u64, replace: bool) -> Result<()>
 pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
     refuse_folder(target)?;
     match fs::symlink_metadata(target) {
-        Ok(_) if !replace => {
-            bail!(
-                "cannot write {}: it exists already and is not replaced; --force replaces it",
-                target.display()
-            )
-        }
+        Ok(_) if !replace => Err(Refused::new(target, "it exists already; --force replaces it")),
         _ => Ok(()),
     }
 }
@@ -552,64 +586,46 @@ mod tests {
 
     use super::*;
 
+    const FORCE: Overwrite = Overwrite { force: true };
+
     #[test]
-    fn a_page_is_replaced_only_by_a_whole_one() {
+    fn a_file_is_replaced_only_if_that_is_allowed() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.html");
         fs::write(&page, "<p>yesterday's").unwrap();
-        let is_page = |path: &Path| can_write(&[("--html", Some(path), Content::Page)]);
-        is_page(&page).unwrap();
-        assert_eq!(fs::read_to_string(&page).unwrap(), "<p>yesterday's");
         let link = folder.path().join("link.html");
         std::os::unix::fs::symlink(&page, &link).unwrap();
-        write_text(&link, "<p>today's").unwrap();
+        let check =
+            |path: &Path, overwrite| can_write(&[("--html", Some(path))], overwrite, &Inputs::default());
+        for path in [&page, &link] {
+            let refused = check(path, Overwrite::default()).unwrap_err();
+            assert!(
+                refused.is::<Refused>() && refused.to_string().contains("--force replaces it"),
+                "{refused}"
+            );
+            // Another process may have made it during the work.
+            assert!(write(path, "<p>today's", Overwrite::default()).unwrap_err().is::<Refused>());
+            check(path, FORCE).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&page).unwrap(), "<p>yesterday's");
+        write(&link, "<p>today's", FORCE).unwrap();
         assert_eq!(fs::read_to_string(&page).unwrap(), "<p>today's");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
-        assert!(is_page(folder.path()).unwrap_err().to_string().contains("found a folder"));
-        let segment = folder.path().join("000000010000000000000001");
-        fs::write(&segment, [0x10, 0xD1]).unwrap();
-        let refused =
-            [is_page(&segment), write_text(&segment, "<p>")].map(|result| result.unwrap_err().to_string());
-        assert!(refused.iter().all(|error| error.contains("holds no page, picture or JSON")), "{refused:?}");
-        assert_eq!(fs::read(&segment).unwrap(), [0x10, 0xD1]);
+        assert!(check(folder.path(), FORCE).unwrap_err().to_string().contains("found a folder"));
     }
 
     #[test]
-    fn a_text_replaces_only_one_of_its_kind() {
+    fn an_input_is_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let [page, json, names] =
-            ["page.html", "rates.json", "names.json"].map(|name| folder.path().join(name));
-        write_text(&page, "<p>").unwrap();
-        write_text(&json, "{}").unwrap();
-        write_names(&names, &Names::default()).unwrap();
-        let all = [
-            (&page, Content::Page, "holds a page or picture"),
-            (&json, Content::Json, "holds JSON"),
-            (&names, Content::Names, "holds saved names"),
-        ];
-        for (path, old, found) in all {
-            for (_, new, _) in all {
-                // It is known before there is a text.
-                let checked = can_write(&[("--out", Some(path.as_path()), new)]);
-                if new == old {
-                    checked.unwrap();
-                } else {
-                    let refused = checked.unwrap_err().to_string();
-                    assert!(refused.contains(found) && refused.contains("left as it is"), "{refused}");
-                }
-            }
+        let segment = folder.path().join("000000010000000000000001");
+        fs::write(&segment, [0x10, 0xD1]).unwrap();
+        let inputs = Inputs::new([folder.path()]);
+        for overwrite in [Overwrite::default(), FORCE] {
+            let refused = can_write(&[("--html", Some(&segment))], overwrite, &inputs).unwrap_err();
+            assert!(refused.to_string().contains("a file of the source; name another file"), "{refused}");
         }
-        let before = fs::read(&names).unwrap();
-        for text in ["<p>", "{}"] {
-            let refused = write_text(&names, text).unwrap_err().to_string();
-            assert!(refused.contains("holds saved names, and is left as it is"), "{refused}");
-        }
-        write_names(&json, &Names::default()).unwrap_err();
-        assert_eq!((fs::read(&names).unwrap(), fs::read(&json).unwrap()), (before, b"{}".to_vec()));
-        write_names(&names, &Names::default()).unwrap();
-        write_text(&json, "{\"newer\": 1}").unwrap();
-        assert_eq!(fs::read_to_string(&json).unwrap(), "{\"newer\": 1}");
+        can_write(&[("--html", Some(&folder.path().join("page.html")))], FORCE, &inputs).unwrap();
     }
 
     #[test]
@@ -617,11 +633,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let twice = |one: &Path, other: &Path| {
-            let wanted = [
-                ("--html", Some(one), Content::Page),
-                ("--out", None, Content::Json),
-                ("--svg", Some(other), Content::Page),
-            ];
+            let wanted = [("--html", Some(one)), ("--out", None), ("--svg", Some(other))];
             named_twice(&wanted).map(|(one, other, _)| (one, other))
         };
         let both = Some(("--html", "--svg"));
@@ -690,7 +702,8 @@ mod tests {
 
     #[test]
     fn what_is_no_file_is_written_to() {
-        write_text(Path::new("/dev/null"), "anything").unwrap();
+        expect_writable(Path::new("/dev/null"), false, &Inputs::default()).unwrap();
+        write(Path::new("/dev/null"), "anything", Overwrite::default()).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 }

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use walden_explain::Bound;
@@ -30,7 +30,9 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 pub(crate) use self::key::parse_file;
 use self::key::{label, ranges, wanted};
 use crate::base::{self, BasePage};
+use crate::output::Overwrite;
 use crate::progress::Progress;
+use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, USAGE, names, output, terminal};
@@ -94,9 +96,8 @@ pub struct PageArgs {
     #[arg(long, value_name = "FILE", requires = "at")]
     out: Option<PathBuf>,
 
-    /// Replace an existing file
-    #[arg(long, requires = "out")]
-    force: bool,
+    #[command(flatten)]
+    overwrite: Overwrite,
 
     /// Whether to set the page's checksum; auto sets it unless the base backup shows that the cluster has no checksums (which
     /// then ignores it)
@@ -133,12 +134,8 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
         Ok(key) => key,
         Err(problem) => return Ok(fail(USAGE, &problem)),
     };
-    if let Some(path) = args.out.as_ref().filter(|path| !args.force && path.exists()) {
-        return Ok(fail(
-            USAGE,
-            &format!("cannot write {}: it exists already; --force replaces it", path.display()),
-        ));
-    }
+    let inputs = Inputs::new(args.sources.iter().chain(&args.base));
+    output::can_write(&[("--out", args.out.as_deref())], args.overwrite, &inputs)?;
     let latest = args.at.iter().chain(&args.diff).max().filter(|&&latest| latest != END);
     let to = latest.map(|&latest| Bound::Lsn(latest));
     let inventory = sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to })?;
@@ -468,7 +465,7 @@ impl View<'_> {
         if set {
             checksum::set_checksum(&mut page, self.key.block);
         }
-        output::replace(path, &page.0).with_context(|| format!("cannot write {}", path.display()))?;
+        output::write(path, page.0, self.args.overwrite)?;
         let file_blocks =
             self.base.as_ref().map_or(base::FILE_BLOCKS, |base| base.control().blocks_per_segment);
         let file = base::file_path(self.key, file_blocks);

@@ -26,8 +26,12 @@ use walden_source::inventory::{FileKind, Inventory, Run, Unreadable};
 use self::print::Printer;
 use self::script::Script;
 use crate::arguments::{parse_bound, parse_size};
+#[cfg(feature = "data")]
+use crate::output::{self, Output, Overwrite};
 use crate::page::parse_file;
 use crate::progress::Progress;
+#[cfg(feature = "data")]
+use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::{DAMAGED, memory, names, terminal};
 
@@ -104,6 +108,10 @@ pub struct RowsArgs {
     #[arg(short, long, value_name = "FILE", required_if_eq_any = [("format", "parquet"), ("format", "arrow")])]
     output: Option<PathBuf>,
 
+    #[cfg(feature = "data")]
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// Print SQL that reverts the changes, the newest first, in one transaction
     #[arg(long, conflicts_with = "format")]
     undo: bool,
@@ -150,6 +158,11 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     #[cfg(feature = "data")]
     if args.output.is_some() && file_format(args).is_none() {
         crate::wrong_usage("-o is for --format parquet and --format arrow");
+    }
+    #[cfg(feature = "data")]
+    if let Some(path) = &args.output {
+        let inputs = Inputs::new(args.sources.iter().chain(&args.base));
+        output::expect_writable(path, args.overwrite.force, &inputs)?;
     }
     let names = names::load(&args.names)?;
     let range = SourceRange { timeline: args.timeline, from: args.from, to: args.to };
@@ -264,7 +277,7 @@ fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Resul
     if let Some(path) = &args.output
         && let Some(format) = file_format(args)
     {
-        return write_file(path, format, changes, progress);
+        return write_file(path, args.overwrite, format, changes, progress);
     }
     let mut printer = Printer::new(args.format, changes.names_at_end(), &changes.gaps)?;
     let summary = read(changes, progress, |entry| printer.entry(entry))?;
@@ -276,12 +289,13 @@ fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Resul
 #[cfg(feature = "data")]
 fn write_file(
     path: &std::path::Path,
+    overwrite: Overwrite,
     format: FileFormat,
     changes: RowChanges,
     progress: &mut Progress,
 ) -> Result<Summary> {
     let table = RowTable::new(changes, true)?;
-    let output = crate::output::Output::create_result(path)?;
+    let output = Output::create_result(path, overwrite.force)?;
     let mut writer = TableWriter::new(output.file().try_clone()?, format, &table.schema(), "walden rows 2")?;
     let mut result = Ok(());
     let summary = table.read(

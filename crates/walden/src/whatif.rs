@@ -26,8 +26,9 @@ use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
 
 use self::objects::Relations;
 use crate::arguments::{parse_bound, parse_size};
-use crate::output::Content;
+use crate::output::Overwrite;
 use crate::progress::Progress;
+use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
 use crate::{memory, names, output, recovery_rates, redo, terminal};
@@ -149,6 +150,9 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "FILE", requires = "sweep")]
     svg: Option<PathBuf>,
 
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// How to print it; docs/whatif.md has the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -238,10 +242,10 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     };
     let document = Document::new(&forecast, &recovery, notes, aim.as_ref(), &compressors);
     if let Some(path) = &args.html {
-        output::write_page(path, &whatif_html::page(&document))?;
+        output::write_page(path, &whatif_html::page(&document), args.overwrite)?;
     }
     if let Some(path) = &args.svg {
-        draw(&document, path)?;
+        draw(&document, path, args.overwrite)?;
     }
     terminal::show(args.format, || &document, || walden_report::whatif::tables(&document, terminal::look()))?;
     Ok(sources::ended(&inventory, forecast.damage.as_ref()))
@@ -265,19 +269,20 @@ fn can_write(args: &WhatifArgs) -> Result<()> {
     // Lines for combinations with another setting are two curves.
     let has_several_lines = args.sweep.len() > 1;
     let second = args.svg.as_deref().filter(|_| has_several_lines).map(|path| numbered(path, 1));
-    output::can_write(&[
-        ("--html", args.html.as_deref(), Content::Page),
-        ("--svg", args.svg.as_deref(), Content::Page),
-        ("the second curve of --svg", second.as_deref(), Content::Page),
-    ])
+    let wanted = [
+        ("--html", args.html.as_deref()),
+        ("--svg", args.svg.as_deref()),
+        ("the second curve of --svg", second.as_deref()),
+    ];
+    output::can_write(&wanted, args.overwrite, &Inputs::new(args.sources.iter().chain(&args.base)))
 }
 
 /// Curves as pictures.
-fn draw(document: &Document, path: &Path) -> Result<()> {
+fn draw(document: &Document, path: &Path, overwrite: Overwrite) -> Result<()> {
     for (index, curve) in sweep::curves(document).iter().enumerate() {
         let svg =
             svg::curve(curve).map_err(|error| anyhow::anyhow!("cannot draw {}: {error}", path.display()))?;
-        output::write_text(&numbered(path, index), &svg)?;
+        output::write(&numbered(path, index), &svg, overwrite)?;
     }
     Ok(())
 }

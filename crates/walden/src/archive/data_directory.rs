@@ -1,10 +1,11 @@
 //! Archives within a server's data directory, where they are copied and lost together with it.
 
-use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 
 use walden_archive::Archive;
+
+use crate::protect::{is_data_directory, resolve};
 
 /// What to do about such an archive.
 pub const HINT: &str = "keep the archive in a folder outside of every data directory, on another disk or, better, another machine";
@@ -12,10 +13,10 @@ pub const HINT: &str = "keep the archive in a folder outside of every data direc
 /// What is said of an archive that lies within a data directory: one of those that are known, or another one.
 pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
     let folder = archive.encrypted().inner().folder()?;
-    let known: Vec<PathBuf> = known.iter().map(|data| resolved(data)).collect();
+    let known: Vec<PathBuf> = known.iter().map(|data| resolve(data)).collect();
     // To the commands that a server runs, a relative path is one in its data directory.
-    let of_servers = known.iter().map(|data| resolved(&data.join(folder)));
-    iter::once(resolved(folder)).chain(of_servers).find_map(|place| {
+    let of_servers = known.iter().map(|data| resolve(&data.join(folder)));
+    iter::once(resolve(folder)).chain(of_servers).find_map(|place| {
         let is_known = |above: &Path| known.iter().any(|data| data == above);
         let data = place.ancestors().find(|above| is_known(above) || is_data_directory(above))?;
         Some(format!(
@@ -39,24 +40,9 @@ pub fn of_server(dsn: &str) -> Option<PathBuf> {
 const DATA_DIRECTORY: &str =
     "SELECT current_setting('data_directory'), inet_server_addr() IS NOT DISTINCT FROM inet_client_addr()";
 
-/// Whether a folder is a data directory, as far as it can be read.
-pub fn is_data_directory(folder: &Path) -> bool {
-    ["PG_VERSION", "global/pg_control"].iter().all(|name| folder.join(name).is_file())
-}
-
-/// A path without links, of which the last folders may not be there yet.
-fn resolved(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let resolve = |above: &Path| {
-        let resolved = fs::canonicalize(above).ok()?;
-        // Collected, it does not end with a separator.
-        Some(resolved.join(path.strip_prefix(above).ok()?).components().collect())
-    };
-    path.ancestors().find_map(resolve).unwrap_or_else(|| path.clone())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use walden_archive::store::Folder;

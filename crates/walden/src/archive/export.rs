@@ -23,6 +23,7 @@ use walden_source::counted;
 use super::moment::{Moment, time_text};
 use crate::place::Place;
 use crate::progress::Progress;
+use crate::protect::Inputs;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
 
@@ -100,6 +101,8 @@ pub enum Position {
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     walden_archive::clean_up_on_signals();
     let (archive, section) = args.place.open()?;
+    // Any name in the folder.
+    output::expect_no_input(&args.output.join("segment"), &Inputs::default())?;
     let threads = args.threads.or(section.threads).unwrap_or_else(terminal::cores);
     if let Some(moment) = &args.until {
         return export_until(&archive, args, moment, threads);

@@ -15,8 +15,9 @@ use walden_archive::probe::Probe;
 use super::commands::{program, quoted, server_commands, word};
 use super::{check, data_directory};
 use crate::configuration::FILE;
-use crate::output::{self, Content};
+use crate::output::{self, Overwrite};
 use crate::place::Place;
+use crate::protect::Inputs;
 use crate::terminal;
 
 const EXAMPLES: &str = "\
@@ -85,7 +86,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         return Err(output::with_hint(text, data_directory::HINT));
     }
     if place.repo.is_some() {
-        output::can_write(&[("--output", Some(&args.output), Content::Json)])?;
+        output::can_write(&[("--output", Some(&args.output))], Overwrite::default(), &Inputs::default())?;
     }
     expect_identity(&archive)?;
     #[cfg(feature = "encryption")]
@@ -156,5 +157,5 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status gives 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status gives 1\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
         serde_json::Value::String(repo.to_owned())
     );
-    output::write_text(path, &text)
+    output::write(path, &text, Overwrite::default())
 }

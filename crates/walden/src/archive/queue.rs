@@ -14,7 +14,6 @@ use walden_archive::status::{Lag, QueuedFile};
 use walden_report::units;
 use walden_source::counted;
 
-use super::data_directory::is_data_directory;
 use crate::place::Place;
 
 /// How many files wait.

@@ -1,12 +1,14 @@
 //! `walden archive status`: one line about how archiving is doing, and a text file for Prometheus.
 
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::status::Holdings;
@@ -20,6 +22,7 @@ use super::receiving::{self, ReceivingOptions, ago};
 use super::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
+use crate::protect::Inputs;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
 
@@ -70,8 +73,12 @@ pub struct StatusArgs {
     format: Format,
 }
 
+/// The first bytes of a file of metrics.
+const METRICS_START: &[u8] = b"# HELP walden_";
+
 /// Runs `walden archive status`.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
+    args.textfile.as_deref().map_or(Ok(()), expect_own_metrics)?;
     let place = args.place.of_server(args.queue.pgdata.as_deref());
     let queue = args.queue.clone().or_beside_configuration(&place);
     let args = &StatusArgs { queue, ..args.clone() };
@@ -96,6 +103,21 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         (Some(_), true) => ExitCode::SUCCESS,
         (Some(_), false) => ExitCode::from(FOUND),
     })
+}
+
+/// Checks that a file is missing or has metrics of an earlier run, which new ones replace.
+fn expect_own_metrics(path: &Path) -> Result<()> {
+    output::expect_no_input(path, &Inputs::default())?;
+    let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() > 0);
+    let is_own = || -> std::io::Result<bool> {
+        let mut start = Vec::new();
+        File::open(path)?.take(METRICS_START.len() as u64).read_to_end(&mut start)?;
+        Ok(start == METRICS_START)
+    };
+    if found.is_some() && !is_own().with_context(|| format!("cannot read {}", path.display()))? {
+        return Err(output::Refused::new(path, "it exists already, and does not have Walden's metrics"));
+    }
+    Ok(())
 }
 
 /// The report; without what the archive says, if it does not say it in time, and then without what a server says that does not answer

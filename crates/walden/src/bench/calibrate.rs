@@ -13,7 +13,8 @@ use walden_whatif::recovery::{Recovered, RecoveryModel, RecoveryRates, Work};
 use walden_whatif::{OpenBase, Question, predict};
 
 use super::{Material, Variant, find_workloads, recover};
-use crate::output::Content;
+use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{memory, output, recovery_rates, redo, terminal};
 
@@ -31,8 +32,15 @@ const WORKLOADS: [(&str, u64, Option<&str>, bool); 8] = [
     ("mixed", 30_000, None, false),
 ];
 
-/// Runs the command. `path` replaces the default place of the file.
-pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) -> Result<ExitCode> {
+/// Runs the command. `path` replaces the default place of the file, where new rates replace earlier ones.
+pub fn run(
+    path: Option<&Path>,
+    overwrite: Overwrite,
+    pg: Option<Wanted>,
+    runs: u8,
+    format: Format,
+) -> Result<ExitCode> {
+    let overwrite = Overwrite { force: overwrite.force || path.is_none() };
     let path = path.map(Path::to_path_buf).or_else(recovery_rates::default_path);
     let path = path
         .context("cannot place the file of rates: set XDG_CONFIG_HOME or HOME, or write --calibrate=FILE")?;
@@ -40,7 +48,7 @@ pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) ->
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     }
-    output::can_write(&[("--calibrate", Some(path.as_path()), Content::Json)])?;
+    output::can_write(&[("--calibrate", Some(&path))], overwrite, &Inputs::default())?;
     let mut postgresql = None;
     let mut measured = Vec::new();
     for (name, size, compression, is_fitted) in WORKLOADS {
@@ -95,7 +103,7 @@ pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) ->
         nanoseconds: model,
         recoveries: measured.into_iter().map(computed).collect(),
     };
-    output::write_text(&path, &terminal::json(&rates)?)?;
+    output::write(&path, terminal::json(&rates)?, overwrite)?;
     terminal::show(format, || &rates, || tables(&rates, &path))?;
     Ok(ExitCode::SUCCESS)
 }

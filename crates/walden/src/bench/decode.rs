@@ -15,7 +15,8 @@ use walden_report::units;
 use walden_source::inventory::Inventory;
 
 use super::{Material, Sample, find_workloads, measure};
-use crate::output::Content;
+use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{judge, output, terminal};
 
@@ -45,6 +46,9 @@ pub struct DecodeArgs {
     /// Also write a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+
+    #[command(flatten)]
+    overwrite: Overwrite,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
@@ -77,10 +81,10 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
-    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
+    output::can_write(&[("--html", args.html.as_deref())], args.overwrite, &Inputs::default())?;
     let results: Result<Vec<_>> =
         find_workloads(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
-    super::show(&results?, args.format, tables, args.html.as_deref(), page)
+    super::show(&results?, args.format, tables, args.html.as_deref().zip(Some(args.overwrite)), page)
 }
 
 fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {

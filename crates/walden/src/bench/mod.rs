@@ -32,6 +32,7 @@ use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Page, Section, Table};
 use walden_server::guard::Undo;
 
+use crate::output::Overwrite;
 use crate::terminal::Format;
 use crate::{output, terminal};
 
@@ -130,10 +131,11 @@ fn show<T: Serialize>(
     results: &[T],
     format: Format,
     tables: impl Fn(&[T]) -> String,
-    html: Option<&Path>,
+    html: Option<(&Path, Overwrite)>,
     page: impl Fn(&[T]) -> Page,
 ) -> Result<ExitCode> {
-    let written = html.map_or(Ok(()), |path| output::write_page(path, &page(results)));
+    let written =
+        html.map_or(Ok(()), |(path, overwrite)| output::write_page(path, &page(results), overwrite));
     let printed = terminal::show(format, || results, || tables(results));
     written.and(printed).map(|()| ExitCode::SUCCESS)
 }

@@ -16,7 +16,8 @@ use walden_report::table::{Row, table};
 use walden_report::units;
 
 use super::{Material, Sample, find_workloads, measure, time_recovery};
-use crate::output::Content;
+use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{output, terminal};
 
@@ -68,6 +69,9 @@ pub struct RedoArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -103,12 +107,12 @@ struct Timed {
 /// Runs the command.
 pub fn run(args: &RedoArgs) -> Result<ExitCode> {
     if let Some(path) = &args.calibrate {
-        return super::calibrate::run(path.as_deref(), args.pg, args.runs, args.format);
+        return super::calibrate::run(path.as_deref(), args.overwrite, args.pg, args.runs, args.format);
     }
-    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
+    output::can_write(&[("--html", args.html.as_deref())], args.overwrite, &Inputs::default())?;
     let results: Result<Vec<_>> =
         find_workloads(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
-    super::show(&results?, args.format, tables, args.html.as_deref(), page)
+    super::show(&results?, args.format, tables, args.html.as_deref().zip(Some(args.overwrite)), page)
 }
 
 fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {

@@ -32,8 +32,9 @@ pub use self::show::{form_name, ratio};
 use crate::arguments::parse_size;
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::protect::Inputs;
+use crate::terminal;
 use crate::terminal::Format;
-use crate::{DAMAGED, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,7 +51,7 @@ Examples:
 
 Segments are compressed record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Every file is restored byte for byte, with its name, permissions and time of modification. An existing compressed file is not replaced; it is no error if the new one would be the same. What a killed run left unfinished (.NAME.walden-tmp), a run that writes to the same folder removes a minute later or after that.
 
-Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the others are done).";
+Exit status: 0 done, 2 wrong usage, or compressed files exist and --force is not given, 3 a file could not be read or written (the others are done).";
 
 /// Compress WAL: each file to NAME.wlz, or consecutive segments to one pack
 #[derive(Args, Debug)]
@@ -172,6 +173,10 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     }
     refuse_other_ending(args);
     let (inputs, mut errors) = gather(&args.files);
+    let read = Inputs::of_files(inputs.iter().map(|input| &input.path));
+    if args.rm {
+        inputs.iter().try_for_each(|input| output::expect_removable(&input.path, &read))?;
+    }
     let total =
         inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("compressing", total));
@@ -185,10 +190,10 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
             return Err(errors.remove(0).context(no_pack(args)));
         }
         ensure!(!inputs.is_empty(), "cannot compress: expected files, found none");
-        vec![pack::pack(args, name.as_deref(), inputs, &advance)?]
+        vec![pack::pack(args, name.as_deref(), inputs, &read, &advance)?]
     } else {
         let threads = args.threads.map_or_else(terminal::cores, usize::from);
-        let results = map_in_order(&inputs, threads, |input| single(args, input, &advance));
+        let results = map_in_order(&inputs, threads, |input| single(args, input, &read, &advance));
         let (done, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         errors.extend(failed.into_iter().filter_map(Result::err));
         done.into_iter().filter_map(Result::ok).collect()
@@ -198,7 +203,7 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     }
     errors.iter().for_each(output::report);
     show::print(args, &results, errors.len(), started.elapsed().as_secs_f64())?;
-    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    Ok(output::status_of(&errors))
 }
 
 /// Ends the process if a pack would have a name by which nobody finds it: a folder's packs are known by their ending.
@@ -250,7 +255,7 @@ impl Done {
 }
 
 /// Compresses a file to a file of one member.
-fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) -> Result<Done> {
+fn single(args: &CompressArgs, input: &Input, read: &Inputs, advance: &(dyn Fn(u64) + Sync)) -> Result<Done> {
     let mut relative = input.relative.clone().into_os_string();
     relative.push(".");
     relative.push(SEGMENT_ENDING);
@@ -258,6 +263,7 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
         Some(folder) => folder.join(relative),
         None => with_ending(&input.path),
     };
+    output::expect_no_input(&target, read)?;
     let (mut source, found) = open(&input.path)?;
     let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
     if !args.force {

@@ -23,16 +23,19 @@ use super::{
     warn_of, warn_of_failure,
 };
 use crate::output::{self, Output};
+use crate::protect::Inputs;
 
 /// Compresses all files to one pack. If a member decodes to other bytes, starts again with that one coded as bytes.
 pub fn pack(
     args: &CompressArgs,
     name: Option<&Path>,
     inputs: Vec<Input>,
+    read: &Inputs,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<Done> {
     let (inputs, places) = in_order(inputs)?;
     let target = pack_target(args, name, &inputs);
+    output::expect_no_input(&target, read)?;
     if !args.force {
         let members: Option<Vec<(&[u8], u64)>> = inputs
             .iter()
@@ -189,7 +192,7 @@ pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u
     if let Some(error) = errors.into_iter().next() {
         return Err(error);
     }
-    Ok(pack(&args, Some(target), inputs, &|_| ())?.output_bytes)
+    Ok(pack(&args, Some(target), inputs, &Inputs::default(), &|_| ())?.output_bytes)
 }
 
 /// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name, and those

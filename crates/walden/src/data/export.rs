@@ -12,7 +12,7 @@ mod table_file;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,10 +26,12 @@ use walden_source::counted;
 use walden_source::inventory::Inventory;
 use walden_source::workers::run_in_order;
 
+use self::existing::ExistingFile;
 use self::table_file::{Fate, TableFile};
 use super::LogArgs;
-use crate::output::Output;
+use crate::output::{self, Output, Overwrite};
 use crate::progress::Progress;
+use crate::protect::Inputs;
 use crate::{sources, terminal};
 
 const EXAMPLES: &str = "\
@@ -57,6 +59,9 @@ pub struct ExportArgs {
     /// The folder to write to; each table is a folder in it
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
+
+    #[command(flatten)]
+    overwrite: Overwrite,
 
     #[command(flatten)]
     log: LogArgs,
@@ -97,6 +102,9 @@ const BATCH_ROWS: usize = 8192;
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
+    let inputs = Inputs::new(&args.sources);
+    // Any name in the folder.
+    output::expect_no_input(&args.output.join(Table::Records.name()), &inputs)?;
     let (inventory, mut options) = args.log.open(&args.sources, false)?;
     let threads = args.log.threads();
     options.threads = 1;
@@ -108,9 +116,11 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let mut seen = BTreeSet::new();
     tables.retain(|table| seen.insert(*table));
     let exporter = Exporter { args, inventory: &inventory, options: &options, threads };
+    let _lock = output::lock_folder(&args.output)?;
     let found = existing::find(&args.output, threads);
     exporter.expect_one_cluster(&found)?;
     let mut files = exporter.files(&tables);
+    exporter.expect_own_files(&files, &found, &inputs)?;
     let mut superseded = exporter.plan(&tables, &mut files, &found)?;
     superseded::make_way(&args.output, &mut superseded, &files)?;
     let (done, failure) = exporter.write_all(&files);
@@ -248,6 +258,15 @@ impl Exporter<'_> {
         (done.into_inner().unwrap_or_else(PoisonError::into_inner), failure)
     }
 
+    /// Makes sure that the export does not replace a file of the source, or one of another program without permission.
+    fn expect_own_files(&self, files: &[TableFile], found: &[ExistingFile], inputs: &Inputs) -> Result<()> {
+        let own: BTreeSet<&Path> = found.iter().map(|old| old.path.as_path()).collect();
+        files.iter().try_for_each(|file| {
+            let is_own = own.contains(file.path.as_path());
+            output::expect_writable(&file.path, is_own || self.args.overwrite.force, inputs)
+        })
+    }
+
     /// What a file is made of: the same text, the same rows.
     fn content(&self, file: &TableFile) -> String {
         let names = &self.options.names.origin;
@@ -266,7 +285,7 @@ impl Exporter<'_> {
         }
         let content = self.content(file);
         let named = || format!("cannot write {}", file.path.display());
-        let output = Output::create_result(&file.path)?;
+        let output = Output::create_result(&file.path, true)?;
         let writer = output.file().try_clone().with_context(named)?;
         let schema = self.options.schema(file.table);
         let mut writer = TableWriter::new(writer, self.format(), &schema, &content).with_context(named)?;

@@ -19,7 +19,8 @@ use walden_server::signals::{self, Stage};
 use walden_sql::{Database, Limits, TemporaryFiles};
 
 use super::LogArgs;
-use crate::output::{self, Output};
+use crate::output::{self, Output, Overwrite};
+use crate::protect::Inputs;
 use crate::{FOUND, USAGE, sources, terminal};
 
 const EXAMPLES: &str = "\
@@ -73,6 +74,9 @@ pub struct SqlArgs {
     #[arg(short, long, value_name = "FILE", required_if_eq_any = [("format", "parquet"), ("format", "arrow")])]
     output: Option<PathBuf>,
 
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// Rows to print in a table at most. 0: all
     #[arg(long, value_name = "N", default_value_t = 1000)]
     rows: usize,
@@ -104,6 +108,10 @@ pub fn run(args: &SqlArgs) -> Result<ExitCode> {
         "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the query")?,
         query => query.to_owned(),
     };
+    if let Some(path) = &args.output {
+        let inputs = Inputs::new(args.sources.iter().chain(&args.base));
+        output::expect_writable(path, args.overwrite.force, &inputs)?;
+    }
     let (inventory, options) = args.log.open(&args.sources, args.base.is_some())?;
     let limits = Limits { threads: args.log.threads(), memory_bytes: args.memory.saturating_mul(1 << 20) };
     let database = Database::new(&inventory, &options, args.base.clone(), limits);
@@ -196,11 +204,8 @@ enum Target {
 }
 
 impl Target {
-    fn new(path: Option<&PathBuf>) -> Result<Target> {
-        Ok(match path {
-            Some(path) => Target::File(Output::create_result(path)?),
-            None => Target::Standard,
-        })
+    fn new(output: Option<Output>) -> Target {
+        output.map_or(Target::Standard, Target::File)
     }
 
     fn write(&self, bytes: &[u8]) -> Result<()> {
@@ -221,22 +226,21 @@ impl Target {
 
 impl Sink {
     fn new(args: &SqlArgs) -> Result<Sink> {
-        let output = || args.output.as_ref().map(|path| Output::create_result(path)).transpose();
-        let file = |format| -> Result<Sink> { Ok(Sink::File { output: output()?, format, writer: None }) };
-        let target = || Target::new(args.output.as_ref()).map(Box::new);
-        match args.format {
-            Format::Table => Ok(Sink::Table {
-                output: output()?,
+        let create = |path: &PathBuf| Output::create_result(path, args.overwrite.force);
+        let output = args.output.as_ref().map(create).transpose()?;
+        Ok(match args.format {
+            Format::Table => Sink::Table {
+                output,
                 limit: if args.rows == 0 { usize::MAX } else { args.rows },
                 schema: None,
                 rows: Vec::new(),
                 count: 0,
-            }),
-            Format::Csv => Ok(Sink::Csv { target: target()?, unnamed: None }),
-            Format::Json => Ok(Sink::Json(target()?)),
-            Format::Parquet => file(FileFormat::Parquet),
-            Format::Arrow => file(FileFormat::Arrow),
-        }
+            },
+            Format::Csv => Sink::Csv { target: Box::new(Target::new(output)), unnamed: None },
+            Format::Json => Sink::Json(Box::new(Target::new(output))),
+            Format::Parquet => Sink::File { output, format: FileFormat::Parquet, writer: None },
+            Format::Arrow => Sink::File { output, format: FileFormat::Arrow, writer: None },
+        })
     }
 
     fn take(&mut self, schema: &SchemaRef, batch: Option<&RecordBatch>) -> Result<()> {

@@ -24,7 +24,8 @@ use self::compression::{Compressed, compress_segments, compression_section, comp
 use self::remedy::{Remedy, Tried};
 use self::work::{Work, Worked};
 use crate::explain::Format;
-use crate::output::Content;
+use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::{FOUND, judge, output, terminal};
 
 const EXAMPLES: &str = "\
@@ -54,6 +55,9 @@ pub struct DemoArgs {
     #[arg(long, value_name = "FILE", default_value = "walden-demo.html")]
     html: PathBuf,
 
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// How to print the results; csv has the explanation alone
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -76,7 +80,7 @@ struct Story {
 
 /// Runs the command.
 pub fn run(args: &DemoArgs) -> Result<ExitCode> {
-    output::can_write(&[("--html", Some(args.html.as_path()), Content::Page)])?;
+    output::can_write(&[("--html", Some(&args.html))], args.overwrite, &Inputs::default())?;
     let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
     say(args, &format!("PostgreSQL {} on a Unix socket in a temporary folder\n", installation.version))?;
     let progress = Progress::new("starting");
@@ -120,7 +124,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     progress.finish();
     show(args, || format!("\n{}", compression_table(&compression, terminal::look())))?;
 
-    output::write_page(&args.html, &finished(page, prediction.as_ref(), &compression))?;
+    output::write_page(&args.html, &finished(page, prediction.as_ref(), &compression), args.overwrite)?;
     let written = std::path::absolute(&args.html).unwrap_or_else(|_| args.html.clone());
     let written = written.display().to_string();
     let story = Story { explanation: document, prediction, compression, page: written };

@@ -25,7 +25,8 @@ use walden_whatif::{Prediction, Question, learn};
 
 use super::figures::{measure_name, number};
 use super::{experiment_html, row_changes};
-use crate::output::Content;
+use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{memory, output, redo, terminal};
 
@@ -130,19 +131,20 @@ pub fn run(
     files: &ExperimentArgs,
     format: Format,
 ) -> Result<()> {
-    output::can_write(&[
-        ("--out", files.out.as_deref(), Content::Json),
-        ("--html", files.html.as_deref(), Content::Page),
-    ])?;
+    let overwrite = Overwrite { force: options.force };
+    let wanted = [("--out", files.out.as_deref()), ("--html", files.html.as_deref())];
+    output::can_write(&wanted, overwrite, &Inputs::default())?;
     if options.reuse && definition.kind != Kind::WhatifValidation {
         bail!("--reuse is for whatif-validation: {} has no runs to predict from", definition.name);
     }
     options.installation = if options.dsn.is_some() { None } else { installation()? };
     options.progress = Progress::new("starting");
     let report = experiments::run(definition, &options, &Reader)?;
-    let write = |path: &PathBuf| output::write_text(path, &terminal::json(&report)?);
+    let write = |path: &PathBuf| output::write(path, terminal::json(&report)?, overwrite);
     let out = files.out.as_ref().map_or(Ok(()), write);
-    let page = |path: &PathBuf| output::write_page(path, &experiment_html::page(&report, definition.kind));
+    let page = |path: &PathBuf| {
+        output::write_page(path, &experiment_html::page(&report, definition.kind), overwrite)
+    };
     let html = files.html.as_ref().map_or(Ok(()), page);
     // Results that took hours are printed even if they cannot be written.
     let printed = terminal::show(format, || &report, || tables(&report));

@@ -30,7 +30,8 @@ use walden_watch::windows::Window;
 
 use self::refresh::{Refresher, Subject};
 use crate::arguments::{parse_pattern, parse_span};
-use crate::output::Content;
+use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::terminal::{self, Format};
 use crate::{DAMAGED, http, names, output};
 
@@ -113,6 +114,9 @@ pub struct WatchArgs {
     /// Save the sums of all that was seen at the end, as the JSON of explain
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+
+    #[command(flatten)]
+    overwrite: Overwrite,
 }
 
 /// A grouping by names of relations.
@@ -139,7 +143,7 @@ const SETTINGS: [&str; 3] = ["max_wal_size", "checkpoint_timeout", "checkpoint_c
 
 /// Runs `walden watch`.
 pub fn run(args: &WatchArgs) -> Result<ExitCode> {
-    output::can_write(&[("--save", args.save.as_deref(), Content::Json)])?;
+    output::can_write(&[("--save", args.save.as_deref())], args.overwrite, &Inputs::new([&args.source]))?;
     let mut session = Session::start(args)?;
     match args.listen {
         Some(address) => listen(session, address),
@@ -365,12 +369,13 @@ impl<'a> Session<'a> {
 
     fn end(&self) -> Result<()> {
         let Some(path) = &self.args.save else { return Ok(()) };
-        self.save(path)
+        self.save(path, self.args.overwrite)
     }
 
     /// Saves the sums.
-    fn save(&self, path: &Path) -> Result<()> {
-        output::write_text(path, terminal::json(&self.document())?)
+    fn save(&self, path: &Path, overwrite: Overwrite) -> Result<()> {
+        output::expect_no_input(path, &Inputs::new([&self.args.source]))?;
+        output::write(path, terminal::json(&self.document())?, overwrite)
             .with_context(|| format!("cannot save to {}", path.display()))
     }
 }

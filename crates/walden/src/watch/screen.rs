@@ -17,6 +17,7 @@ use walden_watch::watch::Watch;
 
 use super::Session;
 use super::table::{image_share, main_cause, state_lines};
+use crate::output::Overwrite;
 
 /// How often what is shown is computed anew.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -246,7 +247,7 @@ impl Screen {
             .take(15)
             .collect();
         let path = std::path::PathBuf::from(format!("walden-watch-{time}.json"));
-        let message = match session.save(&path) {
+        let message = match session.save(&path, Overwrite::default()) {
             Ok(()) => format!("saved {}", path.display()),
             Err(error) => format!("{error:#}"),
         };

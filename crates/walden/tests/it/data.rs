@@ -423,13 +423,14 @@ fn wrong_queries_are_errors() {
     fs::write(&file, "the result before").unwrap();
     for format in ["table", "csv", "json", "parquet", "arrow"] {
         let query = "SELECT 1 / (record_length - record_length) FROM records";
-        let run = walden(&["sql", "--format", format, "-o", file.to_str().unwrap(), query, golden]);
+        let options = ["sql", "--format", format, "--force", "-o", file.to_str().unwrap()];
+        let run = walden(&[&options[..], &[query, golden]].concat());
         assert!(run.code == 3 && run.stderr.contains("ivide by zero"), "{format}: {run:?}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "the result before", "{format}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{format}");
     }
     for _ in 0..2 {
-        let run = walden(&["sql", "-o", file.to_str().unwrap(), "SELECT 1 AS one", golden]);
+        let run = walden(&["sql", "--force", "-o", file.to_str().unwrap(), "SELECT 1 AS one", golden]);
         assert_eq!(run.code, 0, "{run:?}");
         assert!(fs::read_to_string(&file).unwrap().contains("| one |"), "{run:?}");
     }
@@ -588,10 +589,13 @@ fn exports_in_csv_are_known_by_their_descriptions() {
     let run = export("16", &crate::material::golden_dir().join("17.11"));
     expect(&run, 3, 1);
     assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
-    // What another program has changed is written again.
+    // What another program has changed is its own, and stays.
     let file = with_ending("csv", &records).remove(0);
     let content = fs::read(&file).unwrap();
     fs::write(&file, "bytes\n1\n").unwrap();
+    expect(&export("16", &source), 2, 1);
+    assert_eq!(fs::read(&file).unwrap(), b"bytes\n1\n");
+    fs::remove_file(&file).unwrap();
     expect(&export("16", &source), 0, 1);
     assert!(fs::read(&file).unwrap() == content);
 }

@@ -78,7 +78,7 @@ fn contributions_add_up_to_the_difference() {
     assert_eq!(same["findings"].as_array().unwrap().len(), 0, "{same:#}");
     for arguments in [&[source, source][..], &["--at", &middle, source]] {
         let html = folder.path().join("diff.html");
-        let run = walden(&[&["diff", "--html", html.to_str().unwrap()], arguments].concat());
+        let run = walden(&[&["diff", "--force", "--html", html.to_str().unwrap()], arguments].concat());
         assert_eq!(run.code, 0, "{run:?}");
         assert!(run.stdout.contains("Relations, "), "{}", run.stdout);
         assert!(std::fs::read_to_string(&html).unwrap().contains("Kinds of records"));

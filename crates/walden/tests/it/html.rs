@@ -272,7 +272,7 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
     }
 
     // Several lines: volume and time each get a chart, and a picture of their own.
-    let crossed = ["--sweep", "wal_compression=off,pglz"];
+    let crossed = ["--force", "--sweep", "wal_compression=off,pglz"];
     let run = walden(&[&sizes[..], &files, &crossed].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(run.stdout.contains("WAL against max_wal_size, by wal_compression"), "{}", run.stdout);
@@ -281,7 +281,8 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
     assert_eq!(text.matches("<figure ").count() as u64, charts + 1);
 
     // One prediction has no curve, but its bytes before and after.
-    let run = walden(&["whatif", "--set", "full_page_writes=off", "--html", files[1], wal.to_str().unwrap()]);
+    let set = ["whatif", "--set", "full_page_writes=off", "--force", "--html", files[1]];
+    let run = walden(&[&set[..], &[wal.to_str().unwrap()]].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
     let text = fs::read_to_string(&html).unwrap();
     assert!(text.contains("What if: full_page_writes=off") && text.contains("share then"));
@@ -619,7 +620,8 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     let (name, mut segment) = golden("17.11").pop_first().unwrap();
     let page = |path: &Path, more: &[&str]| {
         let html = folder.path().join("page.html");
-        let mut arguments = vec!["explain", "--html", html.to_str().unwrap(), path.to_str().unwrap()];
+        let mut arguments =
+            vec!["explain", "--force", "--html", html.to_str().unwrap(), path.to_str().unwrap()];
         arguments.extend(more);
         (walden(&arguments), fs::read_to_string(html).unwrap_or_default())
     };
@@ -666,10 +668,7 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
         let arguments: Vec<&str> =
             options.iter().copied().chain(paths.into_iter().take(1 + usize::from(source))).collect();
         let run = walden(&arguments);
-        assert!(
-            run.code == 3 && run.stderr.contains("holds no page, picture or JSON"),
-            "{options:?}: {run:?}"
-        );
+        assert!(run.code == 2 && run.stderr.contains("exists already"), "{options:?}: {run:?}");
         assert_eq!(fs::read(&damaged).unwrap(), before);
     }
 }
@@ -694,31 +693,6 @@ fn no_output_replaces_another_one() {
         assert!(run.stdout.is_empty() && options.iter().all(|one| run.stderr.contains(*one)), "{run:?}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{named:?}");
     }
-
-    // A text of another kind stays, and so do names where other JSON is to be written.
-    let kept = ["names.json", "report.json", "page.html"].map(path);
-    let [names, json, html] = [&kept[0], &kept[1], &kept[2]].map(String::as_str);
-    fs::write(names, "{\"walden_names\": 1}").unwrap();
-    fs::write(json, "{\"name\": \"walden_names\"}").unwrap();
-    fs::write(html, "<p>").unwrap();
-    for (command, file, found) in [
-        (&["explain", "nothing", "--html"][..], names, "holds saved names"),
-        (&["diff", "nothing", "nowhere", "--html"], json, "holds JSON"),
-        (&["explain", "--names", names, "--save-names"], json, "holds JSON other than saved names"),
-        (&["explain", "--names", names, "--save-names"], html, "holds a page or picture"),
-        (&["lab", "run", "segment-size", "--out"], names, "holds saved names"),
-        (&["lab", "run", "segment-size", "--out"], html, "holds a page or picture"),
-        (&["watch", "nothing", "--once", "--save"], names, "holds saved names"),
-    ] {
-        let before = fs::read(file).unwrap();
-        let run = walden(&[command, &[file]].concat());
-        assert!(run.code == 3 && run.stderr.contains(found), "{command:?}: {run:?}");
-        assert!(run.stderr.contains("left as it is"), "{command:?}: {run:?}");
-        assert_eq!(fs::read(file).unwrap(), before, "{command:?}");
-    }
-    let run = walden(&["explain", "--names", names, "--save-names", names]);
-    assert_eq!(run.code, 0, "{run:?}");
-    assert!(fs::read_to_string(names).unwrap().contains("\"relations\""), "{run:?}");
 }
 
 /// The row type is part of what others build pages with.

@@ -35,6 +35,7 @@ mod lab;
 mod lab_install;
 mod material;
 mod oracle;
+mod outputs;
 mod page;
 mod receive;
 mod redo;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         lab::TESTS,
         lab_install::TESTS,
         oracle::TESTS,
+        outputs::TESTS,
         page::TESTS,
         receive::TESTS,
         redo::TESTS,

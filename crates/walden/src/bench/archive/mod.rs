@@ -17,7 +17,8 @@ use walden_lab::{Progress, Scratch, Wanted, median};
 
 use super::drive::Driven;
 use super::{Material, Variant, find_workloads, time_recovery};
-use crate::output::{self, Content};
+use crate::output::{self, Overwrite};
+use crate::protect::Inputs;
 use crate::terminal::Format;
 use contenders::Contender;
 
@@ -78,6 +79,9 @@ pub struct ArchiveArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
+    #[command(flatten)]
+    overwrite: Overwrite,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -123,7 +127,7 @@ struct Rate {
 
 /// Runs the command.
 pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
-    output::can_write(&[("--html", args.html.as_deref(), Content::Page)])?;
+    output::can_write(&[("--html", args.html.as_deref())], args.overwrite, &Inputs::default())?;
     for name in &args.only {
         ensure!(
             contenders::ALL.iter().any(|(known, _)| known == name),
@@ -137,7 +141,13 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
             results.push(measure(args, workload, megabytes)?);
         }
     }
-    super::show(&results, args.format, show::tables, args.html.as_deref(), show::page)
+    super::show(
+        &results,
+        args.format,
+        show::tables,
+        args.html.as_deref().zip(Some(args.overwrite)),
+        show::page,
+    )
 }
 
 fn measure(args: &ArchiveArgs, workload: &'static Workload, megabytes: u32) -> Result<Archived> {

@@ -19,7 +19,8 @@ use walden_report::chart;
 
 use self::contenders::{CONTENDERS, Contender, Entry, REFERENCE, Takes, Threads};
 use self::race::{Outcome, Rules, Spent, Tally, race};
-use crate::output::Content;
+use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{FOUND, output, terminal};
 
@@ -105,6 +106,9 @@ pub struct CodecsArgs {
     /// Write the chart of size against time
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    overwrite: Overwrite,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
@@ -211,10 +215,8 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
             one.contenders.join(", ")
         );
     }
-    output::can_write(&[
-        ("--html", args.html.as_deref(), Content::Page),
-        ("--svg", args.svg.as_deref(), Content::Page),
-    ])?;
+    let wanted = [("--html", args.html.as_deref()), ("--svg", args.svg.as_deref())];
+    output::can_write(&wanted, args.overwrite, &Inputs::new(&args.folders))?;
 
     let started_at = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
     let rules = Rules {

@@ -24,9 +24,10 @@ fn write(args: &CodecsArgs, results: &Results) -> Result<()> {
     if let Some(path) = &args.svg {
         let corpus = if let [only] = &results.corpora[..] { only } else { &results.total };
         let picture = svg::scatter(&chart(corpus, Direction::Compress));
-        output::write_text(path, &picture.map_err(|error| anyhow!("cannot draw the chart: {error}"))?)?;
+        let picture = picture.map_err(|error| anyhow!("cannot draw the chart: {error}"))?;
+        output::write(path, &picture, args.overwrite)?;
     }
-    args.html.as_ref().map_or(Ok(()), |path| output::write_page(path, &page(results)))
+    args.html.as_ref().map_or(Ok(()), |path| output::write_page(path, &page(results), args.overwrite))
 }
 
 fn tables(args: &CodecsArgs, results: &Results) -> String {
