@@ -26,6 +26,7 @@ pub mod payload;
 pub mod reader;
 pub mod record;
 pub mod records;
+pub mod redirect;
 pub mod rmgr;
 pub mod simple;
 pub mod stream;

@@ -1,12 +1,13 @@
 //! A restore that is tried out: a server recovers from a copy of a base backup and the archive, and its data is checked.
 //!
-//! Nothing of the original is used but its files, which are copied: not its configuration, its tablespaces' places, nor what it
-//! connects to. The server listens on a socket in a temporary folder alone and archives nothing. The folder is removed in the end,
+//! Nothing of the original is used but its files, which are copied: not its configuration, its tablespaces' places (also of those that
+//! the log creates: [`redirect`]), nor what it connects to. The server listens on a socket in a temporary folder alone and archives nothing. The folder is removed in the end,
 //! also when this process is interrupted or killed.
 
 mod checks;
 mod copy;
 mod extent;
+mod redirect;
 mod server;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,8 @@ use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
 pub use checks::{Amcheck, CheckedData, QueryResult};
+pub use redirect::{RedirectFileError, RedirectedTablespace, redirect_file};
+pub use server::expect_allowed_settings;
 
 use crate::archive::Archive;
 use crate::inspect::list::{self, ListOptions, Listing};
@@ -56,7 +59,8 @@ pub struct DrillOptions {
     pub target: Target,
     /// The timeline to follow; else the latest.
     pub timeline: Option<Timeline>,
-    /// The program and arguments that, followed by a name and a path, fetch a file of the archive.
+    /// The program and arguments that, followed by `--redirect-tablespaces`, a folder, a name and a path, fetch a file of the archive
+    /// and rewrite it by [`redirect_file`].
     pub restore_command: Vec<OsString>,
     /// A superuser of the cluster.
     pub user: String,
@@ -95,6 +99,8 @@ pub struct Drill {
     pub wal_bytes: u64,
     /// Bytes of WAL replayed in a second.
     pub wal_bytes_per_second: f64,
+    /// Tablespaces that the log created, which the restored server had in the drill's folder.
+    pub redirected_tablespaces: Vec<RedirectedTablespace>,
     /// What was checked.
     pub checked: CheckedData,
 }
@@ -148,6 +154,7 @@ pub fn drill(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut
 }
 
 fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
+    expect_allowed_settings(&options.settings)?;
     let start = BackupStart::read(&options.base)?;
     let identity = archive.identity()?;
     if let Some(found) =
@@ -210,6 +217,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         reached.lsn,
     )?);
     server.stop()?;
+    let redirected_tablespaces = server.redirected_tablespaces()?;
     let wal_bytes = reached.lsn.bytes_since(start.start);
     Ok(Drill {
         server_version: server.version.to_string(),
@@ -222,6 +230,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         recovery_seconds,
         wal_bytes,
         wal_bytes_per_second: wal_bytes as f64 / recovery_seconds.max(0.001),
+        redirected_tablespaces,
         checked,
     })
 }

@@ -32,7 +32,7 @@ Examples:
       show what the restored data has
 
 The backup is copied into a temporary folder (TMPDIR, or --folder): it needs as much space there as the database has. The server listens \
-on a socket in that folder alone, archives nothing, and connects to nothing. Nothing is left in the end.
+on a socket in that folder alone, archives nothing, and connects to nothing. Tablespaces that the WAL creates are in that folder too, and never where the original has them. Nothing is left in the end.
 
 Exit status: 0 recovered, and nothing wrong was found; 1 the checks found something wrong, or recovery failed or ended where a segment is missing; 2 wrong usage; 3 the \
 archive or the backup could not be used.";
@@ -99,6 +99,9 @@ pub struct DrillArgs {
 
 /// Runs `walden archive drill`.
 pub fn run(args: &DrillArgs) -> Result<ExitCode> {
+    if let Err(error) = drill::expect_allowed_settings(&args.set) {
+        crate::wrong_usage(&error.to_string());
+    }
     let (archive, _) = args.place.open()?;
     archive.identity()?;
     if let Some(error) = find_unreachable(&archive, args) {
@@ -249,6 +252,14 @@ fn table(drill: &Drill) -> String {
         units::bytes(drill.wal_bytes_per_second as u64),
         drill.copy_seconds
     );
+    for tablespace in &drill.redirected_tablespaces {
+        let path = harmless(&tablespace.path);
+        let _ = writeln!(
+            text,
+            "  the tablespace of {path}, created at {}, was in the drill's folder",
+            tablespace.lsn
+        );
+    }
     let checked = &drill.checked;
     let amcheck = match checked.amcheck {
         Amcheck::Passed => "found nothing wrong",

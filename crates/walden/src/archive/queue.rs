@@ -15,6 +15,7 @@ use walden_report::units;
 use walden_source::counted;
 
 use crate::place::Place;
+use crate::protect::is_data_directory;
 
 /// How many files wait.
 pub fn waiting(files: u64) -> String {

@@ -27,6 +27,7 @@ mod culprits;
 mod data;
 mod demo;
 mod diff;
+mod drill_tablespaces;
 mod golden;
 mod groups;
 mod html;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         data::TESTS,
         demo::TESTS,
         diff::TESTS,
+        drill_tablespaces::TESTS,
         golden::TESTS,
         groups::TESTS,
         html::TESTS,

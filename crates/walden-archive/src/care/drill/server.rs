@@ -20,6 +20,7 @@ use walden_server::programs::Version;
 use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
+use super::redirect::{self, RedirectedTablespace};
 use super::{DrillOptions, RecoveryFailed, Target};
 use crate::out::prefetch::{FOLDER_PREFIX, LOCK};
 
@@ -29,6 +30,45 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(180);
 const MIN_PREPARED_TRANSACTIONS: u32 = 1024;
 /// Lines of the server's log that an error shows.
 const LOG_LINES: usize = 20;
+/// Settings that would let the server use or change files outside of the drill's folder, or replay segments that were not rewritten.
+const REFUSED_SETTINGS: &[&str] = &[
+    "archive_command",
+    "archive_library",
+    "archive_mode",
+    "data_directory",
+    "external_pid_file",
+    "restore_command",
+    "unix_socket_directories",
+];
+/// The first minor release of each major version that can replay a log with in-place tablespaces; all releases of later ones can.
+const FIRST_WITH_IN_PLACE: [Version; 3] =
+    [Version { major: 12, minor: 12 }, Version { major: 13, minor: 8 }, Version { major: 14, minor: 5 }];
+
+/// A server without in-place tablespaces reports this for one.
+const EMPTY_PATH: &str = "directory \"\" does not exist";
+/// What to do about it.
+const OLD_SERVER: &str = "the log creates a tablespace, which a drill replays with PostgreSQL 12.12, 13.8, 14.5 or a later release: \
+                          name its programs with --bin, or take a newer base backup";
+
+/// Refuses settings by which the server would leave the drill's folder.
+///
+/// # Errors
+/// There is such a setting.
+pub fn expect_allowed_settings(settings: &[(String, String)]) -> Result<()> {
+    let is_refused = |name: &str| REFUSED_SETTINGS.iter().any(|refused| name.eq_ignore_ascii_case(refused));
+    match settings.iter().find(|(name, _)| is_refused(name)) {
+        Some((name, _)) => {
+            bail!("cannot set {name}: a drill uses files in its own folder only, and archives nothing")
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a server has `allow_in_place_tablespaces`, without which it refuses to recover tablespaces that are folders in `pg_tblspc`.
+fn has_in_place_tablespaces(version: Version) -> bool {
+    let first = FIRST_WITH_IN_PLACE.iter().find(|first| first.major == version.major);
+    first.map_or(version.major > 14, |first| version >= *first)
+}
 
 /// A server in a temporary folder.
 pub struct Server {
@@ -59,11 +99,22 @@ impl Server {
         (self.guard.dir().join("restore"), self.guard.dir().join("asked"))
     }
 
+    /// The folder of notes about tablespaces.
+    fn notes(&self) -> PathBuf {
+        self.guard.dir().join("notes")
+    }
+
+    /// Tablespaces that the log created.
+    pub fn redirected_tablespaces(&self) -> Result<Vec<RedirectedTablespace>> {
+        redirect::redirected(&self.notes()).context("cannot read the notes about tablespaces")
+    }
+
     /// Writes the configuration and the script that fetches files.
     pub fn configure(&self, copied: &DataDir, size: SegmentSize, options: &DrillOptions) -> Result<()> {
         let dir = self.guard.dir();
         let socket = dir.join("s");
         fs::create_dir(&socket).context("cannot make a folder for the socket")?;
+        fs::create_dir(self.notes()).context("cannot make a folder for notes")?;
         self.write_restore_script(&options.restore_command)?;
         let data = self.data();
         let text = self.settings(copied, size, options, &socket)?;
@@ -114,6 +165,9 @@ impl Server {
             ("log_timezone", "UTC".into()),
         ];
         settings.extend(wal_sizes(size));
+        if has_in_place_tablespaces(self.version) {
+            settings.push(("allow_in_place_tablespaces", "on".into()));
+        }
         if self.version.major >= 17 {
             settings.push(("event_triggers", "off".into()));
         }
@@ -144,6 +198,7 @@ impl Server {
         let [program, arguments @ ..] = command else { bail!("cannot restore without a command") };
         let mut words = vec![quoted(&self.runnable(Path::new(program))?.display().to_string())];
         words.extend(arguments.iter().map(|argument| quoted(&argument.to_string_lossy())));
+        words.extend([redirect::OPTION.to_owned(), quoted(&self.notes().display().to_string())]);
         let asked = quoted(&asked.display().to_string());
         let text = format!("printf '%s\\n' \"$1\" >> {asked}\nexec {} \"$1\" \"$2\"\n", words.join(" "));
         fs::write(&script, text).with_context(|| format!("cannot write {}", script.display()))
@@ -203,8 +258,11 @@ impl Server {
             if let Some(status) = self.guard.poll()? {
                 wait_for_exit_if_interrupted();
                 let log = self.log_tail();
-                let text =
+                let mut text =
                     format!("recovery failed: the server ended ({status}); the end of its log:\n{log}");
+                if log.contains(EMPTY_PATH) && !has_in_place_tablespaces(self.version) {
+                    let _ = write!(text, "\nhint: {OLD_SERVER}");
+                }
                 return Err(RecoveryFailed(text).into());
             }
             if self.is_ready() {

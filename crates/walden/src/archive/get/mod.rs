@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use walden_archive::archive::{Archive, ArchiveError};
+use walden_archive::drill::{self, RedirectFileError};
 use walden_archive::get::{self, GetError};
 use walden_archive::name::{ArchivedFile, IDENTITY};
 use walden_archive::prefetch::{PrefetchOptions, Spool};
@@ -104,6 +105,10 @@ pub struct GetArgs {
     #[arg(long, value_name = "N")]
     prefetch: Option<usize>,
 
+    /// For the server of a drill: keep tablespaces that a segment creates within the data directory, with notes in this folder
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["until", "spool"])]
+    redirect_tablespaces: Option<PathBuf>,
+
     #[command(flatten)]
     log: LogOptions,
 }
@@ -126,7 +131,8 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
     let result = get_from_archive(args, name, target)
         .or_else(|error| get_from_spool(args, name, target, error))
-        .or_else(|error| expect_end(args, target, error));
+        .or_else(|error| expect_end(args, target, error))
+        .and_then(|()| redirect_tablespaces(args, name, target));
     // Without a configuration that can be read, the options alone say where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
@@ -179,7 +185,22 @@ fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let is_full = error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_full));
     let of_archive = error.downcast_ref::<GetError>().and_then(GetError::hint);
     let of_spool = error.downcast_ref::<CopyError>().and_then(CopyError::hint);
-    of_archive.or(of_spool).or(is_full.then_some(FULL_HINT))
+    let of_drill = error.downcast_ref::<RedirectFileError>().and_then(RedirectFileError::hint);
+    of_archive.or(of_spool).or(of_drill).or(is_full.then_some(FULL_HINT))
+}
+
+/// Rewrites a segment for a drill's server, which must not see it otherwise.
+fn redirect_tablespaces(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
+    let (Some(notes), Some(ArchivedFile::Segment(segment))) =
+        (&args.redirect_tablespaces, ArchivedFile::parse(name))
+    else {
+        return Ok(());
+    };
+    let redirected = drill::redirect_file(segment, target, notes);
+    if redirected.is_err() {
+        let _ = std::fs::remove_file(target);
+    }
+    Ok(redirected?)
 }
 
 /// What to do where the server's own file system has no room for a file.

@@ -1,0 +1,138 @@
+//! Tablespaces that the log creates: in a drill they are within the copy, whatever path the record has.
+//!
+//! Recovery would use the original's folders, with its live files if they are on this machine. So each segment is rewritten after it is
+//! fetched and before the server reads it ([`walden_format::redirect`]). A folder of the drill has the notes: a file for each record
+//! whose kind is known only with the next segment, and a file for each tablespace.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_format::redirect::{Head, RedirectError, redirect_tablespaces};
+
+/// The option of `walden archive get` that names the folder of the notes.
+pub const OPTION: &str = "--redirect-tablespaces";
+
+/// A tablespace that the drill has within the copy.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct RedirectedTablespace {
+    /// Its OID.
+    pub oid: u32,
+    /// Its folder in the original.
+    pub path: String,
+    /// The record that creates it.
+    pub lsn: String,
+}
+
+/// Why a segment is not handed to the server of a drill.
+#[derive(Debug, thiserror::Error)]
+pub enum RedirectFileError {
+    /// It cannot be rewritten.
+    #[error("cannot keep the tablespaces that {name} creates within the drill's folder")]
+    Redirect {
+        /// The segment.
+        name: SegmentName,
+        /// Why.
+        #[source]
+        source: RedirectError,
+    },
+    /// A file cannot be read or written.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl RedirectFileError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            RedirectFileError::Redirect { .. } => Some(
+                "take a base backup after the tablespace was created, or restore by hand on a machine that does not have the original's files",
+            ),
+            RedirectFileError::Io { .. } => None,
+        }
+    }
+}
+
+/// Rewrites a segment that was fetched for a drill, with the notes in a folder.
+///
+/// # Errors
+/// It cannot be rewritten: the server must not read it.
+pub fn redirect_file(segment: SegmentName, file: &Path, notes: &Path) -> Result<(), RedirectFileError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RedirectFileError::Io { path, source }
+    };
+    let mut bytes = fs::read(file).map_err(io(file))?;
+    let original = bytes.clone();
+    let Some(size) = SegmentSize::new(bytes.len() as u64) else {
+        let source = RedirectError::Unreadable;
+        return Err(RedirectFileError::Redirect { name: segment, source });
+    };
+    let number = segment.number(size);
+    let heads = number.map_or(Ok(Vec::new()), |number| read_heads(notes, number)).map_err(io(notes))?;
+    let rewritten = redirect_tablespaces(&mut bytes, &heads);
+    let rewritten = rewritten.map_err(|source| RedirectFileError::Redirect { name: segment, source })?;
+    for tablespace in rewritten.tablespaces {
+        let (oid, lsn) = (tablespace.tablespace, tablespace.lsn.to_string());
+        let path = String::from_utf8_lossy(&tablespace.path).into_owned();
+        let note = notes.join(format!("tablespace-{oid}-{:016X}", tablespace.lsn.0));
+        let text = serde_json::to_string(&RedirectedTablespace { oid, path, lsn }).unwrap_or_default();
+        fs::write(&note, text).map_err(io(&note))?;
+    }
+    if let (Some(head), Some(number)) = (rewritten.head, number) {
+        let note = notes.join(format!("{}{}", head_prefix(number + 1), segment.timeline));
+        fs::write(&note, [&head.lsn.0.to_le_bytes()[..], &head.bytes].concat()).map_err(io(&note))?;
+    }
+    let changed = bytes.iter().zip(&original).position(|(new, old)| new != old);
+    if let Some(start) = changed {
+        let target = File::options().write(true).open(file).map_err(io(file))?;
+        target.write_all_at(&bytes[start..], start as u64).map_err(io(file))?;
+    }
+    Ok(())
+}
+
+fn head_prefix(number: u64) -> String {
+    format!("head-{number:016X}-")
+}
+
+/// The heads of records that continue in the segment with a number, on any timeline.
+fn read_heads(notes: &Path, number: u64) -> io::Result<Vec<Head>> {
+    let prefix = head_prefix(number);
+    let mut heads = Vec::new();
+    for entry in fs::read_dir(notes)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            let bytes = fs::read(entry.path())?;
+            if let Some((lsn, bytes)) = bytes.split_first_chunk() {
+                heads.push(Head { lsn: Lsn(u64::from_le_bytes(*lsn)), bytes: bytes.to_vec() });
+            }
+        }
+    }
+    Ok(heads)
+}
+
+/// The tablespaces that were redirected, in the log's order.
+///
+/// # Errors
+/// The file system's.
+pub fn redirected(notes: &Path) -> io::Result<Vec<RedirectedTablespace>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(notes)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("tablespace-") {
+            let text = fs::read(entry.path())?;
+            found.push(serde_json::from_slice::<RedirectedTablespace>(&text).map_err(io::Error::other)?);
+        }
+    }
+    found.sort_by_key(|tablespace| tablespace.lsn.parse::<Lsn>().ok());
+    Ok(found)
+}
