@@ -183,6 +183,14 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     };
     let guard = Guard::new(temporary)?;
     let dir = guard.dir().to_owned();
+    if let (Ok(base), Ok(inside)) = (options.base.canonicalize(), dir.canonicalize())
+        && inside.starts_with(&base)
+    {
+        bail!(
+            "cannot use a folder in the backup {}: name one outside of it with --folder",
+            options.base.display()
+        );
+    }
     let copying = Instant::now();
     let data = dir.join("data");
     copy::copy_backup(&options.base, &data, &dir.join("tablespaces"), &mut |bytes| {

@@ -90,13 +90,15 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     found
 }
 
+fn count_query(table: &str) -> String {
+    format!("SELECT count(*) || ' ' || count(DISTINCT v) || ' ' || sum(hashtext(v)) FROM {table}")
+}
+
 /// The rows of each table, and a sum over their content.
 fn rows(primary: &Cluster) -> Vec<String> {
     let row = |&(database, table): &(&str, &str)| {
         let mut client = primary.client(database).unwrap();
-        let query =
-            format!("SELECT count(*) || ' ' || count(DISTINCT v) || ' ' || sum(hashtext(v)) FROM {table}");
-        client.query_one(&query, &[]).unwrap().get::<_, String>(0)
+        client.query_one(&count_query(table), &[]).unwrap().get::<_, String>(0)
     };
     TABLES.iter().map(row).collect()
 }
@@ -158,30 +160,35 @@ fn drill_beside_the_original(version: u32) -> Outcome {
     let before = named.map(|folder| contents(folder));
 
     let folder = primary.make_folder("drill").unwrap();
-    let drill = |database: &str, table: &str| {
-        let query =
-            format!("SELECT count(*) || ' ' || count(DISTINCT v) || ' ' || sum(hashtext(v)) FROM {table}");
-        let all = ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(&bin)];
-        let how = ["--folder", text(&folder), "--database", database, "--query", &query, "--no-amcheck"];
-        let run = walden(&[&all[..], &how, &["--format", "json"]].concat());
+    // A copy in the backup would be copied into itself.
+    let all = ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(&bin)];
+    let run = walden(&[&all[..], &["--folder", text(&backup.join("base"))]].concat());
+    assert!(run.code == 3 && run.stderr.contains("a folder in the backup"), "{run:?}");
+    for database in ["postgres", "copied", "moved"] {
+        let of_database: Vec<(String, &String)> = TABLES
+            .iter()
+            .zip(&archived)
+            .filter(|((of, _), _)| *of == database)
+            .map(|((_, table), expected)| (count_query(table), expected))
+            .collect();
+        let how = ["--folder", text(&folder), "--database", database, "--no-amcheck", "--format", "json"];
+        let queries = of_database.iter().flat_map(|(query, _)| ["--query", query.as_str()]);
+        let run = walden(&all.into_iter().chain(how).chain(queries).collect::<Vec<_>>());
         assert_eq!(run.code, 0, "{run:?}");
         let drill: Value = serde_json::from_str(&run.stdout).unwrap();
         let paths = drill["redirected_tablespaces"].as_array().unwrap().iter();
-        let paths: Vec<String> = paths.map(|space| space["path"].as_str().unwrap().to_owned()).collect();
+        let paths: Vec<&str> = paths.map(|space| space["path"].as_str().unwrap()).collect();
         let expected =
             ["new", "new/inner", "dropped", "dropped"].map(|name| format!("{}/{name}", spaces.display()));
         assert_eq!(paths, expected, "{drill:#}");
-        drill["checked"]["queries"][0]["rows"][0][0].as_str().unwrap().to_owned()
-    };
-    // One table of each database; the first drill counts all rows of all tables besides.
-    for index in [0, 1, 2, 3, 4, 5, 6] {
-        let (database, table) = TABLES[index];
-        assert_eq!(drill(database, table), archived[index], "{table}");
+        for (index, (query, expected)) in of_database.iter().enumerate() {
+            assert_eq!(drill["checked"]["queries"][index]["rows"][0][0], **expected, "{query}: {drill:#}");
+        }
         let after = named.map(|folder| contents(folder));
         for (before, after) in before.iter().zip(&after) {
             let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
             let changed: Vec<&PathBuf> = before.keys().chain(after.keys()).filter(differs).collect();
-            assert!(changed.is_empty(), "{table}: {changed:?}");
+            assert!(changed.is_empty(), "{changed:?}");
         }
     }
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);

@@ -116,8 +116,15 @@ impl Copying<'_> {
         }
         for entry in fs::read_dir(from).with_context(reading)? {
             let name = entry.with_context(reading)?.file_name();
-            let folder = own.join(&name);
-            self.folder(&from.join(&name), &folder, false)?;
+            let (location, folder) = (from.join(&name), own.join(&name));
+            make_folder(&folder)?;
+            // A server uses only the folder of its version there; anything else, also another tablespace, is not part of this one.
+            for inside in fs::read_dir(&location).with_context(reading)? {
+                let inside = inside.with_context(reading)?.file_name();
+                if inside.to_string_lossy().starts_with("PG_") {
+                    self.folder(&location.join(&inside), &folder.join(&inside), false)?;
+                }
+            }
             symlink(&folder, to.join(&name)).with_context(reading)?;
         }
         Ok(())
@@ -139,6 +146,7 @@ mod tests {
         }
         fs::create_dir_all(elsewhere.join("PG_18_1/5")).unwrap();
         fs::write(elsewhere.join("PG_18_1/5/7"), "page").unwrap();
+        fs::create_dir_all(elsewhere.join("nested/PG_18_1/5")).unwrap();
         symlink(&elsewhere, base.join("pg_tblspc/16400")).unwrap();
         for file in ["PG_VERSION", "base/5/1259", "pg_wal/000000010000000000000001", "pg_replslot/slot/state"]
         {
@@ -156,6 +164,7 @@ mod tests {
         assert_eq!(fs::read_dir(data.join("pg_wal")).unwrap().count(), 0);
         assert_eq!(fs::read_dir(data.join("pg_replslot")).unwrap().count(), 0);
         assert_eq!(fs::read_link(data.join("pg_tblspc/16400")).unwrap(), tablespaces.join("16400"));
+        assert!(!data.join("pg_tblspc/16400/nested").exists());
         fs::write(data.join("pg_tblspc/16400/PG_18_1/5/7"), "changed").unwrap();
         assert_eq!(fs::read_to_string(elsewhere.join("PG_18_1/5/7")).unwrap(), "page");
     }
