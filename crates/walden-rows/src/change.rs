@@ -46,10 +46,12 @@ pub struct TableColumn {
     pub has_other_attributes: bool,
     /// Whether values of its type are read, with all that they may have within them.
     pub(crate) is_read: bool,
+    /// Whether it is or contains a type whose OIDs the server prints as names.
+    pub(crate) prints_names: bool,
 }
 
 impl TableColumn {
-    fn new(column: Column) -> TableColumn {
+    pub(crate) fn new(column: Column) -> TableColumn {
         TableColumn {
             column,
             type_name: None,
@@ -58,6 +60,7 @@ impl TableColumn {
             attributes: Vec::new(),
             has_other_attributes: false,
             is_read: true,
+            prints_names: false,
         }
     }
 }

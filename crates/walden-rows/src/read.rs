@@ -314,6 +314,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             column.type_name = self.catalog.types.name(type_oid);
             column.attributes = self.catalog.types.attributes(type_oid);
             column.is_read = self.catalog.types.is_read(type_oid);
+            column.prints_names = self.catalog.types.prints_names(type_oid);
         }
         let table = Arc::new(table);
         self.known.insert(oid, Arc::clone(&table));

@@ -14,7 +14,7 @@ use std::fmt::{self, Write};
 use walden_source::names::Identifier;
 
 use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
-use crate::types::oid;
+use crate::types::{is_builtin, oid};
 use crate::value::Value;
 
 /// What statements need before them in their transaction: settings under which literals are read as they were printed, and unique
@@ -254,8 +254,7 @@ fn condition(
     if key.clone().next().is_some() && !key.clone().any(|(_, cell)| *cell == Cell::Null) {
         let mut parts = Vec::new();
         for (column, cell) in key {
-            let literal = column_literal(column, cell).map_err(not_found)?;
-            parts.push(format!("{} = {literal}", Name(&column.column.name)));
+            parts.push(key_equality(column, cell).map_err(not_found)?);
         }
         let is_other = |column: &TableColumn| !column.column.is_key && is_compared(column);
         let others =
@@ -282,36 +281,76 @@ fn is_comparable(column: &TableColumn, cell: &Cell) -> bool {
     !column.column.is_generated && !matches!(cell, Cell::Unknown(_) | Cell::Value(Value::Printed(_)))
 }
 
-/// What is true if a column has exactly this value: types whose operator for it is missing or takes other values for equal are
-/// compared by their text.
+/// A condition that is true if a column has exactly this value: if PostgreSQL prints it alike.
 fn equality(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     let name = Name(&column.column.name);
     let literal = column_literal(column, cell)?;
+    let type_oid = column.column.type_oid;
     Ok(match cell {
-        Cell::Value(_) if is_compared_by_text(column.column.type_oid, cell) => {
-            format!("{name}::text = {literal}")
-        }
-        Cell::Value(_) => format!("{name} = {literal}"),
-        _ => format!("{name} IS NULL"),
+        // Its text has names, which depend on the settings; the images of the rows have the OIDs.
+        Cell::Value(Value::Array(_) | Value::Record(_)) if column.prints_names => match &column.type_name {
+            Some(type_name) => format!("record_image_eq(ROW({name}), ROW({literal}::{type_name}))"),
+            None => return Err(format!("column {name}: the name of its type is not known")),
+        },
+        Cell::Value(value) => match comparison(type_oid, value) {
+            Comparison::Operator => format!("{name} = {literal}"),
+            Comparison::Bytes => format!("{name} = {literal} COLLATE \"C\""),
+            Comparison::Cast => format!("{name}::text = {literal} COLLATE \"C\""),
+            Comparison::Output => format!("concat({name}) = {literal} COLLATE \"C\""),
+        },
+        _ if is_builtin(type_oid) => format!("{name} IS NULL"),
+        // `IS NULL` is also true for a composite value whose attributes are all null.
+        _ => format!("{name} IS NOT DISTINCT FROM NULL"),
     })
 }
 
-fn is_compared_by_text(type_oid: u32, cell: &Cell) -> bool {
-    let Cell::Value(value) = cell else { return false };
+/// The same for a column of the primary key. Only the operator of its type can use the index.
+fn key_equality(column: &TableColumn, cell: &Cell) -> Result<String, String> {
+    let exact = equality(column, cell)?;
+    let Cell::Value(value) = cell else { return Ok(exact) };
+    // A domain over an enum has no operator.
+    if matches!(value, Value::Enum { .. })
+        || comparison(column.column.type_oid, value) == Comparison::Operator
+    {
+        return Ok(exact);
+    }
+    Ok(format!("{} = {} AND {exact}", Name(&column.column.name), column_literal(column, cell)?))
+}
+
+/// How a column is compared with a literal exactly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Comparison {
+    /// The type's operator: equal values are printed alike.
+    Operator,
+    /// The operator without the column's collation, which may be nondeterministic.
+    Bytes,
+    /// The value's text: the type has no operator, or one for which values that are printed otherwise are equal.
+    Cast,
+    /// The text of the type's output function: a cast of `bpchar` removes blanks at the end.
+    Output,
+}
+
+fn comparison(type_oid: u32, value: &Value) -> Comparison {
     match value {
-        Value::Text(_) => type_oid == oid::XML,
-        // Others are printed in the same way whatever the settings are, and not all types have an operator.
-        Value::Printed(_) => !matches!(
-            type_oid,
+        Value::Text(_) => match type_oid {
+            oid::TEXT | oid::VARCHAR | oid::NAME => Comparison::Bytes,
+            oid::XML => Comparison::Cast,
+            // A domain may be over `bpchar`.
+            _ => Comparison::Output,
+        },
+        Value::Printed(_) => match type_oid {
             oid::BYTEA
-                | oid::FLOAT4
-                | oid::FLOAT8
-                | oid::MONEY
-                | oid::DATE
-                | oid::TIME
-                | oid::TIMESTAMP
-                | oid::TIMESTAMPTZ
-        ),
+            | oid::FLOAT4
+            | oid::FLOAT8
+            | oid::MONEY
+            | oid::DATE
+            | oid::TIME
+            | oid::TIMESTAMP
+            | oid::TIMESTAMPTZ => Comparison::Operator,
+            oid::XML => Comparison::Cast,
+            // The text of the others does not depend on settings, and not all types have an operator.
+            _ => Comparison::Output,
+        },
         // A domain over an enum has no operators.
         Value::Enum { .. }
         | Value::Json(_)
@@ -330,11 +369,11 @@ fn is_compared_by_text(type_oid: u32, cell: &Cell) -> bool {
         | Value::Vector(_)
         | Value::Range(_)
         | Value::Multirange(_)
-        | Value::Record(_) => true,
+        | Value::Record(_) => Comparison::Cast,
         // Zeros of both signs are equal.
-        Value::Float4(value) => value.0 == 0.0,
-        Value::Float8(value) => value.0 == 0.0,
-        _ => false,
+        Value::Float4(value) if value.0 == 0.0 => Comparison::Cast,
+        Value::Float8(value) if value.0 == 0.0 => Comparison::Cast,
+        _ => Comparison::Operator,
     }
 }
 
@@ -435,7 +474,7 @@ mod tests {
 
     use super::*;
     use crate::change::Outcome;
-    use crate::value::Float;
+    use crate::value::{Float, Numeric, NumericSign};
 
     fn column(number: i16, name: &str, type_oid: u32, is_key: bool) -> Column {
         Column { is_key, ..Column::plain(number, name, type_oid, -1, 'i') }
@@ -507,7 +546,7 @@ mod tests {
             whole(
                 &update,
                 &format!(
-                    r#"UPDATE ONLY {table} SET "a ""b""" = NULL WHERE "id" = '-1' AND "a ""b""" = 'it''s'"#
+                    r#"UPDATE ONLY {table} SET "a ""b""" = NULL WHERE "id" = '-1' AND "a ""b""" = 'it''s' COLLATE "C""#
                 )
             )
         );
@@ -546,7 +585,7 @@ mod tests {
         table.columns.iter_mut().for_each(|column| column.column.is_key = false);
         table.columns[1].column.type_oid = oid::POINT;
         let text = redo(&update).text.expect("a statement");
-        assert!(text.contains(r#""a ""b"""::text = '(3,4)'"#), "{text}");
+        assert!(text.contains(r#"concat("a ""b""") = '(3,4)' COLLATE "C""#), "{text}");
     }
 
     #[test]
@@ -607,7 +646,7 @@ mod tests {
         assert_eq!(without(&update, 2), NOTHING);
         // The key is gone.
         let expected = format!(
-            r#"UPDATE ONLY {table} SET "a ""b""" = 'old' WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "a ""b""" = 'new' LIMIT 1)"#
+            r#"UPDATE ONLY {table} SET "a ""b""" = 'old' WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "a ""b""" = 'new' COLLATE "C" LIMIT 1)"#
         );
         assert_eq!(without(&update, 1), whole(&update, &expected));
         let delete = change(Operation::Delete, true, old.clone(), Image::None);
@@ -627,7 +666,7 @@ mod tests {
         let update = change(Operation::Update, true, image(1, text("a")), image(2, text("a")));
         let table = r#""public"."order""#;
         let expected = format!(
-            r#"UPDATE ONLY {table} SET "id" = 1 WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 2 AND "a ""b""" = 'a' LIMIT 1)"#
+            r#"UPDATE ONLY {table} SET "id" = 1 WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 2 AND "a ""b""" = 'a' COLLATE "C" LIMIT 1)"#
         );
         assert_eq!(undo(&update), whole(&update, &expected));
     }
@@ -714,14 +753,48 @@ mod tests {
         assert_eq!(undo(&changed(true, 1.0, 1.0)), NOTHING);
         let table = r#""public"."order""#;
         let update = changed(true, -0.0, 0.0);
-        let expected =
-            format!(r#"UPDATE ONLY {table} SET "a ""b""" = '-0' WHERE "id" = 1 AND "a ""b"""::text = '0'"#);
+        let expected = format!(
+            r#"UPDATE ONLY {table} SET "a ""b""" = '-0' WHERE "id" = 1 AND "a ""b"""::text = '0' COLLATE "C""#
+        );
         assert_eq!(undo(&update), whole(&update, &expected));
         let insert = change(Operation::Insert, false, Image::None, of(f64::NAN));
         let expected = format!(
             r#"DELETE FROM ONLY {table} WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "id" = 1 AND "a ""b""" = 'NaN' LIMIT 1)"#
         );
         assert_eq!(undo(&insert), whole(&insert, &expected));
+    }
+
+    /// The server's own operators and casts call these values equal to others, or null.
+    #[test]
+    fn values_that_are_printed_otherwise_are_others() {
+        let condition = |type_oid, cell: Cell, is_key| {
+            let mut of = TableColumn::new(column(1, "c", type_oid, is_key));
+            of.attributes = vec![(20_000, 1)];
+            if is_key { key_equality(&of, &cell) } else { equality(&of, &cell) }.expect("a condition")
+        };
+        let (record, value) = (Value::Record(vec![None]), Cell::Value);
+        let numeric = || {
+            let (sign, digits) = (NumericSign::Positive, vec![1, 5000]);
+            value(Value::Numeric(Numeric { sign, weight: 0, scale: 2, digits }))
+        };
+        for (type_oid, cell, is_key, expected) in [
+            (oid::INT4, Cell::Null, false, r#""c" IS NULL"#),
+            (20_000, Cell::Null, false, r#""c" IS NOT DISTINCT FROM NULL"#),
+            (20_000, value(record), false, r#""c"::text = '()' COLLATE "C""#),
+            (oid::BPCHAR, text("x "), false, r#"concat("c") = 'x ' COLLATE "C""#),
+            (20_001, text("x "), false, r#"concat("c") = 'x ' COLLATE "C""#),
+            (oid::VARCHAR, text("x "), true, r#""c" = 'x ' AND "c" = 'x ' COLLATE "C""#),
+            (oid::NUMERIC, numeric(), true, r#""c" = '1.50' AND "c"::text = '1.50' COLLATE "C""#),
+            (oid::INT4, value(Value::Int4(1)), true, r#""c" = 1"#),
+            (
+                20_002,
+                value(Value::Enum { oid: 1, label: Some("a".to_owned()) }),
+                true,
+                r#""c"::text = 'a' COLLATE "C""#,
+            ),
+        ] {
+            assert_eq!(condition(type_oid, cell, is_key), expected);
+        }
     }
 
     /// Numbers of `xid`, `cid` and the like are no integers; `"char"` has bytes that 14 does not read as it prints them since.

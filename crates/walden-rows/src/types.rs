@@ -319,23 +319,37 @@ impl Types {
 
     /// Whether values of a type are read, with all that they may have within them.
     pub(crate) fn is_read(&self, oid: u32) -> bool {
+        !self.has_within(oid, |kind| kind == Kind::Unknown)
+    }
+
+    /// Whether values of a type are, or may have within them, OIDs that are printed as names (`regclass` and its like).
+    pub(crate) fn prints_names(&self, oid: u32) -> bool {
+        let is_alias = |oid| BUILTIN.iter().any(|builtin| builtin.0 == oid && builtin.1.starts_with("reg"));
+        self.has_within(oid, |kind| matches!(kind, Kind::Base(oid) if is_alias(oid)))
+    }
+
+    /// Whether a type or one of those that its values may have within them is one that `is` says.
+    fn has_within(&self, oid: u32, is: impl Fn(Kind) -> bool) -> bool {
         let (mut seen, mut within) = (FxHashSet::default(), vec![oid]);
         while let Some(oid) = within.pop() {
             if !seen.insert(oid) {
                 continue;
             }
-            match self.kind(oid) {
-                Kind::Unknown => return false,
+            let kind = self.kind(oid);
+            if is(kind) {
+                return true;
+            }
+            match kind {
                 Kind::Array { element } => within.push(element),
                 Kind::Range { subtype } | Kind::Multirange { subtype } => within.push(subtype),
                 Kind::Composite => {
                     let columns = self.columns(oid).unwrap_or_default().iter();
                     within.extend(columns.filter(|column| !column.is_dropped).map(|column| column.type_oid));
                 }
-                Kind::Base(_) | Kind::Enum => {}
+                Kind::Base(_) | Kind::Enum | Kind::Unknown => {}
             }
         }
-        true
+        false
     }
 
     /// The label of a value of an enum.
@@ -362,6 +376,11 @@ impl Types {
         }
         None
     }
+}
+
+/// Whether a type is PostgreSQL's own, which is never a composite type.
+pub(crate) fn is_builtin(oid: u32) -> bool {
+    builtin(oid).is_some()
 }
 
 fn builtin(oid: u32) -> Option<Kind> {

@@ -45,6 +45,7 @@ mod retention;
 mod rewrites;
 mod robustness;
 mod rows;
+mod rows_complete;
 mod rows_computed;
 mod rows_names;
 mod server_log;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
         rewrites::TESTS,
         robustness::TESTS,
         rows::TESTS,
+        rows_complete::TESTS,
         rows_computed::TESTS,
         rows_names::TESTS,
         server_log::TESTS,
