@@ -138,8 +138,18 @@ impl<'a> Timeline<'a> {
             Bound::Lsn(lsn) => Some(lsn),
             Bound::Time(micros) => self.position_of(micros),
         };
-        let from = from.map(|from| position(from).ok_or(ExplainError::TimeAfterEnd)).transpose()?;
-        Ok((from, to.and_then(position)))
+        let start = from.map(|from| position(from).ok_or(ExplainError::TimeAfterEnd)).transpose()?;
+        // No transaction ends before. A checkpoint that started by then proves that the log covers the time since.
+        let start = match (start, from) {
+            (Some(Lsn(0)), Some(Bound::Time(micros))) => {
+                let log_start = self.runs.iter().map(Run::start).min().unwrap_or_default();
+                let first = self.redo.iter().find(|(lsn, _)| *lsn >= log_start);
+                let first = first.filter(|(_, second)| *second <= micros.div_euclid(SECOND));
+                Some(first.map_or(Lsn(0), |(lsn, _)| *lsn))
+            }
+            (start, _) => start,
+        };
+        Ok((start, to.and_then(position)))
     }
 
     /// Splits the range between two positions into spans of `width` seconds or, without one, of the smallest common width that gives at

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
+use walden_format::transam::precedes;
 use walden_format::version::Major;
 use walden_redo::{BasePages, PageStore, Replay, StoreOptions};
 use walden_source::datadir::{DataDir, DataDirError};
@@ -263,14 +264,19 @@ impl RowChanges {
             });
         }
         let mut gaps: Vec<Gap> = chosen.gap.into_iter().collect();
+        let start = from.unwrap_or(run.start());
+        gaps.extend(gap_at_start(&options.filter, &findings, start, options.base.is_some(), &gaps));
+        if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid && gaps.is_empty()) {
+            let reached = findings.reached;
+            let why =
+                format!("the log has no record of transaction {xid}: it is read from {start} to {reached}");
+            gaps.push(Gap { from: start, why });
+        }
         gaps.extend(self::gaps(&findings, options.base.is_some()));
         gaps.extend(unlogged_rows(&tables, &catalog, &findings, options.filter.from));
         let mut notes: Vec<String> = gaps.iter().map(|gap| gap.why.clone()).collect();
         // Whoever reads the log gets the damage as such as well.
         gaps.extend(findings.damage.clone());
-        if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid) {
-            notes.push(format!("the log has no record of transaction {xid}"));
-        }
         notes.extend(unlogged(&tables, &catalog, &findings));
         notes.extend(computed_anew(&tables, &findings, &options.filter));
         if options.base.is_none()
@@ -285,7 +291,6 @@ impl RowChanges {
         }
         notes.extend(namesake(&options.table, &tables, &catalog, &findings));
         let findings = Arc::new(findings);
-        let start = from.unwrap_or(run.start());
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, gaps, notes })
     }
 
@@ -315,6 +320,11 @@ impl RowChanges {
     /// Number of segments of the log.
     pub fn segments(&self) -> usize {
         self.run.segments.len()
+    }
+
+    /// A gap if changes that a filter selects may be before the log's start.
+    pub fn gap_at_start(&self, filter: &Filter) -> Option<Gap> {
+        gap_at_start(filter, &self.findings, self.start, self.options.base.is_some(), &self.gaps)
     }
 
     /// The columns that the tables have anywhere in the log that was surveyed.
@@ -394,7 +404,8 @@ impl RowChanges {
             SegmentEnd::Damaged(damage) => Some(damage),
             _ => None,
         };
-        Ok(Summary { from: filter.from.unwrap_or(self.start), reached, damage, counts: reader.counts })
+        let from = filter.from.map_or(self.start, |from| from.max(self.start));
+        Ok(Summary { from, reached, damage, counts: reader.counts })
     }
 
     /// All files that the tables and their TOAST tables have in the range; those of the TOAST tables.
@@ -619,6 +630,39 @@ fn computed_anew(tables: &FxHashSet<u32>, findings: &Findings, filter: &Filter) 
 /// Whether one of the tables may have others that inherit from it without being its partitions.
 fn has_plain(tables: &FxHashSet<u32>, catalog: &Catalog) -> bool {
     tables.iter().filter_map(|oid| catalog.class(*oid)).any(|class| class.kind == 'r')
+}
+
+/// A gap if the range starts before the log does, unless one of the `known` gaps covers that, or if the filter's transaction may have
+/// changes before the log's start.
+fn gap_at_start(
+    filter: &Filter,
+    findings: &Findings,
+    start: Lsn,
+    has_base: bool,
+    known: &[Gap],
+) -> Option<Gap> {
+    let (what, remedy) = match has_base {
+        true => ("base backup", "an earlier base backup (--base)"),
+        false => ("log", "the segments before it"),
+    };
+    let is_known = known.iter().any(|gap| gap.from < start);
+    if let Some(from) = filter.from.filter(|from| *from < start && !is_known) {
+        let why = format!(
+            "the {what} starts at {start}, after the start of the range: changes before it are not read; give {remedy}, or start the \
+             range there (--from {start})"
+        );
+        return Some(Gap { from, why });
+    }
+    let xid = filter.xid?;
+    let verb = match findings.next_xid {
+        Some(next) if !precedes(xid, next) => return None,
+        Some(_) if has_base || !findings.has_wanted_xid => "started",
+        _ => "may have started",
+    };
+    let why = format!(
+        "the {what} starts at {start}, and transaction {xid} {verb} earlier: its changes before that position are not read; give {remedy}"
+    );
+    Some(Gap { from: filter.from.unwrap_or_default(), why })
 }
 
 fn gaps(findings: &Findings, has_base: bool) -> Vec<Gap> {

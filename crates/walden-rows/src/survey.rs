@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
 use walden_format::payload::xact::{TransactionEnd, plain_end};
-use walden_format::payload::xlog::WalLevel;
+use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
+use walden_format::transam::precedes;
 use walden_redo::Replay;
 
 use crate::Gap;
@@ -55,6 +56,8 @@ pub(crate) struct Findings {
     pub catalog_files: FxHashMap<RelFileLocator, u32>,
     /// Tablespaces from and to which the log moves the database.
     pub tablespaces: FxHashSet<u32>,
+    /// The next transaction ID at the log's start, or at the first later record that has it.
+    pub next_xid: Option<u32>,
     /// Whether the log has a record of [`Survey::wanted_xid`].
     pub has_wanted_xid: bool,
     /// Files of tables that were made under `wal_level` minimal, in the log's order.
@@ -246,6 +249,11 @@ impl Visitor for Survey<'_> {
                 // Locks and running transactions are logged for standbys alone (`XLogStandbyInfoActive`).
                 if record.header.rmid == rmid::STANDBY {
                     self.note_wal_level(false);
+                    if self.findings.next_xid.is_none()
+                        && let Ok(Payload::RunningXacts(running)) = payload::parse(record)
+                    {
+                        self.findings.next_xid = Some(running.next_xid);
+                    }
                 }
                 self.replay.apply(record, &mut ());
             }
@@ -330,9 +338,21 @@ impl Survey<'_> {
         }
     }
 
+    /// Notes the next transaction at a checkpoint's start, which may be before the first snapshot of running transactions.
+    fn note_next_xid(&mut self, checkpoint: &Checkpoint) {
+        // The lower half is the number without its epoch.
+        let next = checkpoint.next_xid as u32;
+        if checkpoint.redo >= self.start && self.findings.next_xid.is_none_or(|known| precedes(next, known)) {
+            self.findings.next_xid = Some(next);
+        }
+    }
+
     /// Starts of the server, and what moves catalogs to other files.
     fn server_record(&mut self, record: &Record<'_>) {
         let payload = payload::parse(record);
+        if let Ok(Payload::Checkpoint(checkpoint)) = &payload {
+            self.note_next_xid(checkpoint);
+        }
         let wal_level = match &payload {
             Ok(Payload::Checkpoint(checkpoint)) => checkpoint.wal_level,
             Ok(Payload::CheckpointRedo(redo)) => Some(redo.wal_level),

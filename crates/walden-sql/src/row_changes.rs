@@ -221,6 +221,10 @@ impl PartitionStream for RowStream {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             };
+            if let Some(gap) = table.changes().gap_at_start(&filter) {
+                source.note(&[gap.why]);
+                source.has_gaps.store(true, Ordering::Relaxed);
+            }
             let error = match table.read(&filter, batch_rows, |_| {}, emit) {
                 Ok(summary) => {
                     source.note(&summary.counts.notes());

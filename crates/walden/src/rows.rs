@@ -88,7 +88,7 @@ pub struct RowsArgs {
     to: Option<Bound>,
 
     /// Only what this transaction did, with its subtransactions
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
     xid: Option<u32>,
 
     /// Only these changes [default: all]

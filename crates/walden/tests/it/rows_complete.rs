@@ -10,6 +10,7 @@ use crate::material::{Run, cluster_that_keeps_wal, walden};
 
 walden_testing::tests! {
     nulls_and_blanks_are_compared_exactly,
+    a_backup_that_starts_late_is_a_gap,
 }
 
 fn run(client: &mut Client, script: &str) {
@@ -42,6 +43,10 @@ fn contents(client: &mut Client, table: &str) -> Vec<String> {
     client.query(&query, &[]).unwrap().iter().map(|row| row.get(0)).collect()
 }
 
+fn position(client: &mut Client) -> String {
+    client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0)
+}
+
 /// The operators of PostgreSQL find another row first.
 fn nulls_and_blanks_are_compared_exactly() -> Outcome {
     for version in [14, 16, 18] {
@@ -71,6 +76,45 @@ fn nulls_and_blanks_are_compared_exactly() -> Outcome {
             run(&mut client, &script.stdout);
             assert_eq!(contents(&mut client, table), before, "{version}: {}", script.stdout);
         }
+    }
+    Ok(())
+}
+
+/// The change was made before the backup, or before the segments that are given.
+fn a_backup_that_starts_late_is_a_gap() -> Outcome {
+    let (cluster, mut client) = server(15)?;
+    run(&mut client, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)");
+    let (mut client, early) = copy_base(&cluster, client, "early");
+    let from = position(&mut client);
+    let xid: String = client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0);
+    run(&mut client, "DELETE FROM t WHERE id = 1");
+    let deleted = (xid.parse::<u32>().unwrap() + 1).to_string();
+    let (mut client, late) = copy_base(&cluster, client, "late");
+    let start: String =
+        client.query_one("SELECT redo_lsn::text FROM pg_control_checkpoint()", &[]).unwrap().get(0);
+    run(&mut client, "INSERT INTO t VALUES (3)");
+    run(&mut client, "SELECT pg_switch_wal()");
+    for bounds in [["--from", &from], ["--xid", &deleted]] {
+        let asked = |base: &Path, more: &[&str]| {
+            rows(&cluster, base, &[&["--relation", "t"], more, &bounds[..]].concat())
+        };
+        let script = asked(&early, &["--undo"]);
+        assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+        let script = asked(&late, &["--undo"]);
+        assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE"), "{script:?}");
+        let why = "the base backup starts at 0/";
+        assert!(script.stdout.contains(&format!("-- Changes may be missing: {why}")), "{script:?}");
+        assert!(script.stderr.contains(&format!("note: {why}")), "{script:?}");
+        let first = script.stdout.lines().next().unwrap();
+        assert!(!first.contains(&format!("from {from} ")), "{start}: {first}");
+        let found = asked(&late, &["--format", "json"]);
+        assert!(found.code == 1 && found.stdout.contains(r#""operation":"incomplete""#), "{found:?}");
+    }
+    let (wal, late) = (cluster.data_dir().join("pg_wal"), late.to_str().unwrap());
+    for condition in [format!("xid = {deleted}"), format!("lsn >= lsn('{from}')")] {
+        let query = format!("SELECT lsn FROM row_changes('t') WHERE {condition}");
+        let found = walden(&["sql", &query, wal.to_str().unwrap(), "--base", late]);
+        assert!(found.code == 1 && found.stderr.contains("note: the base backup starts at 0/"), "{found:?}");
     }
     Ok(())
 }
