@@ -204,6 +204,7 @@ fn schema(columns: &[RowColumn], lsn_text: bool) -> SchemaRef {
     add("relation", text, false, "the table; a partition by its own name");
     add("operation", text, false, "insert, update, delete; of events truncate, rewrite, drop");
     add("file", text, true, "of a rewrite the table's file after it");
+    add("column", text, true, "of add-column, drop-column and alter-column the column's name");
     add("moved", &DataType::Boolean, false, "whether a delete moves the row to another partition");
     add("old_tid", text, true, "where the row was: (block,offset)");
     add("new_tid", text, true, "where the row is");
@@ -235,6 +236,7 @@ struct Rows {
     relation: StringBuilder,
     operation: StringBuilder,
     file: StringBuilder,
+    column: StringBuilder,
     moved: BooleanBuilder,
     tids: [StringBuilder; 2],
     /// Before and after.
@@ -274,6 +276,7 @@ impl Rows {
             relation: StringBuilder::new(),
             operation: StringBuilder::new(),
             file: StringBuilder::new(),
+            column: StringBuilder::new(),
             moved: BooleanBuilder::new(),
             tids: Default::default(),
             images: [images(), images()],
@@ -306,6 +309,10 @@ impl Rows {
             Entry::Event(event) => event.kind.file().map(|file| file.to_string()),
             Entry::Change(_) => None,
         });
+        self.column.append_option(match entry {
+            Entry::Event(event) => event.column.as_deref(),
+            Entry::Change(_) => None,
+        });
         self.moved.append_value(matches!(entry, Entry::Change(change) if change.is_moved));
         for (builder, tid) in self.tids.iter_mut().zip(tids) {
             builder.append_option(tid.map(|tid| tid.to_string()));
@@ -334,6 +341,7 @@ impl Rows {
             Arc::new(rows.relation.finish()),
             Arc::new(rows.operation.finish()),
             Arc::new(rows.file.finish()),
+            Arc::new(rows.column.finish()),
             Arc::new(rows.moved.finish()),
             Arc::new(old_tid.finish()),
             Arc::new(new_tid.finish()),

@@ -26,6 +26,8 @@ pub struct Table {
     pub(crate) stored: Vec<Column>,
     /// The columns of a [`Row`], in its order.
     pub columns: Vec<TableColumn>,
+    /// Whether it has columns where statements are run that were added since.
+    pub has_new_columns: bool,
 }
 
 /// A column of a [`Table`].
@@ -69,7 +71,7 @@ impl Table {
     pub(crate) fn new(oid: u32, database: u32, schema: String, name: String, stored: Vec<Column>) -> Table {
         let shown = stored.iter().filter(|column| is_shown(column)).cloned();
         let columns = shown.map(TableColumn::new).collect();
-        Table { oid, database, schema, name, stored, columns }
+        Table { oid, database, schema, name, stored, columns, has_new_columns: false }
     }
 }
 
@@ -245,6 +247,8 @@ pub struct Event {
     pub table: Arc<Table>,
     /// What happened.
     pub kind: EventKind,
+    /// The column that it happened to, by its name before; of one that is added, its name.
+    pub column: Option<String>,
 }
 
 /// What happened to a table.
@@ -269,6 +273,16 @@ pub enum EventKind {
     },
     /// The table was dropped.
     Drop,
+    /// A column was added (`ALTER TABLE ... ADD COLUMN`).
+    AddColumn,
+    /// A column was dropped with its values.
+    DropColumn,
+    /// A column got another type or modifier, the attributes of its composite type were changed, or it is generated and was not, or
+    /// the other way round.
+    AlterColumn {
+        /// Whether each value is printed as before.
+        keeps_values: bool,
+    },
 }
 
 impl EventKind {
@@ -280,6 +294,9 @@ impl EventKind {
             EventKind::SetUnlogged { .. } => "set-unlogged",
             EventKind::SetLogged { .. } => "set-logged",
             EventKind::Drop => "drop",
+            EventKind::AddColumn => "add-column",
+            EventKind::DropColumn => "drop-column",
+            EventKind::AlterColumn { .. } => "alter-column",
         }
     }
 
@@ -289,7 +306,7 @@ impl EventKind {
             EventKind::Rewrite { file } | EventKind::SetUnlogged { file } | EventKind::SetLogged { file } => {
                 Some(file)
             }
-            EventKind::Truncate | EventKind::Drop => None,
+            _ => None,
         }
     }
 }

@@ -8,7 +8,7 @@ use walden_format::lsn::Lsn;
 use walden_source::names::Column;
 
 use crate::catalog::{Catalog, FIRST_MADE, Key, Row};
-use crate::change::{Cell, Event, Image, Outcome, RowChange, Table};
+use crate::change::{Cell, Event, Image, Outcome, RowChange, Table, is_shown};
 use crate::retyping::{ComputedAnew, computed_anew, keeps_values};
 use crate::start::Pending;
 use crate::survey::Findings;
@@ -264,6 +264,11 @@ impl TableNames {
             column.column.is_dropped |= self.dropped.contains(&column.column.number);
             column.is_computed_anew = computed.iter().any(|known| known.number == column.column.number);
         }
+        renamed.has_new_columns = self.columns.iter().any(|(number, at_end)| {
+            usize::try_from(*number).is_ok_and(|number| number > table.stored.len())
+                && is_shown(&at_end.column)
+                && !self.dropped.contains(number)
+        });
         // The key that the server has where statements are run, as far as the table had its columns: others may be given twice by then.
         let numbers: Vec<i16> = renamed
             .columns

@@ -24,6 +24,7 @@ use crate::change::{
 };
 use crate::decode::{printed, value};
 use crate::heap::{Action, Bytes, Collector, TupleChange};
+use crate::retyping::keeps_values;
 use crate::start::Pending;
 use crate::stored::{Stored, decompress};
 use crate::survey::{CatalogChange, Findings};
@@ -292,7 +293,13 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }))
     }
 
-    fn event(&mut self, lsn: Lsn, xid: u32, table: Arc<Table>, kind: EventKind) -> ControlFlow<()> {
+    fn event(
+        &mut self,
+        (lsn, xid): (Lsn, u32),
+        table: Arc<Table>,
+        kind: EventKind,
+        column: Option<String>,
+    ) -> ControlFlow<()> {
         let outcome = self.outcome(xid);
         if !self.is_wanted(lsn, xid, outcome, None) {
             return ControlFlow::Continue(());
@@ -300,7 +307,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         self.counts.events += 1;
         self.counts.unfinished += u64::from(outcome == Outcome::Unfinished);
         let top_xid = self.findings.top(xid);
-        (self.each)(Entry::Event(Event { lsn, xid, top_xid, outcome, table, kind }))
+        (self.each)(Entry::Event(Event { lsn, xid, top_xid, outcome, table, kind, column }))
     }
 
     /// A table as it is now.
@@ -412,7 +419,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         let oid = oid.filter(|&oid| cut.blocks == 0 && xid != 0 && self.has_made(xid, oid, cut.relation));
         let table = oid.and_then(|oid| self.table(oid));
         match table {
-            Some(table) => self.event(record.lsn, xid, table, EventKind::Truncate),
+            Some(table) => self.event((record.lsn, xid), table, EventKind::Truncate, None),
             None => ControlFlow::Continue(()),
         }
     }
@@ -461,12 +468,71 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
                 _ => {}
             }
         }
+        let columns = self.column_events(change);
         let before = self.set(key, new.clone());
         self.replaced.push((xid, key, before));
+        for (table, kind, name) in columns {
+            self.event((lsn, xid), table, kind, Some(name))?;
+        }
         match event {
-            Some((table, kind)) => self.event(lsn, xid, table, kind),
+            Some((table, kind)) => self.event((lsn, xid), table, kind, None),
             None => ControlFlow::Continue(()),
         }
+    }
+
+    /// The events of columns that a change of the catalogs causes. Columns of a table that the same transaction creates cause none.
+    fn column_events(&mut self, change: &CatalogChange) -> Vec<(Arc<Table>, EventKind, String)> {
+        let (Key::Attribute(relation, _), Some(CatalogRow::Attribute { column: new, .. })) =
+            (change.key, &change.new)
+        else {
+            return Vec::new();
+        };
+        let old = match self.catalog.get(change.key) {
+            Some(CatalogRow::Attribute { column, .. }) => Some(column),
+            _ => None,
+        };
+        let kind = match old {
+            None if !is_shown(new) => return Vec::new(),
+            None => EventKind::AddColumn,
+            Some(old) if !is_shown(old) => return Vec::new(),
+            Some(_) if new.is_dropped => EventKind::DropColumn,
+            Some(old) => {
+                let is_same_type = (old.type_oid, old.typmod) == (new.type_oid, new.typmod);
+                if is_same_type && old.is_generated == new.is_generated {
+                    return Vec::new();
+                }
+                EventKind::AlterColumn { keeps_values: keeps_values(old, new) }
+            }
+        };
+        let name = old.unwrap_or(new).name.clone();
+        // A table is a composite type as well.
+        let composite = self.catalog.composite(relation);
+        let mut events = composite.map(|composite| self.attribute_events(composite)).unwrap_or_default();
+        let is_made = || {
+            let top = self.findings.top(change.xid);
+            self.replaced.iter().any(|(xid, key, before)| {
+                *key == Key::Class(relation) && before.is_none() && self.findings.top(*xid) == top
+            })
+        };
+        if self.tables.contains(&relation) && !(kind == EventKind::AddColumn && is_made()) {
+            events.extend(self.table(relation).map(|table| (table, kind, name)));
+        }
+        events
+    }
+
+    /// The columns whose values have attributes of a composite type within them.
+    fn attribute_events(&mut self, composite: u32) -> Vec<(Arc<Table>, EventKind, String)> {
+        let mut events = Vec::new();
+        let mut oids: Vec<u32> = self.tables.iter().copied().collect();
+        oids.sort_unstable();
+        for table in oids.into_iter().filter_map(|oid| self.table(oid)) {
+            let has = |column: &&TableColumn| column.attributes.iter().any(|(of, _)| *of == composite);
+            for column in table.columns.iter().filter(has) {
+                let kind = EventKind::AlterColumn { keeps_values: false };
+                events.push((Arc::clone(&table), kind, column.column.name.clone()));
+            }
+        }
+        events
     }
 
     fn set(&mut self, key: Key, row: Option<CatalogRow>) -> Option<CatalogRow> {

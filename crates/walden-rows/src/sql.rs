@@ -38,6 +38,9 @@ const MAX_BATCH_STATEMENTS: usize = 20;
 /// Bytes of lines after which a block ends, whatever it has.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 
+/// Why the value of a column is left out that the table no longer has.
+const DROPPED: &str = "the column was dropped since";
+
 /// What makes or reverts a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Statement {
@@ -45,7 +48,7 @@ pub struct Statement {
     pub text: Option<String>,
     /// What the statement leaves out, or why there is none.
     pub left_out: Option<String>,
-    /// Whether what is left out is some columns of an update alone. Otherwise, no statement of an older change of the row finds it as it
+    /// Whether only some columns of an update, or columns that were dropped since, are left out. Otherwise, no statement of an older change of the row finds it as it
     /// has to be.
     pub is_partial: bool,
 }
@@ -170,6 +173,24 @@ fn columns<'a>(table: &'a Table, row: &'a Row) -> impl Iterator<Item = (&'a Tabl
     table.columns.iter().zip(&row.cells).filter(|(column, _)| !column.column.is_dropped)
 }
 
+/// The values of columns that were dropped since, each with its reason, as far as a row has others than `other`.
+fn dropped_values(table: &Table, row: &Row, other: Option<&Row>) -> Vec<String> {
+    let mut lost = Vec::new();
+    for (index, (column, cell)) in table.columns.iter().zip(&row.cells).enumerate() {
+        let TableColumn { column, .. } = column;
+        let is_same = other.and_then(|other| other.cells.get(index)).is_some_and(|other| other.is_same(cell));
+        if column.is_dropped && !column.is_generated && !is_same {
+            let name = Identifier(&column.name);
+            match cell {
+                Cell::Null => {}
+                Cell::Unknown(why) => lost.push(format!("column {name}: {why}; {DROPPED}")),
+                Cell::Value(value) => lost.push(format!("column {name} = {}: {DROPPED}", on_one_line(value))),
+            }
+        }
+    }
+    lost
+}
+
 fn insert(table: &Table, row: &Row) -> Result<Statement, String> {
     let stored = columns(table, row).filter(|(column, _)| !column.column.is_generated);
     let (mut names, mut values, mut left_out) = (String::new(), String::new(), Vec::new());
@@ -183,8 +204,10 @@ fn insert(table: &Table, row: &Row) -> Result<Statement, String> {
             Err(why) => left_out.push(why),
         }
     }
+    let lost = dropped_values(table, row, None);
     // Without a column, it would be another row.
     if !left_out.is_empty() {
+        left_out.extend(lost);
         return Err(left_out.join("; "));
     }
     let is_identity = columns(table, row).any(|(column, _)| column.column.is_identity_always);
@@ -193,7 +216,8 @@ fn insert(table: &Table, row: &Row) -> Result<Statement, String> {
         true => format!("INSERT INTO {} DEFAULT VALUES", Qualified(table)),
         false => format!("INSERT INTO {} ({names}){overriding} VALUES ({values})", Qualified(table)),
     };
-    Ok(Statement { text: Some(text), left_out: None, is_partial: false })
+    let is_partial = !lost.is_empty();
+    Ok(Statement { text: Some(text), left_out: is_partial.then(|| lost.join("; ")), is_partial })
 }
 
 fn delete(table: &Table, row: &Row) -> Result<Statement, String> {
@@ -233,6 +257,7 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
             Some(format!("UPDATE ONLY {} SET {assignments} WHERE {condition}", Qualified(table)))
         }
     };
+    left_out.extend(dropped_values(table, to, Some(from)));
     let is_partial = !left_out.is_empty();
     let left_out = is_partial.then(|| left_out.join("; "));
     Ok(Statement { text, left_out, is_partial })
@@ -262,6 +287,9 @@ fn condition(
         parts.extend(others.filter_map(|(column, cell)| equality(column, cell).ok()));
         let condition = parts.join(" AND ");
         return Ok(if may_be_twice { one_of(table, &condition) } else { condition });
+    }
+    if table.has_new_columns {
+        return Err(not_found("all its columns: others were added since".to_owned()));
     }
     let mut parts = Vec::with_capacity(row.cells.len());
     for (column, cell) in columns(table, row) {
@@ -643,7 +671,8 @@ mod tests {
         let table = r#""public"."order""#;
         let (old, new) = (image(1, text("old")), image(1, text("new")));
         let update = change(Operation::Update, true, old.clone(), new);
-        assert_eq!(without(&update, 2), NOTHING);
+        let gone = Some(r#"column "a ""b""" = 'old': the column was dropped since"#.to_owned());
+        assert_eq!(without(&update, 2), Statement { text: None, left_out: gone.clone(), is_partial: true });
         // The key is gone.
         let expected = format!(
             r#"UPDATE ONLY {table} SET "a ""b""" = 'old' WHERE ctid IN (SELECT ctid FROM ONLY {table} WHERE "a ""b""" = 'new' COLLATE "C" LIMIT 1)"#
@@ -651,7 +680,10 @@ mod tests {
         assert_eq!(without(&update, 1), whole(&update, &expected));
         let delete = change(Operation::Delete, true, old.clone(), Image::None);
         let expected = format!(r#"INSERT INTO {table} ("id") VALUES (1)"#);
-        assert_eq!(without(&delete, 2), whole(&delete, &expected));
+        let expected = Statement { left_out: gone, is_partial: true, ..whole(&delete, &expected) };
+        assert_eq!(without(&delete, 2), expected);
+        let empty = change(Operation::Delete, true, image(1, Cell::Null), Image::None);
+        assert_eq!(without(&empty, 2).left_out, None);
         let mut insert = change(Operation::Insert, true, Image::None, old);
         let expected = whole(&insert, &format!(r#"DELETE FROM ONLY {table} WHERE "id" = 1"#));
         assert_eq!(without(&insert, 2), expected);

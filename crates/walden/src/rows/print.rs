@@ -130,8 +130,14 @@ impl Printer {
                     EventKind::SetUnlogged { .. } => "set unlogged",
                     EventKind::SetLogged { .. } => "set logged",
                     EventKind::Drop => "drop of",
+                    EventKind::AddColumn => "add column to",
+                    EventKind::DropColumn => "drop column of",
+                    EventKind::AlterColumn { .. } => "alter column of",
                 };
                 let _ = writeln!(out, "{lsn}  {ended}  xid {}  {what} {}", event.xid, event.table);
+                if let Some(column) = &event.column {
+                    let _ = writeln!(out, "    {}", one_line(column));
+                }
                 if let Some(file) = event.kind.file() {
                     let _ = writeln!(out, "    its rows are in the file {file} from here on");
                 }
@@ -220,7 +226,9 @@ impl Printer {
             }
             Entry::Event(event) => {
                 let (kind, table) = (event.kind.name(), sql::in_comment(&event.table.name));
-                batch.push(&format!("-- {kind} of {table} at {}", event.lsn));
+                let column = event.column.iter().map(|name| format!(": {}", sql::in_comment(name)));
+                let column: String = column.collect();
+                batch.push(&format!("-- {kind} of {table} at {}{column}", event.lsn));
             }
         }
         if batch.is_full() {
@@ -309,6 +317,7 @@ fn rows(change: &RowChange, out: &mut String) {
     match (&change.before, &change.after) {
         (Image::Row(before), Image::Row(after)) => {
             for ((name, is_key), (old, new)) in names.zip(before.cells.iter().zip(&after.cells)) {
+                let name = one_line(name);
                 if !old.is_same(new) || matches!(new, Cell::Unknown(_)) {
                     let _ = writeln!(out, "    {name}: {} -> {}", shown(old), shown(new));
                 } else if is_key {
@@ -331,10 +340,15 @@ fn image(sign: &str, when: &str, table: &Table, image: &Image, out: &mut String)
         }
         Image::Row(row) => {
             for (column, cell) in table.columns.iter().zip(&row.cells) {
-                let _ = writeln!(out, "  {sign} {}: {}", column.column.name, shown(cell));
+                let _ = writeln!(out, "  {sign} {}: {}", one_line(&column.column.name), shown(cell));
             }
         }
     }
+}
+
+/// A name on one line, with control characters escaped.
+fn one_line(name: &str) -> String {
+    name.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }
 
 /// A cell on one line.
@@ -343,10 +357,7 @@ fn shown(cell: &Cell) -> String {
         Cell::Null => "NULL".to_owned(),
         Cell::Unknown(why) => format!("(not known: {why})"),
         Cell::Value(value @ (Value::Text(_) | Value::Char(_) | Value::Json(_) | Value::Printed(_))) => {
-            format!(
-                "'{}'",
-                value.to_string().escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
-            )
+            format!("'{}'", one_line(&value.to_string()))
         }
         Cell::Value(value) => value.to_string(),
     }
@@ -390,6 +401,9 @@ impl Serialize for Line<'_> {
             Entry::Event(event) => {
                 if let Some(file) = event.kind.file() {
                     map.serialize_entry("file", &Shown(file))?;
+                }
+                if let Some(column) = &event.column {
+                    map.serialize_entry("column", column)?;
                 }
             }
             Entry::Change(change) => add_change(&mut map, change)?,

@@ -112,6 +112,9 @@ impl Script {
 
     fn event(&mut self, event: &Event) -> Result<()> {
         let oid = event.table.oid;
+        if let Some(column) = &event.column {
+            return self.column_event(event, column);
+        }
         *self.epochs.entry(oid).or_default() += 1;
         let (count, kind, what) = match event.kind {
             EventKind::Truncate => {
@@ -131,12 +134,37 @@ impl Script {
                 Kind::Other,
                 "what was changed while it was unlogged, until here, is not in the log",
             ),
-            EventKind::Rewrite { .. } => return self.rewrite(event),
+            _ => return self.rewrite(event),
         };
         *count += 1;
         let table = sql::in_comment(&event.table.name);
         let comment = format!("-- NOT REVERTED: {table} at {}: {what}", event.lsn);
         self.put(Step::of_table(kind, oid), &comment, "")
+    }
+
+    /// Reports a change of a column, which no statement reverts. Where values are printed as before, none is needed.
+    fn column_event(&mut self, event: &Event, column: &str) -> Result<()> {
+        let (what, why) = match event.kind {
+            EventKind::AddColumn => ("ADD COLUMN", "the column stays"),
+            EventKind::DropColumn => (
+                "DROP COLUMN",
+                "the column and its values are lost; recovery to this position has them, and walden rows with --to this \
+                 position shows those of rows that changed",
+            ),
+            EventKind::AlterColumn { keeps_values: false } => (
+                "a change of the type of column",
+                "the column keeps it, and rows that the script does not change keep converted values",
+            ),
+            _ => return Ok(()),
+        };
+        let comment = format!(
+            "-- NOT REVERTED: {} at {}: {what} {}: {why}",
+            sql::in_comment(&event.table.name),
+            event.lsn,
+            sql::in_comment(column)
+        );
+        self.missing += 1;
+        self.put(Step::of_table(Kind::Other, event.table.oid), &comment, "")
     }
 
     /// Says of a rewrite which columns got other values.

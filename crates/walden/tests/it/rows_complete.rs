@@ -11,6 +11,7 @@ use crate::material::{Run, cluster_that_keeps_wal, walden};
 walden_testing::tests! {
     nulls_and_blanks_are_compared_exactly,
     a_backup_that_starts_late_is_a_gap,
+    columns_that_change_are_events,
 }
 
 fn run(client: &mut Client, script: &str) {
@@ -116,5 +117,58 @@ fn a_backup_that_starts_late_is_a_gap() -> Outcome {
         let found = walden(&["sql", &query, wal.to_str().unwrap(), "--base", late]);
         assert!(found.code == 1 && found.stderr.contains("note: the base backup starts at 0/"), "{found:?}");
     }
+    Ok(())
+}
+
+fn columns_that_change_are_events() -> Outcome {
+    let (cluster, mut client) = server(15)?;
+    run(
+        &mut client,
+        "CREATE TYPE c AS (x int);
+        CREATE TABLE t (id int PRIMARY KEY, gone text, v varchar(5), c c); INSERT INTO t VALUES (1, 'a', 'b'), (2, 'aa', 'bb')",
+    );
+    let (mut client, base) = copy_base(&cluster, client, "backup");
+    for statement in [
+        "DELETE FROM t WHERE id = 1",
+        "ALTER TABLE t DROP COLUMN gone",
+        "ALTER TABLE t ADD COLUMN e int DEFAULT 7, ALTER v TYPE text",
+        "ALTER TABLE t ALTER v TYPE char(3)",
+        "ALTER TYPE c ADD ATTRIBUTE y int",
+        "BEGIN; CREATE TABLE made (a int); ALTER TABLE made ADD b int; COMMIT",
+        "SELECT pg_switch_wal()",
+    ] {
+        run(&mut client, statement);
+    }
+    let found = rows(&cluster, &base, &["--relation", "t", "--format", "json"]);
+    let lines = found.stdout.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let events: Vec<(String, String)> = lines
+        .filter(|line| line["column"].is_string())
+        .map(|line| {
+            (line["operation"].as_str().unwrap().to_owned(), line["column"].as_str().unwrap().to_owned())
+        })
+        .collect();
+    let expected = [
+        ("drop-column", "gone"),
+        ("alter-column", "v"),
+        ("add-column", "e"),
+        ("alter-column", "v"),
+        ("alter-column", "c"),
+    ];
+    let mut events: Vec<(&str, &str)> =
+        events.iter().map(|(kind, name)| (kind.as_str(), name.as_str())).collect();
+    // ALTER TABLE sets types before it adds columns.
+    events[1..3].sort_unstable_by(|one, other| other.cmp(one));
+    assert_eq!(events, expected, "{found:?}");
+    let script = rows(&cluster, &base, &["--relation", "t", "--undo"]);
+    assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE"), "{script:?}");
+    for reason in [
+        "column gone = 'a': the column was dropped since",
+        "DROP COLUMN gone: the column and its values are lost",
+        "ADD COLUMN e: the column stays",
+    ] {
+        assert!(script.stdout.contains(reason), "{reason}: {script:?}");
+    }
+    let made = rows(&cluster, &base, &["--relation", "made", "--undo"]);
+    assert!(made.code == 0 && made.stdout.contains("-- Complete"), "{made:?}");
     Ok(())
 }
