@@ -274,10 +274,10 @@ impl RowChanges {
         }
         gaps.extend(self::gaps(&findings, options.base.is_some()));
         gaps.extend(unlogged_rows(&tables, &catalog, &findings, options.filter.from));
+        gaps.extend(unlogged(&tables, &catalog, &findings, options.filter.from.unwrap_or(start).max(start)));
         let mut notes: Vec<String> = gaps.iter().map(|gap| gap.why.clone()).collect();
         // Whoever reads the log gets the damage as such as well.
         gaps.extend(findings.damage.clone());
-        notes.extend(unlogged(&tables, &catalog, &findings));
         notes.extend(computed_anew(&tables, &findings, &options.filter));
         if options.base.is_none()
             && names.inherits(catalog.database).is_none()
@@ -556,22 +556,33 @@ fn survey(
     Ok((survey.findings, survey.others))
 }
 
-/// Tables that are unlogged at the log's start, or are made so within it.
-fn unlogged(tables: &FxHashSet<u32>, catalog: &Catalog, findings: &Findings) -> Vec<String> {
-    let made = |oid: u32| {
-        findings.changes.iter().find_map(|change| match &change.new {
-            Some(CatalogRow::Class(class)) if class.oid == oid => Some(class),
-            _ => None,
+/// Tables whose changes are not in the log, or not in all of the range that starts at `from`.
+fn unlogged(tables: &FxHashSet<u32>, catalog: &Catalog, findings: &Findings, from: Lsn) -> Vec<Gap> {
+    let found = tables.iter().filter_map(|&oid| {
+        let mut class = catalog.class(oid).map(|class| (from, class));
+        for change in findings.changes.iter().filter(|change| change.key == Key::Class(oid)) {
+            let is_logged = class.is_none_or(|(_, class)| class.persistence == 'p');
+            if change.lsn > from && !is_logged {
+                break;
+            }
+            if let Some(CatalogRow::Class(new)) = &change.new
+                && !matches!(findings.outcome(change.xid), Outcome::Aborted { .. })
+            {
+                class = Some((change.lsn.max(from), new));
+            }
+        }
+        class.filter(|(_, class)| class.persistence != 'p')
+    });
+    let mut gaps: Vec<Gap> = found
+        .map(|(from, class)| {
+            let what = if class.persistence == 't' { "temporary" } else { "unlogged" };
+            let name = sql::in_comment(&class.name);
+            let why = format!("{name} is {what} at {from}: as long as it is, its changes are not in the log");
+            Gap { from, why }
         })
-    };
-    let classes = tables.iter().filter_map(|&oid| catalog.class(oid).or_else(|| made(oid)));
-    let mut names: Vec<&str> =
-        classes.filter(|class| class.persistence == 'u').map(|class| class.name.as_str()).collect();
-    names.sort_unstable();
-    names
-        .into_iter()
-        .map(|name| format!("{name} is unlogged: as long as it is, its changes are not in the log"))
-        .collect()
+        .collect();
+    gaps.sort_unstable_by(|one, other| (one.from, &one.why).cmp(&(other.from, &other.why)));
+    gaps
 }
 
 /// The first of the tables' files that a server under `wal_level` minimal has made within the range. A transaction that makes a table's file writes it

@@ -11,6 +11,7 @@ use crate::material::{Run, cluster_that_keeps_wal, walden};
 walden_testing::tests! {
     nulls_and_blanks_are_compared_exactly,
     a_backup_that_starts_late_is_a_gap,
+    unlogged_tables_are_not_complete,
     columns_that_change_are_events,
 }
 
@@ -116,6 +117,38 @@ fn a_backup_that_starts_late_is_a_gap() -> Outcome {
         let query = format!("SELECT lsn FROM row_changes('t') WHERE {condition}");
         let found = walden(&["sql", &query, wal.to_str().unwrap(), "--base", late]);
         assert!(found.code == 1 && found.stderr.contains("note: the base backup starts at 0/"), "{found:?}");
+    }
+    Ok(())
+}
+
+fn unlogged_tables_are_not_complete() -> Outcome {
+    let (cluster, mut client) = server(15)?;
+    run(
+        &mut client,
+        "CREATE UNLOGGED TABLE u (id int PRIMARY KEY); CREATE TABLE l (id int PRIMARY KEY); CREATE TABLE kept (id int)",
+    );
+    let (mut client, base) = copy_base(&cluster, client, "backup");
+    run(&mut client, "INSERT INTO u VALUES (1); INSERT INTO kept VALUES (1)");
+    run(&mut client, "ALTER TABLE l SET UNLOGGED");
+    run(&mut client, "INSERT INTO l VALUES (1)");
+    let middle = position(&mut client);
+    run(&mut client, "ALTER TABLE l SET LOGGED");
+    let after = position(&mut client);
+    run(&mut client, "INSERT INTO l VALUES (2)");
+    run(&mut client, "CREATE UNLOGGED TABLE later (id int)");
+    run(&mut client, "SELECT pg_switch_wal()");
+    let undo = |table: &str, more: &[&str]| {
+        rows(&cluster, &base, &[&["--relation", table, "--undo"], more].concat())
+    };
+    for (table, more) in [("u", &[][..]), ("later", &[]), ("l", &[]), ("l", &["--from", &middle])] {
+        let script = undo(table, more);
+        let why = format!("-- Changes may be missing: {table} is unlogged at 0/");
+        assert!(script.code == 1 && script.stdout.contains(&why), "{script:?}");
+        assert!(script.stdout.contains("-- NOT COMPLETE"), "{script:?}");
+    }
+    for (table, more) in [("kept", &[][..]), ("l", &["--from", &after])] {
+        let script = undo(table, more);
+        assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
     }
     Ok(())
 }
