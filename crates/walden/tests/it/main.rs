@@ -48,6 +48,7 @@ mod rows;
 mod rows_complete;
 mod rows_computed;
 mod rows_names;
+mod rows_property;
 mod server_log;
 mod sources;
 mod surroundings;
@@ -104,6 +105,7 @@ fn main() -> ExitCode {
         rows_complete::TESTS,
         rows_computed::TESTS,
         rows_names::TESTS,
+        rows_property::TESTS,
         server_log::TESTS,
         sources::TESTS,
         surroundings::TESTS,
