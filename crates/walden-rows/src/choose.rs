@@ -1,10 +1,15 @@
 //! Which part of a log is read.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
+use rustc_hash::FxHashSet;
 use walden_format::lsn::SegmentName;
+use walden_format::record::Record;
+use walden_format::stream::Visitor;
 use walden_source::datadir::DataDir;
 use walden_source::inventory::{Run, SegmentFile};
+use walden_source::scan::{ScanOptions, scan_in_order};
 use walden_source::timelines::{Lineage, lineages};
 
 use crate::{Filter, Gap, RowsError};
@@ -53,6 +58,40 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
         Some(other) => RowsError::OtherCluster { base: id, log: other.run.system_id },
         None => RowsError::NotContinued { base: base.path().into(), from },
     })
+}
+
+/// OIDs of the databases in which a transaction, or a subtransaction of it, changed something: at most one. `done` gets the bytes of
+/// each segment that was read.
+pub fn databases_of(xid: u32, run: &Run, threads: usize, done: impl FnMut(u64)) -> Vec<u32> {
+    let mut databases = Databases { xids: FxHashSet::from_iter([xid]), found: FxHashSet::default() };
+    let scan = ScanOptions { threads, from: None, to: None };
+    scan_in_order(run, scan, &mut databases, done);
+    databases.found.into_iter().collect()
+}
+
+/// Looks for the databases that a transaction changed.
+struct Databases {
+    /// It, and its subtransactions.
+    xids: FxHashSet<u32>,
+    found: FxHashSet<u32>,
+}
+
+impl Visitor for Databases {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let xid = record.header.xid;
+        if record.toplevel_xid.is_some_and(|top| self.xids.contains(&top)) {
+            self.xids.insert(xid);
+        }
+        if self.xids.contains(&xid) {
+            let databases = record.blocks.iter().map(|block| block.relation.database);
+            // Shared catalogs are in none.
+            self.found.extend(databases.filter(|database| *database != 0));
+        }
+        match self.found.is_empty() {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    }
 }
 
 /// What the range has before the part that is read. An earlier part on a later timeline is of another log.

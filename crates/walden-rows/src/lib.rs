@@ -43,7 +43,7 @@ pub use cell::tuple_values;
 pub use change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn,
 };
-pub use choose::{Chosen, choose};
+pub use choose::{Chosen, choose, databases_of};
 pub use columns::{ColumnType, TypedColumn};
 pub use names_at_end::NamesAtEnd;
 pub use read::{Counts, Filter};
@@ -58,7 +58,7 @@ use survey::{Findings, Survey};
 /// Which changes are read, and from what.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The table, with its partitions if it has any.
+    /// The tables, with their partitions if they have any.
     pub table: Wanted,
     /// A base backup, or the data directory of a server that was stopped, from which the log goes on.
     pub base: Option<PathBuf>,
@@ -220,7 +220,7 @@ impl RowChanges {
                 Some(base) => {
                     let start = Start::from_base(base, &options.table, &known.tables, &layouts);
                     start.map_err(|error| match error {
-                        RowsError::NoTable(_) => no_table(names, &options),
+                        RowsError::NoTable(_) => no_table(names, &options.table, true),
                         other => other,
                     })?
                 }
@@ -242,11 +242,13 @@ impl RowChanges {
             }
         };
         catalog.types.pads_lsn = run.version >= Major::V19;
-        if tables.is_empty() {
-            return Err(match options.table.other_kind(&catalog) {
-                Some(kind) => RowsError::NotATable { name: options.table.to_string(), kind },
-                None => no_table(names, &options),
-            });
+        for wanted in options.table.members() {
+            if wanted.tables(&catalog, &findings).is_empty() {
+                return Err(match wanted.other_kind(&catalog) {
+                    Some(kind) => RowsError::NotATable { name: wanted.to_string(), kind },
+                    None => no_table(names, wanted, options.base.is_some()),
+                });
+            }
         }
         if options.table.is_ambiguous(&catalog) {
             return Err(RowsError::Ambiguous(options.table.to_string()));
@@ -289,7 +291,8 @@ impl RowChanges {
                     .to_owned(),
             );
         }
-        notes.extend(namesake(&options.table, &tables, &catalog, &findings));
+        let wanted = options.table.members().iter();
+        notes.extend(wanted.filter_map(|wanted| namesake(wanted, &tables, &catalog, &findings)));
         let findings = Arc::new(findings);
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, gaps, notes })
     }
@@ -434,9 +437,9 @@ impl RowChanges {
 }
 
 /// Why a table is not found, by what the names say of it.
-fn no_table(names: &Names, options: &Options) -> RowsError {
-    let table = options.table.to_string();
-    match options.base.is_some() && start::is_in_names(names, &options.table) {
+fn no_table(names: &Names, wanted: &Wanted, has_base: bool) -> RowsError {
+    let table = wanted.to_string();
+    match has_base && start::is_in_names(names, wanted) {
         true => RowsError::NotInBase(table),
         false => RowsError::NoTable(table),
     }

@@ -2,14 +2,21 @@
 
 use rustc_hash::FxHashSet;
 use walden_format::record::RelFileLocator;
-use walden_source::names::split_name;
+use walden_source::names::{FIRST_USER_OID, split_name};
 
 use crate::catalog::{Catalog, Class, Row};
 use crate::survey::Findings;
 
-/// A table as a user names it.
+/// Tables as a user names them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
+    /// Each of these.
+    Several(Vec<Wanted>),
+    /// All tables of a database that users have made, present and future; no materialized views, whose rows `REFRESH` computes.
+    All {
+        /// Its OID.
+        database: u32,
+    },
     /// `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them.
     Name(String),
     /// The file that it is in.
@@ -30,6 +37,13 @@ pub(crate) fn spelling_hint(name: &str) -> &'static str {
 impl std::fmt::Display for Wanted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Wanted::Several(members) => {
+                for (index, member) in members.iter().enumerate() {
+                    write!(f, "{}{member}", if index == 0 { "" } else { ", " })?;
+                }
+                Ok(())
+            }
+            Wanted::All { database } => write!(f, "all tables of the database {database}"),
             Wanted::Name(name) => f.write_str(name),
             Wanted::File(file) => file.fmt(f),
         }
@@ -37,11 +51,30 @@ impl std::fmt::Display for Wanted {
 }
 
 impl Wanted {
-    /// The database's name, if it is part of the name.
+    /// The single tables or sets of tables.
+    pub(crate) fn members(&self) -> &[Wanted] {
+        match self {
+            Wanted::Several(members) => members,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// The database's name, if it is part of a name.
     pub(crate) fn database_name(&self) -> Option<String> {
         match self {
+            Wanted::Several(members) => members.iter().find_map(Wanted::database_name),
             Wanted::Name(name) => split_name(name).into_iter().rev().nth(2),
-            Wanted::File(_) => None,
+            Wanted::All { .. } | Wanted::File(_) => None,
+        }
+    }
+
+    /// The database's OID, if it is known.
+    pub(crate) fn database(&self) -> Option<u32> {
+        match self {
+            Wanted::Several(members) => members.iter().find_map(Wanted::database),
+            Wanted::All { database } => Some(*database),
+            Wanted::File(file) => Some(file.database),
+            Wanted::Name(_) => None,
         }
     }
 
@@ -52,6 +85,11 @@ impl Wanted {
             return false;
         }
         match self {
+            Wanted::Several(members) => members.iter().any(|member| member.is(class, schema)),
+            // A rewrite fills a table of such a name.
+            Wanted::All { .. } => {
+                class.oid >= FIRST_USER_OID && class.kind != 'm' && !class.name.starts_with("pg_temp_")
+            }
             Wanted::Name(name) => {
                 let parts = split_name(name);
                 let mut parts = parts.iter().rev();
@@ -80,18 +118,26 @@ impl Wanted {
 
     /// Whether tables of more than one schema are meant at the log's start.
     pub(crate) fn is_ambiguous(&self, catalog: &Catalog) -> bool {
+        match self {
+            Wanted::Several(members) => return members.iter().any(|member| member.is_ambiguous(catalog)),
+            Wanted::All { .. } => return false,
+            Wanted::Name(_) | Wanted::File(_) => {}
+        }
         let named = catalog.classes().filter(|class| self.is(class, catalog.schema_of(class)));
         named.map(|class| class.namespace).collect::<FxHashSet<u32>>().len() > 1
     }
 
     /// The relations that are meant, from the state at the log's start and what the log adds; with their partitions.
     pub(crate) fn tables(&self, catalog: &Catalog, findings: &Findings) -> FxHashSet<u32> {
+        if let Wanted::Several(members) = self {
+            return members.iter().flat_map(|member| member.tables(catalog, findings)).collect();
+        }
         let is = |class: &Class| self.is(class, catalog.schema_of(class));
         let mut oids: FxHashSet<u32> =
             catalog.classes().filter(|class| is(class)).map(|class| class.oid).collect();
         let rows = || findings.changes.iter().filter_map(|change| change.new.as_ref());
         // A name or file that a relation has first within the log counts if none has it at the start.
-        if oids.is_empty() {
+        if oids.is_empty() || matches!(self, Wanted::All { .. }) {
             oids.extend(rows().filter_map(|row| match row {
                 Row::Class(class) if is(class) => Some(class.oid),
                 _ => None,

@@ -153,11 +153,42 @@ pub fn identity_alterations(change: &RowChange, table: &Table) -> Vec<[String; 2
         .collect()
 }
 
-/// The end of a script: what takes [`identity_alterations`] back, once deferred constraints have been checked, and `COMMIT`.
+/// The end of a script: what takes [`identity_alterations`] and [`defer_foreign_keys`] back, once deferred constraints have been checked,
+/// and `COMMIT`.
 pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
     let alterations: String = alterations.map(|line| format!("{line}\n")).collect();
     let checked = if alterations.is_empty() { "" } else { "SET CONSTRAINTS ALL IMMEDIATE;\n" };
     format!("{checked}{alterations}COMMIT;\n")
+}
+
+/// Two blocks: the first one defers the foreign keys between the tables to the end of the transaction, the second one undoes that. A row may
+/// come before the row that it refers to, as a cascade logs the referenced table first. The blocks find the keys in `pg_constraint`.
+pub fn defer_foreign_keys<'t>(tables: impl Iterator<Item = &'t Table>) -> [String; 2] {
+    let mut names: Vec<String> =
+        tables.map(|table| format!("'{}'", Qualified(table).to_string().replace('\'', "''"))).collect();
+    names.sort_unstable();
+    names.dedup();
+    let block = |names: &str, rest: &str| {
+        let tag = (0..).map(|number| format!("$walden{number}$")).find(|tag| !names.contains(tag.as_str()));
+        let tag = tag.unwrap_or_default();
+        format!("DO {tag}\nDECLARE key record;\nBEGIN\n{rest}END {tag};")
+    };
+    let names = names.join(", ");
+    let first = format!(
+        "FOR key IN WITH named AS (SELECT coalesce(pg_partition_root(t), t) AS t FROM unnest(ARRAY[{names}]::regclass[]) t)\n\
+         SELECT oid, conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND NOT condeferrable AND conparentid = 0\n\
+         AND conrelid IN (SELECT t FROM named) AND confrelid IN (SELECT t FROM named) ORDER BY oid\n\
+         LOOP\n\
+         EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I DEFERRABLE INITIALLY DEFERRED', key.t, key.conname);\n\
+         PERFORM set_config('walden.foreign_keys', concat(current_setting('walden.foreign_keys', true), ' ', key.oid), true);\n\
+         END LOOP;\n"
+    );
+    let back = "FOR key IN SELECT conrelid::regclass AS t, conname FROM pg_constraint\n\
+         WHERE oid::text = ANY (string_to_array(current_setting('walden.foreign_keys', true), ' '))\n\
+         LOOP\n\
+         EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT DEFERRABLE', key.t, key.conname);\n\
+         END LOOP;\n";
+    [block(&names, &first), block("", back)]
 }
 
 fn row(image: &Image) -> Result<&Row, String> {

@@ -53,8 +53,8 @@ impl Start {
         let failed = |error| RowsError::Base { path: path.into(), error };
         let mut data = DataDir::open(path)?;
         let mut databases = catalog::databases(path).map_err(failed)?;
-        if let Wanted::File(file) = wanted {
-            databases.retain(|(database, _)| *database == file.database);
+        if let Some(wanted) = wanted.database() {
+            databases.retain(|(database, _)| *database == wanted);
         }
         let rows = catalog::database_rows(&mut data).map_err(failed)?;
         if let Some(name) = wanted.database_name() {
@@ -79,12 +79,12 @@ impl Start {
     /// Takes the database that has the wanted table from names.
     pub fn from_names(names: &Names, wanted: &Wanted) -> Result<Start, RowsError> {
         let database_name = wanted.database_name();
-        let mut databases: Vec<u32> = match wanted {
-            Wanted::File(file) => vec![file.database],
-            Wanted::Name(name) => databases_with(names, name, database_name.as_deref()),
+        let mut databases: Vec<u32> = match wanted.database() {
+            Some(database) => vec![database],
+            None => databases_of_tables(names, wanted),
         };
         // A name from before a table was renamed, or that one gets within the log.
-        if databases.is_empty() && matches!(wanted, Wanted::Name(_)) {
+        if databases.is_empty() {
             databases = databases_of_names(names, database_name.as_deref());
         }
         databases.sort_unstable();
@@ -174,10 +174,17 @@ impl Start {
 
 /// Whether names have a table as it is named; a file may be that of anything.
 pub(crate) fn is_in_names(names: &Names, wanted: &Wanted) -> bool {
-    match wanted {
-        Wanted::Name(name) => !databases_with(names, name, wanted.database_name().as_deref()).is_empty(),
-        Wanted::File(_) => false,
-    }
+    !databases_of_tables(names, wanted).is_empty()
+}
+
+/// The databases of names that have one of the wanted tables, as far as these are named.
+fn databases_of_tables(names: &Names, wanted: &Wanted) -> Vec<u32> {
+    let database_name = wanted.database_name();
+    let of = |member: &Wanted| match member {
+        Wanted::Name(name) => databases_with(names, name, database_name.as_deref()),
+        _ => Vec::new(),
+    };
+    wanted.members().iter().flat_map(of).collect()
 }
 
 /// The databases of names that have a table of this name.

@@ -20,7 +20,9 @@ use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
 use walden_codec::container::Meta;
 use walden_explain::{Bound, Timeline};
 use walden_format::lsn::Lsn;
-use walden_rows::{Entry, Filter, Gap, Operation, Options, RowChanges, Summary, Wanted, choose};
+use walden_rows::{
+    Entry, Filter, Gap, Operation, Options, RowChanges, Summary, Wanted, choose, databases_of,
+};
 use walden_source::inventory::{FileKind, Inventory, Run, Unreadable};
 
 use self::print::Printer;
@@ -42,7 +44,7 @@ Examples:
   walden rows /archive/wal --base /backups/monday --relation public.orders --from '2026-11-25 02:55' --to '2026-11-25 03:05' --op delete
       the rows that were deleted in ten minutes of a night
   walden rows /archive/wal --base /backups/monday --relation public.orders --xid 7351 --undo > undo.sql
-      SQL that reverts what one transaction did to the table
+      SQL that reverts what one transaction did to the table; without --relation, what it did to all tables
   walden rows /archive/wal --base /backups/monday --relation public.orders --format json
       each change as a line of JSON; --format parquet -o FILE for other programs
 
@@ -66,9 +68,10 @@ pub struct RowsArgs {
 
     /// The table, with its partitions: a name such as public.orders or shop.public.orders, a path such as base/5/16384, or
     /// TABLESPACE/DATABASE/FILE as numbers. Upper and lower case count, also without quotes; a part with a dot or a quote in
-    /// it is written in quotes, and a quote within it twice
-    #[arg(long, value_name = "NAME|PATH|SPC/DB/REL")]
-    relation: String,
+    /// it is written in quotes, and a quote within it twice. Repeat it for several tables; without it, all tables of the database
+    /// that the transaction of --xid changed
+    #[arg(long, value_name = "NAME|PATH|SPC/DB/REL", required_unless_present = "xid")]
+    relation: Vec<String>,
 
     /// A base backup, or a copy of a stopped data directory, from which the log continues: its catalogs have the columns, and
     /// its pages the rows
@@ -187,17 +190,13 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         eprintln!("note: {note}");
     }
     let options = Options {
-        table: match parse_file(&args.relation) {
-            Some((file, _)) => Wanted::File(file),
-            None => Wanted::Name(args.relation.clone()),
-        },
+        table: wanted(args, &chosen.run, threads)?,
         base: args.base.clone(),
         filter,
         memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
         threads,
     };
-    let bytes = chosen.run.segments.len() as u64 * chosen.run.segment_size.bytes();
-    let mut progress = Progress::bytes("reading", 2 * bytes);
+    let mut progress = Progress::bytes("reading", 2 * run_bytes(&chosen.run));
     let unread = unreadable_behind(&chosen.run, &inventory.unreadable, to);
     let mut changes = RowChanges::survey(chosen, &names, options, |bytes| progress.advance(bytes))?;
     changes.gaps.extend(unread);
@@ -221,6 +220,37 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         (false, true) => ExitCode::SUCCESS,
         (false, false) => ExitCode::from(crate::FOUND),
     })
+}
+
+/// The tables that are asked for.
+fn wanted(args: &RowsArgs, run: &Run, threads: usize) -> Result<Wanted> {
+    let member = |name: &String| match parse_file(name) {
+        Some((file, _)) => Wanted::File(file),
+        None => Wanted::Name(name.clone()),
+    };
+    let mut members: Vec<Wanted> = args.relation.iter().map(member).collect();
+    match (args.xid, members.len()) {
+        (_, 1) => Ok(members.remove(0)),
+        (Some(xid), 0) => {
+            let mut progress = Progress::bytes("looking for the transaction", run_bytes(run));
+            let databases = databases_of(xid, run, threads, |bytes| progress.advance(bytes));
+            progress.finish();
+            match databases.first() {
+                Some(database) => Ok(Wanted::All { database: *database }),
+                None => anyhow::bail!(
+                    "cannot tell which database transaction {xid} changed: the WAL from {} to {} has no change by it; give the \
+                     segments that have it, or name the tables (--relation)",
+                    run.start(),
+                    run.end()
+                ),
+            }
+        }
+        _ => Ok(Wanted::Several(members)),
+    }
+}
+
+fn run_bytes(run: &Run) -> u64 {
+    run.segments.len() as u64 * run.segment_size.bytes()
 }
 
 fn operation(name: &OperationName) -> Operation {
@@ -340,7 +370,10 @@ fn read(
 
 /// What was asked for, for the script's first line.
 fn selection(args: &RowsArgs) -> String {
-    let mut text = args.relation.clone();
+    let mut text = match args.relation.is_empty() {
+        true => "all tables".to_owned(),
+        false => args.relation.join(", "),
+    };
     if let Some(xid) = args.xid {
         text.push_str(&format!(" by transaction {xid}"));
     }

@@ -3,13 +3,16 @@
 //! They come in the log's order and are printed in the opposite one, so they lie in a temporary file meanwhile: each with the change that
 //! it reverts, the [`Step`] and both lengths behind it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use walden_rows::{Entry, Event, EventKind, Gap, NamesAtEnd, Operation, Outcome, RowChange, Summary, sql};
+use walden_rows::{
+    Entry, Event, EventKind, Gap, NamesAtEnd, Operation, Outcome, RowChange, Summary, Table, sql,
+};
 
 use super::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
 use super::print::{gap_comment, said, subject};
@@ -37,6 +40,8 @@ pub(super) struct Script {
     epochs: HashMap<u32, u32>,
     /// What updates of identity columns need, and what takes it back, by the OIDs of their tables.
     alterations: BTreeSet<(u32, [String; 2])>,
+    /// The tables of the statements, by their OIDs.
+    tables: BTreeMap<u32, Arc<Table>>,
 }
 
 /// A statement or a comment in the file.
@@ -64,6 +69,7 @@ impl Script {
             unlogged: 0,
             epochs: HashMap::new(),
             alterations: BTreeSet::new(),
+            tables: BTreeMap::new(),
         })
     }
 
@@ -96,6 +102,7 @@ impl Script {
         };
         self.statements += u64::from(text.is_some());
         if text.is_some() {
+            self.tables.entry(table.oid).or_insert_with(|| Arc::clone(&table));
             let alterations = sql::identity_alterations(change, &table);
             self.alterations.extend(alterations.into_iter().map(|pair| (table.oid, pair)));
         }
@@ -122,6 +129,7 @@ impl Script {
             }
             EventKind::Drop => {
                 self.alterations.retain(|(of, _)| *of != oid);
+                self.tables.remove(&oid);
                 (&mut self.truncations, Kind::Drop, "the rows that a drop removed are not in the log")
             }
             EventKind::SetUnlogged { .. } => (
@@ -203,7 +211,12 @@ impl Script {
         let dependents = self.dependents()?;
         self.missing += dependents.len() as u64;
         self.statements -= dependents.len() as u64;
+        let foreign_keys =
+            (self.tables.len() > 1).then(|| sql::defer_foreign_keys(self.tables.values().map(Arc::as_ref)));
         terminal::print_data(self.header(relation, summary).as_bytes())?;
+        if let Some([first, _]) = &foreign_keys {
+            terminal::print_data(format!("{first}\n").as_bytes())?;
+        }
         let file = self.file.get_ref();
         let mut batch = sql::Batch::default();
         let mut end = self.bytes;
@@ -224,6 +237,7 @@ impl Script {
         }
         terminal::print_data(batch.take().as_bytes())?;
         let back = self.alterations.iter().map(|(_, [_, back])| back.as_str());
+        let back = back.chain(foreign_keys.iter().map(|[_, back]| back.as_str()));
         terminal::print_data(sql::ending(back).as_bytes())?;
         Ok(self.missing + self.truncations + self.unlogged == 0)
     }

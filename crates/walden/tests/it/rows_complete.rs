@@ -1,4 +1,4 @@
-//! Whether scripts are marked `Complete` correctly.
+//! Whether scripts are marked `Complete` correctly; and scripts over several tables.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ walden_testing::tests! {
     a_backup_that_starts_late_is_a_gap,
     unlogged_tables_are_not_complete,
     columns_that_change_are_events,
+    a_transaction_over_several_tables_is_reverted,
 }
 
 fn run(client: &mut Client, script: &str) {
@@ -203,5 +204,66 @@ fn columns_that_change_are_events() -> Outcome {
     }
     let made = rows(&cluster, &base, &["--relation", "made", "--undo"]);
     assert!(made.code == 0 && made.stdout.contains("-- Complete"), "{made:?}");
+    Ok(())
+}
+
+/// Foreign keys that cascade, refer to each other, and to their own table.
+fn a_transaction_over_several_tables_is_reverted() -> Outcome {
+    const MADE: &str = "
+        CREATE TABLE parent (id int PRIMARY KEY, v text);
+        CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE);
+        CREATE TABLE kin (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE SET NULL ON UPDATE CASCADE);
+        CREATE TABLE a (id int PRIMARY KEY, b int);
+        CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a ON DELETE CASCADE);
+        ALTER TABLE a ADD CONSTRAINT \"to 'b'\" FOREIGN KEY (b) REFERENCES b ON DELETE CASCADE;
+        CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree);
+        CREATE TABLE parts (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE) PARTITION BY RANGE (id);
+        CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100);
+        CREATE TABLE other (id int);
+        INSERT INTO parent SELECT i, 'v' || i FROM generate_series(1, 9) i;
+        INSERT INTO child SELECT i, i % 9 + 1 FROM generate_series(1, 30) i;
+        INSERT INTO kin SELECT i, i % 9 + 1 FROM generate_series(1, 30) i;
+        INSERT INTO parts SELECT i, i % 9 + 1 FROM generate_series(1, 30) i;
+        INSERT INTO a VALUES (1, NULL); INSERT INTO b VALUES (1, 1); UPDATE a SET b = 1;
+        INSERT INTO tree VALUES (1, NULL), (2, 1), (3, 2)";
+    const TABLES: [&str; 7] = ["parent", "child", "kin", "a", "b", "tree", "parts"];
+    for version in [14, 18] {
+        let (cluster, mut client) = server(version)?;
+        run(&mut client, MADE);
+        let (mut client, base) = copy_base(&cluster, client, "backup");
+        let before = TABLES.map(|table| contents(&mut client, table));
+        run(&mut client, "INSERT INTO other VALUES (1)");
+        run(&mut client, "BEGIN");
+        let xid: String = client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0);
+        run(
+            &mut client,
+            "UPDATE parent SET id = 20 WHERE id = 3; SAVEPOINT s; DELETE FROM parent WHERE id < 3; RELEASE s;
+            INSERT INTO parent VALUES (21, 'new'); INSERT INTO child VALUES (40, 21); DELETE FROM a; DELETE FROM tree; COMMIT",
+        );
+        run(&mut client, "SELECT pg_switch_wal()");
+        let script = rows(&cluster, &base, &["--xid", &xid, "--undo"]);
+        assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+        assert!(
+            script.stdout.starts_with("-- Reverts the changes of all tables by transaction"),
+            "{script:?}"
+        );
+        let mut several = vec!["--undo", "--xid", &xid];
+        TABLES.iter().for_each(|table| several.extend(["--relation", table]));
+        let named = rows(&cluster, &base, &several);
+        let statements = |script: &Run| script.stdout.split_once("BEGIN;").map(|(_, rest)| rest.to_owned());
+        assert_eq!(statements(&named), statements(&script), "{named:?}");
+        run(&mut client, &script.stdout);
+        for (table, before) in TABLES.iter().zip(before) {
+            assert_eq!(contents(&mut client, table), before, "{version}: {table}: {}", script.stdout);
+        }
+        let deferrable = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND condeferrable";
+        assert_eq!(client.query_one(deferrable, &[]).unwrap().get::<_, i64>(0), 0, "{version}");
+        assert_eq!(contents(&mut client, "other"), ["(1)"]);
+        let missing = rows(&cluster, &base, &["--relation", "parent", "--relation", "nothing"]);
+        assert!(missing.code == 3 && missing.stderr.contains("cannot find the table nothing"), "{missing:?}");
+        assert_eq!(rows(&cluster, &base, &["--undo"]).code, 2);
+        let unknown = rows(&cluster, &base, &["--xid", "1000000", "--undo"]);
+        assert!(unknown.code == 3 && unknown.stderr.contains("has no change by it"), "{unknown:?}");
+    }
     Ok(())
 }
