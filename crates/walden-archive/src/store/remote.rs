@@ -1,7 +1,9 @@
 //! Objects in an S3-compatible object store.
 
+use std::any::Any;
 use std::future::Future;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use object_store::{
     ObjectStoreExt as _, PutMode, PutOptions, PutPayload, RetryConfig,
 };
 use tokio::runtime::{Builder, Runtime};
+use url::Url;
 
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
@@ -59,16 +62,25 @@ impl Remote {
         options: &[(String, String)],
         answer_within: Option<Duration>,
     ) -> Result<Remote, StoreError> {
+        catch_panics("open", "the archive", url, || Remote::build_s3(url, options, answer_within))?
+    }
+
+    fn build_s3(
+        url: &str,
+        options: &[(String, String)],
+        answer_within: Option<Duration>,
+    ) -> Result<Remote, StoreError> {
         let failed = |error: ClientError| failure("open", "the archive", url, error);
         let mut builder = AmazonS3Builder::from_env().with_url(url);
         let mut client_options = client_options_of_environment();
         if let Ok(endpoint) = std::env::var("AWS_ENDPOINT_URL") {
-            builder = builder.with_allow_http(endpoint.starts_with("http:")).with_endpoint(endpoint);
+            let allows_http = check_endpoint(url, "AWS_ENDPOINT_URL", &endpoint)?;
+            builder = builder.with_allow_http(allows_http).with_endpoint(endpoint);
         }
         for (name, value) in options {
             let key: AmazonS3ConfigKey = name.parse().map_err(failed)?;
             if key == AmazonS3ConfigKey::Endpoint {
-                builder = builder.with_allow_http(value.starts_with("http:"));
+                builder = builder.with_allow_http(check_endpoint(url, name, value)?);
             }
             match key {
                 // Kept apart, as the builder's own are replaced below.
@@ -136,7 +148,7 @@ impl Remote {
         key: &str,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
-        let result = self.runtime.block_on(self.answer(request));
+        let result = self.block_on(operation, key, self.answer(request))?;
         self.answered(operation, key, result)
     }
 
@@ -158,8 +170,17 @@ impl Remote {
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
         let limit = self.transfer_limit(bytes);
-        let result = self.runtime.block_on(async { tokio::time::timeout(limit, request).await });
+        let result = self.block_on(operation, key, async { tokio::time::timeout(limit, request).await })?;
         self.answered(operation, key, result.map_err(|_| limit))
+    }
+
+    fn block_on<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        future: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
+        catch_panics(operation, key, &self.location, || self.runtime.block_on(future))
     }
 
     fn transfer_limit(&self, bytes: u64) -> Duration {
@@ -257,7 +278,7 @@ impl Store for Remote {
             Some(prefix) => self.path("list", prefix)?,
         };
         let own = self.prefix.as_ref();
-        let result = self.runtime.block_on(async {
+        let result = self.block_on("list", prefix, async {
             let mut listing = self.client.list(Some(&under));
             loop {
                 // A page of the listing is a request, and each has the whole time: there may be any number of them.
@@ -271,7 +292,7 @@ impl Store for Remote {
                 let key = key.strip_prefix(own).unwrap_or(key).trim_start_matches('/');
                 visit(Listed { key: key.to_owned(), bytes: meta.size });
             }
-        });
+        })?;
         self.answered("list", prefix, result)
     }
 
@@ -297,6 +318,49 @@ impl Store for Remote {
             "the store has no conditional requests: two servers that archive the same name at the same moment both succeed, and the second overwrites",
         )
     }
+}
+
+/// Runs code of the client library, which panics on some values of the configuration instead of returning an error.
+fn catch_panics<T>(
+    operation: &'static str,
+    key: &str,
+    location: &str,
+    run: impl FnOnce() -> T,
+) -> Result<T, StoreError> {
+    let message = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => {
+            panic.downcast::<&str>().map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned())
+        }
+    };
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let text = format!(
+            "the client library failed with \"{}\": check the URL, the settings of the archive and AWS_* in the environment",
+            message(panic)
+        );
+        let (key, location) = (key.to_owned(), location.to_owned());
+        StoreError { operation, key, location, cause: Cause::Other, source: Some(text.into()) }
+    })
+}
+
+/// Checks the URL of a store's endpoint, which the client library uses as it is. Returns whether the connection is unencrypted.
+fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<bool, StoreError> {
+    let problem = match Url::parse(endpoint) {
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => "no such scheme".to_owned(),
+        Ok(url) if url.host_str().is_none_or(str::is_empty) => "no host".to_owned(),
+        Ok(url) => return Ok(url.scheme() == "http"),
+        Err(error) => error.to_string(),
+    };
+    let text = format!(
+        "cannot use {setting} = \"{endpoint}\": expected a URL such as https://minio.example.net:9000, found {problem}"
+    );
+    Err(StoreError {
+        operation: "open",
+        key: "the archive".to_owned(),
+        location: location.to_owned(),
+        cause: Cause::Other,
+        source: Some(text.into()),
+    })
 }
 
 /// What the environment says of connections, such as `AWS_PROXY_URL`.
@@ -398,6 +462,71 @@ mod tests {
         assert_eq!(found, keys);
         let error = list(&slow_listing(Duration::from_secs(60), Duration::from_secs(1))).unwrap_err();
         assert_eq!((error.operation, error.cause), ("list", Cause::Unavailable));
+    }
+
+    /// Each setting with each of these values gives a store or an error, and so does a request to that store.
+    #[test]
+    fn no_value_of_a_setting_causes_a_panic() {
+        const SETTINGS: [&str; 16] = [
+            "endpoint",
+            "region",
+            "bucket",
+            "access_key_id",
+            "secret_access_key",
+            "token",
+            "virtual_hosted_style_request",
+            "s3_express",
+            "conditional_put",
+            "checksum_algorithm",
+            "aws_server_side_encryption",
+            "aws_sse_customer_key_base64",
+            "proxy_url",
+            "user_agent",
+            "timeout",
+            "no_such_setting",
+        ];
+        const VALUES: [&str; 12] = [
+            "",
+            " ",
+            "127.0.0.1:5599",
+            "minio.example.net",
+            "http://",
+            "http:///bucket",
+            "ftp://127.0.0.1:1",
+            "http://[::1",
+            "http://127.0.0.1:99999",
+            "a\r\nb: c",
+            "\u{0}\u{fffd}",
+            "%zz{}\"<>",
+        ];
+        let store = [("endpoint", "http://127.0.0.1:1"), ("access_key_id", "k"), ("secret_access_key", "s")];
+        for (setting, value) in SETTINGS.into_iter().flat_map(|setting| VALUES.map(|value| (setting, value)))
+        {
+            let changed = store.into_iter().filter(|(name, _)| *name != setting).chain([(setting, value)]);
+            let options: Vec<_> = changed.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            for url in ["s3://bucket/prefix", "s3://", "s3://b ucket/\u{e9}?x#y"] {
+                if let Ok(remote) = Remote::s3(url, &options, Some(Duration::from_millis(5))) {
+                    let _ = remote.read("archive.json").unwrap_err();
+                    let _ = remote.list("wal/", &mut |_| ()).unwrap_err();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_endpoint_without_a_scheme_is_refused() {
+        for (endpoint, found) in [
+            ("127.0.0.1:5599", "relative URL without a base"),
+            ("minio.example.net", "relative URL without a base"),
+            ("minio:9000", "no such scheme"),
+            ("https://", "empty host"),
+        ] {
+            let options = [("endpoint".to_owned(), endpoint.to_owned())];
+            let error = Remote::s3("s3://bucket", &options, None).unwrap_err();
+            let text = walden_source::error_text(&error);
+            assert!(text.contains(&format!("cannot use endpoint = \"{endpoint}\"")), "{text}");
+            assert!(text.contains(found), "{text}");
+        }
     }
 
     #[test]

@@ -208,20 +208,22 @@ fn a_server_of_15_does_not_end_recovery_at_a_gap() -> Outcome {
     segments.sort();
     fs::remove_file(&segments[segments.len() - 3]).unwrap();
 
-    let start = |option: &str, signal: &'static str| {
+    // Without hot standby, a server accepts connections only after recovery.
+    let start = |option: &str, signal: &'static str, hot_standby: &str| {
         let get = format!("{} archive get {option} --repo {} %f \"%p\"", program.display(), repo.display());
         ClusterBuilder::new(installation.clone())
             .copy_of(&backup)
             .setting("restore_command", &get)
             .setting("archive_mode", "off")
+            .setting("hot_standby", hot_standby)
             .start_after(|data| Ok(fs::write(data.join(signal), "")?))
     };
-    let Err(error) = start("", "recovery.signal") else { panic!("recovery has ended") };
+    let Err(error) = start("", "recovery.signal", "off") else { panic!("recovery has ended") };
     let error = format!("{error:#}");
     assert!(error.contains("which is archived, found a gap"), "{error}");
-    wait_until_promoted(&start("--ignore-gaps", "recovery.signal").unwrap());
+    wait_until_promoted(&start("--ignore-gaps", "recovery.signal", "off").unwrap());
     // A standby does not promote, and its primary may have the segment.
-    let standby = start("", "standby.signal").unwrap();
+    let standby = start("", "standby.signal", "on").unwrap();
     let mut client = standby.client("postgres").unwrap();
     assert!(client.query_one("SELECT pg_is_in_recovery()", &[]).unwrap().get::<_, bool>(0));
     Ok(())
