@@ -12,21 +12,11 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::{program_for, text, wait_until_archived};
-use crate::material::{for_versions, make_archive, walden};
+use crate::material::{make_archive, walden};
 
 walden_testing::tests! {
-    tablespaces_of_14_stay_as_they_are,
-    tablespaces_of_15_stay_as_they_are,
-    tablespaces_of_17_stay_as_they_are,
-    tablespaces_of_18_stay_as_they_are,
+    tablespaces_of_the_original_stay_as_they_are on [14, 15, 17, 18, 19],
     settings_that_leave_the_folder_are_refused,
-}
-
-for_versions! { drill_beside_the_original:
-    tablespaces_of_14_stay_as_they_are = 14,
-    tablespaces_of_15_stay_as_they_are = 15,
-    tablespaces_of_17_stay_as_they_are = 17,
-    tablespaces_of_18_stay_as_they_are = 18,
 }
 
 /// Tables in tablespaces, and the databases in which they are.
@@ -107,7 +97,7 @@ fn execute(client: &mut Client, statement: &str) {
     client.batch_execute(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
 }
 
-fn drill_beside_the_original(version: u32) -> Outcome {
+fn tablespaces_of_the_original_stay_as_they_are(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let bin = installation.bin_dir.clone();
     let primary =

@@ -10,16 +10,10 @@ use postgres::Client;
 use walden_lab::{Cluster, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{Run, cluster_that_keeps_wal, for_versions, say, walden};
+use crate::material::{Run, cluster_that_keeps_wal, say, walden};
 
 walden_testing::tests! {
-    random_histories_of_15_are_reverted,
-    random_histories_of_18_are_reverted,
-}
-
-for_versions! { random_histories_are_reverted:
-    random_histories_of_15_are_reverted = 15,
-    random_histories_of_18_are_reverted = 18,
+    random_histories_are_reverted on [15, 18, 19],
 }
 
 /// Tables in a test, unless `WALDEN_ROWS_TABLES` says otherwise.
