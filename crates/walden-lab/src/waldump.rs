@@ -105,7 +105,7 @@ pub fn stats(pg_waldump: &Path, arguments: &[String]) -> Result<Vec<StatsRow>> {
 }
 
 /// The lines of what `pg_waldump --stats=record` has printed, kinds without records left out.
-pub fn parse_stats(text: &str) -> Result<Vec<StatsRow>> {
+fn parse_stats(text: &str) -> Result<Vec<StatsRow>> {
     let lines = text.lines().skip_while(|line| !line.starts_with("----")).skip(1);
     let rows = lines.take_while(|line| !line.trim_start().starts_with("---"));
     let rows: Result<Vec<StatsRow>> = rows.filter(|line| !line.trim().is_empty()).map(stats_row).collect();

@@ -13,7 +13,7 @@ pub enum Need {
     Postgres(u32),
     /// `pg_waldump` of a version besides 18 and 19, whose published packages have it.
     PgWaldump,
-    /// The extension `pageinspect`, in the PostgreSQL that tests use by default.
+    /// The extension `pageinspect`, which most published packages of PostgreSQL lack.
     Pageinspect,
     /// The extension `amcheck` and its program `pg_amcheck`, which published packages of PostgreSQL do not have.
     Amcheck,
@@ -79,7 +79,7 @@ const ROWS: [Row; 26] = [
     Row { need: Need::Postgres(18),      name: "pg18",        programs: &[],           package: "" },
     Row { need: Need::Postgres(19),      name: "pg19",        programs: &[],           package: "" },
     Row { need: Need::PgWaldump,         name: "waldump",     programs: &[],           package: "postgresql-15" },
-    Row { need: Need::Pageinspect,       name: "pageinspect", programs: &[],           package: "postgresql-contrib" },
+    Row { need: Need::Pageinspect,       name: "pageinspect", programs: &[],           package: "postgresql-15" },
     Row { need: Need::Amcheck,           name: "amcheck",     programs: &[],           package: "postgresql-15" },
     Row { need: Need::Browser,           name: "browser",     programs: BROWSERS,      package: "chromium" },
     Row { need: Need::ServerHeaders,     name: "pgheaders",   programs: &["make"],     package: "postgresql-server-dev-15" },

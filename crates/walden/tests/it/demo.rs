@@ -2,17 +2,20 @@
 
 use std::fs;
 
+use walden_testing::{Outcome, postgres};
+
 use crate::material::{sum, walden};
 
 walden_testing::tests! {
-    the_demo_tells_the_whole_story_and_agrees_with_pg_waldump,
+    the_demo_tells_the_whole_story_and_agrees_with_pg_waldump on [15, 19],
 }
 
-fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump() {
+fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump(major: u32) -> Outcome {
+    let version = postgres(major)?.version.to_string();
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("demo.html");
-    let arguments = ["demo", "--transactions", "4000", "--format", "json", "--html", page.to_str().unwrap()];
-    let run = walden(&arguments);
+    let arguments = ["--transactions", "4000", "--format", "json", "--html", page.to_str().unwrap()];
+    let run = walden(&[&["demo", "--pg", &version], &arguments[..]].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
     let story: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     let document = &story["explanation"];
@@ -50,4 +53,5 @@ fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump() {
     for heading in ["Findings", "Another setting: predicted, then measured", "The log, compressed"] {
         assert!(html.contains(heading), "{heading}");
     }
+    Ok(())
 }

@@ -13,11 +13,11 @@ use crate::archive::wait_until_promoted;
 use crate::material::{explain_json, redo_check, say, walden};
 
 walden_testing::tests! {
-    maps_that_create_database_copies_are_no_difference,
+    maps_that_create_database_copies_are_no_difference on [17, 19],
     bits_that_are_cleared_before_their_record_are_no_difference,
-    pages_are_known_across_a_switch_of_timelines,
-    checkpoints_that_a_crash_cut_off_count,
-    settings_that_change_in_the_log_are_named,
+    pages_are_known_across_a_switch_of_timelines on [17, 19],
+    checkpoints_that_a_crash_cut_off_count on [17, 19],
+    settings_that_change_in_the_log_are_named on [17, 19],
 }
 
 fn number(json: &Value, path: &str) -> u64 {
@@ -36,8 +36,8 @@ fn wal(cluster: &Cluster) -> PathBuf {
 }
 
 /// `CREATE DATABASE` logs visibility maps without their bits, so that PostgreSQL's recovery loses them.
-fn maps_that_create_database_copies_are_no_difference() -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(17)?)
+fn maps_that_create_database_copies_are_no_difference(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
         .setting("wal_consistency_checking", "all")
         .setting("wal_keep_size", "1GB")
@@ -133,8 +133,8 @@ fn timeline(wal: &Path, timeline: u32, to: &Path) -> PathBuf {
 }
 
 /// After a promotion the log goes on with the pages that are known: from a server that had stopped there, and from one that went on.
-fn pages_are_known_across_a_switch_of_timelines() -> Outcome {
-    let builder = ClusterBuilder::new(postgres(17)?)
+fn pages_are_known_across_a_switch_of_timelines(major: u32) -> Outcome {
+    let builder = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
         .setting("wal_consistency_checking", "all")
         .setting("wal_keep_size", "1GB")
@@ -182,8 +182,8 @@ fn pages_are_known_across_a_switch_of_timelines() -> Outcome {
 }
 
 /// A server that crashes while a checkpoint is written: the checkpoint has no record, and its redo pointer counts all the same.
-fn checkpoints_that_a_crash_cut_off_count() -> Outcome {
-    let cluster = ClusterBuilder::new(postgres(17)?)
+fn checkpoints_that_a_crash_cut_off_count(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
         .checksums(false)
         .setting("wal_keep_size", "1GB")
@@ -244,9 +244,12 @@ fn checkpoints_that_a_crash_cut_off_count() -> Outcome {
 }
 
 /// `wal_level` needs a restart, `full_page_writes` a reload; both are logged.
-fn settings_that_change_in_the_log_are_named() -> Outcome {
-    let cluster =
-        ClusterBuilder::new(postgres(17)?).wal_segsize_mb(1).setting("wal_keep_size", "1GB").start().unwrap();
+fn settings_that_change_in_the_log_are_named(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?)
+        .wal_segsize_mb(1)
+        .setting("wal_keep_size", "1GB")
+        .start()
+        .unwrap();
     sql(&cluster, "postgres", &["CREATE TABLE t AS SELECT i FROM generate_series(1, 1000) i"]);
     cluster.configure(&[("wal_level", "logical")]).unwrap();
     cluster.restart(StopMode::Fast).unwrap();

@@ -7,14 +7,14 @@ use std::process::Command;
 
 use postgres::Client;
 use serde_json::Value;
-use walden_lab::{Cluster, ClusterBuilder, StopMode, Wanted, find_or_install};
-use walden_testing::{Need, Outcome};
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Need, Outcome, postgres};
 
 use crate::material::{Run, walden};
 
 walden_testing::tests! {
-    damaged_pages_are_reconstructed_from_the_log,
-    pages_are_described_as_pageinspect_does,
+    damaged_pages_are_reconstructed_from_the_log on [15, 19],
+    pages_are_described_as_pageinspect_does on [15, 19],
 }
 
 const PAGE: u64 = 8192;
@@ -56,8 +56,8 @@ struct Files {
     index: String,
 }
 
-fn damaged_pages_are_reconstructed_from_the_log() -> Outcome {
-    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+fn damaged_pages_are_reconstructed_from_the_log(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?)
         .checksums(true)
         .setting("wal_keep_size", "1GB")
         .setting("autovacuum", "off")
@@ -215,8 +215,8 @@ fn check_history(wal: &Path, files: &Files) {
 }
 
 /// Judged by the extension pageinspect.
-fn pages_are_described_as_pageinspect_does() -> Outcome {
-    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+fn pages_are_described_as_pageinspect_does(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?)
         .setting("wal_keep_size", "1GB")
         .setting("autovacuum", "off")
         .start()

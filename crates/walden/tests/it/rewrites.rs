@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+use walden_lab::ClusterBuilder;
 use walden_testing::{Outcome, postgres};
 
 use crate::material::explain_json;
 
 walden_testing::tests! {
-    files_of_before_a_rewrite_have_their_relations_names,
+    files_of_before_a_rewrite_have_their_relations_names on [15, 19],
     a_rewrite_under_minimal_is_no_staging_table,
 }
 
@@ -25,8 +25,8 @@ const STATEMENTS: [&str; 6] = [
 const FILES: &str = "SELECT c.oid::regclass::text, pg_relation_filenode(c.oid)::bigint FROM pg_class c
     WHERE c.relname IN ('t', 't_pkey', 'ta', 'tb')";
 
-fn files_of_before_a_rewrite_have_their_relations_names() {
-    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+fn files_of_before_a_rewrite_have_their_relations_names(major: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(major)?)
         .setting("wal_keep_size", "1GB")
         .setting("autovacuum", "off")
         .start()
@@ -71,6 +71,7 @@ fn files_of_before_a_rewrite_have_their_relations_names() {
     }
     // Four relations, each with the files before six rewrites (REINDEX leaves the table's own).
     assert!(old_files >= 15, "{old_files}");
+    Ok(())
 }
 
 /// Under `wal_level=minimal` no locks are logged. From 15 on commit records say which relations are dropped.
