@@ -44,14 +44,14 @@ pub struct Head {
     pub bytes: Vec<u8>,
 }
 
-/// What was done to a segment.
+/// The changes of a segment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Rewritten {
     /// The tablespaces that it creates, in the log's order.
     pub tablespaces: Vec<Redirected>,
     /// The record that continues in the next segment, if its kind is not known.
     pub head: Option<Head>,
-    /// Where records end that can be decoded, if that is before the segment's end; the bytes behind are zero.
+    /// The end of the records that can be decoded, if it is before the segment's end; all bytes after it are zero.
     pub cut_at: Option<Lsn>,
 }
 
@@ -101,7 +101,7 @@ pub fn redirect_tablespaces(segment: &mut [u8], heads: &[Head]) -> Result<Rewrit
     }
     match (decoded, decoder.unfinished()) {
         (Err(_), _) => {
-            // Replay ends where decoding does, whatever is behind.
+            // The end of decoding is the end of replay.
             let position = decoder.position().max(start.plus(first_page.width() as u64));
             layout.segment[(position.0 - start.0) as usize..].fill(0);
             rewritten.cut_at = Some(position);
@@ -159,7 +159,7 @@ impl Layout<'_> {
         offsets.map(|offset| self.segment[offset]).collect()
     }
 
-    /// The bytes of a record that began in the segment before with `head`, if it creates a tablespace and its checksum is right.
+    /// The bytes of a record that started in the segment before with `head`, if it creates a tablespace and its checksum is right.
     fn complete(&self, head: &Head, first_page: &PageHeader) -> Option<Vec<u8>> {
         let total = u32::from_le_bytes(*head.bytes.first_chunk()?) as usize;
         let rest = total.checked_sub(head.bytes.len())?;
@@ -255,7 +255,6 @@ mod tests {
         assert_eq!(position, first + lead);
         let places = made.iter().map(|make| push(make, &mut position)).collect();
         push(&filler(40), &mut position);
-        drop(push);
         let mut segments = vec![vec![0; SIZE as usize]; 2];
         for (index, segment) in segments.iter_mut().enumerate() {
             let start = Lsn((FIRST + index as u64) * SIZE);

@@ -1,8 +1,8 @@
 //! A restore that is tried out: a server recovers from a copy of a base backup and the archive, and its data is checked.
 //!
-//! Nothing of the original is used but its files, which are copied: not its configuration, its tablespaces' places (also of those that
-//! the log creates: [`redirect`]), nor what it connects to. The server listens on a socket in a temporary folder alone and archives nothing. The folder is removed in the end,
-//! also when this process is interrupted or killed.
+//! The drill copies the original's files and uses nothing else of it: not its configuration, the paths of its tablespaces (also of those
+//! that the log creates: [`redirect`]), or its connections. The server listens on a socket in a temporary folder alone and archives
+//! nothing. The folder is removed in the end, also when this process is interrupted or killed.
 
 mod checks;
 mod copy;

@@ -1,4 +1,4 @@
-//! A drill beside the running original: whatever the log does with tablespaces, nothing of the original changes.
+//! A drill on the machine of the running original: no record about tablespaces may change files of the original.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ const TABLES: &[(&str, &str)] = &[
 /// The folders of tablespaces in `spaces`; the second one lies within the first.
 const FOLDERS: &[&str] = &["old", "new", "new/inner", "dropped"];
 
-/// What happens after the base backup; `{file_copy}` is the strategy that copies files.
+/// Statements after the base backup. `{file_copy}` is the strategy that copies files.
 const AFTER_BACKUP: &[(&str, &str)] = &[
     ("postgres", "CREATE TABLESPACE new LOCATION '{spaces}/new'"),
     (

@@ -51,7 +51,7 @@ pub enum RedirectFileError {
 }
 
 impl RedirectFileError {
-    /// What the user can do about it.
+    /// A remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             RedirectFileError::Redirect { .. } => Some(
