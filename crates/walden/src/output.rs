@@ -60,7 +60,7 @@ impl std::error::Error for Refused {}
 
 impl Refused {
     /// The error for a file.
-    pub fn new(target: &Path, reason: impl Into<String>) -> anyhow::Error {
+    pub fn error(target: &Path, reason: impl Into<String>) -> anyhow::Error {
         Refused { target: target.to_owned(), reason: reason.into() }.into()
     }
 }
@@ -78,7 +78,7 @@ pub fn expect_writable(target: &Path, replace: bool, inputs: &Inputs) -> Result<
 /// Checks that a file is not an input of a command, and not in a closed folder.
 pub fn expect_no_input(target: &Path, inputs: &Inputs) -> Result<()> {
     match inputs.find_conflict(target) {
-        Some(conflict) => Err(Refused::new(target, format!("{conflict}; name another file"))),
+        Some(conflict) => Err(Refused::error(target, format!("{conflict}; name another file"))),
         None => Ok(()),
     }
 }
@@ -262,7 +262,7 @@ pub fn lock_folder(folder: &Path) -> Result<File> {
     make_folder(folder)?;
     let opened = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;
     match opened.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(Refused::new(
+        Err(TryLockError::WouldBlock) => Err(Refused::error(
             folder,
             "another process is exporting to it; wait for it, or name another folder",
         )),
@@ -547,7 +547,7 @@ pub fn refuse_other_size(target: &Path, bytes: u64, replace: bool) -> Result<()>
 pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
     refuse_folder(target)?;
     match fs::symlink_metadata(target) {
-        Ok(_) if !replace => Err(Refused::new(target, "it exists already; --force replaces it")),
+        Ok(_) if !replace => Err(Refused::error(target, "it exists already; --force replaces it")),
         _ => Ok(()),
     }
 }

@@ -115,7 +115,7 @@ fn expect_own_metrics(path: &Path) -> Result<()> {
         Ok(start == METRICS_START)
     };
     if found.is_some() && !is_own().with_context(|| format!("cannot read {}", path.display()))? {
-        return Err(output::Refused::new(path, "it exists already, and does not have Walden's metrics"));
+        return Err(output::Refused::error(path, "it exists already, and does not have Walden's metrics"));
     }
     Ok(())
 }
