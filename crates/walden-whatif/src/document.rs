@@ -342,6 +342,10 @@ fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Predi
             "hint bits would be logged: up to {} bytes more, as the WAL does not show which pages are read",
             prediction.hints_at_most
         )),
+        (true, true) if prediction.hints_at_most > prediction.bytes / 200 => note(format!(
+            "with other checkpoints than the trace's, up to {} bytes more are images for hint bits, which the WAL does not show",
+            prediction.hints_at_most
+        )),
         (true, true) if settings.wal_log_hints != traced.wal_log_hints && settings.data_checksums => {
             note("wal_log_hints changes nothing: data checksums log hint bits as well".into());
         }

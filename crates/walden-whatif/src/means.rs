@@ -19,6 +19,11 @@ impl Mean {
         (self.sum, self.count) = (self.sum + u64::from(value), self.count + 1);
     }
 
+    /// The mean of both.
+    pub fn plus(self, other: Mean) -> Mean {
+        Mean { sum: self.sum + other.sum, count: self.count + other.count }
+    }
+
     pub fn get(&self) -> Option<u32> {
         (self.count > 0).then(|| (self.sum as f64 / self.count as f64).round() as u32)
     }

@@ -335,6 +335,11 @@ impl Simulation {
         self.prediction.hints_at_most += bytes;
     }
 
+    /// Multiplies that bound by a fraction.
+    pub fn scale_hint_bound(&mut self, fraction: f64) {
+        self.prediction.hints_at_most = (self.prediction.hints_at_most as f64 * fraction) as u64;
+    }
+
     /// Adds bytes of which the trace does not show whether they are written.
     pub fn add_unshown(&mut self, bytes: u64) {
         self.prediction.unshown += bytes;

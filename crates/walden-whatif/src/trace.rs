@@ -22,8 +22,8 @@ use walden_format::record::{Fork, Record, RelFileLocator};
 use walden_format::rmgr::{KindTable, rmid};
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
-use walden_redo::Touched;
 use walden_redo::{Observer, Replay};
+use walden_redo::{PAGE_BYTES, Touched};
 
 use crate::buckets::{Bucket, Buckets};
 use crate::images::Compressor;
@@ -34,7 +34,7 @@ use crate::outcome::Prediction;
 use crate::settings::Settings;
 use crate::simulate::Simulation;
 
-use self::block::{Block, has_applied_image};
+use self::block::{Block, FPI_FOR_HINT_BYTES, has_applied_image};
 use self::changes::LastChanges;
 use self::sessions::{Background, Sessions};
 
@@ -139,6 +139,7 @@ struct State {
     all: u64,
     full_page_writes: u64,
     changes: LastChanges,
+    hints: HintChances,
     compressor: Compressor,
     raw_means: FxHashMap<(RelFileLocator, Fork), Mean>,
     data_means: Means<(u16, u8, RelFileLocator)>,
@@ -222,6 +223,7 @@ impl Pass {
                 all,
                 full_page_writes,
                 changes,
+                hints: HintChances::default(),
                 compressor: Compressor::new(all_images),
                 raw_means: FxHashMap::default(),
                 data_means: Means::default(),
@@ -266,13 +268,22 @@ impl Pass {
         let mut actual = state.actual;
         actual.add(Bucket::PageHeaders, trace_bytes.saturating_sub(actual.total()));
         let (now, compressor) = (state.now, &state.compressor);
-        let finish = |mut simulation: Simulation| {
+        let mut hints = state.hints;
+        hints.chances += state.changes.hint_chances_at_end();
+        let images = state.raw_means.values().fold(Mean::default(), |sum, of_fork| sum.plus(*of_fork));
+        let mean_image = u64::from(images.get().unwrap_or(PAGE_BYTES as u32));
+        let finish = |(at, mut simulation): (usize, Simulation)| {
             simulation.sample_growth(now);
+            if simulation.settings.log_hints() && state.plan.log_hints {
+                let pages = state.changes.hidden_hints_at_end(at);
+                simulation.add_hint_bound(pages * (FPI_FOR_HINT_BYTES + mean_image));
+                simulation.scale_hint_bound(hints.share_at_most(state.changes.cycles_ratio(at)));
+            }
             let error = simulation.settings.wal_compression.map_or(0.0, |method| compressor.error(method));
             simulation.finish(error)
         };
         let outcome = PassOutcome {
-            predictions: state.simulations.into_iter().map(finish).collect(),
+            predictions: state.simulations.into_iter().enumerate().map(finish).collect(),
             actual,
             trace_bytes,
             records: state.records,
@@ -287,6 +298,37 @@ impl Pass {
             objects: state.objects.finish(),
         };
         (outcome, self.replay)
+    }
+}
+
+/// How often hint bits are set on a page in a checkpoint cycle in which nothing else changes it first.
+#[derive(Clone, Copy, Default)]
+struct HintChances {
+    /// Pages that were left unchanged for a whole cycle of the trace, or had an image for hint bits in it.
+    chances: u64,
+    /// The latter.
+    taken: u64,
+}
+
+impl HintChances {
+    /// Observes a change of a page, by an image for hint bits or another record, and the number of the trace's cycles since the change before.
+    fn observe(&mut self, is_hint: bool, cycles: usize) {
+        let is_chance = cycles > 1 || is_hint && cycles > 0;
+        self.chances += u64::from(is_chance);
+        self.taken += u64::from(is_chance && is_hint);
+    }
+
+    /// Upper bound of the share of such pages that have an image for hint bits, with a multiple of the trace's cycles. The shorter a cycle, the
+    /// more hint bits are set in a later cycle than that of the change.
+    fn share_at_most(&self, cycles_ratio: f64) -> f64 {
+        /// With fewer, the trace shows nothing.
+        const MIN_CHANCES: u64 = 100;
+        if self.chances < MIN_CHANCES {
+            return 1.0;
+        }
+        let taken = self.taken as f64;
+        let share = (taken + 2.0 * taken.sqrt() + 3.0) / self.chances as f64;
+        (share * cycles_ratio.max(1.0)).min(1.0)
     }
 }
 
@@ -338,7 +380,7 @@ impl Observer for State {
             return;
         }
         self.advance_clock(record);
-        self.changes.observe_checkpoints(&self.simulations);
+        self.changes.observe_checkpoints(&self.simulations, record.lsn);
         if !self.records_unchanged {
             self.compute_variants(record, touched);
         }
@@ -397,6 +439,7 @@ impl State {
         while let Some(redo) = self.plan.redo_pointers.get(self.redo_cursor).filter(|redo| **redo <= lsn) {
             self.real_redo = self.real_redo.max(*redo);
             self.redo_cursor += 1;
+            self.changes.observe_checkpoint_of_trace(*redo);
         }
         let now = self.now;
         self.simulations.iter_mut().for_each(|simulation| simulation.advance_clock(now));
@@ -421,5 +464,26 @@ impl State {
         let redo = self.plan.redo_pointers.get(self.redo_cursor).copied();
         let sample = self.plan.from.plus(self.next_sample);
         self.next_event = [time, requested, redo].into_iter().flatten().fold(sample, Lsn::min);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_hints_is_learned_from_whole_cycles() {
+        let mut hints = HintChances::default();
+        for at in 0..1000 {
+            hints.observe(at % 10 == 0, if at % 10 == 0 { 1 } else { 2 });
+            // In the cycle of the change, or in the next one, which has an image of the change itself.
+            hints.observe(true, 0);
+            hints.observe(false, 1);
+        }
+        assert_eq!((hints.chances, hints.taken), (1000, 100));
+        assert!((0.12..0.13).contains(&hints.share_at_most(1.0)));
+        assert!((0.48..0.52).contains(&hints.share_at_most(4.0)));
+        assert_eq!(hints.share_at_most(20.0), 1.0);
+        assert_eq!(HintChances { chances: 50, taken: 0 }.share_at_most(1.0), 1.0);
     }
 }

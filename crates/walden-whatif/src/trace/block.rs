@@ -2,8 +2,8 @@
 
 use walden_format::lsn::Lsn;
 use walden_format::payload::heap::PruneFlags;
-use walden_format::record::{BlockHeader, BlockRef, RECORD_HEADER, Record, RelFileLocator};
-use walden_format::rmgr::info::heap2;
+use walden_format::record::{BlockHeader, BlockRef, Fork, RECORD_HEADER, Record, RelFileLocator};
+use walden_format::rmgr::info::{btree, heap, heap2, xlog};
 use walden_format::rmgr::{ImageClass, rmid};
 use walden_format::transam::FIRST_NORMAL_OID;
 use walden_format::version::Major;
@@ -83,6 +83,9 @@ impl State {
     ) -> Block {
         let slot = touched.slot.index();
         self.changes.reserve(slot, touched.fresh);
+        if shows_hints(record, block) {
+            self.changes.note_hintable(slot);
+        }
         let class = self.image_class(record, block, touched);
         let has_image = has_applied_image(block);
         let is_recent = self.is_recent(touched, class, has_image);
@@ -291,15 +294,30 @@ fn prune_flags(record: &Record<'_>) -> Option<PruneFlags> {
     if is_prune { PruneFlags::read(record.main_data(), record.version) } else { None }
 }
 
+/// Bytes of an `FPI_FOR_HINT` record without the image.
+pub(super) const FPI_FOR_HINT_BYTES: u64 = (RECORD_HEADER + BlockHeader::WIDTH) as u64;
+
+/// Whether a record shows that hint bits are set on a block's page: its rows are updated, its index entries' rows are dead, or the trace
+/// has an image for them. Pages with new rows alone are not counted, as no record shows that they are read.
+fn shows_hints(record: &Record<'_>, block: &BlockRef) -> bool {
+    let kind = record.rmgr_info();
+    let is_shown = match record.header.rmid {
+        rmid::HEAP => kind & heap::OPMASK != heap::INSERT,
+        rmid::BTREE => matches!(kind, btree::DELETE | btree::VACUUM),
+        rmid::XLOG => kind == xlog::FPI_FOR_HINT,
+        _ => false,
+    };
+    is_shown && block.fork == Fork::MAIN
+}
+
 /// Bytes of an `FPI_FOR_HINT` record of a block, uncompressed and with padding.
 pub(super) fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> u64 {
-    const RECORD: u64 = (RECORD_HEADER + BlockHeader::WIDTH) as u64;
     let image = match (block.image, touched.page.as_deref()) {
         (Some(image), _) => image.uncompressed_len(PAGE_BYTES as u32),
         (None, Some(page)) => raw_image_of(record, block, page).len,
         (None, None) => PAGE_BYTES as u32,
     };
-    (RECORD + u64::from(image)).next_multiple_of(8)
+    (FPI_FOR_HINT_BYTES + u64::from(image)).next_multiple_of(8)
 }
 
 /// The uncompressed image of a page.

@@ -4,6 +4,8 @@
 //! simulations that write the same records, whatever their checkpoints: the epoch of its last change, where an epoch ends whenever
 //! a checkpoint begins in any of them.
 
+use walden_format::lsn::Lsn;
+
 use crate::simulate::Simulation;
 
 /// Epochs of the last change of each block.
@@ -16,7 +18,23 @@ pub(super) struct LastChanges {
     members: Vec<u64>,
     /// By slot and column; 0 for none since the start.
     changed: Vec<u32>,
+    /// The starts of the checkpoint cycles of each simulation, and of the trace's own.
+    begins: Vec<Vec<Begin>>,
+    begins_of_trace: Vec<Begin>,
+    /// By slot: whether readers set hint bits on the page.
+    is_hintable: Vec<bool>,
 }
+
+/// The start of a checkpoint cycle.
+#[derive(Clone, Copy, Debug)]
+struct Begin {
+    epoch: u32,
+    /// The position in the trace.
+    lsn: Lsn,
+}
+
+/// Distance in bytes up to which a checkpoint of a simulation and the next one of the trace count as the same.
+const SAME_CHECKPOINT: u64 = 256 << 10;
 
 /// The current checkpoint cycle of a simulation.
 #[derive(Debug)]
@@ -51,21 +69,103 @@ impl LastChanges {
         let cycles: Vec<Cycle> = simulations.iter().map(cycle).collect();
         let mut members = vec![0; columns.len()];
         cycles.iter().enumerate().for_each(|(at, cycle)| members[cycle.column] |= 1 << at);
-        LastChanges { epoch: FIRST_EPOCH, cycles, columns: columns.len(), members, changed: Vec::new() }
+        LastChanges {
+            epoch: FIRST_EPOCH,
+            columns: columns.len(),
+            members,
+            changed: Vec::new(),
+            begins: vec![Vec::new(); cycles.len()],
+            begins_of_trace: Vec::new(),
+            is_hintable: Vec::new(),
+            cycles,
+        }
     }
 
-    /// Observes the checkpoints that began since the last change.
+    /// Observes the simulations' checkpoints since the last change, at a position of the trace.
     #[inline]
-    pub fn observe_checkpoints(&mut self, simulations: &[Simulation]) {
+    pub fn observe_checkpoints(&mut self, simulations: &[Simulation], lsn: Lsn) {
         let mut has_begun = false;
-        for (cycle, simulation) in self.cycles.iter_mut().zip(simulations) {
+        for ((cycle, simulation), begins) in self.cycles.iter_mut().zip(simulations).zip(&mut self.begins) {
             if cycle.number != simulation.cycle {
                 cycle.number = simulation.cycle;
                 cycle.began = self.epoch + 1;
+                begins.push(Begin { epoch: cycle.began, lsn });
                 has_begun = true;
             }
         }
         self.epoch += u32::from(has_begun);
+    }
+
+    /// Observes a checkpoint of the trace.
+    pub fn observe_checkpoint_of_trace(&mut self, redo: Lsn) {
+        self.epoch += 1;
+        self.begins_of_trace.push(Begin { epoch: self.epoch, lsn: redo });
+    }
+
+    /// Notes that readers set hint bits on the page of a slot.
+    #[inline]
+    pub fn note_hintable(&mut self, slot: usize) {
+        if self.is_hintable.len() <= slot {
+            self.is_hintable.resize((slot + 1).next_power_of_two(), false);
+        }
+        self.is_hintable[slot] = true;
+    }
+
+    /// The number of the simulation's cycles since a page was last changed in an epoch, if the trace does not show hint bits that were set in
+    /// the first of these: in the trace's own cycle, the page had been changed.
+    fn cycles_with_hidden_hints(&self, changed: u32, simulation: usize) -> usize {
+        let after = |begins: &[Begin]| begins.partition_point(|begin| begin.epoch <= changed);
+        let begins = &self.begins[simulation];
+        let first = after(begins);
+        let Some(begin) = begins.get(first).filter(|_| changed >= FIRST_EPOCH) else { return 0 };
+        let of_trace = self.begins_of_trace.get(after(&self.begins_of_trace));
+        let is_hidden = of_trace.is_none_or(|own| own.lsn > begin.lsn.plus(SAME_CHECKPOINT));
+        if is_hidden { begins.len() - first } else { 0 }
+    }
+
+    /// Whether hint bits are set on the page of a slot.
+    #[inline]
+    pub fn is_hintable(&self, slot: usize) -> bool {
+        self.is_hintable.get(slot).is_some_and(|is_hintable| *is_hintable)
+    }
+
+    /// The number of the trace's own cycles since the last change of the page.
+    pub fn cycles_of_trace(&self, slot: usize) -> usize {
+        self.cycles_of_trace_since(self.changed[slot * self.columns])
+    }
+
+    fn cycles_of_trace_since(&self, changed: u32) -> usize {
+        let begun = self.begins_of_trace.partition_point(|begin| begin.epoch <= changed);
+        if changed >= FIRST_EPOCH { self.begins_of_trace.len() - begun } else { 0 }
+    }
+
+    /// The number of pages whose hint bits may have been set in a later cycle of the trace than that of their last change.
+    pub fn hint_chances_at_end(&self) -> u64 {
+        let rows = self.changed.chunks_exact(self.columns).zip(&self.is_hintable);
+        let chances =
+            rows.filter(|(row, is_hintable)| **is_hintable && self.cycles_of_trace_since(row[0]) > 0);
+        chances.count() as u64
+    }
+
+    /// The number of cycles of a simulation, as a multiple of the trace's.
+    pub fn cycles_ratio(&self, simulation: usize) -> f64 {
+        self.begins[simulation].len() as f64 / self.begins_of_trace.len().max(1) as f64
+    }
+
+    /// Whether the simulation may have logged an image for hint bits of a page since its last change that the trace does not have. In the
+    /// current cycle, such an image takes the place of the change's own.
+    #[inline]
+    pub fn may_hide_hint(&self, slot: usize, simulation: usize) -> bool {
+        let changed = self.changed[slot * self.columns + self.cycles[simulation].column];
+        self.cycles_with_hidden_hints(changed, simulation) > 1
+    }
+
+    /// The number of pages for which the simulation may have logged such an image between their last change and the end.
+    pub fn hidden_hints_at_end(&self, simulation: usize) -> u64 {
+        let column = self.cycles[simulation].column;
+        let rows = self.changed.chunks_exact(self.columns).zip(&self.is_hintable);
+        let hintable = rows.filter(|(_, is_hintable)| **is_hintable).map(|(row, _)| row[column]);
+        hintable.filter(|changed| self.cycles_with_hidden_hints(*changed, simulation) > 0).count() as u64
     }
 
     /// Makes room for a block. `is_fresh`: the slot belonged to another block before.
@@ -173,7 +273,7 @@ mod tests {
             for simulation in &mut simulations {
                 simulation.cycle += u32::from(next(10) == 0);
             }
-            changes.observe_checkpoints(&simulations);
+            changes.observe_checkpoints(&simulations, Lsn(0));
             let slot = next(8) as usize;
             let is_fresh = next(20) == 0;
             changes.reserve(slot, is_fresh);
@@ -198,6 +298,37 @@ mod tests {
                 cycles[slot][at] = simulations[at].cycle;
             }
         }
+    }
+
+    #[test]
+    fn hint_bits_are_hidden_where_the_trace_has_no_checkpoint() {
+        let mut simulations = simulations(1);
+        let mut changes = LastChanges::new(&simulations, |_| ());
+        let mut checkpoint = |changes: &mut LastChanges, lsn| {
+            simulations[0].cycle += 1;
+            changes.observe_checkpoints(&simulations, Lsn(lsn));
+        };
+        changes.reserve(0, true);
+        changes.note_hintable(0);
+        changes.note_all(0);
+        assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 0));
+        checkpoint(&mut changes, 1 << 20);
+        // Logged in this cycle, it takes the place of the image of a change.
+        assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 1));
+        checkpoint(&mut changes, 2 << 20);
+        assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (true, 1));
+        // The trace has a checkpoint before those of the simulation: it shows the hint bits.
+        changes.note_all(0);
+        changes.observe_checkpoint_of_trace(Lsn(3 << 20));
+        checkpoint(&mut changes, (3 << 20) + 100);
+        checkpoint(&mut changes, 4 << 20);
+        assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 0));
+        // Or a little after.
+        changes.note_all(0);
+        checkpoint(&mut changes, 5 << 20);
+        changes.observe_checkpoint_of_trace(Lsn((5 << 20) + 8192));
+        checkpoint(&mut changes, 6 << 20);
+        assert!(!changes.may_hide_hint(0, 0));
     }
 
     #[test]

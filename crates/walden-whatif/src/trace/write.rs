@@ -88,6 +88,9 @@ impl State {
             if let Some(image) = block.image {
                 fixed -= i64::from(image.record_bytes());
             }
+            if self.plan.log_hints && !block.will_init && self.changes.is_hintable(state.slot) {
+                self.hints.observe(state.class == Class::Hint, self.changes.cycles_of_trace(state.slot));
+            }
             let has_image = has_applied_image(block);
             if !has_image && touched.is_untouched() {
                 // Registered only for locking on replay (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
@@ -298,12 +301,15 @@ impl State {
                 bytes.compressed_images += u64::from(simulation.settings.wal_compression.is_some());
                 bytes.add_basis(size.basis, size.bytes.into());
             }
-            let bound = simulation.settings.log_hints() && !self.plan.log_hints && !block.will_init;
-            if bound
-                && self.changes.is_changed(state.slot, at)
-                && self.changes.is_stale(state.slot, at, state.is_recent)
-            {
-                // A reader may have set hint bits since its last change, which would have been logged before this record.
+            // A reader may have set hint bits since its last change, which would have been logged before this record.
+            let may_lack_hint = || match self.plan.log_hints {
+                true => self.changes.is_hintable(state.slot) && self.changes.may_hide_hint(state.slot, at),
+                false => {
+                    self.changes.is_changed(state.slot, at)
+                        && self.changes.is_stale(state.slot, at, state.is_recent)
+                }
+            };
+            if simulation.settings.log_hints() && !block.will_init && may_lack_hint() {
                 simulation.add_hint_bound(hint_record_bytes(record, block, &touched[index]));
             }
         }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use tempfile::TempDir;
+use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
@@ -10,6 +11,7 @@ use crate::whatif::{copy_wal, forecast, position};
 walden_testing::tests! {
     consistency_checks_are_counted_once,
     settings_count_that_are_in_force_for_most_of_the_log,
+    hint_bits_of_cycles_that_the_trace_does_not_have_are_within_the_error,
 }
 
 /// A server of 15 whose log is kept.
@@ -135,7 +137,7 @@ fn settings_count_that_are_in_force_for_most_of_the_log() -> Outcome {
     }
     // The part under the other values is predicted as if it had been written under these.
     let error = all["self_check_error"].as_f64().unwrap();
-    assert!(error.abs() < 0.03, "{error}");
+    assert!(error.abs() < 0.08, "{error}");
     let part = forecast(&["--from", &changed.to_string(), "--set", "max_wal_size=2GB", wal]);
     let error = part["self_check_error"].as_f64().unwrap();
     assert!(error.abs() < 0.001, "{error}");
@@ -143,5 +145,70 @@ fn settings_count_that_are_in_force_for_most_of_the_log() -> Outcome {
     let part = forecast(&["--to", &changed.to_string(), "--set", "max_wal_size=2GB", wal]);
     let values = ["wal_level", "wal_compression"].map(|name| traced(&part, name)["value"].as_str().unwrap());
     assert_eq!(values, ["replica", "pglz"]);
+    Ok(())
+}
+
+/// With checksums: rows are changed, read after one checkpoint, and changed again after another one. A server with fewer checkpoints logs no
+/// image when the rows are read.
+fn hint_bits_of_cycles_that_the_trace_does_not_have_are_within_the_error() -> Outcome {
+    let written = |max_wal_size: &str| -> Result<_, walden_testing::Missing> {
+        let cluster = builder()?
+            .checksums(true)
+            .wal_segsize_mb(1)
+            .setting("max_wal_size", max_wal_size)
+            .setting("min_wal_size", "2MB")
+            .setting("checkpoint_timeout", "1h")
+            .start()
+            .unwrap();
+        let mut client = cluster.client("postgres").unwrap();
+        for statement in [
+            "CREATE TABLE account (id int, balance int, filler text) WITH (fillfactor = 70); CREATE TABLE log (line text)",
+            "INSERT INTO account SELECT i, 0, repeat('x', 60) FROM generate_series(1, 10000) i",
+            "VACUUM account",
+            "CHECKPOINT",
+        ] {
+            client.batch_execute(statement).unwrap();
+        }
+        let from = position(&mut client);
+        let fill = "INSERT INTO log SELECT repeat('y', 900) FROM generate_series(1, 3000)";
+        for round in 0..6 {
+            for statement in [
+                &format!("UPDATE account SET balance = balance + 1 WHERE id % 20 = {round}"),
+                fill,
+                "SELECT pg_sleep(0.3)",
+                "SELECT sum(balance) FROM account",
+                fill,
+                "SELECT pg_sleep(0.3)",
+            ] {
+                client.batch_execute(statement).unwrap();
+            }
+        }
+        let to = position(&mut client);
+        Ok((wal_of(&cluster), [from, to]))
+    };
+    let (wal, [from, to]) = written("1GB")?;
+    let (other, [other_from, other_to]) = written("4MB")?;
+    let range =
+        |from: Lsn, to: Lsn| ["--from".to_owned(), from.to_string(), "--to".to_owned(), to.to_string()];
+    let forecast_of = |range: [String; 4], more: &[&str]| {
+        let range: Vec<&str> = range.iter().map(String::as_str).collect();
+        forecast(&[&range[..], more].concat())
+    };
+    let traced = ["--traced", "data_checksums=on", "--traced", "checkpoint_timeout=1h"];
+    let wal = wal.path().to_str().unwrap();
+    let predicted =
+        forecast_of(range(from, to), &[&traced[..], &["--sweep", "max_wal_size=4MB,2GB", wal]].concat());
+    let measured =
+        forecast_of(range(other_from, other_to), &[&traced[..], &[other.path().to_str().unwrap()]].concat());
+    let hints = bucket(&measured["trace"], "hint_images");
+    let measured = measured["trace_bytes"].as_u64().unwrap();
+    assert!(hints > measured / 20, "{hints} of {measured}");
+    let [with_more, with_fewer] = [0, 1].map(|at| &predicted["predictions"][at]);
+    let number = |of: &Value, name: &str| of[name].as_u64().unwrap();
+    let (bytes, error) = (number(with_more, "bytes"), number(with_more, "error_bytes"));
+    assert!(bytes.abs_diff(measured) <= error, "{bytes} with {error}: {measured}, {hints} for hint bits");
+    let bound = number(with_more, "hints_at_most_bytes");
+    assert!((hints / 2..3 * hints).contains(&bound), "{bound} for {hints}");
+    assert_eq!(number(with_fewer, "hints_at_most_bytes"), 0, "the trace has all of them");
     Ok(())
 }
