@@ -5,7 +5,7 @@ use std::fmt;
 use crate::lsn::{Lsn, Timeline};
 use crate::page::PageHeaderError;
 use crate::record::{MAX_RECORD_BYTES, RECORD_HEADER, RecordError};
-use crate::version::Major;
+use crate::version::{Major, UnreadableMagic};
 
 /// The place where a log stops making sense: where, what was expected, what was found.
 ///
@@ -121,6 +121,20 @@ impl Fault {
             FaultKind::PreviousLink { found, .. } => found.to_string(),
             FaultKind::Checksum { found, .. } => format!("CRC {found:08X} (computed)"),
             FaultKind::Record(error) => error.to_string(),
+        }
+    }
+}
+
+impl FaultKind {
+    /// The magic of a page of a version of PostgreSQL that Walden does not read, and which version that is. `None` for other faults.
+    pub fn unknown_version(&self) -> Option<(u16, UnreadableMagic)> {
+        match *self {
+            FaultKind::PageHeader(PageHeaderError::Magic(magic, reason))
+                if reason != UnreadableMagic::NotWal =>
+            {
+                Some((magic, reason))
+            }
+            _ => None,
         }
     }
 }

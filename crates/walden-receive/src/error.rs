@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use walden_archive::ArchiveError;
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, Timeline};
+use walden_format::version::UnreadableMagic;
 use walden_source::replication::ReplicationError;
 
 use crate::spool::SpoolError;
@@ -64,6 +65,16 @@ pub enum ReceiveError {
         /// The end of what is here, as far as it is asked for again.
         received: Lsn,
     },
+    /// The log is of a version of PostgreSQL that is not read here.
+    #[error("cannot receive the server's log: its page at {at} (magic {magic:04X}) was {reason}")]
+    UnknownVersion {
+        /// The start of the page.
+        at: Lsn,
+        /// The page's magic.
+        magic: u16,
+        /// The version that writes it.
+        reason: UnreadableMagic,
+    },
     /// What has come is damaged.
     #[error("what has come is damaged at {}: expected {}, found {}", .0.at, .0.expected(), .0.found())]
     Damaged(Fault),
@@ -83,12 +94,6 @@ fn mb(bytes: u64) -> String {
     format!("{} MB", bytes >> 20)
 }
 
-impl From<Fault> for ReceiveError {
-    fn from(fault: Fault) -> ReceiveError {
-        ReceiveError::Damaged(fault)
-    }
-}
-
 /// What is done about an error.
 struct Remedy {
     cause: &'static str,
@@ -98,6 +103,14 @@ struct Remedy {
 }
 
 impl ReceiveError {
+    /// Converts a fault of the received log. After a page of a known version, a page of another version is damage.
+    pub(crate) fn of_fault(fault: Fault, is_version_known: bool) -> ReceiveError {
+        match fault.kind.unknown_version().filter(|_| !is_version_known) {
+            Some((magic, reason)) => ReceiveError::UnknownVersion { at: fault.at, magic, reason },
+            None => ReceiveError::Damaged(fault),
+        }
+    }
+
     /// A server's error by what it means here: whether a slot is used, and whether the log has come before in this process.
     pub(crate) fn in_context(self, has_slot: bool, has_streamed: bool) -> ReceiveError {
         let ReceiveError::Server(error) = self else { return self };
@@ -180,6 +193,10 @@ impl ReceiveError {
                 "behind",
                 "a standby catches up by itself; a primary that was restored from an older state has lost what is here: look before you go on, nothing was overwritten",
             ),
+            ReceiveError::UnknownVersion { .. } => Remedy::stop(
+                "unknown_version",
+                "nothing of it was acknowledged: install a Walden that reads this version, or archive with archive_command and another program",
+            ),
             ReceiveError::Damaged(_) => Remedy::retry(
                 "damaged",
                 "it was not acknowledged and is asked for again. If it comes again at the same place, the server's own WAL is damaged there (check with walden explain); else look at the network and this machine's memory",
@@ -252,6 +269,7 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
 
 #[cfg(test)]
 mod tests {
+    use walden_format::stream::StreamInfo;
     use walden_source::replication::ServerError;
 
     use super::*;
@@ -282,6 +300,27 @@ mod tests {
         // Somebody has taken the attribute away, and may give it back.
         let revoked = of("42501", true, true);
         assert!(!revoked.is_final() && !revoked.is_of_beginning());
+    }
+
+    #[test]
+    fn a_version_that_is_not_read_is_named_and_ends_the_receiver() {
+        for (magic, expected) in [
+            (0xD1F0, "newer than 19"),
+            (0xD115, "a development snapshot, a beta or a fork of PostgreSQL 17"),
+            (0xD075, "PostgreSQL 9.3, which is too old"),
+            (0x18D1, "PostgreSQL 18 on a big-endian machine"),
+        ] {
+            let page = [&u16::to_le_bytes(magic)[..], &[0; 8190]].concat();
+            let kind = StreamInfo::of_segment(&page).unwrap_err();
+            let fault = Fault { lsn: Lsn(1 << 20), at: Lsn(1 << 20), kind };
+            let error = ReceiveError::of_fault(fault, false);
+            let text = error.to_string();
+            assert!(text.contains("page at 0/00100000") && text.contains(expected), "{text}");
+            assert!(error.is_final() && error.cause() == "unknown_version", "{text}");
+            // Between pages of a known version it is damage, which may come right when it is asked for again.
+            let later = ReceiveError::of_fault(fault, true);
+            assert!(!later.is_final() && later.cause() == "damaged", "{later}");
+        }
     }
 
     #[test]

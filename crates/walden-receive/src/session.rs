@@ -69,7 +69,9 @@ impl Session<'_> {
             result
         });
         // What has come is worth keeping, however the connection ended, unless it is damaged.
-        let is_kept = !matches!(result, Err(ReceiveError::Damaged(_))) && self.spool.sync().is_ok();
+        let is_unusable =
+            matches!(result, Err(ReceiveError::Damaged(_) | ReceiveError::UnknownVersion { .. }));
+        let is_kept = !is_unusable && self.spool.sync().is_ok();
         // Files that could not be written or synchronised, or that differ, are not trusted any more.
         if !is_kept || matches!(result, Err(ReceiveError::Spool(_))) {
             self.spool.forget_open_files();
@@ -326,7 +328,9 @@ impl Session<'_> {
                     self.spool.write(position.timeline, start, bytes)?;
                     let end = start.plus(bytes.len() as u64);
                     state.server_end = state.server_end.max(server_end).max(end);
-                    state.verified = verifier.push(start, bytes)?;
+                    let verified = verifier.push(start, bytes);
+                    state.verified = verified
+                        .map_err(|fault| ReceiveError::of_fault(fault, verifier.is_version_known()))?;
                     self.spool.note_verified(state.verified);
                     let is_segment_done = self.size.segment_of(start) != self.size.segment_of(end);
                     state.progress.received = end;

@@ -74,6 +74,11 @@ impl Verifier {
         }
     }
 
+    /// Whether a page of a version that is read has come, or was here before.
+    pub fn is_version_known(&self) -> bool {
+        self.info.is_some()
+    }
+
     /// Decodes what comes next, and gives back up to where all is right: at the end of a record.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
+use walden_source::follow::FollowError;
 use walden_source::names::Names;
 use walden_watch::server::QueryError;
 
@@ -441,6 +442,10 @@ pub fn with_hint(text: String, hint: &'static str) -> anyhow::Error {
     Hinted { text, hint }.into()
 }
 
+/// What still works with the log of a version that Walden does not read.
+const UNKNOWN_VERSION_HINT: &str =
+    "only a Walden that knows this version can read it; walden compress keeps it as bytes";
+
 /// A hint for an error that has one, or for one of the file system, among an error's causes.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(hint) = error.chain().find_map(hint_of_cause) {
@@ -493,6 +498,9 @@ fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static s
     }
     if let Some(AgainstError::Archive(error)) = cause.downcast_ref() {
         return error.hint();
+    }
+    if let Some(FollowError::UnknownVersion { .. }) = cause.downcast_ref() {
+        return Some(UNKNOWN_VERSION_HINT);
     }
     cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())
 }

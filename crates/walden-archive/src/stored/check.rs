@@ -11,7 +11,7 @@ use walden_format::fault::{Fault, FaultKind};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::record::Record;
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
-use walden_format::version::Major;
+use walden_format::version::{Major, UnreadableMagic};
 
 use crate::history::{History, HistoryError};
 use crate::stored::contents::{Contents, Survey};
@@ -101,6 +101,14 @@ pub enum Refusal {
         /// What the file has.
         found: String,
     },
+    /// Its pages are of a version of PostgreSQL that is not read here.
+    #[error("the first page (offset 0, magic {magic:04X}) was {reason}")]
+    UnknownVersion {
+        /// The magic of the first page.
+        magic: u16,
+        /// The version that writes it.
+        reason: UnreadableMagic,
+    },
     /// Its pages are those of another timeline, and nothing shows that the timeline of its name begins in it.
     #[error(
         "the pages' timeline: expected {expected}, or a record or history by which it begins in this segment, found {found}"
@@ -151,6 +159,15 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Why the header of a segment's first page cannot be used.
+    pub fn of_first_page(kind: FaultKind) -> Refusal {
+        if let Some((magic, reason)) = kind.unknown_version() {
+            return Refusal::UnknownVersion { magic, reason };
+        }
+        let fault = Fault { lsn: Lsn(0), at: Lsn(0), kind };
+        Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
@@ -165,6 +182,9 @@ impl Refusal {
             }
             Refusal::Mismatch { .. } => {
                 "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"
+            }
+            Refusal::UnknownVersion { .. } => {
+                "PostgreSQL keeps the file, and pg_wal fills until it is archived: install a Walden that reads this version, or archive with another program"
             }
             Refusal::Timeline { .. } => {
                 "if the timeline begins in this segment, put its history file beside it; else it was renamed or copied: PostgreSQL keeps the file, find out what did so before you remove anything"
@@ -297,10 +317,7 @@ fn check_segment(
     rules: Rules<'_>,
 ) -> Result<Checked, Refusal> {
     let mut here = content.next()?;
-    let info = StreamInfo::of_segment(here).map_err(|kind| {
-        let fault = Fault { lsn: Lsn(0), at: Lsn(0), kind };
-        Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
-    })?;
+    let info = StreamInfo::of_segment(here).map_err(Refusal::of_first_page)?;
     let start = check_name(name, &info, here)?;
     let mut older = (info.timeline < name.timeline).then(|| OlderPages::new(name, &info, start));
     // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).

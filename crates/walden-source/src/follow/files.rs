@@ -149,7 +149,7 @@ impl FolderFollower {
                 break;
             }
         }
-        let Some((index, found)) = last else { return Err(FollowError::NoWal { path: folder.into() }) };
+        let Some((index, found)) = last else { return Err(without_wal(folder, &segments)) };
         let name = segments[index];
         let info = StreamInfo { timeline: name.timeline, ..found };
         let start = name.start(info.segment_size).unwrap_or_default();
@@ -479,6 +479,18 @@ fn read_later_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo
     Ok(found.map(|found| StreamInfo { timeline: name.timeline, ..found }))
 }
 
+/// Why none of the segments in a folder can be read: they may be of a version of PostgreSQL that is not read here.
+fn without_wal(folder: &Path, segments: &[SegmentName]) -> FollowError {
+    let unknown = segments.iter().rev().find_map(|&name| {
+        let mut start = [0; LONG_HEADER];
+        let got = read_at(&open(folder, name).ok()??, &mut start, 0).ok()?;
+        let (magic, reason) = StreamInfo::of_segment(&start[..got]).err()?.unknown_version()?;
+        let page = format!("the page at offset 0 of {}", folder.join(name.to_string()).display());
+        Some(FollowError::UnknownVersion { page, magic, reason })
+    });
+    unknown.unwrap_or_else(|| FollowError::NoWal { path: folder.into() })
+}
+
 /// What the first page of a segment says, with the timeline of that page; `None` if the file has no WAL of its name, or is gone.
 fn read_first_page(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
     let Some(file) = open(folder, name)? else { return Ok(None) };
@@ -559,6 +571,25 @@ fn newest_descendant(folder: &Path, of: Timeline) -> Result<Option<History>, Fol
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_of_a_version_that_is_not_read_are_named() {
+        for (magic, expected) in [
+            (0xD1F0_u16, "newer than 19"),
+            (0xD115, "a development snapshot, a beta or a fork of PostgreSQL 17"),
+            (0xD075, "written by PostgreSQL 9.3, which is too old"),
+            (0xD118_u16.swap_bytes(), "written by PostgreSQL 18 on a big-endian machine"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            // A file for later use comes last.
+            fs::write(folder.path().join("000000010000000000000008"), vec![0; 8192]).unwrap();
+            let page = [&magic.to_le_bytes()[..], &[0; 8190]].concat();
+            fs::write(folder.path().join("000000010000000000000007"), page).unwrap();
+            let error = FolderFollower::at_end(folder.path()).unwrap_err().to_string();
+            assert!(error.contains("offset 0 of ") && error.contains("000000010000000000000007"), "{error}");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
 
     #[test]
     fn a_fifo_is_no_segment_whatever_its_name() {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::stream::{StreamInfo, Visitor};
+use walden_format::version::UnreadableMagic;
 
 pub use self::files::{CheckpointSearch, FolderFollower};
 pub use self::stream::ConnectionFollower;
@@ -94,6 +95,16 @@ pub enum FollowError {
     NoWal {
         /// The folder.
         path: PathBuf,
+    },
+    /// The log is of a version of PostgreSQL that is not read here.
+    #[error("cannot read {page} (magic {magic:04X}): it was {reason}")]
+    UnknownVersion {
+        /// The page: its file and offset, or its position.
+        page: String,
+        /// Its magic.
+        magic: u16,
+        /// What it stands for.
+        reason: UnreadableMagic,
     },
     /// A file or folder cannot be read.
     #[error("cannot read {}", path.display())]

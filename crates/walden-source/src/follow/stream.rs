@@ -286,6 +286,18 @@ impl Follower for ConnectionFollower {
     }
 }
 
+/// Why the log cannot be followed from a page on, by its header.
+fn unusable(page: Lsn, kind: FaultKind) -> FollowError {
+    match kind.unknown_version() {
+        Some((magic, reason)) => FollowError::UnknownVersion {
+            page: format!("the page at {page}, which the server sends"),
+            magic,
+            reason,
+        },
+        None => FollowError::Stream(Fault { lsn: page, at: page, kind }),
+    }
+}
+
 impl Log {
     /// Starts to stream a little before the server's present end, and finds the last record before it.
     fn at_end(
@@ -347,9 +359,8 @@ impl Log {
                 Received::Keepalive { .. } => {}
             }
             if log.is_none() && head.len() >= LONG_HEADER {
-                let header = PageHeader::parse(&head).map_err(|error| {
-                    FollowError::Stream(Fault { lsn: start, at: start, kind: FaultKind::PageHeader(error) })
-                })?;
+                let header = PageHeader::parse(&head)
+                    .map_err(|error| unusable(start, FaultKind::PageHeader(error)))?;
                 log = Some(Log::new(info_of(header.version), start, std::mem::take(&mut head)));
             }
             if let Some(mut found) = log.take() {

@@ -91,6 +91,7 @@ impl PushError {
             PushError::Refused { refusal, .. } => match refusal {
                 Refusal::Io(_) => "unreadable",
                 Refusal::Mismatch { .. } | Refusal::Timeline { .. } | Refusal::Link { .. } => "mismatch",
+                Refusal::UnknownVersion { .. } => "unknown_version",
                 Refusal::Damaged { .. } => "damaged",
                 Refusal::Incomplete { .. } => "incomplete",
                 Refusal::History(_) => "history",
@@ -101,7 +102,7 @@ impl PushError {
 
     /// Whether a [`PushError::cause`] is that the file's content was refused, or that another content is archived.
     pub fn is_cause_of_content(cause: &str) -> bool {
-        ["conflict", "damaged", "history", "incomplete", "mismatch"].contains(&cause)
+        ["conflict", "damaged", "history", "incomplete", "mismatch", "unknown_version"].contains(&cause)
     }
 
     /// The file's name.
