@@ -189,6 +189,58 @@ impl PageHeader {
     }
 }
 
+/// The first version of PostgreSQL whose page headers have this layout: 9.3.
+const FIRST_MAGIC: u16 = 0xD075;
+
+/// The header of a page of a version that Walden does not read, such as a newer one.
+///
+/// The layout of page headers has been the same since 9.3. What the other bytes of the page mean is not known, nor which flags a new
+/// version has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnreadPageHeader {
+    /// The page's magic.
+    pub magic: u16,
+    /// Timeline of the page's first record.
+    pub timeline: Timeline,
+    /// The LSN of the page's start.
+    pub address: Lsn,
+    /// What only the first page of a segment has.
+    pub long: Option<LongHeader>,
+}
+
+impl UnreadPageHeader {
+    /// Reads the header at the start of a page. `None` if there are fewer bytes than the header has, if its version is one that Walden
+    /// reads, has another layout or another byte order, or if the magic is not PostgreSQL's.
+    pub fn parse(page: &[u8]) -> Option<UnreadPageHeader> {
+        let mut reader = Reader::new(page);
+        let magic = reader.u16()?;
+        if !UnreadPageHeader::has_layout(magic) {
+            return None;
+        }
+        let info = reader.u16()?;
+        let (timeline, address) = (reader.u32()?, Lsn(reader.u64()?));
+        reader.take(SHORT_HEADER - 16)?;
+        let long = match info & flags::LONG_HEADER {
+            0 => None,
+            _ => Some(LongHeader {
+                system_id: reader.u64()?,
+                segment_bytes: reader.u32()?,
+                page_bytes: reader.u32()?,
+            }),
+        };
+        Some(UnreadPageHeader { magic, timeline, address, long })
+    }
+
+    /// Whether the pages with a magic have this layout, and are of a version that Walden does not read.
+    pub fn has_layout(magic: u16) -> bool {
+        match Major::from_magic(magic) {
+            Err(UnreadableMagic::Newer | UnreadableMagic::Development(_)) => true,
+            Err(UnreadableMagic::TooOld(_)) => magic >= FIRST_MAGIC,
+            Ok(_) | Err(UnreadableMagic::BigEndian(_) | UnreadableMagic::NotWal) => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -214,6 +266,30 @@ mod tests {
             prop_assert_eq!(PageHeader::parse(&bytes[..header.width()]), Ok(header));
             prop_assert_eq!(PageHeader::parse(&bytes[..header.width() - 1]), Err(PageHeaderError::Short));
             prop_assert!(bytes[header.width()..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn headers_of_versions_that_are_not_read_have_the_same_layout() {
+        let long = LongHeader { system_id: 7, segment_bytes: 1 << 24, page_bytes: 8192 };
+        let (timeline, address) = (3, Lsn(0x0500_0000));
+        let header =
+            PageHeader { version: Major::V18, info: 0, timeline, address, remaining: 9, long: Some(long) };
+        let mut bytes = header.to_bytes();
+        let mut parse = |magic: u16| {
+            bytes[..2].copy_from_slice(&magic.to_le_bytes());
+            UnreadPageHeader::parse(&bytes)
+        };
+        for magic in [0xD1F0, 0xD115, 0xD075, 0xD07E] {
+            let expected = UnreadPageHeader { magic, timeline, address, long: Some(long) };
+            assert_eq!(parse(magic), Some(expected));
+        }
+        for magic in [0xD118, 0xD071, 0x18D1, 0, 0xFFFF] {
+            assert_eq!(parse(magic), None, "{magic:04X}");
+        }
+        parse(0xD1F0);
+        for width in 0..LONG_HEADER {
+            assert_eq!(UnreadPageHeader::parse(&bytes[..width]), None, "{width}");
         }
     }
 

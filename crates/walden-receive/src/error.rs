@@ -195,7 +195,7 @@ impl ReceiveError {
             ),
             ReceiveError::UnknownVersion { .. } => Remedy::stop(
                 "unknown_version",
-                "nothing of it was acknowledged: install a Walden that reads this version, or archive with archive_command and another program",
+                "nothing of it was acknowledged. Install a Walden that reads this version; until then, accept_unknown_versions = true in walden.toml (--accept-unknown-versions) receives and archives the WAL of a newer version as bytes, which are verified by their hash alone",
             ),
             ReceiveError::Damaged(_) => Remedy::retry(
                 "damaged",

@@ -258,7 +258,7 @@ impl Received<'_> {
             }
             let mut first = Vec::new();
             regular_file::open(&path).ok()?.take(LONG_HEADER as u64).read_to_end(&mut first).ok()?;
-            Some(StreamInfo::of_segment(&first).ok()?.system_id)
+            check::system_id_of(&first)
         });
         found.map_or(Ok(()), |found| self.expect_cluster(found))
     }
@@ -272,15 +272,15 @@ impl Received<'_> {
     ) -> Result<(), CopyError> {
         if let ArchivedFile::Segment(_) = file {
             self.expect_size(content)?;
-            if let Ok(info) = StreamInfo::of_segment(content) {
-                self.expect_cluster(info.system_id)?;
+            if let Some(found) = check::system_id_of(content) {
+                self.expect_cluster(found)?;
             }
         }
-        let checked = match check::check_held(file, content, Rules::default()) {
+        let checked = match check::check_held(file, content, rules_for(&[])) {
             // A history may say that a timeline begins or ends in the segment.
             Err(Refusal::Timeline { .. } | Refusal::Damaged { .. } | Refusal::Incomplete { .. }) => {
                 let histories: Vec<History> = histories().unwrap_or_default().into_values().collect();
-                check::check_held(file, content, Rules { accept_damaged: false, histories: &histories })
+                check::check_held(file, content, rules_for(&histories))
             }
             other => other,
         };
@@ -334,10 +334,10 @@ impl Received<'_> {
             return Ok(false);
         }
         let info = StreamInfo::of_segment(content);
-        if let Ok(info) = &info {
-            self.expect_cluster(info.system_id)?;
+        if let Some(found) = check::system_id_of(content) {
+            self.expect_cluster(found)?;
         }
-        let rules = Rules { accept_damaged: false, histories };
+        let rules = rules_for(histories);
         let (end, refusal) = match check::check_held(ArchivedFile::Partial(name), content, rules) {
             Ok(checked) => {
                 let end = checked.contents.and_then(|contents| contents.end.parse::<Lsn>().ok());
@@ -367,6 +367,11 @@ impl Received<'_> {
             },
         })
     }
+}
+
+/// The receiver accepts a version that Walden does not read only if the user wants that.
+fn rules_for(histories: &[History]) -> Rules<'_> {
+    Rules { accept_damaged: false, accept_unknown_versions: true, histories }
 }
 
 /// Whether what was written of a segment that begins at `start` ends where its whole records do, at `end`, or within the record that

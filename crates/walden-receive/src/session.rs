@@ -311,7 +311,13 @@ impl Session<'_> {
         stop: &AtomicBool,
     ) -> Result<Option<NextTimeline>, ReceiveError> {
         let state = &mut StreamState::new(position.start, server_end);
-        let mut verifier = Verifier::new(position.timeline, self.size, position.start, position.info);
+        let mut verifier = Verifier::new(
+            position.timeline,
+            self.size,
+            position.start,
+            position.info,
+            self.options.push.accept_unknown_versions,
+        );
         loop {
             if stop.load(Ordering::SeqCst) {
                 self.finish(replication, syncing, state)?;

@@ -5,11 +5,13 @@
 
 use std::ops::ControlFlow;
 
-use walden_format::fault::Fault;
+use walden_format::fault::{Fault, FaultKind};
+use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
-use walden_format::page::LONG_HEADER;
+use walden_format::page::{LONG_HEADER, PageHeaderError, SHORT_HEADER, UnreadPageHeader};
 use walden_format::record::Record;
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
+use walden_format::version::UnreadableMagic;
 
 /// Decodes a timeline's log in parts of any size.
 pub(crate) struct Verifier {
@@ -28,6 +30,10 @@ pub(crate) struct Verifier {
     max_held_bytes: usize,
     /// What follows a switch of segments, to the end of the segment, is no record.
     unused_until: Lsn,
+    /// Verify the log of a version that is not read by its page headers.
+    accept_unknown_versions: bool,
+    /// The magic of the pages and their size, if their version is not read.
+    unread: Option<(u16, u32)>,
 }
 
 /// Bytes of the log that are held at most.
@@ -59,7 +65,13 @@ impl Visitor for Last {
 impl Verifier {
     /// Begins at the start of a segment or, where `info` is known from there, of a page. The end of a record that began before is
     /// taken as it is.
-    pub fn new(timeline: Timeline, size: SegmentSize, start: Lsn, info: Option<StreamInfo>) -> Verifier {
+    pub fn new(
+        timeline: Timeline,
+        size: SegmentSize,
+        start: Lsn,
+        info: Option<StreamInfo>,
+        accept_unknown_versions: bool,
+    ) -> Verifier {
         Verifier {
             timeline,
             size,
@@ -71,12 +83,14 @@ impl Verifier {
             long_record: None,
             max_held_bytes: MAX_HELD_BYTES,
             unused_until: start,
+            accept_unknown_versions,
+            unread: None,
         }
     }
 
     /// Whether a page of a version that is read has come, or was here before.
     pub fn is_version_known(&self) -> bool {
-        self.info.is_some()
+        self.info.is_some() || self.unread.is_some()
     }
 
     /// Decodes what comes next, and gives back up to where all is right: at the end of a record.
@@ -90,6 +104,9 @@ impl Verifier {
             (self.verified, self.tail_start) = (at, at);
         }
         self.tail.extend_from_slice(bytes);
+        if self.unread.is_some() {
+            return self.push_unread();
+        }
         let end = at.plus(bytes.len() as u64);
         if end < self.pending_until && self.long_record.is_none() {
             if self.tail.len() <= self.max_held_bytes {
@@ -106,7 +123,16 @@ impl Verifier {
             None if self.tail.len() < LONG_HEADER => return Ok(self.verified),
             None => {
                 let fault = |kind| Fault { lsn: self.tail_start, at: self.tail_start, kind };
-                let info = StreamInfo::of_segment(&self.tail).map_err(fault)?;
+                let info = match StreamInfo::of_segment(&self.tail) {
+                    Err(kind) if self.accept_unknown_versions && kind.unknown_version().is_some() => {
+                        let first = UnreadPageHeader::parse(&self.tail);
+                        let pages = first.and_then(|first| Some((first.magic, first.long?.page_bytes)));
+                        let is_valid = |pages: &(u16, u32)| Geometry::new(self.size, pages.1).is_some();
+                        self.unread = Some(pages.filter(is_valid).ok_or_else(|| fault(kind))?);
+                        return self.push_unread();
+                    }
+                    other => other.map_err(fault)?,
+                };
                 *self.info.insert(StreamInfo { timeline: self.timeline, ..info })
             }
         };
@@ -140,6 +166,56 @@ impl Verifier {
         let offset = last.start.bytes_since(self.tail_start) as usize;
         self.drain(offset - offset % page_bytes);
         Ok(self.verified)
+    }
+
+    /// Checks the headers of received pages of a version that Walden does not read. Returns the end of the received log, excluding an
+    /// incomplete header.
+    fn push_unread(&mut self) -> Result<Lsn, Fault> {
+        while let Some(header) = self.tail.get(..SHORT_HEADER) {
+            let Some((magic, page_bytes)) = self.unread else { break };
+            let is_first = self.size.offset_of(self.tail_start) == 0;
+            if is_first && self.tail.len() < LONG_HEADER {
+                break;
+            }
+            // Pages after a switch of segments are zeros.
+            if header.iter().any(|&byte| byte != 0) {
+                self.expect_unread_page(magic, page_bytes)?;
+            }
+            self.verified = self.tail_start.plus(self.tail.len() as u64);
+            if self.tail.len() < page_bytes as usize {
+                return Ok(self.verified);
+            }
+            self.drain(page_bytes as usize);
+        }
+        self.verified = self.tail_start;
+        Ok(self.verified)
+    }
+
+    /// Checks the header of the page that the tail starts with.
+    fn expect_unread_page(&self, magic: u16, page_bytes: u32) -> Result<(), Fault> {
+        let at = self.tail_start;
+        let fault = |kind| Fault { lsn: at, at, kind };
+        let no_page = |magic| FaultKind::PageHeader(PageHeaderError::Magic(magic, UnreadableMagic::NotWal));
+        let Some(found) = UnreadPageHeader::parse(&self.tail).filter(|found| found.magic == magic) else {
+            return Err(fault(no_page(u16::from_le_bytes([self.tail[0], self.tail[1]]))));
+        };
+        if found.address != at {
+            return Err(fault(FaultKind::PageAddress { expected: at, found: found.address }));
+        }
+        if !(1..=self.timeline).contains(&found.timeline) {
+            let (expected, found) = (self.timeline, found.timeline);
+            return Err(fault(FaultKind::PageTimeline { expected, found }));
+        }
+        match (self.size.offset_of(at) == 0, found.long) {
+            (true, Some(long))
+                if u64::from(long.segment_bytes) != self.size.bytes() || long.page_bytes != page_bytes =>
+            {
+                let (segment_bytes, page_bytes) = (long.segment_bytes, long.page_bytes);
+                Err(fault(FaultKind::Geometry { segment_bytes, page_bytes }))
+            }
+            (true, Some(_)) | (false, None) => Ok(()),
+            (long_expected, _) => Err(fault(FaultKind::PageHeaderWidth { long_expected })),
+        }
     }
 
     /// Begins to decode the record that has come in part as it comes: it is too long to be held.
@@ -235,7 +311,7 @@ mod tests {
     }
 
     fn verifier() -> Verifier {
-        Verifier::new(1, SegmentSize::new(SEGMENT).unwrap(), START, None)
+        Verifier::new(1, SegmentSize::new(SEGMENT).unwrap(), START, None, false)
     }
 
     fn push_all(log: &[u8], sizes: &[usize]) -> Result<Vec<Lsn>, (Lsn, Fault)> {
@@ -313,6 +389,46 @@ mod tests {
             match push_all_to(few(), &damaged, &[3000]) {
                 Err((verified, _)) => assert!(verified <= START.plus(at as u64), "flipped at {at}"),
                 Ok(_) => assert!(log[at] == 0, "flipped at {at}, not found"),
+            }
+        }
+    }
+
+    /// The log with the page magic of a newer version.
+    fn newer_log() -> Vec<u8> {
+        let (mut log, _) = log();
+        for page in log.chunks_mut(8192) {
+            if page[..2] != [0, 0] {
+                page[..2].copy_from_slice(&0xD1F0_u16.to_le_bytes());
+            }
+        }
+        log
+    }
+
+    #[test]
+    fn the_log_of_a_version_that_is_not_read_is_verified_by_its_pages_if_that_is_accepted() {
+        let log = newer_log();
+        let accepting = || Verifier { accept_unknown_versions: true, ..verifier() };
+        let end = START.plus(log.len() as u64);
+        for sizes in [&[131_072][..], &[8192], &[5000, 1, 300, 77_777], &[log.len()], &[997], &[20]] {
+            let (_, fault) = push_all(&log, sizes).unwrap_err();
+            assert_eq!(fault.kind.unknown_version().map(|(magic, _)| magic), Some(0xD1F0), "{sizes:?}");
+            let verified = push_all_to(accepting(), &log, sizes).unwrap();
+            assert_eq!(verified.last(), Some(&end), "{sizes:?}");
+            assert!(verified.is_sorted());
+            let mut came = 0;
+            for (verified, size) in verified.iter().zip(sizes.iter().cycle()) {
+                came = (came + size).min(log.len());
+                assert!(*verified <= START.plus(came as u64), "{sizes:?}: {verified} of {came}");
+                assert!(START.plus(came as u64).bytes_since(*verified) < LONG_HEADER as u64, "{sizes:?}");
+            }
+        }
+        // The header must have the right address, timeline, magic, and sizes.
+        for (at, byte) in [(8192 * 5 + 9, 0x55), (8192 * 5 + 4, 9), (8192 * 5, 0x18), (32, 1)] {
+            let mut damaged = log.clone();
+            damaged[at] ^= byte;
+            for sizes in [&[1000][..], &[200_000]] {
+                let (verified, _) = push_all_to(accepting(), &damaged, sizes).unwrap_err();
+                assert!(verified <= START.plus(at as u64), "{at}: {verified}");
             }
         }
     }

@@ -51,6 +51,9 @@ pub struct ArchiveSection {
     pub log: Option<PathBuf>,
     /// The form of messages on standard error.
     pub log_format: Option<LogFormat>,
+    /// Archive segments of a version that Walden does not read as bytes.
+    #[serde(default)]
+    pub accept_unknown_versions: bool,
     /// The object store has no conditional requests.
     #[serde(default)]
     pub without_conditional_requests: bool,

@@ -170,6 +170,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         expect_restore_point(archive, name)?;
     }
     let log = log_from(archive, &start, options.timeline)?;
+    extent::expect_known_version(archive, &log)?;
     if !options.settings.iter().any(|(name, _)| name.eq_ignore_ascii_case("recovery_target_timeline")) {
         // The server would end recovery on an earlier timeline, and find all in order there.
         recovery::check_histories(archive, options.timeline, start.timeline).map_err(no_history)?;

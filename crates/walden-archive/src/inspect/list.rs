@@ -251,6 +251,8 @@ pub struct TimelineListing {
     pub last_commit_time: Option<i64>,
     /// The moments that recovery to a time can reach: a range for each part of the timeline between gaps.
     pub restorable: Vec<RestorableRange>,
+    /// Segments of a version that Walden does not read, among those whose summaries were read.
+    pub unknown_version_segments: u64,
     /// Named restore points, in the segments that were looked into.
     pub restore_points: Vec<RestorePoint>,
 }
@@ -792,6 +794,7 @@ fn segments(
         first_commit_time: None,
         last_commit_time: None,
         restorable: Vec::new(),
+        unknown_version_segments: 0,
         restore_points: Vec::new(),
     };
     let mut ranges = Vec::new();
@@ -912,6 +915,11 @@ fn last_commit_in(
     Ok(None)
 }
 
+/// Whether Walden reads the version of no segment of an object.
+fn is_unread(contents: &[Contents]) -> bool {
+    !contents.is_empty() && contents.iter().all(|it| it.unknown_magic.is_some())
+}
+
 /// Ranges between gaps of which times are read: of an archive that lacks every second segment, all summaries would be.
 const MAX_RANGES: usize = 16;
 
@@ -943,15 +951,22 @@ fn times(
     };
     let mut times_of = |is_asked: &dyn Fn(&Object) -> bool| -> Result<_, ArchiveError> {
         let (mut first, mut last) = (None, None);
+        // Segments of a version that Walden does not read have no times, and an archive can have thousands.
+        let mut unread = 0;
         for (object, &bytes) in objects.iter().filter(|(object, _)| is_asked(object)) {
-            first = contents(object, bytes)?.iter().find_map(|it| it.first_end_of_transaction);
-            if first.is_some() {
+            let found = contents(object, bytes)?;
+            first = found.iter().find_map(|it| it.first_end_of_transaction);
+            unread += usize::from(is_unread(&found));
+            if first.is_some() || unread == MAX_LOOKED_AT {
                 break;
             }
         }
+        unread = 0;
         for (object, &bytes) in objects.iter().rev().filter(|(object, _)| is_asked(object)) {
-            last = contents(object, bytes)?.iter().rev().find_map(|it| it.last_end_of_transaction);
-            if last.is_some() {
+            let found = contents(object, bytes)?;
+            last = found.iter().rev().find_map(|it| it.last_end_of_transaction);
+            unread += usize::from(is_unread(&found));
+            if last.is_some() || unread == MAX_LOOKED_AT {
                 break;
             }
         }
@@ -974,6 +989,8 @@ fn times(
         }
     }
     let has_all = summaries.len() == objects.len() && unreadable.len() == known_before;
+    let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());
+    listing.unknown_version_segments = unknown.count() as u64;
     listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
     // Of a segment that is in a pack and in its own object, only once.
     let mut seen = BTreeSet::new();

@@ -49,6 +49,8 @@ pub struct Holdings {
     pub missing_histories: Vec<String>,
     /// Timelines on which one server went on while another one wrote a timeline that had left them.
     pub diverging: Vec<Diverging>,
+    /// Segments of a version that Walden does not read, by the summaries that were read, or by the last `verify` if it found more.
+    pub unknown_version_segments: u64,
     /// Objects that are none of an archive's.
     pub unknown_objects: u64,
     /// Objects that were looked into for times, and are damaged.
@@ -127,6 +129,10 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
             .unwrap_or_default(),
         missing_histories: listing.as_ref().map(|it| it.missing_histories.clone()).unwrap_or_default(),
         diverging: listing.as_ref().map(|it| it.diverging.clone()).unwrap_or_default(),
+        unknown_version_segments: {
+            let verified = last_run.clone().found().map_or(0, |run| run.unknown_version_segments);
+            sum(|timeline| timeline.unknown_version_segments).max(verified)
+        },
         unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
         unreadable,
         are_keys_missing,

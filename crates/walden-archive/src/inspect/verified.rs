@@ -38,6 +38,9 @@ pub struct VerifiedAt {
     pub damaged: u64,
     /// Segments that were missing and not acknowledged.
     pub missing_segments: u64,
+    /// Segments of a version that Walden did not read.
+    #[serde(default)]
+    pub unknown_version_segments: u64,
 }
 
 /// Writes what a run has found, and removes what old ones have found.
@@ -65,6 +68,7 @@ pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(
         segments: verified.segments,
         damaged,
         missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
+        unknown_version_segments: verified.unknown_version_segments,
     };
     let json = serde_json::to_vec_pretty(&found).unwrap_or_default();
     let mut number = next_number(&keys(archive)?);

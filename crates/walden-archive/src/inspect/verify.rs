@@ -34,6 +34,9 @@ pub struct Verified {
     pub segments: u64,
     /// Other files in them.
     pub other_files: u64,
+    /// Segments of a version that Walden does not read: only their hash and their pages' headers were compared.
+    #[serde(default)]
+    pub unknown_version_segments: u64,
     /// Records of which the checksum was compared.
     pub records: u64,
     /// Bytes before compression.
@@ -237,7 +240,8 @@ impl Verified {
 
     /// Adds what was found of an object, by the name that it has in the store.
     fn add(&mut self, name: String, inspected: Inspection, links: &mut Links) {
-        for CheckedFile { file, bytes, warnings, records } in inspected.files {
+        for CheckedFile { file, bytes, warnings, records, is_of_unknown_version } in inspected.files {
+            self.unknown_version_segments += u64::from(is_of_unknown_version);
             self.raw_bytes += bytes;
             match file {
                 ArchivedFile::Segment(_) => self.segments += 1,
@@ -267,14 +271,21 @@ struct CheckedFile {
     file: ArchivedFile,
     bytes: u64,
     warnings: Vec<String>,
-    /// Of a segment.
+    /// The records of a segment, if they were read.
     records: Option<Records>,
+    is_of_unknown_version: bool,
 }
 
 impl CheckedFile {
     fn new(file: ArchivedFile, checked: Checked) -> CheckedFile {
-        let records = checked.contents.as_ref().map(Records::of);
-        CheckedFile { file, bytes: checked.bytes, warnings: checked.warnings, records }
+        let Checked { bytes, warnings, contents, .. } = checked;
+        if contents.as_ref().is_some_and(|contents| contents.unknown_magic.is_some()) {
+            // They are counted.
+            let warnings = Vec::new();
+            return CheckedFile { file, bytes, warnings, records: None, is_of_unknown_version: true };
+        }
+        let records = contents.as_ref().map(Records::of);
+        CheckedFile { file, bytes, warnings, records, is_of_unknown_version: false }
     }
 }
 
@@ -390,7 +401,7 @@ impl Inspection {
         histories: &[History],
         stored: Option<&Summary>,
     ) {
-        let rules = Rules { accept_damaged: true, histories };
+        let rules = Rules { accept_damaged: true, accept_unknown_versions: true, histories };
         match check::check_held(file, content, rules) {
             Ok(checked) => {
                 let expected = archive.identity().map(|identity| identity.system_identifier.clone());
@@ -415,12 +426,16 @@ impl Inspection {
     /// Compares what was found of a file with what is stored of it: lists and searches by time rely on that. Warnings may differ: damage
     /// that was accepted is one of another kind now.
     fn compare(&mut self, file: ArchivedFile, checked: &Checked, stored: &Summary) {
-        let found = Summary {
+        let mut found = Summary {
             warnings: stored.warnings.clone(),
             is_damage_accepted: stored.is_damage_accepted,
             is_as_bytes: stored.is_as_bytes,
             ..Summary::new(file, checked)
         };
+        // The Walden that archived it did not read the version.
+        if stored.is_of_unknown_version() && !found.is_of_unknown_version() {
+            found.contents.clone_from(&stored.contents);
+        }
         if *stored != found {
             let [found, stored] = [&found, stored].map(|it| serde_json::to_value(it).unwrap_or_default());
             let difference = difference("", &found, &stored);

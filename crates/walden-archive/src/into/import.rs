@@ -29,6 +29,8 @@ pub struct ImportOptions {
     pub level: u8,
     /// Archive damaged records, with a warning.
     pub accept_damaged: bool,
+    /// Archive segments of a version of PostgreSQL that Walden does not read as bytes, with a warning.
+    pub accept_unknown_versions: bool,
     /// Files that are worked on at the same time.
     pub threads: usize,
 }
@@ -99,6 +101,7 @@ pub fn import(
     let push_options = PushOptions {
         level: options.level,
         accept_damaged: options.accept_damaged,
+        accept_unknown_versions: options.accept_unknown_versions,
         ..PushOptions::default()
     };
     archive.found()?;

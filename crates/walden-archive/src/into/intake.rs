@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 use sha1::{Digest, Sha1};
 use tempfile::SpooledTempFile;
 use walden_format::lsn::Timeline;
-use walden_format::stream::StreamInfo;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
@@ -65,6 +64,7 @@ impl IntakeError {
             IntakeError::Refused(Refusal::Damaged { .. }) => Some(
                 "look for another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is".to_owned(),
             ),
+            IntakeError::Refused(refusal @ Refusal::UnknownVersion { .. }) => Some(refusal.hint().to_owned()),
             IntakeError::Refused(Refusal::Incomplete { .. }) => Some(
                 "if it is the newest one of a server that runs, import it once the server has filled it; else look for another copy".to_owned(),
             ),
@@ -162,11 +162,11 @@ impl Intake {
         let bytes = io::copy(&mut content.take(limit + 1), &mut copy).map_err(IntakeError::Read)?;
         let (is_cut, mut system_id) = (bytes > limit, None);
         if let ArchivedFile::Segment(_) | ArchivedFile::Partial(_) = file
-            && let Ok(info) = StreamInfo::of_segment(&copy.first)
+            && let Some(found) = check::system_id_of(&copy.first)
         {
             let mut clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
-            clusters.entry(info.system_id).or_insert_with(|| file.to_string());
-            system_id = Some(info.system_id);
+            clusters.entry(found).or_insert_with(|| file.to_string());
+            system_id = Some(found);
         }
         let (hash, found) = (*copy.blake3.finalize().as_bytes(), copy.sha1.finalize());
         if let Some(expected) = sha1

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::out::get::GetError;
+use crate::stored::check;
 use crate::stored::name::ArchivedFile;
 
 /// Confirms that the archive is that of the server which asks for a file, if its data directory is known: the one whose `pg_wal` the
@@ -55,7 +55,7 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
         let ArchivedFile::Segment(_) = ArchivedFile::parse(name)? else { return None };
         let mut first = Vec::new();
         regular_file::open(&path).ok()?.take(FIRST_BYTES as u64).read_to_end(&mut first).ok()?;
-        Some(StreamInfo::of_segment(&first).ok()?.system_id)
+        check::system_id_of(&first)
     })
 }
 

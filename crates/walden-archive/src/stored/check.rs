@@ -8,10 +8,12 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use walden_format::fault::{Fault, FaultKind};
+use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::page::UnreadPageHeader;
 use walden_format::record::Record;
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
-use walden_format::version::{Major, UnreadableMagic};
+use walden_format::version::UnreadableMagic;
 
 use crate::history::{History, HistoryError};
 use crate::stored::contents::{Contents, Survey};
@@ -67,8 +69,6 @@ impl Checked {
 pub struct Cluster {
     /// The system identifier that `initdb` gave it.
     pub system_id: u64,
-    /// PostgreSQL's major version.
-    pub version: Major,
     /// The size of its segments.
     pub segment_size: SegmentSize,
 }
@@ -81,6 +81,8 @@ pub(crate) const ACCEPTED: &str = "archived although it is";
 pub struct Rules<'h> {
     /// Archive records that are damaged, with a warning: the server itself wrote them so.
     pub accept_damaged: bool,
+    /// Archive segments of a version of PostgreSQL that Walden does not read, as bytes: their pages are checked, and not their records.
+    pub accept_unknown_versions: bool,
     /// Histories of timelines, which say where these begin and earlier ones ended.
     pub histories: &'h [History],
 }
@@ -183,8 +185,11 @@ impl Refusal {
             Refusal::Mismatch { .. } => {
                 "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"
             }
+            Refusal::UnknownVersion { magic, .. } if UnreadPageHeader::has_layout(*magic) => {
+                "PostgreSQL keeps the file, and pg_wal fills until it is archived: install a Walden that reads this version, or set accept_unknown_versions = true in walden.toml (--accept-unknown-versions), which archives such segments as bytes and verifies them by their hash alone"
+            }
             Refusal::UnknownVersion { .. } => {
-                "PostgreSQL keeps the file, and pg_wal fills until it is archived: install a Walden that reads this version, or archive with another program"
+                "PostgreSQL keeps the file, and pg_wal fills until it is archived: archive the WAL of this server with another program"
             }
             Refusal::Timeline { .. } => {
                 "if the timeline begins in this segment, put its history file beside it; else it was renamed or copied: PostgreSQL keeps the file, find out what did so before you remove anything"
@@ -317,8 +322,19 @@ fn check_segment(
     rules: Rules<'_>,
 ) -> Result<Checked, Refusal> {
     let mut here = content.next()?;
-    let info = StreamInfo::of_segment(here).map_err(Refusal::of_first_page)?;
-    let start = check_name(name, &info, here)?;
+    let info = match StreamInfo::of_segment(here) {
+        Err(kind) if rules.accept_unknown_versions && kind.unknown_version().is_some() => {
+            let mut pages = UnreadPages::new(name, here).ok_or_else(|| Refusal::of_first_page(kind))??;
+            while !here.is_empty() {
+                pages.observe(here);
+                here = content.next()?;
+            }
+            return pages.finish(is_partial, rules.histories);
+        }
+        other => other.map_err(Refusal::of_first_page)?,
+    };
+    let address = walden_format::page::PageHeader::parse(here).map_or(Lsn::INVALID, |header| header.address);
+    let start = check_name(name, info.segment_size, (address, info.timeline))?;
     let mut older = (info.timeline < name.timeline).then(|| OlderPages::new(name, &info, start));
     // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).
     let info = StreamInfo { timeline: name.timeline, ..info };
@@ -375,8 +391,7 @@ fn check_segment(
             return Err(Refusal::Damaged { offset, fault });
         }
     }
-    let cluster =
-        Cluster { system_id: info.system_id, version: info.version, segment_size: info.segment_size };
+    let cluster = Cluster { system_id: info.system_id, segment_size: info.segment_size };
     let unfinished = decoder.unfinished().map(|unfinished| unfinished.lsn);
     let (contents, hash) = (survey.finish(end, unfinished), *hasher.finalize().as_bytes());
     Ok(Checked {
@@ -402,21 +417,24 @@ fn is_unwritten(fault: &Fault) -> bool {
 }
 
 /// The segment's start, if its first page is where the name says.
-fn check_name(name: SegmentName, info: &StreamInfo, first: &[u8]) -> Result<Lsn, Refusal> {
-    let address = walden_format::page::PageHeader::parse(first).map_or(Lsn::INVALID, |header| header.address);
+fn check_name(
+    name: SegmentName,
+    size: SegmentSize,
+    (address, timeline): (Lsn, Timeline),
+) -> Result<Lsn, Refusal> {
     let mismatch = |what, expected: String, found: String| Refusal::Mismatch { what, expected, found };
-    let start = name.start(info.segment_size).ok_or_else(|| {
-        let size = info.segment_size.bytes() >> 20;
+    let start = name.start(size).ok_or_else(|| {
+        let size = size.bytes() >> 20;
         mismatch("the name", format!("one that segments of {size} MB have"), name.to_string())
     })?;
     if address != start {
-        let found = SegmentName::new(info.timeline, info.segment_size.segment_of(address), info.segment_size);
+        let found = SegmentName::new(timeline, size.segment_of(address), size);
         let found = format!("{address}, which is in {found}");
         return Err(mismatch("the first page's address", start.to_string(), found));
     }
     // The first segment of a timeline begins with a copy of its parent's, headers included.
-    if info.timeline > name.timeline || info.timeline == 0 {
-        let (expected, found) = (name.timeline.to_string(), info.timeline.to_string());
+    if timeline > name.timeline || timeline == 0 {
+        let (expected, found) = (name.timeline.to_string(), timeline.to_string());
         return Err(mismatch("the first page's timeline", expected, found));
     }
     Ok(start)
@@ -472,6 +490,138 @@ impl OlderPages {
         let own = histories.iter().filter(|history| history.timeline == self.name.timeline);
         let mut begins = own.filter_map(|history| Some(history.parent()?.end));
         self.has_own || begins.any(|begin| self.last < begin && begin < segment_end)
+    }
+}
+
+/// The pages of a segment of a version that Walden does not read, by their headers.
+///
+/// The records in them are not checked. Pages of the segment precede all others: zeros follow a switch of segments, and pages of a recycled
+/// file can follow the end of a timeline.
+struct UnreadPages {
+    name: SegmentName,
+    first: UnreadPageHeader,
+    cluster: Cluster,
+    page_bytes: usize,
+    start: Lsn,
+    hasher: blake3::Hasher,
+    bytes: u64,
+    /// The timeline of the last page that belongs to the segment.
+    timeline: Timeline,
+    older: OlderPages,
+    /// The offset of the first page that does not belong to the segment, and of the first one that is not zeros either.
+    end: Option<u64>,
+    leftover: Option<u64>,
+    /// The offset of a page that belongs to the segment although one before it does not.
+    later: Option<u64>,
+}
+
+impl UnreadPages {
+    /// `None` if the first page has no header that can be read.
+    fn new(name: SegmentName, first_page: &[u8]) -> Option<Result<UnreadPages, Refusal>> {
+        let first = UnreadPageHeader::parse(first_page)?;
+        let long = first.long?;
+        let size = long.segment_size().filter(|&size| Geometry::new(size, long.page_bytes).is_some());
+        let Some(segment_size) = size else {
+            let kind = FaultKind::Geometry { segment_bytes: long.segment_bytes, page_bytes: long.page_bytes };
+            return Some(Err(Refusal::of_first_page(kind)));
+        };
+        let start = match check_name(name, segment_size, (first.address, first.timeline)) {
+            Ok(start) => start,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let page_bytes = long.page_bytes as usize;
+        let older =
+            OlderPages { name, page_bytes, start, timeline: first.timeline, last: start, has_own: false };
+        Some(Ok(UnreadPages {
+            name,
+            first,
+            cluster: Cluster { system_id: long.system_id, segment_size },
+            page_bytes,
+            start,
+            hasher: blake3::Hasher::new(),
+            bytes: 0,
+            timeline: first.timeline,
+            older,
+            end: None,
+            leftover: None,
+            later: None,
+        }))
+    }
+
+    /// Checks the next part of the segment: whole pages, except at the end.
+    fn observe(&mut self, chunk: &[u8]) {
+        self.hasher.update(chunk);
+        for page in chunk.chunks(self.page_bytes) {
+            let offset = self.bytes;
+            self.bytes += page.len() as u64;
+            match UnreadPageHeader::parse(page).filter(|header| self.belongs(header, offset)) {
+                Some(_) if self.end.is_some() => self.later = self.later.or(Some(offset)),
+                Some(header) => self.note(header),
+                None => {
+                    self.end = self.end.or(Some(offset));
+                    if page.iter().any(|&byte| byte != 0) {
+                        self.leftover = self.leftover.or(Some(offset));
+                    }
+                }
+            }
+        }
+    }
+
+    fn belongs(&self, header: &UnreadPageHeader, offset: u64) -> bool {
+        header.magic == self.first.magic
+            && header.address == self.start.plus(offset)
+            && (self.timeline..=self.name.timeline).contains(&header.timeline)
+            && header.long.is_some() == (offset == 0)
+    }
+
+    fn note(&mut self, header: UnreadPageHeader) {
+        self.timeline = header.timeline;
+        if header.timeline < self.name.timeline {
+            (self.older.timeline, self.older.last) = (header.timeline, header.address);
+        } else {
+            self.older.has_own = true;
+        }
+    }
+
+    fn finish(self, is_partial: bool, histories: &[History]) -> Result<Checked, Refusal> {
+        let (size, name) = (self.cluster.segment_size, self.name);
+        let segment_end = self.start.plus(size.bytes());
+        if self.bytes != size.bytes() {
+            let expected = format!("{} bytes (the cluster's segment size)", size.bytes());
+            let found = format!("{} bytes", self.bytes);
+            return Err(Refusal::Mismatch { what: "the file's size", expected, found });
+        }
+        let end = self.end.unwrap_or(self.bytes);
+        if let Some(later) = self.later {
+            let expected = format!("the header of the page at {} (offset {end})", self.start.plus(end));
+            let found = format!("another one, and pages of the segment from offset {later} on");
+            return Err(Refusal::Mismatch { what: "the pages", expected, found });
+        }
+        let end_lsn = self.start.plus(end);
+        let ends_here = is_partial || ends_in(histories, name.timeline, self.start, segment_end, end_lsn);
+        if self.leftover.is_some() && !ends_here {
+            return Err(Refusal::Incomplete { end: end_lsn, offset: end });
+        }
+        if self.first.timeline < name.timeline && !self.older.may_lead_to(histories, segment_end) {
+            return Err(Refusal::Timeline { expected: name.timeline, found: self.older.timeline });
+        }
+        let magic = self.first.magic;
+        Ok(Checked {
+            cluster: Some(self.cluster),
+            contents: Some(Contents::of_unknown_version(name, &self.cluster, magic)),
+            warnings: vec![format!(
+                "this Walden does not read its version (page magic {magic:04X}): archived as bytes and verified by hash only"
+            )],
+            ..Checked::of_hash(self.bytes, *self.hasher.finalize().as_bytes())
+        })
+    }
+}
+
+/// The system identifier in a segment's first page, also of a version that Walden does not read.
+pub fn system_id_of(first_page: &[u8]) -> Option<u64> {
+    match StreamInfo::of_segment(first_page) {
+        Ok(info) => Some(info.system_id),
+        Err(_) => Some(UnreadPageHeader::parse(first_page)?.long?.system_id),
     }
 }
 

@@ -1,12 +1,14 @@
 //! What a segment's records say of it: enough to answer lists and searches by time without decoding it again.
 
 use serde::{Deserialize, Serialize};
-use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::payload::{self, Payload, Timestamp, xact, xlog};
 use walden_format::record::Record;
 use walden_format::rmgr;
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
+
+use crate::stored::check::Cluster;
 
 /// What is remembered of a segment. LSNs are PostgreSQL's text form, times microseconds since 1970-01-01 00:00:00 UTC.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -15,6 +17,9 @@ pub struct Contents {
     pub system_identifier: String,
     /// PostgreSQL's major version.
     pub version: String,
+    /// The magic of the pages (four hexadecimal digits) if Walden did not read their version: the other fields describe no records then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_magic: Option<String>,
     /// The timeline in the segment's name.
     pub timeline: u32,
     /// Bytes of the segment.
@@ -85,13 +90,15 @@ pub(crate) struct Survey {
     pub states_timeline: bool,
 }
 
-impl Survey {
-    pub fn new(name: SegmentName, info: &StreamInfo) -> Survey {
-        let contents = Contents {
-            system_identifier: info.system_id.to_string(),
-            version: info.version.to_string(),
+impl Contents {
+    /// Creates contents without records.
+    fn new(name: SegmentName, system_id: u64, version: String, segment_size: SegmentSize) -> Contents {
+        Contents {
+            system_identifier: system_id.to_string(),
+            version,
+            unknown_magic: None,
             timeline: name.timeline,
-            segment_bytes: info.segment_size.bytes(),
+            segment_bytes: segment_size.bytes(),
             first_record: None,
             first_record_previous: None,
             last_record: None,
@@ -104,7 +111,23 @@ impl Survey {
             checkpoints: Vec::new(),
             bytes_by_resource_manager: Vec::new(),
             full_page_image_bytes: 0,
-        };
+        }
+    }
+
+    /// Creates the contents of a segment whose version Walden does not read.
+    pub(crate) fn of_unknown_version(name: SegmentName, cluster: &Cluster, magic: u16) -> Contents {
+        let start = name.start(cluster.segment_size).unwrap_or_default();
+        Contents {
+            unknown_magic: Some(format!("{magic:04X}")),
+            end: start.to_string(),
+            ..Contents::new(name, cluster.system_id, "unknown".to_owned(), cluster.segment_size)
+        }
+    }
+}
+
+impl Survey {
+    pub fn new(name: SegmentName, info: &StreamInfo) -> Survey {
+        let contents = Contents::new(name, info.system_id, info.version.to_string(), info.segment_size);
         let bytes = vec![0; 256];
         Survey { contents, version: info.version, last: None, bytes, states_timeline: false }
     }

@@ -94,6 +94,11 @@ impl Summary {
         self.is_as_bytes || self.warnings.iter().any(|warning| warning.starts_with(AS_BYTES))
     }
 
+    /// Whether the file is a segment of a version that was not read when it was archived.
+    pub fn is_of_unknown_version(&self) -> bool {
+        self.contents.as_ref().is_some_and(|contents| contents.unknown_magic.is_some())
+    }
+
     /// What was found of a file.
     pub fn new(file: ArchivedFile, checked: &Checked) -> Summary {
         Summary {

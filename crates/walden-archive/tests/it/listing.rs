@@ -570,6 +570,7 @@ fn future() -> VerifiedAt {
         segments: 4,
         damaged: 0,
         missing_segments: 0,
+        unknown_version_segments: 0,
     }
 }
 

@@ -371,7 +371,7 @@ fn a_summary_that_says_something_else_than_its_segment_is_damage() {
     let archive = archive_of(root.path(), &segments);
     let (name, content) = &segments[2];
     let file = ArchivedFile::parse(name).expect("a name");
-    let rules = Rules { accept_damaged: false, histories: &[] };
+    let rules = Rules::default();
     let mut checked = check(file, &mut &content[..], rules).expect("a good segment");
     let end = checked.contents.as_mut().and_then(|contents| contents.last_end_of_transaction.as_mut());
     *end.expect("a commit") += 3_600_000_000;

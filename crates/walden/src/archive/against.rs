@@ -25,6 +25,7 @@ pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<
     let mut server = SqlServer { client: walden_source::connection::connect(dsn)? };
     let options = PushOptions {
         level: section.level.unwrap_or(PushOptions::default().level),
+        accept_unknown_versions: section.accept_unknown_versions,
         ..PushOptions::default()
     };
     let compared = against::compare(&archive, &mut server, is_repair.then_some(&options))?;

@@ -187,6 +187,8 @@ impl ArchivingSettings {
     fn adapt(&self, options: &PushOptions) -> PushOptions {
         PushOptions {
             accept_damaged: options.accept_damaged || self.command.contains("--accept-damaged"),
+            accept_unknown_versions: options.accept_unknown_versions
+                || self.command.contains("--accept-unknown-versions"),
             ..options.clone()
         }
     }

@@ -63,6 +63,10 @@ pub struct ImportArgs {
     #[arg(long)]
     accept_damaged: bool,
 
+    /// Import segments of a PostgreSQL that this Walden does not know, such as a newer one, as bytes: verified by their hash alone
+    #[arg(long)]
+    accept_unknown_versions: bool,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -109,6 +113,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode> {
     let options = ImportOptions {
         level: args.level.or(section.level).unwrap_or(PushOptions::default().level),
         accept_damaged: args.accept_damaged,
+        accept_unknown_versions: args.accept_unknown_versions || section.accept_unknown_versions,
         threads: args.threads.or(section.threads).unwrap_or_else(terminal::cores),
     };
     let count = source.files.len() as u64;

@@ -176,6 +176,11 @@ pub fn missing_history_line(history: &str) -> String {
     format!("MISSING: {history}, the history of an archived timeline")
 }
 
+/// Describes segments that were archived as bytes.
+pub fn unknown_version_line(segments: u64) -> String {
+    format!("{} of an unknown version: verified by hash only", counted(segments, "segment"))
+}
+
 /// The timeline that another one descends from, if it is listed too.
 fn parent_of<'a>(timeline: &TimelineListing, listing: &'a Listing) -> Option<&'a TimelineListing> {
     listing.timelines.iter().find(|other| Some(other.timeline) == timeline.parent)
@@ -225,6 +230,9 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
         let ratio = timeline.raw_bytes as f64 / timeline.stored_bytes.max(1) as f64;
         let (raw, stored) = (units::bytes(timeline.raw_bytes), units::bytes(timeline.stored_bytes));
         lines.push(format!("{raw} of WAL in {stored} ({ratio:.1} times smaller)"));
+    }
+    if timeline.unknown_version_segments > 0 {
+        lines.push(unknown_version_line(timeline.unknown_version_segments));
     }
     lines.extend(partial_line(timeline));
     if let Some(end) = &timeline.live_end {
@@ -344,6 +352,7 @@ mod tests {
             segments: 4,
             partial_segment: None,
             live_end: None,
+            unknown_version_segments: 0,
             gaps: Vec::new(),
             raw_bytes: 64_000_000,
             stored_bytes: 8_000_000,

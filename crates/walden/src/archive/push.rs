@@ -47,7 +47,7 @@ pub struct PushArgs {
     log: LogOptions,
 }
 
-/// What archiving may cost.
+/// The cost of archiving, and exceptions to the checks.
 #[derive(Args, Clone, Debug)]
 pub struct Effort {
     /// Level of compression, 1 (fast) to 9 (small); 0 is zstd alone, in half of the time [default: 3]
@@ -61,6 +61,10 @@ pub struct Effort {
     /// Files that are worked on at the same time [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+
+    /// Archive segments of a PostgreSQL that this Walden does not know, such as a newer one, as bytes: verified by their hash alone
+    #[arg(long)]
+    accept_unknown_versions: bool,
 }
 
 impl Effort {
@@ -71,6 +75,7 @@ impl Effort {
             level: self.level.or(section.level).unwrap_or(defaults.level),
             fast_queue: self.fast_queue.or(section.fast_queue).unwrap_or(defaults.fast_queue),
             threads: self.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1),
+            accept_unknown_versions: self.accept_unknown_versions || section.accept_unknown_versions,
             ..defaults
         }
     }

@@ -105,7 +105,7 @@ impl Report {
             // What is received needs no archive_mode.
             let archives_itself = archive.filter(|_| receiving.spool.is_none());
             let (holdings, size) = (holdings.as_ref(), segment_size(archive));
-            let expected = Expected { holdings, size, archives_itself, archive };
+            let expected = Expected { holdings, size, archives_itself, archive, section };
             let files = files.as_deref().unwrap_or_default();
             match look_at_server(queue, files, &expected, activity.as_ref()) {
                 Ok(found) => {
@@ -308,6 +308,7 @@ struct Expected<'a> {
     archives_itself: Option<&'a Archive>,
     /// The archive, if it answers.
     archive: Option<&'a Archive>,
+    section: &'a ArchiveSection,
 }
 
 /// What a server says of itself.
@@ -430,7 +431,9 @@ fn describe_failing(
     let FailingArchiver { file, evidence } = failing;
     // An archive that does not answer is a problem of its own as well.
     let Some(archive) = expected.archive.filter(|_| !is_known) else { return evidence.clone() };
-    match Cause::find(file, queue, archive, &PushOptions::default()) {
+    let accept_unknown_versions = expected.section.accept_unknown_versions;
+    let options = PushOptions { accept_unknown_versions, ..PushOptions::default() };
+    match Cause::find(file, queue, archive, &options) {
         Some(Cause { text, hint: Some(hint) }) => format!("{evidence}: {text}; hint: {hint}"),
         Some(Cause { text, hint: None }) => format!("{evidence}: {text}"),
         None => format!("{evidence}: see its log"),

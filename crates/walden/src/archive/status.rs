@@ -215,6 +215,9 @@ fn of_holdings(holdings: &Holdings) -> Vec<String> {
     if !ranges.is_empty() {
         parts.push(format!("restorable {}", ranges.join(" and ")));
     }
+    if holdings.unknown_version_segments > 0 {
+        parts.push(super::list::unknown_version_line(holdings.unknown_version_segments));
+    }
     if holdings.acknowledged_segments > 0 {
         let number = holdings.acknowledged_segments;
         parts.push(format!("{} {} known to be missing", counted(number, "segment"), queue::be(number)));

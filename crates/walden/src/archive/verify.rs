@@ -150,6 +150,9 @@ fn table(verified: &Verified) -> String {
         units::bytes(verified.stored_bytes),
         units::count(verified.records)
     );
+    if verified.unknown_version_segments > 0 {
+        let _ = writeln!(text, "{}", super::list::unknown_version_line(verified.unknown_version_segments));
+    }
     for finding in &verified.damaged {
         let _ = writeln!(text, "DAMAGED: {}: {}", finding.object, finding.problem);
     }

@@ -61,8 +61,13 @@ impl Site {
         wait(|| self.number(READY) == 0);
         let before = self.number("SELECT failed_count FROM pg_stat_archiver");
         self.set_command("false");
-        switch(&mut self.client, 0);
-        self.wait_until_failed(before);
+        // The archiver may still archive the first one by the command before.
+        wait(|| {
+            if self.number(READY) == 0 {
+                switch(&mut self.client, 0);
+            }
+            self.number("SELECT failed_count FROM pg_stat_archiver") >= before + 3
+        });
         let name: String =
             self.client.query_one("SELECT last_failed_wal FROM pg_stat_archiver", &[]).unwrap().get(0);
         self.cluster.data_dir().join("pg_wal").join(name)

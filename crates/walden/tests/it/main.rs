@@ -18,6 +18,7 @@ mod archive_s3;
 mod archive_serve;
 mod archive_spool;
 mod archive_status;
+mod archive_unknown_versions;
 mod browser;
 mod codecs;
 mod compress;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         archive_serve::TESTS,
         archive_spool::TESTS,
         archive_status::TESTS,
+        archive_unknown_versions::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,

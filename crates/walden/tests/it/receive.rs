@@ -41,13 +41,13 @@ fn rounds(default: u32) -> u32 {
 }
 
 /// A process that receives; killed when it is dropped.
-struct Receiving {
+pub struct Receiving {
     child: Child,
     log: PathBuf,
 }
 
 impl Receiving {
-    fn start(dsn: &str, repo: &Path, spool: &Path, options: &[&str]) -> Receiving {
+    pub fn start(dsn: &str, repo: &Path, spool: &Path, options: &[&str]) -> Receiving {
         let log = spool.with_extension("log");
         let output = File::options().create(true).append(true).open(&log).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_walden"))
@@ -61,7 +61,7 @@ impl Receiving {
         Receiving { child, log }
     }
 
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
@@ -71,7 +71,7 @@ impl Receiving {
     }
 
     /// Asks it to stop, and says how long that took and with which status.
-    fn stop(mut self) -> (Duration, Option<i32>) {
+    pub fn stop(mut self) -> (Duration, Option<i32>) {
         let began = Instant::now();
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -80,7 +80,7 @@ impl Receiving {
     }
 
     /// Waits for it to end by itself, and gives its exit status.
-    fn ended(mut self) -> (Option<i32>, String) {
+    pub fn ended(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         (status.code(), self.said())
     }

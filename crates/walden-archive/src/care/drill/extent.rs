@@ -89,6 +89,20 @@ fn at_gap(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, 
     }))
 }
 
+/// Refuses a log whose newest segment is of a version that Walden does not read: recovery could end early unnoticed.
+pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> anyhow::Result<()> {
+    let Some(segment) = log.segments.last() else { return Ok(()) };
+    let contents = get::read_contents(archive, segment.object, segment.bytes)?;
+    let magic = contents.iter().rev().find_map(|it| it.unknown_magic.as_deref());
+    match magic {
+        None => Ok(()),
+        Some(magic) => anyhow::bail!(
+            "cannot try out the restore: segment {} is of a version of PostgreSQL that this Walden does not read (page magic {magic}), so              it cannot find out whether recovery reaches the end of the WAL\nhint: restore with restore_command = 'walden archive get',              which returns each byte, or install a Walden that reads this version",
+            segment.name
+        ),
+    }
+}
+
 /// The last record that is whole in the segments that recovery asks for, and the segment that has it.
 fn last_record(archive: &Archive, log: &Log) -> Result<Option<(LogSegment, Lsn)>, ArchiveError> {
     for &segment in log.segments.iter().rev() {

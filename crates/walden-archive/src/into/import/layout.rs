@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use walden_format::lsn::SegmentName;
-use walden_format::page::PageHeader;
+use walden_format::page::{PageHeader, UnreadPageHeader};
 use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
 
@@ -433,8 +433,13 @@ fn unused(path: &Path, name: &str) -> Option<&'static str> {
     if start.iter().all(|&byte| byte == 0) {
         return Some("made ahead of its use, without WAL");
     }
-    let size = StreamInfo::of_segment(&start).ok()?.segment_size;
-    let address = PageHeader::parse(&start).ok()?.address;
+    let (size, address) = match (StreamInfo::of_segment(&start), PageHeader::parse(&start)) {
+        (Ok(info), Ok(header)) => (info.segment_size, header.address),
+        _ => {
+            let header = UnreadPageHeader::parse(&start)?;
+            (header.long?.segment_size()?, header.address)
+        }
+    };
     (address < segment.start(size)?).then_some("an earlier segment, renamed ahead of its use")
 }
 

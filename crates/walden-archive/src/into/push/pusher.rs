@@ -75,7 +75,8 @@ impl Pusher {
 
     /// How strictly files are checked.
     pub fn rules(&self) -> Rules<'_> {
-        Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories }
+        let PushOptions { accept_damaged, accept_unknown_versions, .. } = self.options;
+        Rules { accept_damaged, accept_unknown_versions, histories: &self.histories }
     }
 
     /// The files that are archived beside the one that is asked for, in PostgreSQL's order; and how many wait to be archived, with the one
@@ -362,7 +363,7 @@ impl Pusher {
             }
             _ => return Ok(None),
         }
-        let rules = Rules { accept_damaged: false, histories: &histories };
+        let rules = Rules { histories: &histories, ..Rules::default() };
         let Ok(found) = check::check_held(file, &archived, rules) else { return Ok(None) };
         let end =
             same_log::same_until(file, Version { content: &archived, checked: &found }, version, &histories);

@@ -19,6 +19,8 @@ pub struct PushOptions {
     pub fast_queue: usize,
     /// Archive damaged records, with a warning.
     pub accept_damaged: bool,
+    /// Archive segments of a version of PostgreSQL that Walden does not read as bytes, with a warning.
+    pub accept_unknown_versions: bool,
     /// How many other files that are ready one call archives at most.
     pub look_ahead: usize,
     /// After so long a call begins no further file.
@@ -33,6 +35,7 @@ impl Default for PushOptions {
             level: 3,
             fast_queue: 64,
             accept_damaged: false,
+            accept_unknown_versions: false,
             look_ahead: 64,
             time: Duration::from_secs(10),
             threads: 2,

@@ -174,6 +174,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
             false => Arrival::Last,
         },
         is_received,
+        accepts_unknown_versions: section.accept_unknown_versions,
         commands: &commands,
     };
     if let Some(data) = server::data_directory(args.data.as_deref()) {
@@ -214,6 +215,7 @@ pub fn describe_server(
         log: None,
         expected,
         is_received: false,
+        accepts_unknown_versions: section.accept_unknown_versions,
         commands,
     };
     lines(&server::look_at_server(dsn, &look))

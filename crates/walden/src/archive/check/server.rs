@@ -76,7 +76,9 @@ fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Optio
 fn cause_of_failure(file: &str, queue: &QueueOptions, look: &Look<'_>) -> (String, String) {
     let logged = look.log.and_then(|log| log.failure_of(file));
     let logged = logged.map(|failure| Cause { text: failure.message.clone(), hint: failure.hint.clone() });
-    let found = || Cause::find(file, queue, look.archive?, &PushOptions::default());
+    let accept_unknown_versions = look.accepts_unknown_versions;
+    let options = PushOptions { accept_unknown_versions, ..PushOptions::default() };
+    let found = || Cause::find(file, queue, look.archive?, &options);
     let cause = logged.or_else(found);
     let text = cause.as_ref().map_or(String::new(), |cause| format!(": {}", cause.text));
     let hint = cause.and_then(|cause| cause.hint);
@@ -171,6 +173,8 @@ pub struct Look<'a> {
     pub expected: Arrival,
     /// `walden receive` archives what it writes, which needs none of its settings for archiving.
     pub is_received: bool,
+    /// Whether `walden.toml` has `accept_unknown_versions`.
+    pub accepts_unknown_versions: bool,
     /// `archive_command` and `restore_command`, as postgresql.conf should have them.
     pub commands: &'a [String; 2],
 }
