@@ -204,7 +204,7 @@ fn open_stopped(path: &Path, lineages: &[Lineage]) -> Result<(usize, DataDir)> {
             path.display(),
             control.state
         );
-        return Err(output::with_hint(text, "pg_ctl stop -m fast"));
+        return Err(output::with_hint(text, hint_for_state(control.state)));
     }
     same_cluster(&data, lineages.iter().map(|lineage| &lineage.run))?;
     let has_checkpoint = |lineage: &Lineage| {
@@ -224,6 +224,17 @@ fn open_stopped(path: &Path, lineages: &[Lineage]) -> Result<(usize, DataDir)> {
         return Err(output::with_hint(text, "give the server's pg_wal as a further source"));
     };
     Ok((index, data))
+}
+
+/// How to get a data directory of a cleanly stopped server. A standby that is stopped keeps pages that its WAL does not bring up to date:
+/// its last checkpoint is that of its primary.
+fn hint_for_state(state: DatabaseState) -> &'static str {
+    match state.is_standby() {
+        true => {
+            "a standby's last checkpoint is older than its pages: promote it (pg_ctl promote) and stop it then, or name the data directory of its primary, stopped"
+        }
+        false => "pg_ctl stop -m fast",
+    }
 }
 
 fn same_cluster<'r>(data: &DataDir, mut runs: impl Iterator<Item = &'r Run> + Clone) -> Result<()> {
