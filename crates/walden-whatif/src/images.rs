@@ -170,11 +170,13 @@ impl Compressor {
             return image.compressed((raw_bytes * stratum.last_ratio).round() as u32, Basis::Sampled);
         }
         self.raw.clear();
-        if image.has_hole {
-            self.raw.extend_from_slice(&page.0[..page.lower()]);
-            self.raw.extend_from_slice(&page.0[page.upper()..]);
-        } else {
-            self.raw.extend_from_slice(&page.0);
+        // The image of a consistency check may have a hole that the replayed page does not have.
+        match (image.has_hole, page.0.get(..page.lower()), page.0.get(page.upper()..)) {
+            (true, Some(before), Some(after)) => {
+                self.raw.extend_from_slice(before);
+                self.raw.extend_from_slice(after);
+            }
+            _ => self.raw.extend_from_slice(&page.0),
         }
         // In the page, `pd_lsn` is of the record itself by now (`PageXLogRecPtr`).
         let lsn = [(image.lsn.0 >> 32) as u32, image.lsn.0 as u32].map(u32::to_le_bytes);
