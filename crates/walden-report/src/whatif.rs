@@ -67,11 +67,7 @@ fn settings(document: &Document, look: Look) -> String {
             Origin::Assumed => "assumed",
         };
         let blanks = " ".repeat(longest + 4);
-        let range = traced
-            .range
-            .as_ref()
-            .map_or_else(String::new, |[least, most]| format!("; {least} to {most} are possible"));
-        let because = wrap(&format!("{blanks}{from}: {}{range}", traced.why), look.width, longest + 4);
+        let because = wrap(&format!("{blanks}{from}: {}", traced.why), look.width, longest + 4);
         let because = because.strip_prefix(&blanks).unwrap_or(&because);
         text += &format!("  {:longest$}  {because}\n", label(traced.name, &traced.value));
     }

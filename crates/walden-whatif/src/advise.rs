@@ -307,11 +307,13 @@ fn combine(lists: &[(&str, Vec<String>)]) -> Vec<Changes> {
     all
 }
 
+/// The smallest `max_wal_size` of [`CANDIDATES`], in bytes.
+const SMALLEST_SIZE: u64 = 64 << 20;
 /// Steps between one value of [`CANDIDATES`] and the next, in the search for a smaller value.
 const FINER: u64 = 8;
 
 /// Sets of settings with smaller values of `max_wal_size` and `checkpoint_timeout` than a set that reaches an aim: in finer steps, down to
-/// half of each. `None` if the set has neither setting.
+/// half of each, and of the smallest size down to two segments. `None` if the set has neither setting.
 pub fn finer_candidates(reaching: &[(String, String)], segment_size: SegmentSize) -> Option<Vec<Changes>> {
     let has_finer = |(name, _): &(String, String)| name == "max_wal_size" || name == "checkpoint_timeout";
     if !reaching.iter().any(has_finer) {
@@ -326,7 +328,8 @@ pub fn finer_candidates(reaching: &[(String, String)], segment_size: SegmentSize
         };
         match name {
             "max_wal_size" => size_of(value).map_or(Vec::new(), |bytes| {
-                let least = (2 * segment_size.bytes()).max(bytes / 2).min(bytes);
+                let half = if bytes <= SMALLEST_SIZE { 0 } else { bytes / 2 };
+                let least = half.max(2 * segment_size.bytes()).min(bytes);
                 steps(least, bytes, segment_size.bytes()).into_iter().map(show_size).collect()
             }),
             "checkpoint_timeout" => seconds(value).map_or(Vec::new(), |long| {
@@ -743,6 +746,7 @@ mod tests {
         let size = |value| [change("max_wal_size", value)];
         assert_eq!(finer(&size("128MB"), 16).unwrap(), ["", "64MB", "80MB", "96MB", "112MB", "128MB"]);
         assert_eq!(finer(&size("64MB"), 16).unwrap(), ["", "32MB", "48MB", "64MB"]);
+        assert_eq!(finer(&size("64MB"), 1).unwrap()[1..4], ["2MB", "10MB", "18MB"]);
         assert_eq!(finer(&size("128MB"), 64).unwrap(), ["", "128MB"]);
         assert_eq!(finer(&size("1GB"), 16).unwrap().len(), 10);
         let timeout = [change("checkpoint_timeout", "15min")];

@@ -1,4 +1,4 @@
-//! Lower bounds of `checkpoint_timeout` and `max_wal_size`: what a trace shows in which neither triggered a checkpoint.
+//! Lower bounds of `checkpoint_timeout` and `max_wal_size`, from a trace in which neither triggered a checkpoint.
 
 use walden_explain::checkpoints::Checkpoint;
 use walden_format::lsn::Lsn;
@@ -8,12 +8,12 @@ use crate::settings::Settings;
 use crate::survey::Survey;
 
 const SECOND: i64 = 1_000_000;
-/// A server that had nothing to write checks the timeout again after so many seconds (`CheckpointerMain`), and it checks whole seconds.
+/// Seconds until a server that had nothing to write checks the timeout again (`CheckpointerMain`), and one for its clock's resolution.
 const RECHECK_SECONDS: i64 = 16;
 /// `checkpoint_timeout` in seconds, as PostgreSQL accepts it.
 pub(crate) const TIMEOUTS: (i64, i64) = (30, 86_400);
 
-/// A part of the trace from the begin of one checkpoint to that of the next one, or from its start, or to its end.
+/// A part of the trace between two checkpoints, or before the first one, or after the last one.
 struct Cycle {
     /// The redo pointer that it starts with.
     redo: Lsn,
@@ -21,14 +21,14 @@ struct Cycle {
     begin: i64,
     end: i64,
     first_commit: i64,
-    /// A checkpoint may have begun in it whose record the trace does not have.
+    /// A checkpoint without a record in the trace may have started in it.
     may_hide_checkpoint: bool,
     /// A request may have been skipped in it, which starts the timeout again (`explain_checkpoints`).
     may_have_skipped_request: bool,
 }
 
 impl Cycle {
-    /// The shortest `checkpoint_timeout` in seconds with which no timed checkpoint begins in the cycle. A server without WAL to write skips
+    /// The shortest `checkpoint_timeout` in seconds with which no timed checkpoint starts in the cycle. A server without WAL to write skips
     /// them, so a cycle whose first transaction ends late shows nothing.
     fn shortest_timeout(&self, target_milli: u64) -> Option<i64> {
         let shows_timeout = self.end.saturating_sub(self.first_commit) > RECHECK_SECONDS * SECOND;

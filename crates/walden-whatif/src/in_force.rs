@@ -3,7 +3,7 @@
 use walden_format::lsn::Lsn;
 
 /// The value that is in force for most bytes of the range, and its share of them. `values` are those of the setting, each with the
-/// position from which it is in force; the first one also counts for what precedes it.
+/// position from which it is in force; the first one also counts for the WAL before it.
 pub(crate) fn most_in_force<T: Copy + PartialEq>(
     values: &[(Lsn, T)],
     (from, to): (Lsn, Lsn),
@@ -23,7 +23,7 @@ pub(crate) fn most_in_force<T: Copy + PartialEq>(
         }
     }
     let all: u64 = bytes.iter().map(|(_, bytes)| bytes).sum();
-    // Of equal ones, the first.
+    // The first of equal ones.
     let (value, most) = bytes.into_iter().rev().max_by_key(|(_, bytes)| *bytes)?;
     Some((value, if all == 0 { 1.0 } else { most as f64 / all as f64 }))
 }
@@ -39,7 +39,7 @@ mod tests {
         assert_eq!(most(10, 80), Some(('a', 40.0 / 70.0)));
         assert_eq!(most(10, 200), Some(('c', 140.0 / 190.0)));
         assert_eq!(most(42, 52), Some(('b', 0.8)));
-        assert_eq!(most(0, 5), Some(('a', 1.0)), "the first one counts for what precedes it");
+        assert_eq!(most(0, 5), Some(('a', 1.0)), "the first one counts for the WAL before it");
         assert_eq!(most(70, 70), Some(('c', 1.0)));
         assert_eq!(most_in_force::<char>(&[], (Lsn(0), Lsn(9))), None);
         // In the order of the records that log them.

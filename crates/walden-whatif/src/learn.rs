@@ -50,6 +50,12 @@ impl Traced {
     fn new(name: &'static str, value: String, from: Origin, why: String) -> Traced {
         Traced { name, value, from, why, range: None, contradicted: false }
     }
+
+    /// An assumed value, and the smallest and the largest one that the trace allows.
+    fn between(name: &'static str, value: String, range: [String; 2], why: &str) -> Traced {
+        let why = format!("{why}; {} to {} are possible", range[0], range[1]);
+        Traced { range: Some(range), ..Traced::new(name, value, Origin::Assumed, why) }
+    }
 }
 
 /// The settings that a trace was taken under.
@@ -376,10 +382,10 @@ fn learn_timeout(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Set
     }
     let usual = [300, 900, 1800, 3600, 86_400].into_iter().find(|usual| *usual >= shortest);
     settings.checkpoint_timeout = usual.unwrap_or(86_400);
-    let why = "no checkpoint in the trace was triggered by time".to_owned();
+    let why = "no checkpoint in the trace was triggered by time";
     let value = show_seconds(settings.checkpoint_timeout);
     let range = [shortest, TIMEOUTS.1].map(show_seconds);
-    Traced { range: Some(range), ..Traced::new(NAME, value, Origin::Assumed, why) }
+    Traced::between(NAME, value, range, why)
 }
 
 /// Intervals of timed checkpoints that show the same timeout.
@@ -433,11 +439,11 @@ fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mu
     let roundest = roundest_segment_count(longest + 1, target) * size.bytes();
     settings.max_wal_size = settings.max_wal_size.max(roundest);
     let why = match usual {
-        None => "no checkpoint in the trace was triggered by volume".into(),
+        None => "no checkpoint in the trace was triggered by volume".to_owned(),
         Some(usual) => format!("{}, and others later: on request, it seems", distance(usual)),
     };
-    let range = Some([least, MAX_MAX_WAL_SIZE].map(show_size));
-    Traced { range, ..Traced::new(NAME, show_size(settings.max_wal_size), Origin::Assumed, why) }
+    let range = [least, MAX_MAX_WAL_SIZE].map(show_size);
+    Traced::between(NAME, show_size(settings.max_wal_size), range, &why)
 }
 
 /// Larger than any `max_wal_size` in use: 64 TB.

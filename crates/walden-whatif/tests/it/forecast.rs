@@ -440,7 +440,7 @@ fn the_window_does_not_hide_what_the_log_shows() {
     assert_eq!((row.from, row.why.as_str()), (Origin::Learned, "logged by checkpoints"));
 }
 
-/// What is learned of a setting: its value, its origin, and its range if it is assumed.
+/// The value of a learned setting, its origin, and its range if it is assumed.
 fn learned_of(forecast: &Forecast, name: &str) -> (String, Origin, Option<[String; 2]>) {
     let row = forecast.learned.traced.iter().find(|row| row.name == name).unwrap();
     (row.value.clone(), row.from, row.range.clone())

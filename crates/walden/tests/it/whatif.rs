@@ -251,6 +251,20 @@ fn advice_reaches_its_aim_or_says_why_not() {
     arguments.push(wal);
     assert_eq!(forecast(&arguments)["predicted_bytes"], last["bytes"]);
 
+    // No size that is smaller by a step reaches the aim.
+    let advised = forecast(&["--advise", "WAL by 5% without compression", wal]);
+    assert_eq!(advised["advice"]["reached"], true, "{:#}", advised["advice"]);
+    let steps = advised["advice"]["steps"].as_array().unwrap();
+    let size = steps[0]["name"].as_str().unwrap().trim_start_matches("max_wal_size=").trim_end_matches("MB");
+    let smaller = format!("max_wal_size={}MB", size.parse::<u64>().unwrap() - 8);
+    let other = forecast(&["--set", &smaller, wal]);
+    let max_bytes = advised["trace_bytes"].as_u64().unwrap() / 20 * 19;
+    let bytes = [&advised, &other].map(|forecast| forecast["predicted_bytes"].as_u64().unwrap());
+    assert!(
+        steps.len() == 1 && bytes[0] <= max_bytes && bytes[1] > max_bytes,
+        "{size}: {bytes:?}, {max_bytes}"
+    );
+
     let never = forecast(&["--advise", "WAL by 99.9%", wal]);
     assert_eq!(never["advice"]["reached"], false);
     assert!(!never["advice"]["why"].as_str().unwrap().is_empty());
