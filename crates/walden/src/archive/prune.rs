@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Args;
 use jiff::Zoned;
 use walden_archive::Archive;
@@ -18,20 +18,21 @@ use walden_source::counted;
 
 use crate::place::Place;
 use crate::terminal::{self, Format};
-use crate::{FOUND, USAGE};
+use crate::{FOUND, USAGE, output};
 
 const EXAMPLES: &str = "\
 Examples:
   walden archive prune --keep-backups 2
       what would go
-  walden archive prune --keep-backups 2 --apply
-      and now it goes
+  walden archive prune --keep-backups 2 --backups /backup/base --apply
+      removes it; only backups that exist below /backup/base count
   walden archive prune --keep-days 14 --backups /backup/base --apply
       so that any moment of the last 14 days can be restored to, from the backups that are there
   walden archive prune --older-than-backup 000000010000000000000042.00000028.backup
 
-Nothing is removed without --apply. Backups of a primary are known by the backup history files in the archive, all others by their \
-backup_manifest. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
+Nothing is removed without --apply. PostgreSQL archives a backup history file for each base backup of a primary, also for one that was \
+made to clone a standby or that was deleted. Therefore --apply with --keep-backups or --keep-days requires the backups themselves \
+(--backups, --manifest), or --assume-backups-exist. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
 kept backup on stays, on every timeline, and so do all timeline histories. The last backup that leads to a timeline newer than those of \
 all kept ones is kept too, with a warning, but by --older-than-backup and --older-than.
 
@@ -55,6 +56,10 @@ pub struct PruneArgs {
     /// Where backups are kept, each in a folder with its backup_manifest: only these count
     #[arg(long, value_name = "DIR")]
     backups: Vec<PathBuf>,
+
+    /// Count every backup history file as an existing backup. Base backups that became standbys have one, too, and count
+    #[arg(long, conflicts_with_all = ["backups", "manifest"])]
+    assume_backups_exist: bool,
 
     /// Remove it
     #[arg(long, visible_alias = "yes")]
@@ -108,11 +113,24 @@ impl RuleArgs {
     }
 }
 
+/// Why history files alone do not decide what is removed.
+const UNKNOWN_BACKUPS: &str = "cannot tell which backups still exist: backup history files also come from base backups that became standbys or \
+                               were deleted. Name the backups that exist by --backups DIR or --manifest FILE; if each history file in the \
+                               list without --apply is an existing backup, use --assume-backups-exist";
+
 /// Runs `walden archive prune`.
 pub fn run(args: &PruneArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
     // The parser demands one of them.
     let Some(rule) = args.rule.rule() else { return Ok(ExitCode::from(USAGE)) };
+    let counts_histories = matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. })
+        && args.backups.is_empty()
+        && args.manifest.is_empty()
+        && !args.assume_backups_exist;
+    if args.apply && counts_histories {
+        output::report(&anyhow!(UNKNOWN_BACKUPS));
+        return Ok(ExitCode::from(USAGE));
+    }
     let plan = prune::plan(&archive, &rule, on_disk(args, &archive)?)?;
     let pruned = if args.apply { plan.apply(&archive)? } else { plan.report().clone() };
     terminal::show(args.format, || &pruned, || table(&pruned))?;

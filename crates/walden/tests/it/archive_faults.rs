@@ -270,7 +270,9 @@ fn pruning_that_is_killed_at_any_step_loses_nothing() -> Outcome {
     let text = format!("START WAL LOCATION: 0/A00028 (file {})\n", NAMES[0]);
     fs::write(master.wal().join(&history), text).unwrap();
     assert_eq!(walden(&master.push(&history)).code, 0);
-    let arguments = |place: &Place| place.arguments(&["prune", "--keep-backups", "1", "--apply"], &[]);
+    let arguments = |place: &Place| {
+        place.arguments(&["prune", "--keep-backups", "1", "--assume-backups-exist", "--apply"], &[])
+    };
     kill_at_every_step(&master, arguments, check, check_repaired)
 }
 
@@ -433,9 +435,10 @@ fn what_may_only_be_read_is_read_and_not_written() -> Outcome {
         let run = on_disk(command, None);
         assert_eq!(run.code, 0, "{command:?}: {run:?}");
     }
-    for command in
-        [&["pack", "--segments", "2", "--keep", "0"][..], &["prune", "--keep-backups", "1", "--apply"]]
-    {
+    for command in [
+        &["pack", "--segments", "2", "--keep", "0"][..],
+        &["prune", "--keep-backups", "1", "--assume-backups-exist", "--apply"],
+    ] {
         let run = on_disk(command, None);
         assert!([1, 3].contains(&run.code) && !run.stderr.contains("panicked"), "{command:?}: {run:?}");
         assert!((run.stdout + &run.stderr).contains("read-only"), "{command:?}");
@@ -463,7 +466,9 @@ fn expect_denied(folder: &Path, place: &Place) {
     // Recovery must stop, and not take it for the archive's end.
     let got = as_nobody(&["get", "--prefetch", "0", NAMES[0], "/tmp/never-written"]);
     assert!(got.code > 125 && got.stderr.contains("permission denied"), "{got:?}");
-    for command in [&["pack"][..], &["prune", "--keep-backups", "1", "--apply"], &["list"]] {
+    for command in
+        [&["pack"][..], &["prune", "--keep-backups", "1", "--assume-backups-exist", "--apply"], &["list"]]
+    {
         let run = as_nobody(command);
         assert!(run.code == 3 && run.stderr.contains("permission denied"), "{command:?}: {run:?}");
     }
@@ -530,7 +535,7 @@ fn a_clock_that_was_set_loses_nothing() -> Outcome {
             let arguments = place.arguments(command, &[]);
             Run::of(Command::new(&faketime).arg(clock).arg(env!("CARGO_BIN_EXE_walden")).args(arguments))
         };
-        let pruned = at(&["prune", "--keep-days", "1", "--apply"]);
+        let pruned = at(&["prune", "--keep-days", "1", "--assume-backups-exist", "--apply"]);
         assert_eq!(pruned.code, 0, "{clock}: {pruned:?}");
         assert_eq!(place.objects(), master.objects(), "{clock}");
         let packed = at(&["pack", "--segments", "2", "--keep", "0", "--older-than", "1d"]);

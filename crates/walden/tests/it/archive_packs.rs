@@ -131,16 +131,18 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     primary.restart(StopMode::Fast).unwrap();
     let mut client = primary.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
-    for (round, label) in ["first", "second"].into_iter().enumerate() {
+    // The last one becomes a standby, and leaves a history file as a backup does.
+    let folders = [backups.join("first"), backups.join("second"), primary.dir().join("clone")];
+    for (round, folder) in folders.iter().enumerate() {
         work(&mut client, round as i32);
-        let (connection, folder) = (primary.dsn("postgres"), backups.join(label));
+        let (connection, label) = (primary.dsn("postgres"), folder.file_name().unwrap().display());
         let (pg_basebackup, folder) = (pg_basebackup.display(), folder.display());
         run_as_server(
             &mut client,
             &format!("{pg_basebackup} -d '{connection}' -D {folder} -X none -c fast -l {label} 2>/dev/null"),
         );
     }
-    work(&mut client, 2);
+    work(&mut client, 3);
     let at_end = content(&mut client);
     archive_all(&mut client);
     run_as_server(
@@ -157,15 +159,22 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     let prune = |more: &[&str]| {
         json(&[&["archive", "prune", "--repo", text(&repo), "--format", "json"], more].concat())
     };
-    // By history files and by manifests the same is found.
-    let by_history = prune(&["--keep-backups", "1"]);
+    // By history files and by manifests the same is found, if the clone counts.
+    let by_history = prune(&["--keep-backups", "2"]);
     let by_manifest = prune(&["--keep-backups", "1", "--backups", text(&backups)]);
     assert_eq!(by_history["kept_from"], by_manifest["kept_from"]);
     assert_eq!(by_history["removed_objects"], by_manifest["removed_objects"]);
     assert_eq!(by_history["is_applied"], false);
     assert!(by_history["removed_objects"].as_u64().unwrap() > 2, "{by_history:#}");
-    assert_eq!(by_history["backups"].as_array().unwrap().len(), 2, "{by_history:#}");
-    let applied = prune(&["--older-than-backup", "second", "--apply"]);
+    assert_eq!(by_history["backups"].as_array().unwrap().len(), 3, "{by_history:#}");
+    // History files alone would keep the clone's WAL and remove that of the backups.
+    for rule in ["--keep-backups", "--keep-days"] {
+        let refused = walden(&["archive", "prune", "--repo", text(&repo), rule, "1", "--apply"]);
+        assert_eq!((refused.code, refused.stdout.as_str()), (2, ""), "{refused:?}");
+        assert!(refused.stderr.contains("--assume-backups-exist"), "{refused:?}");
+    }
+    assert_eq!(prune(&["--keep-backups", "2"])["removed_objects"], by_history["removed_objects"]);
+    let applied = prune(&["--keep-backups", "1", "--backups", text(&backups), "--apply"]);
     assert_eq!((&applied["kept_from"], &applied["is_applied"]), (&by_history["kept_from"], &true.into()));
 
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
