@@ -194,8 +194,7 @@ const FIRST_MAGIC: u16 = 0xD075;
 
 /// The header of a page of a version that Walden does not read, such as a newer one.
 ///
-/// The layout of page headers has been the same since 9.3. What the other bytes of the page mean is not known, nor which flags a new
-/// version has.
+/// The layout of page headers has been the same since 9.3. The other bytes of the page and the flags of a new version are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnreadPageHeader {
     /// The page's magic.

@@ -115,9 +115,37 @@ fn read_pid(data: &Path) -> io::Result<Option<Pid>> {
     Ok(number.and_then(i32::checked_abs).and_then(Pid::from_raw))
 }
 
-/// Returns the file with which the last attempt of a server's archiver failed, which the archiver's process title says until the next
-/// attempt (`pgarch_ArchiverCopyLoop` and `pgarch_archiveXlog` in `pgarch.c`). `None` if it did not fail, or the title cannot be read.
-pub fn file_that_archiver_failed_with(data: &Path) -> Option<String> {
+/// The archiver process of a server, by its title (`pgarch_ArchiverCopyLoop` and `pgarch_archiveXlog` in `pgarch.c`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ArchiverProcess {
+    /// The server does not run, or its processes cannot be seen.
+    Unknown,
+    /// The server runs without an archiver. A command that cannot be run ends the archiver (`pgarch_archiveXlog`, exit statuses over 125).
+    Missing,
+    /// The archiver runs.
+    Running,
+    /// Its last attempt failed, with this file.
+    Failed(String),
+}
+
+impl ArchiverProcess {
+    /// Finds the archiver of a data directory's server among the processes of this machine.
+    pub fn of_data_directory(data: &Path) -> ArchiverProcess {
+        let Some(titles) = titles_of_children(data).filter(|titles| !titles.is_empty()) else {
+            return ArchiverProcess::Unknown;
+        };
+        if let Some(file) = titles.iter().find_map(|title| failed_file_in_title(title)) {
+            return ArchiverProcess::Failed(file.to_owned());
+        }
+        match titles.iter().any(|title| title.contains("archiver ")) {
+            true => ArchiverProcess::Running,
+            false => ArchiverProcess::Missing,
+        }
+    }
+}
+
+/// The titles of the processes that the postmaster of a data directory started.
+fn titles_of_children(data: &Path) -> Option<Vec<String>> {
     let postmaster = read_pid(data).ok()??.as_raw_nonzero().to_string();
     // The server of a container has process IDs that can be another server's here.
     if let Ok(folder) = fs::read_link(format!("/proc/{postmaster}/cwd"))
@@ -125,20 +153,22 @@ pub fn file_that_archiver_failed_with(data: &Path) -> Option<String> {
     {
         return None;
     }
-    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+    let titles = fs::read_dir("/proc").ok()?.flatten().filter_map(|process| {
         let stat = fs::read_to_string(process.path().join("stat")).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
-        if fields.split_whitespace().nth(1) != Some(&postmaster) {
-            return None;
-        }
-        let title = fs::read(process.path().join("cmdline")).ok()?;
-        failed_file_in_title(&String::from_utf8_lossy(&title)).map(str::to_owned)
-    })
+        let parent = fields.split_whitespace().nth(1)?;
+        let title = (parent == postmaster).then(|| fs::read(process.path().join("cmdline")).ok())??;
+        Some(String::from_utf8_lossy(&title).into_owned()).filter(|title| title.starts_with(TITLE))
+    });
+    Some(titles.collect())
 }
+
+/// The start of the titles of a server's processes.
+const TITLE: &str = "postgres: ";
 
 /// The file in the title of an archiver whose last attempt failed.
 fn failed_file_in_title(title: &str) -> Option<&str> {
-    let (_, activity) = title.strip_prefix("postgres: ")?.split_once("archiver ")?;
+    let (_, activity) = title.strip_prefix(TITLE)?.split_once("archiver ")?;
     // Up to version 10, "archiver process" comes before.
     let (_, file) = activity.split_once("failed on ")?;
     let file = file.split(['\0', ' ']).next()?;

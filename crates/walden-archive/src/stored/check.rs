@@ -608,7 +608,7 @@ impl UnreadPages {
         let magic = self.first.magic;
         Ok(Checked {
             cluster: Some(self.cluster),
-            contents: Some(Contents::of_unknown_version(name, &self.cluster, magic)),
+            contents: Some(Contents::of_unknown_version(name, self.cluster.system_id, size, magic)),
             warnings: vec![format!(
                 "this Walden does not read its version (page magic {magic:04X}): archived as bytes and verified by hash only"
             )],

@@ -8,8 +8,6 @@ use walden_format::rmgr;
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
-use crate::stored::check::Cluster;
-
 /// What is remembered of a segment. LSNs are PostgreSQL's text form, times microseconds since 1970-01-01 00:00:00 UTC.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Contents {
@@ -115,12 +113,17 @@ impl Contents {
     }
 
     /// Creates the contents of a segment whose version Walden does not read.
-    pub(crate) fn of_unknown_version(name: SegmentName, cluster: &Cluster, magic: u16) -> Contents {
-        let start = name.start(cluster.segment_size).unwrap_or_default();
+    pub(crate) fn of_unknown_version(
+        name: SegmentName,
+        system_id: u64,
+        size: SegmentSize,
+        magic: u16,
+    ) -> Contents {
+        let start = name.start(size).unwrap_or_default();
         Contents {
             unknown_magic: Some(format!("{magic:04X}")),
             end: start.to_string(),
-            ..Contents::new(name, cluster.system_id, "unknown".to_owned(), cluster.segment_size)
+            ..Contents::new(name, system_id, "unknown".to_owned(), size)
         }
     }
 }

@@ -479,7 +479,7 @@ fn read_later_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo
     Ok(found.map(|found| StreamInfo { timeline: name.timeline, ..found }))
 }
 
-/// Why none of the segments in a folder can be read: they may be of a version of PostgreSQL that is not read here.
+/// Why Walden cannot read a segment in a folder: all may be of a version of PostgreSQL that it does not know.
 fn without_wal(folder: &Path, segments: &[SegmentName]) -> FollowError {
     let unknown = segments.iter().rev().find_map(|&name| {
         let mut start = [0; LONG_HEADER];

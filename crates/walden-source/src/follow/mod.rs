@@ -103,7 +103,7 @@ pub enum FollowError {
         page: String,
         /// Its magic.
         magic: u16,
-        /// What it stands for.
+        /// The version that writes it.
         reason: UnreadableMagic,
     },
     /// A file or folder cannot be read.

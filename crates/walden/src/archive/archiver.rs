@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
+use postgres::Client;
 use walden_archive::Archive;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{self, PushOptions};
@@ -13,7 +15,7 @@ use walden_archive::status::QueuedFile;
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::error_text;
-use walden_watch::process::file_that_archiver_failed_with;
+use walden_watch::process::ArchiverProcess;
 use walden_watch::settings::Settings;
 
 use super::arrival::has_settings;
@@ -32,34 +34,59 @@ const MIN_BYTES_PER_SECOND: u64 = 8 << 20;
 pub struct FailingArchiver {
     /// The file's name.
     pub file: String,
-    /// How it shows.
+    /// How the failure shows.
     pub evidence: String,
 }
 
 impl FailingArchiver {
-    /// By the statistics or the process title: the last attempt failed.
-    pub fn of_last_attempt(file: String, failures: Option<i64>) -> FailingArchiver {
+    /// Creates the finding that the last attempt failed, by the statistics or the process title.
+    fn of_last_attempt(file: String, failures: Option<i64>) -> FailingArchiver {
         let failures = failures.map_or(String::new(), |count| format!(", after {count} failures in all"));
         let evidence =
             format!("the server's last attempt to archive failed, with {}{failures}", harmless(&file));
         FailingArchiver { file, evidence }
     }
 
-    /// By a data directory: the process title of the archiver, and the marks of the files. A standby with `archive_mode = on` archives
-    /// nothing of what waits in its `pg_wal`.
-    pub fn of_data_directory(data: &Path, queue: &[QueuedFile], is_standby: bool) -> Option<FailingArchiver> {
-        let failed = || Some(FailingArchiver::of_last_attempt(file_that_archiver_failed_with(data)?, None));
-        let stalled = || FailingArchiver::of_queue(queue, last_done(data), SystemTime::now());
-        failed().or_else(|| stalled().filter(|_| !is_standby))
+    /// Reads the statistics and the processes of a server.
+    pub fn of_server(client: &mut Client, queue: &[QueuedFile]) -> anyhow::Result<Option<FailingArchiver>> {
+        let row = client.query_one(ARCHIVER, &[]).context("cannot ask the server for its archiver")?;
+        let (is_failing, is_standby, is_missing) = (row.try_get(0)?, row.try_get(4)?, row.try_get(5)?);
+        Ok(match (is_failing, is_standby) {
+            (true, _) => Some(FailingArchiver::of_last_attempt(row.try_get(1)?, Some(row.try_get(2)?))),
+            (false, true) => None,
+            (false, false) if is_missing => FailingArchiver::without_process(queue),
+            (false, false) => FailingArchiver::of_queue(queue, row.try_get(3)?, row.try_get(6)?),
+        })
     }
 
-    /// By the files that wait: the server has archived none for longer than a call takes that succeeds.
-    pub fn of_queue(
+    /// Reads the process title of the archiver and the marks in a data directory. A standby with `archive_mode = on` archives no file,
+    /// however long the file is ready.
+    pub fn of_data_directory(data: &Path, queue: &[QueuedFile], is_standby: bool) -> Option<FailingArchiver> {
+        match ArchiverProcess::of_data_directory(data) {
+            ArchiverProcess::Failed(file) => Some(FailingArchiver::of_last_attempt(file, None)),
+            _ if is_standby => None,
+            ArchiverProcess::Missing if !is_off(data) => FailingArchiver::without_process(queue),
+            _ => FailingArchiver::of_queue(queue, last_done(data), SystemTime::now()),
+        }
+    }
+
+    /// Finds that a server which archives has no archiver process, although files are ready.
+    fn without_process(queue: &[QueuedFile]) -> Option<FailingArchiver> {
+        let file = next_of(queue)?.file.to_string();
+        let evidence = format!(
+            "the server has no archiver process, and {file} is ready: its command could not be run (exit status over 125), or a signal \
+             ended it"
+        );
+        Some(FailingArchiver { file, evidence })
+    }
+
+    /// Finds that the server archived no file for longer than a successful call takes, although one is ready.
+    fn of_queue(
         queue: &[QueuedFile],
         last_archived: Option<SystemTime>,
         now: SystemTime,
     ) -> Option<FailingArchiver> {
-        let next = queue.iter().min_by_key(|queued| queued.file.archiving_order())?;
+        let next = next_of(queue)?;
         let since = last_archived.map_or(next.since, |last| last.max(next.since));
         let waited = now.duration_since(since).ok()?;
         let limit = MAX_CALL + Duration::from_secs(next.bytes / MIN_BYTES_PER_SECOND);
@@ -74,6 +101,26 @@ impl FailingArchiver {
     }
 }
 
+/// Whether and with which file the last attempt failed, the number of failures, the time of the last success, whether the server is a
+/// standby or lacks an archiver process, which `pg_stat_activity` shows since 15, and the time by its clock.
+const ARCHIVER: &str = "
+SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false), coalesce(last_failed_wal, ''), failed_count,
+       last_archived_time, pg_is_in_recovery(),
+       current_setting('archive_mode') <> 'off' AND current_setting('server_version_num')::int >= 150000
+           AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'archiver'),
+       clock_timestamp()
+FROM pg_stat_archiver";
+
+/// The file that the server archives next.
+fn next_of(queue: &[QueuedFile]) -> Option<&QueuedFile> {
+    queue.iter().min_by_key(|queued| queued.file.archiving_order())
+}
+
+/// Whether the settings in a data directory have `archive_mode = off`.
+fn is_off(data: &Path) -> bool {
+    has_settings(data) && Settings::of_data_directory(data).get("archive_mode") == Some("off")
+}
+
 /// When the last file that is marked as done was marked.
 fn last_done(data: &Path) -> Option<SystemTime> {
     let entries = fs::read_dir(data.join("pg_wal/archive_status")).ok()?.flatten();
@@ -86,9 +133,9 @@ fn last_done(data: &Path) -> Option<SystemTime> {
 /// Why an archiver fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cause {
-    /// What is wrong.
+    /// The problem.
     pub text: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
 }
 
@@ -137,7 +184,7 @@ impl ArchivingSettings {
         })
     }
 
-    /// What is wrong with the settings themselves; `is_local` says whether the server's files are those of this machine.
+    /// Finds a cause in the settings themselves. `is_local`: the server runs on this machine.
     fn cause(&self, archive: &Archive, is_local: bool) -> Option<Cause> {
         let is_unset = matches!(self.command.as_str(), "" | "(disabled)");
         if is_unset && self.library.is_empty() {
@@ -204,7 +251,7 @@ fn is_executable(program: &Path) -> bool {
 
 /// Whether a push of the file is refused.
 fn cause_in_file(file: &str, data: &Path, archive: &Archive, options: &PushOptions) -> Option<Cause> {
-    // What has another name is no file of pg_wal.
+    // The server names the file: use it only as a file name.
     ArchivedFile::parse(file)?;
     let path: PathBuf = data.join("pg_wal").join(file);
     let error = push::find_refusal(archive, &path, options).err()?;

@@ -79,7 +79,7 @@ fn named_archive(command: &str) -> Option<String> {
     (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
 }
 
-/// Another archive than the one looked at, if a command of the server names one.
+/// The archive that a command of the server names, unless it is this one.
 pub fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
     let own = archive?.store().location();
     let resolved = |place: &str| match place.contains("://") {
@@ -90,10 +90,10 @@ pub fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String>
     named_archive(command).filter(|named| resolved(named) != resolved(own))
 }
 
-/// What is said of a command that names another archive.
+/// Describes a command that names another archive.
 pub fn describe_other(other: &str, archive: Option<&Archive>) -> String {
     let own = archive.map(|archive| archive.store().location()).unwrap_or_default();
-    format!("it names the archive {other}, and the one looked at is {own}")
+    format!("it names the archive {other}, not {own}")
 }
 
 /// Whether an `archive_library` is `walden_archive.so`.

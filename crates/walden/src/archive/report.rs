@@ -43,7 +43,7 @@ pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 pub const KEYS_MISSING: &str =
     "the archive is encrypted, and its keys are missing (keys/): whatever is archived, nobody could read";
 
-/// What is said of a report without a server.
+/// The note of a report that asked no server.
 const NOT_ASKED: &str =
     "no server was asked whether it archives: --pgdata or --dsn names one, or --spool a receiver";
 
@@ -325,7 +325,7 @@ struct ServerLook {
 }
 
 /// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails; and whether what a
-/// primary writes gets into the archive, if it is the one to archive it. `files` wait there, and `activity` is what the log says.
+/// primary writes gets into the archive, if it is the one to archive it. `files` are ready there, and `activity` is the content of the log.
 fn look_at_server(
     queue: &QueueOptions,
     files: &[QueuedFile],
@@ -340,27 +340,21 @@ fn look_at_server(
             let mut client = walden_source::connection::connect(dsn)?;
             let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
             let is_failing: bool = row.try_get(1)?;
-            if is_failing {
-                let file = row.try_get(2)?;
-                failing = Some(FailingArchiver::of_last_attempt(file, Some(row.try_get(3)?)));
-            } else if row.try_get::<_, Option<i32>>(4)?.is_some() {
-                let last = row.try_get::<_, Option<SystemTime>>(11)?;
-                failing = FailingArchiver::of_queue(files, last, SystemTime::now());
-            }
-            if let Some(reached) = row.try_get::<_, Option<String>>(5)? {
-                let last: String = row.try_get(6)?;
+            failing = FailingArchiver::of_server(&mut client, files)?;
+            if let Some(reached) = row.try_get::<_, Option<String>>(3)? {
+                let last: String = row.try_get(4)?;
                 archiving = Some(Archiving {
-                    is_off: row.try_get::<_, String>(7)? == "off",
+                    is_off: row.try_get::<_, String>(5)? == "off",
                     last: ArchivedFile::parse(&last).filter(|_| !is_failing),
                     reached: SegmentName::parse(&reached),
-                    has_ready_files: row.try_get(8)?,
-                    is_unset: row.try_get(9)?,
+                    has_ready_files: row.try_get(6)?,
+                    is_unset: row.try_get(7)?,
                 });
             }
             // SQL has no unsigned numbers.
             let own = row.try_get::<_, i64>(0)?.cast_unsigned();
-            let bytes = row.try_get::<_, i64>(10)?.cast_unsigned();
-            (Some(own), Some(bytes), row.try_get::<_, Option<i32>>(4)?.map(i32::cast_unsigned))
+            let bytes = row.try_get::<_, i64>(8)?.cast_unsigned();
+            (Some(own), Some(bytes), row.try_get::<_, Option<i32>>(2)?.map(i32::cast_unsigned))
         }
         (None, Some(data)) => {
             let control = ControlFile::of_data_directory(data);
@@ -421,7 +415,7 @@ fn look_at_server(
     Ok(found)
 }
 
-/// What is said of an archiver that fails. Its cause is looked for unless it is known, and is a problem of its own.
+/// Describes an archiver that fails, with the cause unless `is_known`: the report contains a known cause as a separate problem.
 fn describe_failing(
     failing: &FailingArchiver,
     is_known: bool,
@@ -510,17 +504,16 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
 }
 
 /// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, the timeline of a primary, with
-/// the segment that it writes and what it says of its archiving, bytes of its segments, and when it archived a file last.
+/// the segment that it writes, its settings for archiving, and the bytes of its segments.
 const SERVER: &str = "
 SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
-       coalesce(last_failed_wal, ''), failed_count,
        CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
        CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
        coalesce(last_archived_wal, ''), current_setting('archive_mode'),
        EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'),
        current_setting('archive_command') = '' AND coalesce(current_setting('archive_library', true), '') = '',
-       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'), last_archived_time
+       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size')
 FROM pg_control_system(), pg_stat_archiver";
 
 /// What is said of segments that are missing.

@@ -264,6 +264,17 @@ mod tests {
     }
 
     #[test]
+    fn a_standby_is_to_be_promoted_and_a_primary_to_be_stopped() {
+        const IN_ARCHIVE_RECOVERY: DatabaseState = DatabaseState::Other(5);
+        const IN_PRODUCTION: DatabaseState = DatabaseState::Other(6);
+        for state in [DatabaseState::ShutDownInRecovery, IN_ARCHIVE_RECOVERY] {
+            let hint = hint_for_state(state);
+            assert!(hint.contains("pg_ctl promote") && !hint.contains("-m fast"), "{state}: {hint}");
+        }
+        assert_eq!(hint_for_state(IN_PRODUCTION), "pg_ctl stop -m fast");
+    }
+
+    #[test]
     fn a_base_backup_of_a_timeline_that_was_left_goes_with_the_log_of_it() {
         let folder = tempfile::tempdir().unwrap();
         // The second timeline begins in segment 4, and the server of the first wrote on.

@@ -168,7 +168,7 @@ impl Pusher {
         }
     }
 
-    /// Makes sure that a file which does not say whose it is comes from a server of the archive's cluster.
+    /// Makes sure that a file without a system identifier comes from a server of the archive's cluster.
     fn expect_own_archive(&self, path: &Path) -> Result<(), ArchiveError> {
         match system_id_beside(path) {
             Some(system_id) => self.archive.expect_cluster(system_id),
@@ -264,7 +264,7 @@ impl Pusher {
 
     fn check(&self, file: ArchivedFile, content: &mut Content<'_>) -> Result<Checked, Refusal> {
         match check_by(file, content, self.rules()) {
-            // The timeline's history may be archived, and not lie beside the segment.
+            // The archive may have the timeline's history although pg_wal does not.
             Err(refusal @ Refusal::Timeline { .. }) => self.check_by_archived(file, content, refusal),
             other => other,
         }

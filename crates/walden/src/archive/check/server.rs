@@ -71,8 +71,7 @@ fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Optio
     Some(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)))
 }
 
-/// Why the archiver does not get past a file, as it follows the finding, and what to do about it: by the log, else by what can be found
-/// out.
+/// Returns the cause for which the archiver fails with a file, from the activity log or by a search, as text to append; and a remedy.
 fn cause_of_failure(file: &str, queue: &QueueOptions, look: &Look<'_>) -> (String, String) {
     let logged = look.log.and_then(|log| log.failure_of(file));
     let logged = logged.map(|failure| Cause { text: failure.message.clone(), hint: failure.hint.clone() });
@@ -82,7 +81,7 @@ fn cause_of_failure(file: &str, queue: &QueueOptions, look: &Look<'_>) -> (Strin
     let cause = logged.or_else(found);
     let text = cause.as_ref().map_or(String::new(), |cause| format!(": {}", cause.text));
     let hint = cause.and_then(|cause| cause.hint);
-    (text, hint.unwrap_or_else(|| "see the server's log for what it said".to_owned()))
+    (text, hint.unwrap_or_else(|| "see the server's log for the cause".to_owned()))
 }
 
 fn is_ok(check: &Check) -> bool {
@@ -432,9 +431,16 @@ fn archiver(
             ),
         ));
     }
+    let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
+    // It may fail although the server counts no failure.
+    let files = queue::of_server(client)?;
+    let uncounted = FailingArchiver::of_server(client, &files)?.filter(|_| !is_failing);
+    if let Some(FailingArchiver { file, evidence }) = uncounted {
+        let (cause, hint) = cause_of_failure(&file, &queue, look);
+        return Ok(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)));
+    }
     Ok(match (is_failing, archived) {
         (true, _) => {
-            let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
             let (cause, hint) = cause_of_failure(&last_failed, &queue, look);
             Check::fail(
                 "archiver",
