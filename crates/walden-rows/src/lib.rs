@@ -280,6 +280,7 @@ impl RowChanges {
         let mut notes: Vec<String> = gaps.iter().map(|gap| gap.why.clone()).collect();
         // Whoever reads the log gets the damage as such as well.
         gaps.extend(findings.damage.clone());
+        notes.extend(unread_before(&run, start, &options.filter));
         notes.extend(computed_anew(&tables, &findings, &options.filter));
         if options.base.is_none()
             && names.inherits(catalog.database).is_none()
@@ -677,6 +678,19 @@ fn gap_at_start(
         "the {what} starts at {start}, and transaction {xid} {verb} earlier: its changes before that position are not read; give {remedy}"
     );
     Some(Gap { from: filter.from.unwrap_or_default(), why })
+}
+
+/// A note if segments from before the base backup are not read, although the filter sets no bound.
+fn unread_before(run: &Run, start: Lsn, filter: &Filter) -> Option<String> {
+    let segment = |lsn| run.segment_size.segment_of(lsn);
+    let is_bounded = filter.from.is_some() || filter.xid.is_some();
+    let from = run.start();
+    (!is_bounded && segment(from) < segment(start)).then(|| {
+        format!(
+            "the base backup starts at {start}: the WAL before it, from {from} on, is not read; give an earlier base backup (--base) \
+             for changes before it"
+        )
+    })
 }
 
 fn gaps(findings: &Findings, has_base: bool) -> Vec<Gap> {

@@ -87,10 +87,12 @@ fn nulls_and_blanks_are_compared_exactly() -> Outcome {
 fn a_backup_that_starts_late_is_a_gap() -> Outcome {
     let (cluster, mut client) = server(15)?;
     run(&mut client, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)");
+    run(&mut client, "SELECT pg_switch_wal(); CHECKPOINT");
     let (mut client, early) = copy_base(&cluster, client, "early");
     let from = position(&mut client);
     let xid: String = client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0);
     run(&mut client, "DELETE FROM t WHERE id = 1");
+    run(&mut client, "SELECT pg_switch_wal()");
     let deleted = (xid.parse::<u32>().unwrap() + 1).to_string();
     let (mut client, late) = copy_base(&cluster, client, "late");
     let start: String =
@@ -113,6 +115,11 @@ fn a_backup_that_starts_late_is_a_gap() -> Outcome {
         let found = asked(&late, &["--format", "json"]);
         assert!(found.code == 1 && found.stdout.contains(r#""operation":"incomplete""#), "{found:?}");
     }
+    // Without a bound, the script is about the log since the backup.
+    let script = rows(&cluster, &late, &["--relation", "t", "--undo"]);
+    let note = "the WAL before it, from 0/01000000 on, is not read";
+    assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+    assert!(script.stderr.contains(note), "{script:?}");
     let (wal, late) = (cluster.data_dir().join("pg_wal"), late.to_str().unwrap());
     for condition in [format!("xid = {deleted}"), format!("lsn >= lsn('{from}')")] {
         let query = format!("SELECT lsn FROM row_changes('t') WHERE {condition}");
