@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use crate::assemble::seal;
 use crate::crc::record_crc;
 use crate::geometry::Geometry;
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Timeline};
 use crate::page::PageHeader;
 use crate::record::{self, RECORD_HEADER, Record, RecordHeader};
 use crate::rmgr::{info, rmid};
@@ -77,13 +77,19 @@ impl fmt::Display for RedirectError {
 
 impl std::error::Error for RedirectError {}
 
-/// Makes the paths of all tablespaces empty that a segment creates. `heads` are those of earlier segments, of any timeline; those that
+/// Makes the paths of all tablespaces empty that a segment creates. `timeline` is that of its name: after a switch, its first page has an
+/// earlier one. `heads` are those of earlier segments, of any timeline; those that
 /// do not continue in this segment are left out.
 ///
 /// # Errors
 /// The segment cannot be decoded, or a record's path is not only in it. The segment must not be replayed then.
-pub fn redirect_tablespaces(segment: &mut [u8], heads: &[Head]) -> Result<Rewritten, RedirectError> {
+pub fn redirect_tablespaces(
+    segment: &mut [u8],
+    timeline: Timeline,
+    heads: &[Head],
+) -> Result<Rewritten, RedirectError> {
     let info = StreamInfo::of_segment(segment).map_err(|_| RedirectError::Unreadable)?;
+    let info = StreamInfo { timeline, ..info };
     let first_page = PageHeader::parse(segment).map_err(|_| RedirectError::Unreadable)?;
     let start = first_page.address;
     let mut layout = Layout { start, geometry: info.geometry(), segment };
@@ -278,7 +284,8 @@ mod tests {
                 let header = PageHeader {
                     version: Major::V18,
                     info,
-                    timeline: 1,
+                    // The log switches to another timeline in the first segment.
+                    timeline: if page == Lsn(FIRST * SIZE) { 1 } else { 2 },
                     address: page,
                     remaining: remaining as u32,
                     long,
@@ -310,8 +317,8 @@ mod tests {
             }
         }
         let mut found = Paths(Vec::new());
-        let mut decoder =
-            Decoder::new(StreamInfo::of_segment(&segments[0]).unwrap(), Lsn(FIRST * SIZE), Lsn(u64::MAX));
+        let info = StreamInfo { timeline: 2, ..StreamInfo::of_segment(&segments[0]).unwrap() };
+        let mut decoder = Decoder::new(info, Lsn(FIRST * SIZE), Lsn(u64::MAX));
         // The log ends with zeros, after which nothing is decoded.
         let _ = decoder.push(&segments.concat(), &mut found);
         found.0
@@ -321,7 +328,7 @@ mod tests {
         let mut heads = Vec::new();
         let mut redirected = Vec::new();
         for segment in segments {
-            let rewritten = redirect_tablespaces(segment, &heads)?;
+            let rewritten = redirect_tablespaces(segment, 2, &heads)?;
             heads = rewritten.head.into_iter().collect();
             redirected.extend(rewritten.tablespaces);
         }
@@ -382,18 +389,18 @@ mod tests {
         let one = |prev: Lsn| creation(prev, 16_400, "/srv/space");
         let usable = geometry().usable_segment_bytes();
         let (segments, lsns) = log(usable - 16, &[&one]);
-        let head = redirect_tablespaces(&mut segments[0].clone(), &[]).unwrap().head.unwrap();
+        let head = redirect_tablespaces(&mut segments[0].clone(), 2, &[]).unwrap().head.unwrap();
         assert_eq!((head.lsn, head.bytes.len()), (lsns[0], 16));
         for (index, value) in [(4, 9), (0, 200), (15, 1)] {
             let mut other = head.clone();
             other.bytes[index] ^= value;
             let mut segment = segments[1].clone();
-            assert!(redirect_tablespaces(&mut segment, &[other]).unwrap().tablespaces.is_empty());
+            assert!(redirect_tablespaces(&mut segment, 2, &[other]).unwrap().tablespaces.is_empty());
             // The pages after the log's end are cut off.
             assert!(segment[..8192] == segments[1][..8192]);
         }
         let heads = [Head { lsn: head.lsn, bytes: vec![1; 8] }, head];
-        assert_eq!(redirect_tablespaces(&mut segments[1].clone(), &heads).unwrap().tablespaces.len(), 1);
+        assert_eq!(redirect_tablespaces(&mut segments[1].clone(), 2, &heads).unwrap().tablespaces.len(), 1);
     }
 
     #[test]
@@ -403,10 +410,10 @@ mod tests {
         let at = (lsns[0].0 - FIRST * SIZE) as usize;
         // Its checksum is wrong.
         segments[0][at + 40] ^= 1;
-        let rewritten = redirect_tablespaces(&mut segments[0], &[]).unwrap();
+        let rewritten = redirect_tablespaces(&mut segments[0], 2, &[]).unwrap();
         assert_eq!((rewritten.cut_at, rewritten.tablespaces.len()), (Some(lsns[0]), 0));
         assert!(segments[0][at..].iter().all(|&byte| byte == 0));
-        assert!(redirect_tablespaces(&mut [0; 8192], &[]).is_err());
-        assert!(redirect_tablespaces(&mut [], &[]).is_err());
+        assert!(redirect_tablespaces(&mut [0; 8192], 2, &[]).is_err());
+        assert!(redirect_tablespaces(&mut [], 2, &[]).is_err());
     }
 }

@@ -202,7 +202,7 @@ fn changed_server() -> Result<Changed, Missing> {
     let dsn = cluster.dsn("postgres");
     let save = |from: &[&str]| {
         let given: Vec<&str> = from.iter().flat_map(|one| ["--names", one]).collect();
-        let run = walden(&[&["explain", "--save-names", names_argument], &given[..]].concat());
+        let run = walden(&[&["explain", "--force", "--save-names", names_argument], &given[..]].concat());
         assert_eq!(run.code, 0, "{run:?}");
     };
     save(&[&dsn]);

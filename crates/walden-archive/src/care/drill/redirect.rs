@@ -79,7 +79,7 @@ pub fn redirect_file(segment: SegmentName, file: &Path, notes: &Path) -> Result<
     };
     let number = segment.number(size);
     let heads = number.map_or(Ok(Vec::new()), |number| read_heads(notes, number)).map_err(io(notes))?;
-    let rewritten = redirect_tablespaces(&mut bytes, &heads);
+    let rewritten = redirect_tablespaces(&mut bytes, segment.timeline, &heads);
     let rewritten = rewritten.map_err(|source| RedirectFileError::Redirect { name: segment, source })?;
     for tablespace in rewritten.tablespaces {
         let (oid, lsn) = (tablespace.tablespace, tablespace.lsn.to_string());
