@@ -191,7 +191,8 @@ fn other_timeline_hint(archive: &Archive, followed: Option<Timeline>) -> Option<
 /// This program, with the same archive: as a server runs it, from another working directory.
 fn restore_command(place: &Place) -> Result<Vec<OsString>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let mut command = vec![program.into_os_string(), "archive".into(), "get".into()];
+    // A drill ends recovery before a gap and reports the gap itself.
+    let mut command = vec![program.into_os_string(), "archive".into(), "get".into(), "--ignore-gaps".into()];
     command.extend(place.absolute_arguments()?);
     Ok(command)
 }
