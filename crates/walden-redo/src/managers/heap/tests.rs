@@ -9,7 +9,7 @@ use super::*;
 use crate::check::Check;
 use crate::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, infomask2};
 use crate::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Tid, flags};
-use crate::store::{BlockKey, HintSettings};
+use crate::store::BlockKey;
 use crate::{PageBox, Replay};
 
 const TABLE: RelFileLocator = RelFileLocator { tablespace: 1663, database: 1, relation: 2 };
