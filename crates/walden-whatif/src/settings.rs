@@ -278,8 +278,7 @@ pub static ROWS: &[Row] = &[
                 "pglz" => Some(Method::Pglz),
                 "lz4" => Some(Method::Lz4),
                 "zstd" => Some(Method::Zstd),
-                // Since 12 August 2026 19 uses the best method that it was built with (931c9701f2), which is zstd in most packages.
-                // Its betas before that used pglz.
+                // 19 uses the best method that it was built with (`WAL_COMPRESSION_ON` in `access/xlog.h`): zstd in most packages.
                 other if on_off(other)? && s.version >= Major::V19 => Some(Method::Zstd),
                 other => on_off(other)?.then_some(Method::Pglz),
             };
