@@ -219,6 +219,8 @@ pub struct Retention {
     /// Whether the folder grows by all that is written, as a slot or the archiver does not get on. A slot that the server gives up
     /// before the disk is full does not count.
     pub is_growing: bool,
+    /// The file system has no room for another segment.
+    pub disk_is_full: bool,
     pub disk_free_bytes: Option<u64>,
     pub disk_bytes: Option<u64>,
     /// Seconds until the disk is full if that goes on.
@@ -288,18 +290,47 @@ impl Retention {
             end_lsn: situation.end.to_string(),
             redo_lsn: redo.map(|redo| redo.to_string()),
             server_state: situation.server.process.name(),
-            warnings: situation.server.process.stopped_text().into_iter().collect(),
+            warnings: situation
+                .server
+                .process
+                .stopped_text()
+                .into_iter()
+                .chain(full_disk_text(situation))
+                .collect(),
             remedies: remedies(&holders, &releases, situation),
             holders,
             archiver: situation.failures.clone(),
             bytes_per_second: rate,
             is_growing,
+            disk_is_full: situation.has_full_disk(),
             disk_free_bytes: situation.disk.map(|(free, _)| free),
             disk_bytes: situation.disk.map(|(_, all)| all),
             disk_full_seconds,
             backlogs: Vec::new(),
         }
     }
+}
+
+impl Situation {
+    /// Whether the file system has no room for another segment.
+    fn has_full_disk(&self) -> bool {
+        self.disk.is_some_and(|(free, _)| free < self.segment_size.bytes())
+    }
+}
+
+/// What comes before all remedies on a full disk: a server that does not run cannot start there.
+fn full_disk_text(situation: &Situation) -> Option<String> {
+    let (free, _) = situation.disk.filter(|_| situation.has_full_disk())?;
+    let effect = match situation.server.process {
+        ServerProcess::ShutDown | ServerProcess::Crashed => "the server cannot start until it has room",
+        _ => "the server stops at the next segment",
+    };
+    Some(format!(
+        "the file system of pg_wal has {free} bytes free and needs {} for a segment, so {effect}. Make room first: enlarge the file system, \
+         remove other files from it, or move pg_wal to another one while the server is stopped and put a symbolic link in its place. Do not \
+         remove segments by hand",
+        situation.segment_size.bytes()
+    ))
 }
 
 /// What is free once a holder and those before it in the list are gone.
@@ -541,7 +572,7 @@ fn remedies(holders: &[Holder], releases: &[Release], situation: &Situation) -> 
     let mut remedies = Vec::from_iter(removable.map(|_| Remedy {
         releases_bytes: at_once,
         releases_with_previous_bytes: at_once,
-        text: after_start("CHECKPOINT removes or recycles them", situation.server.process),
+        text: after_start(&checkpoint_text(situation), situation.server.process),
     }));
     let mut released = at_once;
     for release in releases {
@@ -568,6 +599,22 @@ fn remedies(holders: &[Holder], releases: &[Release], situation: &Situation) -> 
         }));
     }
     remedies
+}
+
+/// What removes files that nothing holds.
+///
+/// A server computes the oldest position of its slots again only if the `catalog_xmin` of a logical slot advances
+/// (`LogicalConfirmReceivedLocation` in `logical.c`), so checkpoints may keep files that the slot does not need.
+fn checkpoint_text(situation: &Situation) -> String {
+    let text = "CHECKPOINT removes or recycles them";
+    match situation.server.slots.iter().find(|slot| slot.is_logical && !slot.is_lost) {
+        None => text.to_owned(),
+        Some(slot) => format!(
+            "{text}. If it does not, the server still uses an older position of slot {}: run SELECT pg_logical_emit_message(true, \
+             'walden', '') and CHECKPOINT, let the slot's client confirm the message, and run CHECKPOINT again",
+            slot.name
+        ),
+    }
 }
 
 /// What can be done only while the server runs, said of one that may not.
@@ -723,6 +770,16 @@ mod tests {
         assert_eq!((slot(&unreserved), unreserved.is_growing), (Some(-(segment as i64)), false));
         let settings = [("max_slot_wal_keep_size", "32MB"), ("wal_keep_size", "96MB")];
         assert_eq!(slot(&with_slots(&settings, &[("a", 6)], 1 << 30)), Some(3 * segment as i64));
+    }
+
+    #[test]
+    fn a_full_disk_comes_before_all_remedies() {
+        let segment = SegmentSize::DEFAULT.bytes();
+        let enough = with_slots(&[], &[], segment);
+        assert!(!enough.disk_is_full && enough.warnings.is_empty(), "{:?}", enough.warnings);
+        let full = with_slots(&[], &[], segment - 1);
+        assert!(full.disk_is_full);
+        assert!(full.warnings[0].contains("Make room first"), "{:?}", full.warnings);
     }
 
     #[test]

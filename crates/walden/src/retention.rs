@@ -95,7 +95,8 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
         retention.backlogs = backlogs(dsn, args.decode_limit, folders, &situation)?;
     }
     terminal::show(args.format, || &retention, || text(&retention))?;
-    Ok(if retention.is_growing { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+    let is_alarming = retention.is_growing || retention.disk_is_full;
+    Ok(if is_alarming { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
 /// Whether it is a connection string, as `walden watch` takes one in the same place, and no folder.

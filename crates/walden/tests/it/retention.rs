@@ -15,6 +15,7 @@ use crate::material::walden;
 
 walden_testing::tests! {
     each_byte_has_its_holder on ALL_SERVERS,
+    the_remedy_for_a_stale_position_of_a_slot_works on [15, 19],
     a_connection_string_in_the_place_of_the_folder_is_explained,
 }
 
@@ -54,6 +55,38 @@ fn write(client: &mut postgres::Client, megabytes: u32) {
     for _ in 0..megabytes {
         client.batch_execute("INSERT INTO t SELECT repeat('x', 1000) FROM generate_series(1, 900)").unwrap();
     }
+}
+
+/// A checkpoint keeps files that the slot does not need any more, as its `catalog_xmin` has not advanced; each step of the remedy is taken.
+fn the_remedy_for_a_stale_position_of_a_slot_works(major: u32) -> Outcome {
+    let builder = ClusterBuilder::new(postgres(major)?)
+        .wal_segsize_mb(1)
+        .setting("wal_level", "logical")
+        .setting("max_wal_size", "32MB")
+        .setting("min_wal_size", "2MB")
+        .setting("autovacuum", "off");
+    let cluster = builder.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    let mut run = |statement: &str| {
+        client.simple_query(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    };
+    let confirm = "SELECT count(*) FROM pg_logical_slot_get_changes('s', NULL, NULL)";
+    run("SELECT pg_create_logical_replication_slot('s', 'test_decoding')");
+    run("SELECT count(pg_logical_emit_message(false, 'x', repeat('x', 500000))) FROM generate_series(1, 16)");
+    run("CHECKPOINT");
+    run(confirm);
+    let dsn = cluster.dsn("postgres");
+    let removable = || held(&retention(&cluster, &["--dsn", &dsn]).1, "removable", "");
+    assert!(removable() > 4 * MB, "{}", removable());
+    let document = retention(&cluster, &["--dsn", &dsn]).1;
+    let remedy = document["remedies"][0]["text"].as_str().unwrap();
+    let message = "SELECT pg_logical_emit_message(true, 'walden', '')";
+    assert!(remedy.starts_with("CHECKPOINT removes") && remedy.contains(message), "{remedy}");
+    for statement in ["CHECKPOINT", message, "CHECKPOINT", confirm, "CHECKPOINT"] {
+        run(statement);
+    }
+    assert_eq!(removable(), 0);
+    Ok(())
 }
 
 fn each_byte_has_its_holder(major: u32) -> Outcome {
