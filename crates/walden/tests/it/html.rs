@@ -281,7 +281,8 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
     assert_eq!(text.matches("<figure ").count() as u64, charts + 1);
 
     // One prediction has no curve, but its bytes before and after.
-    let set = ["whatif", "--set", "full_page_writes=off", "--force", "--html", files[1]];
+    let traced = ["whatif", "--traced", "full_page_writes=on"];
+    let set = [&traced[..], &["--set", "full_page_writes=off", "--force", "--html", files[1]]].concat();
     let run = walden(&[&set[..], &[wal.to_str().unwrap()]].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
     let text = fs::read_to_string(&html).unwrap();
