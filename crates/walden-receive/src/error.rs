@@ -158,7 +158,7 @@ impl ReceiveError {
             ),
             ReceiveError::RemovedDespiteSlot(_) => Remedy::retry(
                 "wal_removed",
-                "the server has removed WAL that is missing here, as the slot was made later or was lost (wal_status in pg_replication_slots, max_slot_wal_keep_size). Import it from another copy (walden archive import, or push from the old server's pg_wal), or take a new base backup and begin anew with an empty spool and a new archive",
+                "the server has removed WAL that is missing here, as the slot was made later or was lost (wal_status in pg_replication_slots, max_slot_wal_keep_size). Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, push the oldest complete segment that the server still has in pg_wal, restart with an empty spool, and take a new base backup",
             ),
             ReceiveError::Spool(SpoolError::Disk { source, .. }) => match source.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Remedy::retry(
@@ -230,7 +230,7 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
         // undefined_file
         Some("58P01") => Remedy::retry(
             "wal_removed",
-            "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal), or take a new base backup and begin anew with an empty spool and a new archive; a replication slot (--slot) keeps the server from removing what is not received",
+            "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, push the oldest complete segment that the server still has in pg_wal, restart with an empty spool, and take a new base backup. A replication slot (--slot) keeps the server from removing WAL before it is received",
         ),
         // object_not_in_prerequisite_state
         Some("55000") => Remedy::retry(

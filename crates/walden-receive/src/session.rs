@@ -127,8 +127,8 @@ impl Session<'_> {
 
     /// Where to begin. The first of these that there is:
     ///
-    /// 1. The spool's position, or the end of the segments that others have archived from there on.
-    /// 2. The end of the newest segment in the archive.
+    /// 1. The spool's position, or the end of the segments and parts that others have archived from there on.
+    /// 2. The end of the newest segment in the archive, and of the parts that follow it: the spool is new.
     /// 3. From where on the server keeps its log for the slot.
     /// 4. The end of the server's log.
     ///
@@ -139,10 +139,11 @@ impl Session<'_> {
         system: System,
     ) -> Result<Position, ReceiveError> {
         if let Some(position) = self.spool.position()? {
-            return self.skip_archived(position);
+            let position = self.skip_archived(position)?;
+            return self.restore_parts(position);
         }
         if let Some(position) = position_of(self.archive, self.size)? {
-            return Ok(position);
+            return self.restore_parts(position);
         }
         let kept = match &self.options.slot {
             Some(slot) => self.slot_restart(replication, system, slot)?,
@@ -208,6 +209,46 @@ impl Session<'_> {
             }
             position = Position { start: start.plus(self.size.bytes()), info: None, ..position };
         }
+    }
+
+    /// Restores the following segments to the spool from their parts in the archive, and returns the position after them. The server may
+    /// have removed these segments, because their parts were acknowledged, while the spool that had them was lost.
+    ///
+    /// Complete segments of earlier timelines are restored too: nothing else archives them. Where parts are damaged, differ from the
+    /// spool, or cannot be read, the position stays.
+    fn restore_parts(&self, position: Position) -> Result<Position, ReceiveError> {
+        let Ok(extents) = parts::extents(self.archive) else { return Ok(position) };
+        let mut restored = position;
+        for extent in extents {
+            let (name, end) = (extent.segment, u64::from(extent.end));
+            let Some(start) = name.start(self.size) else { continue };
+            let is_next = name.timeline == position.timeline
+                && self.size.segment_of(start) == self.size.segment_of(restored.start);
+            let is_earlier = name.timeline < position.timeline && end == self.size.bytes();
+            if extent.goes_on_at.is_some() || end > self.size.bytes() || !(is_next || is_earlier) {
+                continue;
+            }
+            if self.spool.waiting()?.contains(&ArchivedFile::Segment(name))
+                || self.spool.partial_end(name)? >= start.plus(end)
+            {
+                continue;
+            }
+            self.status.lock().note_alive();
+            let Ok(Some(bytes)) = parts::assemble(self.archive, name) else { continue };
+            if self.spool.has_partial(name)? && !self.spool.has_records_of_partial(name, &bytes)? {
+                continue;
+            }
+            self.spool.restore(name, &bytes)?;
+            self.archiving.notify();
+            if is_next {
+                let after = Position { start: start.plus(self.size.bytes()), info: None, ..position };
+                restored = match bytes.len() as u64 == self.size.bytes() {
+                    true => after,
+                    false => self.spool.position()?.unwrap_or(restored),
+                };
+            }
+        }
+        Ok(restored)
     }
 
     /// An archived segment, which is durable: whoever archived it may have been interrupted before it was.
@@ -479,18 +520,24 @@ impl Session<'_> {
     }
 }
 
-/// Where an archive's log goes on.
+/// Where an archive's log continues: after the newest segment, or at the first parts of a newer timeline.
 ///
 /// # Errors
 /// The archive's.
 fn position_of(archive: &Archive, size: SegmentSize) -> Result<Option<Position>, ArchiveError> {
+    let newest = list::newest_segment(archive)?;
+    let live = parts::segments(archive)?;
+    let live_timeline = live.last().map(|segment| segment.timeline);
     let position = |name: SegmentName, past: u64| {
         Some(Position { timeline: name.timeline, start: name.start(size)?.plus(past), info: None })
     };
-    Ok(match list::newest_segment(archive)? {
-        Some(newest) => position(newest, size.bytes()),
-        // The first one was not complete yet.
-        None => parts::segments(archive)?.first().and_then(|&first| position(first, 0)),
+    Ok(match newest {
+        Some(newest) if live_timeline <= Some(newest.timeline) => position(newest, size.bytes()),
+        // The first segment of the timeline was not complete, or not archived as a whole.
+        _ => live
+            .iter()
+            .find(|segment| Some(segment.timeline) == live_timeline)
+            .and_then(|&first| position(first, 0)),
     })
 }
 

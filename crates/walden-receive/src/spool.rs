@@ -223,8 +223,21 @@ impl<'d> Spool<'d> {
     /// # Errors
     /// As [`Spool::open`].
     pub fn remove_archived_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
-        let file = ArchivedFile::Partial(name);
-        let partial = file.to_string();
+        let is_same = self.has_records_of_partial(name, archived)?;
+        if is_same {
+            // Nothing is written to it any more.
+            self.shared().last = None;
+            self.remove(ArchivedFile::Partial(name))?;
+        }
+        Ok(is_same)
+    }
+
+    /// Whether these first bytes of a segment contain all complete records of its partial segment.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn has_records_of_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
+        let partial = ArchivedFile::Partial(name).to_string();
         let read = || {
             let content = self.disk.open(&partial)?;
             let Some(records) = find_records(name, self.size, &*content)? else { return Ok((0, Vec::new())) };
@@ -234,13 +247,48 @@ impl<'d> Spool<'d> {
             Ok((start as usize, bytes))
         };
         let (start, received) = read().map_err(|source| self.failed("read", &partial, source))?;
-        let is_same = archived.get(start..).is_some_and(|archived| archived.starts_with(&received));
-        if is_same {
-            // Nothing is written to it any more.
-            self.shared().last = None;
-            self.remove(file)?;
+        Ok(archived.get(start..).is_some_and(|archived| archived.starts_with(&received)))
+    }
+
+    /// The end of the complete records in a partial segment; its start if the file is missing or has no complete record.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn partial_end(&self, name: SegmentName) -> Result<Lsn, SpoolError> {
+        let start = self.size.start_of(name.number(self.size).unwrap_or_default());
+        if !self.has_partial(name)? {
+            return Ok(start);
         }
-        Ok(is_same)
+        let partial = ArchivedFile::Partial(name).to_string();
+        let find = || find_records(name, self.size, &*self.disk.open(&partial)?);
+        let records = find().map_err(|source| self.failed("read", &partial, source))?;
+        Ok(records.map_or(start, |records| records.end))
+    }
+
+    /// Writes the first bytes of a segment to a durable file: a complete segment, or a partial one with zeros after the bytes. Replaces a
+    /// partial segment.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn restore(&self, name: SegmentName, bytes: &[u8]) -> Result<(), SpoolError> {
+        let partial = ArchivedFile::Partial(name).to_string();
+        let is_complete = bytes.len() as u64 == self.size.bytes();
+        let target = if is_complete { name.to_string() } else { partial.clone() };
+        let unfinished = format!("{partial}{UNFINISHED}");
+        let has_partial = self.has_partial(name)?;
+        let _making = self.making();
+        let written = self.or_remove(&unfinished, || {
+            let file = self.take_spare(&unfinished)?;
+            file.write_all_at(bytes, 0)?;
+            file.sync()?;
+            self.disk.rename(&unfinished, &target)?;
+            if is_complete && has_partial {
+                self.disk.remove(&partial)?;
+            }
+            self.disk.sync_names()
+        });
+        self.shared().last = None;
+        written.map_err(|source| self.failed("write", &target, source))
     }
 
     /// Keeps a timeline's history, durable.

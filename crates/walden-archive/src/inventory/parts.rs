@@ -217,7 +217,8 @@ fn archived_as(archive: &Archive, segment: SegmentName) -> Result<Option<Object>
 
 /// How much of a segment its parts have, by their names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Extent {
+pub struct Extent {
+    /// The segment.
     pub segment: SegmentName,
     /// The offset behind the bytes that are there from the first one on.
     pub end: u32,
@@ -242,7 +243,7 @@ impl Extent {
 ///
 /// # Errors
 /// The store's.
-pub(crate) fn extents(archive: &Archive) -> Result<Vec<Extent>, ArchiveError> {
+pub fn extents(archive: &Archive) -> Result<Vec<Extent>, ArchiveError> {
     let parts = list_below(archive, LIVE)?;
     let by_segment = parts.chunk_by(|one, other| one.segment == other.segment);
     Ok(by_segment.map(|parts| Extent::of(parts[0].segment, parts)).collect())

@@ -13,7 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use walden_format::lsn::Lsn;
+use walden_archive::name::ArchivedFile;
+use walden_archive::parts::{self, Part};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_receive::spool::complete_segments;
 use walden_testing::{ALL_SERVERS, Missing, Outcome, postgres};
@@ -33,6 +35,7 @@ walden_testing::tests! {
     a_server_without_older_histories_is_received,
     a_slot_of_before_is_received_from_its_start on [14, 15],
     an_old_spool_goes_on_behind_the_archive,
+    a_lost_spool_is_restored_from_parts on [15, 19],
 }
 
 /// How often a server is destroyed: `WALDEN_RPO_ROUNDS`, or a few times.
@@ -966,5 +969,83 @@ fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
     assert!(!partial.exists());
     let listing = walden(&["archive", "list", "--repo", text(&repo)]);
     assert_eq!(listing.code, 0, "{listing:?}");
+    Ok(())
+}
+
+/// The spool was lost after complete segments were acknowledged and before they were archived as a whole: the archive has them in parts
+/// alone, and the server has removed them.
+fn a_lost_spool_is_restored_from_parts(version: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(version)?)
+        .wal_segsize_mb(1)
+        .setting("max_wal_size", "8MB")
+        .setting("min_wal_size", "2MB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
+    make_archive(&repo);
+    let dsn = cluster.dsn("postgres");
+    let options = ["--synchronous", "--ack-after", "archive", "--slot", "walden", "--create-slot"];
+    let receiving = Receiving::start(&dsn, &repo, &spool, &options);
+    wait("the connection", || receiving.said().contains("receiving from"));
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute("CREATE TABLE t AS SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
+        .unwrap();
+    let position = |client: &mut postgres::Client| -> Lsn {
+        client
+            .query_one("SELECT pg_current_wal_lsn()::text", &[])
+            .unwrap()
+            .get::<_, String>(0)
+            .parse()
+            .unwrap()
+    };
+    let lsn_of = |field: &str| status_of(&spool, field).as_str().and_then(|lsn| lsn.parse::<Lsn>().ok());
+    let switched: String = client.query_one("SELECT pg_switch_wal()::text", &[]).unwrap().get(0);
+    client.batch_execute("INSERT INTO t VALUES (0, 'in the segment that is being written')").unwrap();
+    let (switched, end) = (switched.parse::<Lsn>().unwrap(), position(&mut client));
+    wait("archiving", || lsn_of("flushed_lsn") >= Some(end) && lsn_of("archived_lsn") >= Some(switched));
+    receiving.kill();
+    fs::remove_dir_all(&spool).unwrap();
+
+    // Only parts of the two newest complete segments.
+    let size = SegmentSize::new(1 << 20).unwrap();
+    let archive = walden_archive::Archive::new(Box::new(walden_archive::store::Folder::new(&repo)));
+    let number = size.segment_of(end);
+    let lost = [number - 2, number - 1].map(|number| SegmentName::new(1, number, size));
+    let mut contents = Vec::new();
+    for segment in lost {
+        let file = cluster.dir().join(segment.to_string());
+        let get = walden(&["archive", "get", "--repo", text(&repo), &segment.to_string(), text(&file)]);
+        assert_eq!(get.code, 0, "{get:?}");
+        let content = fs::read(&file).unwrap();
+        let object = archive.find(ArchivedFile::Segment(segment)).unwrap().unwrap().0;
+        fs::remove_file(repo.join(object.key())).unwrap();
+        for (start, end) in [(0, 5000), (5000, 1 << 20)] {
+            let bytes = &content[start as usize..end as usize];
+            parts::store(&archive, Part { segment, start, end }, bytes).unwrap();
+        }
+        contents.push(content);
+    }
+    client.batch_execute("CHECKPOINT").unwrap();
+    for segment in lost {
+        assert!(!cluster.data_dir().join("pg_wal").join(segment.to_string()).exists(), "{segment}");
+    }
+
+    let receiving = Receiving::start(&dsn, &repo, &spool, &options);
+    client.batch_execute("INSERT INTO t VALUES (0, 'after the spool was lost')").unwrap();
+    let end = position(&mut client);
+    wait("the archive", || {
+        assert!(!receiving.said().contains("has already been removed"), "{}", receiving.said());
+        lsn_of("flushed_lsn") >= Some(end) && lsn_of("archived_lsn") >= Some(switched)
+    });
+    for (segment, content) in lost.into_iter().zip(contents) {
+        assert!(archive.find(ArchivedFile::Segment(segment)).unwrap().is_some(), "{segment}");
+        let file = cluster.dir().join(format!("{segment}.again"));
+        let get = walden(&["archive", "get", "--repo", text(&repo), &segment.to_string(), text(&file)]);
+        assert!(get.code == 0 && fs::read(&file).unwrap() == content, "{segment}: {get:?}");
+    }
+    let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
     Ok(())
 }
