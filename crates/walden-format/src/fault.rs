@@ -45,6 +45,8 @@ pub enum FaultKind {
     ContinuationUnexpected,
     /// The page continues a record of another length.
     ContinuationLength { expected: u32, found: u32 },
+    /// Padding that is not zero: see [`crate::stream::Decoder::with_checked_padding`].
+    Padding { found: u8 },
     /// Zeros where a record should start: nothing was written there yet.
     NoRecord,
     /// A record's length is out of range.
@@ -87,6 +89,7 @@ impl Fault {
             }
             FaultKind::ContinuationUnexpected => "a page that starts with a new record".into(),
             FaultKind::ContinuationLength { expected, .. } => format!("{expected} bytes left of the record"),
+            FaultKind::Padding { .. } => "zeros as padding".into(),
             FaultKind::NoRecord => "a record".into(),
             FaultKind::RecordLength(_) => {
                 format!("a record length from {RECORD_HEADER} to {MAX_RECORD_BYTES}")
@@ -116,6 +119,7 @@ impl Fault {
             FaultKind::ContinuationExpected { .. } => "a page that starts with a new record".into(),
             FaultKind::ContinuationUnexpected => "a page that goes on with an earlier one".into(),
             FaultKind::ContinuationLength { found, .. } => format!("{found}"),
+            FaultKind::Padding { found } => format!("{found:02X}"),
             FaultKind::NoRecord => "zeros".into(),
             FaultKind::RecordLength(found) => found.to_string(),
             FaultKind::PreviousLink { found, .. } => found.to_string(),

@@ -17,6 +17,7 @@
 //! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::reader::Reader;
@@ -26,6 +27,10 @@ use crate::version::{Major, UnreadableMagic};
 pub const SHORT_HEADER: usize = 24;
 /// Bytes of the header of a segment's first page (`SizeOfXLogLongPHD`).
 pub const LONG_HEADER: usize = 40;
+
+/// Where in a header `xlp_rem_len` is, and the padding after it.
+pub(crate) const REMAINING_LENGTH: Range<usize> = 16..20;
+pub(crate) const HEADER_PADDING: Range<usize> = 20..24;
 
 /// Flags of a page (`XLP_*`).
 pub mod flags {

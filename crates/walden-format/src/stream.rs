@@ -9,7 +9,7 @@
 //!
 //! The checks are those of `XLogDecodeNextRecord` in `xlogreader.c`.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 #[cfg(target_arch = "x86_64")]
 use crate::crc::Sse42;
@@ -17,7 +17,7 @@ use crate::crc::{BEFORE, CrcWork, Portable, RecordCrc, crc32c_append, record_crc
 use crate::fault::{Fault, FaultKind};
 use crate::geometry::Geometry;
 use crate::lsn::{Lsn, SegmentSize, Timeline};
-use crate::page::{LONG_HEADER, PageHeader, PageHeaderError};
+use crate::page::{HEADER_PADDING, LONG_HEADER, PageHeader, PageHeaderError, REMAINING_LENGTH};
 use crate::record::{
     self, BlockRef, CRC_OFFSET, MAX_BLOCKS, MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader,
 };
@@ -205,6 +205,8 @@ pub struct Decoder {
     skipped: usize,
     /// Checksums of records that end before it are not verified, see [`Decoder::checked_until`].
     checked: Lsn,
+    /// See [`Decoder::with_checked_padding`].
+    is_padding_checked: bool,
     first: Option<(Lsn, Lsn)>,
     previous: Option<Lsn>,
     stopped: bool,
@@ -227,6 +229,7 @@ impl Decoder {
             limit,
             skipped: 0,
             checked: Lsn(0),
+            is_padding_checked: false,
             first: None,
             previous: None,
             stopped: false,
@@ -270,6 +273,15 @@ impl Decoder {
     /// before. If the log has changed since, wrong records may be reported, but bounds are still checked.
     pub fn checked_until(self, checked: Lsn) -> Decoder {
         Decoder { checked, ..self }
+    }
+
+    /// Refuses padding that is not zero: after records, up to the next multiple of eight bytes, and in page headers, with the field for
+    /// the remaining length if no record continues.
+    ///
+    /// No checksum covers these bytes, and PostgreSQL does not read them. It clears each page of its WAL buffers before it copies records
+    /// into the page (`AdvanceXLInsertBuffer` in `xlog.c`), so other bytes are damage.
+    pub fn with_checked_padding(self) -> Decoder {
+        Decoder { is_padding_checked: true, ..self }
     }
 
     /// Takes `timeline` for that of the page before the first one, see [`Decoder::page_timeline`].
@@ -386,11 +398,11 @@ impl Decoder {
         match self.state {
             State::Start => {
                 let rest = if header.continues_record() { header.remaining } else { 0 };
-                at = self.skip(rest, page, at, address, visitor);
+                at = self.skip(rest, page, at, address, visitor)?;
             }
             State::Skipping(rest) if !header.overwrites_record() => {
                 check_continuation(&header, address, rest)?;
-                at = self.skip(rest, page, at, address, visitor);
+                at = self.skip(rest, page, at, address, visitor)?;
             }
             _ if header.continues_record() => {
                 return Err(Fault { lsn: address, at: address, kind: FaultKind::ContinuationUnexpected });
@@ -453,11 +465,38 @@ impl Decoder {
             return Err(fault(FaultKind::PageTimeline { expected, found: header.timeline }));
         }
         self.timeline = header.timeline;
+        self.check_padding(page, HEADER_PADDING, address, address)?;
+        if !header.continues_record() {
+            self.check_padding(page, REMAINING_LENGTH, address, address)?;
+        }
         Ok(header)
     }
 
+    /// Checks the padding of the page header or record at `lsn`, in a page at `address`.
+    #[inline]
+    fn check_padding(&self, page: &[u8], padding: Range<usize>, lsn: Lsn, address: Lsn) -> Result<(), Fault> {
+        if !self.is_padding_checked {
+            return Ok(());
+        }
+        let bytes = page.get(padding.clone()).unwrap_or_default();
+        match bytes.iter().position(|&byte| byte != 0) {
+            None => Ok(()),
+            Some(offset) => {
+                let at = address.plus((padding.start + offset) as u64);
+                Err(Fault { lsn, at, kind: FaultKind::Padding { found: bytes[offset] } })
+            }
+        }
+    }
+
     /// Skips `rest` bytes of a record that began before the stream. Returns the offset in the page where the next record starts.
-    fn skip(&mut self, rest: u32, page: &[u8], at: usize, address: Lsn, visitor: &mut impl Visitor) -> usize {
+    fn skip(
+        &mut self,
+        rest: u32,
+        page: &[u8],
+        at: usize,
+        address: Lsn,
+        visitor: &mut impl Visitor,
+    ) -> Result<usize, Fault> {
         let here = page.len() - at;
         let lsn = address.plus(at as u64);
         let skipped = if rest as usize > here {
@@ -465,13 +504,15 @@ impl Decoder {
             here
         } else {
             self.state = State::Between;
-            (record::aligned_len(rest) as usize).min(here)
+            let skipped = (record::aligned_len(rest) as usize).min(here);
+            self.check_padding(page, at + rest as usize..at + skipped, lsn, address)?;
+            skipped
         };
         if skipped > 0 {
             visitor.continuation(lsn, skipped as u64);
         }
         self.position = lsn.plus(skipped as u64);
-        at + skipped
+        Ok(at + skipped)
     }
 
     /// Decodes all records that start in the page from offset `at` on.
@@ -559,8 +600,13 @@ impl Decoder {
             if header.prev != previous || !is_checked && record.crc(crc) != header.crc {
                 break;
             }
+            let next = at + record.aligned_len() as usize;
+            let padding = at + header.total_len as usize..next;
+            if self.check_padding(page, padding, record.lsn, address).is_err() {
+                break;
+            }
             previous = record.lsn;
-            at += record.aligned_len() as usize;
+            at = next;
             if visitor.simple_record(record).is_break() {
                 self.state = State::Done;
                 self.stopped = true;
@@ -599,6 +645,7 @@ impl Decoder {
         }
         // A truncated segment may lack the alignment after its last record.
         let end = page.len().min(at + record::aligned_len(header.total_len) as usize);
+        self.check_padding(page, at + bytes.len()..end, lsn, address)?;
         let range = (lsn, address.plus(end as u64));
         let StreamInfo { version, data_page_bytes, .. } = self.info;
         let decoded = record::decode(bytes, header, range, version, data_page_bytes, &mut self.blocks);
@@ -646,6 +693,7 @@ impl Decoder {
             check_crc(crc32c_append(crc, &self.held[..CRC_OFFSET]), &header, lsn)?;
         }
         let end = page.len().min(at + record::aligned_len(taken as u32) as usize);
+        self.check_padding(page, at + taken..end, lsn, address)?;
         let range = (lsn, address.plus(end as u64));
         let decoded = record::decode(
             &self.held,

@@ -624,7 +624,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     let mut part = read_part(file, 0, size)?;
     let (Ok(info), Some(start)) = (StreamInfo::of_segment(&part), name.start(size)) else { return Ok(None) };
     let info = StreamInfo { timeline: name.timeline, ..info };
-    let mut decoder = Decoder::new(info, start, start.plus(size.bytes()));
+    let mut decoder = Decoder::new(info, start, start.plus(size.bytes())).with_checked_padding();
     let (mut last, mut offset) = (Last::default(), 0);
     // Where the log ends is what is asked, so why it does is not.
     while let Ok(Progress::More) = decoder.push(&part, &mut last) {

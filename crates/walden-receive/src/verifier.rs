@@ -138,7 +138,7 @@ impl Verifier {
         };
         let page_bytes = info.page_bytes as usize;
         let whole = info.geometry().decodable_end(end).bytes_since(self.tail_start) as usize;
-        let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX));
+        let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX)).with_checked_padding();
         let mut last = Last::default();
         decoder.push(&self.tail[..whole], &mut last)?;
         if let Some(unfinished) = decoder.unfinished() {
@@ -222,7 +222,7 @@ impl Verifier {
     fn begin_long_record(&mut self) -> Result<(), Fault> {
         let Some(info) = self.info else { return Ok(()) };
         let pages = self.tail.len() - self.tail.len() % info.page_bytes as usize;
-        let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX));
+        let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX)).with_checked_padding();
         decoder.push(&self.tail[..pages], &mut Last::default())?;
         // A crash may have cut it off, and another record follows.
         if let Some(unfinished) = decoder.unfinished() {
@@ -431,6 +431,36 @@ mod tests {
                 assert!(verified <= START.plus(at as u64), "{at}: {verified}");
             }
         }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_padding_is_refused() {
+        let (log, ends) = log();
+        let mut tested = 0;
+        // Padding after each record, and that of a page header.
+        let mut positions: Vec<usize> = ends.iter().map(|end| end.bytes_since(START) as usize - 1).collect();
+        positions.extend([8192 * 3 + 20, 8192 * 3 + 23, 20]);
+        for at in positions.into_iter().filter(|&at| log[at] == 0) {
+            let mut damaged = log.clone();
+            damaged[at] ^= 0x10;
+            for sizes in [&[50_000][..], &[997], &[8192]] {
+                let verifiers = [verifier(), Verifier { max_held_bytes: 10_000, ..verifier() }];
+                for verifier in verifiers {
+                    let Err((verified, fault)) = push_all_to(verifier, &damaged, sizes) else {
+                        // Nothing after a switch of segments is WAL.
+                        assert_eq!(at % SEGMENT as usize, SEGMENT as usize - 1, "flipped at {at}, not found");
+                        continue;
+                    };
+                    assert!(verified <= START.plus(at as u64), "flipped at {at}: {verified}");
+                    assert_eq!(
+                        (fault.at, fault.kind),
+                        (START.plus(at as u64), FaultKind::Padding { found: 0x10 })
+                    );
+                    tested += 1;
+                }
+            }
+        }
+        assert!(tested > 100, "{tested}");
     }
 
     #[test]

@@ -339,7 +339,7 @@ fn check_segment(
     // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).
     let info = StreamInfo { timeline: name.timeline, ..info };
     let size = info.segment_size.bytes();
-    let mut decoder = Decoder::new(info, start, start.plus(size));
+    let mut decoder = Decoder::new(info, start, start.plus(size)).with_checked_padding();
     let mut survey = Survey::new(name, &info);
     let mut hasher = blake3::Hasher::new();
     let (mut bytes, mut fault, mut pages_behind) = (0, None, PagesBehindFault::new(info, start));

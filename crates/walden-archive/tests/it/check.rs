@@ -1,11 +1,16 @@
 //! What is refused and what is accepted, table by table.
 
+use std::ops::ControlFlow;
+
 use walden_archive::check::{Refusal, Rules, check};
 use walden_archive::history::{Ancestor, History};
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{PushError, PushOptions, push};
-use walden_format::lsn::Lsn;
+use walden_format::fault::FaultKind;
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::record::Record;
 use walden_format::rmgr::rmid;
+use walden_format::stream::{Decoder, StreamInfo, Visitor};
 use walden_format::version::Major;
 use walden_testing::writer::LogWriter;
 
@@ -55,6 +60,48 @@ fn real_segments_of_all_versions_are_accepted_and_unfinished_ones_are_not() {
         }
     }
     assert!(accepted >= 4 && accepted + unfinished == 14, "{accepted} accepted, {unfinished} unfinished");
+}
+
+/// No checksum covers padding. A damaged copy would be archived, and the server's own segment refused.
+#[test]
+fn padding_that_is_not_zero_is_refused() {
+    struct Padding(Vec<(Lsn, u8)>);
+    impl Visitor for Padding {
+        fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+            self.0.extend((record.alignment > 0).then_some((record.end, record.alignment)));
+            ControlFlow::Continue(())
+        }
+    }
+    for version in ["14.23", "15.18", "16.14", "17.11", "18.6", "19.rc1"] {
+        let (name, content) = segments(version).swap_remove(0);
+        let info = StreamInfo::of_segment(&content).unwrap();
+        let start = SegmentName::parse(&name).unwrap().start(info.segment_size).unwrap();
+        let mut padding = Padding(Vec::new());
+        let _ = Decoder::new(info, start, start.plus(info.segment_size.bytes())).push(&content, &mut padding);
+        let of_records =
+            padding.0.iter().map(|&(end, bytes)| end.bytes_since(start) as usize - bytes as usize);
+        // The padding of a page header, and the length of a continued record where none continues.
+        let is_whole = |page: &usize| content[page + 2] & 1 == 0;
+        let page = (8192..content.len()).step_by(8192).find(is_whole);
+        let of_headers = [20, 8192 + 23].into_iter().chain(page.map(|page| page + 16));
+        let mut tested = 0;
+        for at in of_headers.chain(of_records.step_by(padding.0.len() / 20 + 1)) {
+            let mut damaged = content.clone();
+            damaged[at] ^= 0x40;
+            let Err(Refusal::Damaged { offset, fault }) =
+                check(file(&name), &mut &damaged[..], Rules::default())
+            else {
+                panic!("{version} {name}: padding at {at}");
+            };
+            assert_eq!(
+                (offset, fault.kind),
+                (at as u64, FaultKind::Padding { found: 0x40 }),
+                "{version} {name}"
+            );
+            tested += 1;
+        }
+        assert!(tested > 10, "{version}: {tested}");
+    }
 }
 
 #[test]
