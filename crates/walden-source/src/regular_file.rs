@@ -2,9 +2,9 @@
 //!
 //! To open a FIFO waits until somebody writes into it, and a device such as `/dev/zero` has no end.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -16,11 +16,28 @@ use rustix::fs::OFlags;
 pub fn open(path: &Path) -> io::Result<File> {
     // The flag changes nothing for a regular file.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
-    }
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    // A socket cannot be opened.
+    let file =
+        opened.map_err(|error| std::fs::metadata(path).and_then(|it| expect(&it)).err().unwrap_or(error))?;
+    expect(&file.metadata()?)?;
     Ok(file)
+}
+
+/// Refuses anything but a regular file.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`], which names the type of file that was found.
+pub fn expect(metadata: &Metadata) -> io::Result<()> {
+    let kind = metadata.file_type();
+    let found = match kind {
+        _ if kind.is_file() => return Ok(()),
+        _ if kind.is_dir() => "a folder",
+        _ if kind.is_fifo() => "a FIFO",
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("expected a regular file, found {found}")))
 }
 
 /// Reads a regular file of at most `most` bytes.

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_source::regular_file;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::out::get::with_object;
@@ -146,7 +147,7 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
 /// A file that cannot be read, is damaged, or is of another cluster.
 pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
     let failed = |problem: String| BackupError { path: path.to_owned(), problem };
-    let file = fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let file = regular_file::open(path).map_err(|error| failed(error.to_string()))?;
     let manifest = Manifest::read(file).map_err(failed)?;
     if let Some(found) = manifest.system_identifier.map(|number| number.to_string())
         && found != system_identifier
@@ -188,7 +189,7 @@ fn of_label(path: &Path) -> Result<Backup, BackupError> {
 
 fn read_label(path: &Path) -> Result<Vec<u8>, BackupError> {
     let failed = |error: io::Error| BackupError { path: path.to_owned(), problem: error.to_string() };
-    let mut file = fs::File::open(path).map_err(failed)?;
+    let mut file = regular_file::open(path).map_err(failed)?;
     read_bounded(&mut file, crate::stored::check::MAX_TEXT_BYTES).map_err(failed)
 }
 

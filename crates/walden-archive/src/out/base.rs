@@ -4,13 +4,14 @@
 //! server. Where it starts is in its `backup_label` (`build_backup_content` in `xlogbackup.c`), and from where on it is consistent in
 //! its manifest.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, Timeline};
 use walden_source::datadir::{DataDir, DataDirError};
 use walden_source::open::{Compression, SegmentReader, open_path};
+use walden_source::regular_file;
 
 use crate::stored::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
 
@@ -153,7 +154,7 @@ impl BackupStart {
 
 fn of_file(path: &Path) -> Result<BackupStart, BaseError> {
     let io = |source| BaseError::Io { path: path.to_owned(), source };
-    let mut file = BufReader::new(File::open(path).map_err(io)?);
+    let mut file = BufReader::new(regular_file::open(path).map_err(io)?);
     let mut first = [0];
     let is_json = file.read(&mut first).map_err(io)? == 1 && first == *b"{";
     let mut content = first.chain(file);
@@ -285,6 +286,8 @@ mod tests {
 
     use sha2::{Digest, Sha256};
     use walden_source::inventory::FileKind;
+
+    use std::fs::File;
 
     use super::*;
 

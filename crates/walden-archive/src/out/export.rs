@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
-use walden_source::error_text;
+use walden_source::{error_text, regular_file};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
@@ -429,7 +429,7 @@ fn decode<'a>(
 /// Whether a file is there with the content that its object's summary states.
 fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Result<bool, ExportError> {
     let write = |source| GetError::Write { path: target.to_owned(), source };
-    let mut file = match File::open(target) {
+    let mut file = match regular_file::open(target) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(write(error).into()),

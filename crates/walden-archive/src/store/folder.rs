@@ -8,6 +8,8 @@ use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use walden_source::regular_file;
+
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::{self, ENDING};
 
@@ -199,14 +201,14 @@ impl Store for Folder {
         let path = self.path("synchronise", key)?;
         let failed = self.failed("synchronise", key);
         let folder = path.parent().unwrap_or(&self.root);
-        File::open(&path).and_then(|file| file.sync_all()).map_err(&failed)?;
+        regular_file::open(&path).and_then(|file| file.sync_all()).map_err(&failed)?;
         sync_folder(folder).and_then(|()| self.make_folders(folder)).map_err(&failed)
     }
 
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
         let path = self.path("read", key)?;
         let failed = self.failed_to_read(key, &path);
-        let file = File::open(&path).map_err(&failed)?;
+        let file = regular_file::open(&path).map_err(&failed)?;
         let mut content = Vec::new();
         file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content).map_err(&failed)?;
         if content.len() as u64 > MAX_OBJECT_BYTES {
@@ -218,7 +220,7 @@ impl Store for Folder {
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
         let path = self.path("read", key)?;
         let failed = self.failed_to_read(key, &path);
-        let mut file = File::open(&path).map_err(&failed)?;
+        let mut file = regular_file::open(&path).map_err(&failed)?;
         let bytes = range.end.saturating_sub(range.start);
         if bytes > MAX_OBJECT_BYTES {
             return Err(self.error("read", key, Cause::TooLarge, None));
@@ -231,7 +233,9 @@ impl Store for Folder {
 
     fn size(&self, key: &str) -> Result<u64, StoreError> {
         let path = self.path("read", key)?;
-        let metadata = fs::metadata(&path).map_err(self.failed_to_read(key, &path))?;
+        let failed = self.failed_to_read(key, &path);
+        let metadata = fs::metadata(&path).map_err(&failed)?;
+        regular_file::expect(&metadata).map_err(&failed)?;
         Ok(metadata.len())
     }
 

@@ -793,3 +793,42 @@ fn what_is_no_regular_file_is_refused_and_not_waited_for() {
         }
     }
 }
+
+/// A FIFO, a folder, or a device where an object belongs is an error at once: no command waits for another process to write into it.
+#[test]
+fn an_object_that_is_not_a_regular_file_is_an_error() {
+    let make_fifo =
+        |path: &Path| assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
+    let make_folder = |path: &Path| fs::create_dir(path).expect("a folder");
+    let make_device =
+        |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).expect("a link to a device");
+    let make_socket = |path: &Path| drop(std::os::unix::net::UnixListener::bind(path).expect("a socket"));
+    let makers: [(&dyn Fn(&Path), &str); 4] = [
+        (&make_fifo, "found a FIFO"),
+        (&make_folder, "found a folder"),
+        (&make_device, "found a device"),
+        (&make_socket, "found a socket"),
+    ];
+    for (make, expected) in makers {
+        let root = tempfile::tempdir().expect("a folder");
+        let originals = log(1, 5, 2);
+        let repo = root.path().join("archive");
+        drop(archive_of(root.path(), &originals));
+        let wal = root.path().join("pg_wal");
+        let file = ArchivedFile::parse(&originals[0].0).expect("a name");
+        for key in [file.key(), "archive.json".to_owned()] {
+            fs::remove_file(repo.join(&key)).expect("removed");
+            make(&repo.join(&key));
+            let archive = Archive::new(Box::new(Folder::new(&repo)));
+            let target = root.path().join("target");
+            let gotten = get(&archive, file, &target).expect_err("no object");
+            assert!(walden_source::error_text(&gotten).contains(expected), "{key}: {gotten:?}");
+            let pushed = push(&archive, &wal.join(&originals[0].0), &PushOptions::default()).asked;
+            let pushed = pushed.expect_err("no object");
+            assert!(walden_source::error_text(&pushed).contains(expected), "{key}: {pushed:?}");
+            let verified = verify(&archive, VerifyOptions::default(), &|_, _| {});
+            assert!(verified.is_err() || key != "archive.json", "{key}");
+            assert!(list(&archive, ListOptions::default()).is_err() || key != "archive.json", "{key}");
+        }
+    }
+}

@@ -1,7 +1,6 @@
 //! `walden archive import`: WAL that another archiver keeps, checked in full on its way in.
 
 use std::fmt::Write;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +16,7 @@ use walden_archive::push::PushOptions;
 use walden_report::units;
 use walden_source::inventory::FileKind;
 use walden_source::open::{self, Compression, Foreign};
+use walden_source::regular_file;
 
 use crate::FOUND;
 use crate::place::Place;
@@ -158,7 +158,7 @@ fn open_decompressed(file: &SourceFile) -> io::Result<Box<dyn Read>> {
         Err(Foreign::Unknown(_)) if is_text => match file.ending {
             Some("lzma") => Compression::Lzma,
             Some("br" | "brotli") => Compression::Brotli,
-            _ => return Ok(Box::new(File::open(&file.path)?)),
+            _ => return Ok(Box::new(regular_file::open(&file.path)?)),
         },
         // What is not compressed is refused by the checks of segments, which say what is wrong with it.
         Err(Foreign::Unknown(_)) if file.ending.is_none() => Compression::None,

@@ -10,6 +10,7 @@ use walden_receive::disk::is_in_use;
 use walden_receive::status::{FILE, State, Status};
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::regular_file;
 
 /// The process that receives, if there is one.
 #[derive(Args, Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct ReceivingOptions {
     pub spool: Option<PathBuf>,
 }
 
+/// A status has a few hundred bytes.
+const MAX_STATUS_BYTES: u64 = 1 << 20;
 /// A status of `walden receive` that is older than this is not one of a process that runs.
 const MAX_STATUS_AGE: Duration = Duration::from_secs(10);
 
@@ -27,7 +30,7 @@ impl ReceivingOptions {
     pub fn read(&self) -> Result<Option<Status>> {
         let Some(spool) = &self.spool else { return Ok(None) };
         let path = spool.join(FILE);
-        let json = std::fs::read(&path)
+        let json = regular_file::read(&path, MAX_STATUS_BYTES)
             .with_context(|| format!("cannot read {}: walden receive has not run", path.display()))?;
         let status =
             serde_json::from_slice(&json).with_context(|| format!("cannot use {}", path.display()))?;

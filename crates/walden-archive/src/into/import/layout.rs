@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,7 @@ use walden_format::lsn::SegmentName;
 use walden_format::page::{PageHeader, UnreadPageHeader};
 use walden_format::stream::StreamInfo;
 use walden_source::datadir::ControlFile;
+use walden_source::regular_file;
 
 use crate::out::server::{system_id_beside, system_id_of_server};
 use crate::stored::name::ArchivedFile;
@@ -199,7 +200,7 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
             identifier.map(|identifier| (identifier, ARCHIVE_INFO.to_owned()))
         }
         Layout::Barman => {
-            let text = fs::read(above.join(IDENTITY)).unwrap_or_default();
+            let text = regular_file::read(&above.join(IDENTITY), MAX_IDENTITY_BYTES).unwrap_or_default();
             let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
             let identifier = json.get("systemid").and_then(|identifier| identifier.as_str()?.parse().ok());
             identifier.map(|identifier| (identifier, IDENTITY.to_owned()))
@@ -219,6 +220,7 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
 
 /// What Barman knows of a server (`write_identity_file` in `server.py`): `{"systemid": "7...", "version": "15"}`.
 const IDENTITY: &str = "identity.json";
+const MAX_IDENTITY_BYTES: u64 = 1 << 20;
 
 /// Folders below a root that are looked into.
 const DEPTH: u32 = 8;
@@ -328,7 +330,7 @@ fn system_identifiers(path: &Path, info: &Path) -> Result<BTreeMap<String, Strin
 
 fn read_start(path: &Path, bytes: u64) -> Result<Vec<u8>, LayoutError> {
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(bytes).read_to_end(&mut start));
+    let read = regular_file::open(path).and_then(|file| file.take(bytes).read_to_end(&mut start));
     read.map_err(|source| LayoutError::Read { path: path.to_owned(), source })?;
     Ok(start)
 }

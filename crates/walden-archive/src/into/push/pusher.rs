@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_source::regular_file;
 
 use super::ahead::{Notes, Stamp};
 use super::result::{FAST, PushError, PushOptions, Pushed};
@@ -653,7 +654,7 @@ fn open_regular(path: &Path) -> Result<File, Refusal> {
         let (expected, found) = ("a regular file".to_owned(), found.to_owned());
         return Err(Refusal::Mismatch { what: "the file's type", expected, found });
     }
-    Ok(File::open(path)?)
+    Ok(regular_file::open(path)?)
 }
 
 fn check_by(file: ArchivedFile, content: &mut Content<'_>, rules: Rules<'_>) -> Result<Checked, Refusal> {

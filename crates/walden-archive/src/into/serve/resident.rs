@@ -6,11 +6,12 @@
 //! that PostgreSQL asks for earlier, and that is refused or not archived yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use walden_source::regular_file;
 
 use crate::archive::Archive;
 use crate::hash::hash_file;
@@ -273,7 +274,7 @@ impl Resident {
 
     /// Whether a file is as it was read. It is read once more only if it may have changed.
     fn is_still(&self, file: ArchivedFile, read: &FileRead) -> bool {
-        let Ok(content) = File::open(self.wal.join(file.to_string())) else { return false };
+        let Ok(content) = regular_file::open(&self.wal.join(file.to_string())) else { return false };
         if read.stamp.is_some() && Stamp::of(&content) == read.stamp {
             return true;
         }

@@ -14,6 +14,7 @@ use walden_archive::push::PushOptions;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::SegmentSize;
 use walden_source::datadir::ControlFile;
+use walden_source::regular_file;
 
 use super::{Check, Status};
 use crate::archive::activity::ActivityReader;
@@ -39,8 +40,9 @@ pub fn data_directory(named: Option<&Path>) -> Option<PathBuf> {
 pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     let Look { archive, identity, is_received, .. } = *look;
     let path = data.join("global/pg_control");
-    let control =
-        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display())).and_then(|bytes| {
+    let control = regular_file::read(&path, 1 << 16)
+        .with_context(|| format!("cannot read {}", path.display()))
+        .and_then(|bytes| {
             ControlFile::parse(&bytes).with_context(|| format!("cannot use {}", path.display()))
         });
     let own = match &control {
