@@ -10,6 +10,7 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use crate::encryption::{Encrypted, Encryption, KeyOptions};
 use crate::history::History;
 use crate::store::{Cause, Created, Listed, Store, StoreError};
+use crate::stored::contents::Contents;
 use crate::stored::documents;
 use crate::stored::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
 use crate::stored::object::{self, ObjectError};
@@ -425,6 +426,32 @@ impl Archive {
         SegmentSize::new(bytes).ok_or_else(|| ArchiveError::Identity {
             location: self.store.location().to_owned(),
             problem: format!("expected a segment size of PostgreSQL, found {bytes} bytes"),
+        })
+    }
+
+    /// Confirms that segments have the size that `archive.json` states, by what is known of some of them. One object that differs from the
+    /// others is damaged itself.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Identity`] if no segment has that size, and as [`Archive::segment_size`].
+    pub(crate) fn expect_size_of<'c>(
+        &self,
+        segments: impl IntoIterator<Item = &'c Contents>,
+    ) -> Result<(), ArchiveError> {
+        let bytes = self.segment_size()?.bytes();
+        let mut differs = None;
+        for contents in segments {
+            if contents.segment_bytes == bytes {
+                return Ok(());
+            }
+            differs = Some(contents.segment_bytes);
+        }
+        let Some(expected) = differs else { return Ok(()) };
+        Err(ArchiveError::Identity {
+            location: self.store.location().to_owned(),
+            problem: format!(
+                "expected segments of {expected} bytes, as those in the archive, found {bytes} bytes"
+            ),
         })
     }
 

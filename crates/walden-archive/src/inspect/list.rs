@@ -988,6 +988,7 @@ fn times(
             contents(object, bytes)?;
         }
     }
+    archive.expect_size_of(summaries.values().flatten())?;
     let has_all = summaries.len() == objects.len() && unreadable.len() == known_before;
     let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());
     listing.unknown_version_segments = unknown.count() as u64;

@@ -119,6 +119,7 @@ pub fn verify(
     archive.unlock()?;
     let (mut listing, mut objects) = list::list_objects(archive, Depth::Keys)?;
     let size = archive.segment_size()?;
+    expect_segment_size(archive, &objects)?;
     let histories = read_histories(archive, &objects);
     let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
     let mut inspected: BTreeMap<Object, Inspection> = BTreeMap::new();
@@ -179,6 +180,16 @@ fn read_histories(archive: &Archive, objects: &[(Object, u64)]) -> Vec<History> 
         History::parse(timeline, &text).ok()
     };
     objects.iter().filter_map(read).collect()
+}
+
+/// Compares the segment size in `archive.json` with the first and the last segment: with a wrong one, every object seems damaged.
+fn expect_segment_size(archive: &Archive, objects: &[(Object, u64)]) -> Result<(), ArchiveError> {
+    let segments = || objects.iter().filter(|(object, _)| object.segments().is_some());
+    // Objects that cannot be read are found below.
+    let read = |&(object, bytes): &(Object, u64)| get::read_contents(archive, object, bytes).ok();
+    let ends: Vec<_> =
+        [segments().next(), segments().next_back()].into_iter().flatten().filter_map(read).collect();
+    archive.expect_size_of(ends.iter().flatten())
 }
 
 /// Whether an error says nothing of an object but that this user, or nobody at this moment, can read it.

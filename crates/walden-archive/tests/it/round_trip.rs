@@ -536,6 +536,38 @@ fn segments_of_another_size_are_refused() {
     );
 }
 
+#[test]
+fn a_wrong_segment_size_in_the_archives_identity_is_named() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = log(1, 0x20, 3);
+    drop(archive_of(root.path(), &originals));
+    let (path, wal) = (root.path().join("archive/archive.json"), root.path().join("pg_wal"));
+    let text = fs::read_to_string(&path).expect("an identity");
+    // One that servers have, and one that no server has.
+    for size in [2 << 20, (1 << 20) + 1] {
+        fs::write(&path, text.replace("1048576", &size.to_string())).expect("written");
+        let archive = Archive::new(Box::new(Folder::new(root.path().join("archive"))));
+        let expected = format!("found {size} bytes");
+        let is_named = |error: &ArchiveError| matches!(error, ArchiveError::Identity { problem, .. } if problem.contains(&expected));
+        let listed = list(&archive, ListOptions::default()).expect_err("a wrong size");
+        assert!(is_named(&listed), "{listed:?}");
+        let of_status = walden_archive::status::holdings(&archive, &Vec::new).expect_err("a wrong size");
+        assert!(is_named(&of_status), "{of_status:?}");
+        for fast in [false, true] {
+            let options = VerifyOptions { fast, ..VerifyOptions::default() };
+            let verified = verify(&archive, options, &|_, _| {}).expect_err("a wrong size");
+            assert!(is_named(&verified), "{verified:?}");
+        }
+        // Although it is archived already.
+        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+        let pushed = push(&archive, &wal.join(&originals[0].0), &options).asked;
+        assert!(matches!(pushed, Err(PushError::Archive { .. })), "{pushed:?}");
+    }
+    fs::write(&path, text).expect("written");
+    let archive = Archive::new(Box::new(Folder::new(root.path().join("archive"))));
+    assert!(verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified").is_good());
+}
+
 /// As under the mount point of a file system that is not mounted: what would be acknowledged there is lost.
 #[test]
 fn nothing_is_archived_where_no_archive_was_made() {

@@ -405,11 +405,19 @@ impl Pusher {
     fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
-        // Where archive.json is lost, nobody can read what is archived: nothing is acknowledged as if all were well.
-        self.archive.expect_archive().map_err(failed)?;
+        // Where archive.json is lost or damaged, nobody can read what is archived: nothing is acknowledged as if all were well.
+        let size = match self.archive.segment_size() {
+            // Set up, and no segment was pushed yet.
+            Err(ArchiveError::Empty(_)) => None,
+            other => Some(other.map_err(failed)?),
+        };
         let hashed = hash_file(content, self.options.threads);
         let (bytes, hash) =
             hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
+        // The complete checks name what differs.
+        if matches!(file, ArchivedFile::Segment(_)) && size.is_some_and(|size| size.bytes() != bytes) {
+            return Ok(None);
+        }
         let archived = self.archived(file, Some(found), &hash).map_err(failed)?;
         if archived.is_same && archived.warnings.is_empty() {
             self.note_last_records(file, archived.contents.as_ref());
