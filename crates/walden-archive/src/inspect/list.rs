@@ -10,6 +10,7 @@ use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
+use crate::inspect::verified;
 use crate::inventory::gaps::{self, Acknowledgement, Expected};
 use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
@@ -447,6 +448,7 @@ pub(crate) fn list_objects(
         first_numbers,
         live,
         acknowledged,
+        newest_verified: verified::newest_segments(archive)?,
     };
     for (&timeline, objects) in &timelines.objects {
         timelines.add_timeline(timeline, objects, &mut listing)?;
@@ -515,6 +517,8 @@ struct Timelines<'a> {
     /// What is archived of segments that are being written.
     live: Vec<Extent>,
     acknowledged: Vec<Acknowledgement>,
+    /// The newest segment of each timeline that `verify` has found: it may have disappeared since.
+    newest_verified: BTreeMap<Timeline, SegmentName>,
 }
 
 impl Timelines<'_> {
@@ -525,7 +529,9 @@ impl Timelines<'_> {
         objects: &BTreeMap<Object, u64>,
         listing: &mut Listing,
     ) -> Result<(), ArchiveError> {
+        let newest_verified = self.newest_verified.get(&timeline).and_then(|name| name.number(self.size));
         let expected = Expected::of(timeline, &self.histories, &self.first_numbers, self.size);
+        let expected = expected.up_to(newest_verified);
         let mut found = segments(timeline, objects, self.size, &self.acknowledged, expected);
         let previous_commit_time = self.link_to_parent(&mut found, &listing.timelines)?;
         // Parts of a segment that is archived were to be removed.

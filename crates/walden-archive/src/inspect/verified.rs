@@ -9,9 +9,11 @@
 //!
 //! Runs are in the order of their numbers and not of their times: one with a clock that was ahead must not hide what later ones find.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::SUFFIX;
@@ -41,6 +43,19 @@ pub struct VerifiedAt {
     /// Segments of a version that Walden did not read.
     #[serde(default)]
     pub unknown_version_segments: u64,
+    /// The newest segment of each timeline, in this run or an earlier one: what is missing up to there was in the archive.
+    #[serde(default)]
+    pub newest_segments: Vec<String>,
+}
+
+/// The newest segment of each timeline that a run of `verify` has recorded.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
+    let recorded = last(archive)?.found().map(|run| run.newest_segments).unwrap_or_default();
+    let segments = recorded.iter().filter_map(|name| SegmentName::parse(name));
+    Ok(segments.map(|name| (name.timeline, name)).collect())
 }
 
 /// Writes what a run has found, and removes what old ones have found.
@@ -60,6 +75,11 @@ pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(
         }
         damaged = last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
     }
+    // Segments that disappeared stay known.
+    let mut newest = newest_segments(archive)?;
+    for name in verified.newest_segments.iter().filter_map(|name| SegmentName::parse(name)) {
+        newest.entry(name.timeline).and_modify(|known| *known = name.max(*known)).or_insert(name);
+    }
     let new = verified.gaps.iter().filter(|gap| gap.is_new());
     let found = VerifiedAt {
         time,
@@ -69,6 +89,7 @@ pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(
         damaged,
         missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
         unknown_version_segments: verified.unknown_version_segments,
+        newest_segments: newest.values().map(SegmentName::to_string).collect(),
     };
     let json = serde_json::to_vec_pretty(&found).unwrap_or_default();
     let mut number = next_number(&keys(archive)?);

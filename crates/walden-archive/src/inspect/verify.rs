@@ -51,6 +51,9 @@ pub struct Verified {
     pub gaps: Vec<Gap>,
     /// Timeline histories missing, by name, as of [`list::Listing::missing_histories`].
     pub missing_histories: Vec<String>,
+    /// The newest segment of each timeline.
+    #[serde(skip)]
+    pub newest_segments: Vec<String>,
     /// Base backups whose first segment is missing, as of [`list::Listing::backups_without_start`].
     pub backups_without_start: Vec<BackupWithoutStart>,
     /// What is not wrong, and that the user should know.
@@ -144,6 +147,7 @@ pub fn verify(
     }
     let mut found = Verified {
         gaps,
+        newest_segments: listing.timelines.iter().filter_map(|it| it.last_segment.clone()).collect(),
         missing_histories: listing.missing_histories,
         backups_without_start: listing.backups_without_start,
         warnings: listing.unknown.into_iter().map(unknown).collect(),

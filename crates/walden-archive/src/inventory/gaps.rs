@@ -256,6 +256,11 @@ impl Expected {
         }
     }
 
+    /// Expects the segments up to this one too, which were in the archive.
+    pub fn up_to(self, newest: Option<u64>) -> Expected {
+        Expected { end: self.end.max(newest.map(|newest| newest + 1)), ..self }
+    }
+
     /// What is missing of a timeline that has segments of these numbers: ranges with their last numbers, in the order of their first ones.
     pub fn missing(
         self,

@@ -571,6 +571,7 @@ fn future() -> VerifiedAt {
         damaged: 0,
         missing_segments: 0,
         unknown_version_segments: 0,
+        newest_segments: Vec::new(),
     }
 }
 
@@ -730,4 +731,35 @@ fn an_empty_object_is_damaged_and_not_missing() {
         assert_eq!(error.cause(), "damaged_object");
         expect("push", &error_text(&error));
     }
+}
+
+/// Nothing after the newest segment shows that it is missing, but `verify` has found it before.
+#[test]
+fn newest_segments_that_disappeared_after_a_verification_are_missing() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 0x20, 6);
+    let archive = archive_of(root.path(), &files);
+    let verify = || verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+    let found = verify();
+    assert!(found.is_good());
+    verified::record(&archive, &found, false).expect("recorded");
+    for (name, _) in &files[4..] {
+        let key = ArchivedFile::parse(name).expect("a name").key();
+        archive.store().remove(&key).expect("removed");
+    }
+    // Also after a run that found them missing.
+    for _ in 0..2 {
+        let listing = list(&archive, ListOptions::default()).expect("a list");
+        let gaps = listing.gaps();
+        assert_eq!((gaps.len(), &gaps[0].first, &gaps[0].last), (1, &files[4].0, &files[5].0));
+        assert_eq!(listing.timelines[0].last_segment.as_ref(), Some(&files[3].0));
+        let holdings = walden_archive::status::holdings(&archive, &Vec::new).expect("holdings");
+        assert_eq!(holdings.missing_segments, 2);
+        let found = verify();
+        assert!(!found.is_good() && found.gaps.len() == 1, "{:?}", found.gaps);
+        verified::record(&archive, &found, false).expect("recorded");
+    }
+    // They are archived again.
+    push_all(&archive, &root.path().join("pg_wal"), &files[4..]);
+    assert!(verify().is_good());
 }
