@@ -80,6 +80,8 @@ class Member:
         if self.form == "records":
             expect("pieces of form records before", 0, len(self.pieces))
             expect("the length of a piece of form records", self.segment_size, length)
+        elif length == 0 or self.pieces and self.pieces[-1][0] < 1 << 16:
+            raise Damage("a member: expected pieces of 1 byte or more, and of 64 KiB or more before the last")
         self.pieces.append((length, fields.rest()))
 
     def finish(self, frame, end_offset):

@@ -154,6 +154,10 @@ class RangeDecoder:
     def choices(self, count):
         return [0] * count
 
+    def end(self):
+        if self.at > len(self.stored) + 4:
+            raise ValueError(f"a part: expected {self.at - 4} stored bytes or more, found {len(self.stored)}")
+
 
 class Learning:
     """Has a model learn what was decoded otherwise, with the choices that the encoder made."""
@@ -215,7 +219,9 @@ class Model:
     def decode(self, stored, klass, columns):
         """The bytes of each column of a part: `columns` has number, form and bytes of each."""
         coder = RangeDecoder(stored)
-        return [bytes(self._column(coder, klass, n, form, bytearray(size))) for n, form, size in columns]
+        decoded = [bytes(self._column(coder, klass, n, form, bytearray(size))) for n, form, size in columns]
+        coder.end()
+        return decoded
 
     def learn(self, klass, columns, contents, choices):
         """Codes, without writing, what was decoded otherwise: `columns` has number and form of each."""

@@ -174,6 +174,10 @@ class Part:
         if most is not None and self.raw > most and self.coder not in (3, 24, 25, 26):
             raise Damage(f"a part: expected at most {most} bytes, found {self.raw}")
 
+        ratio = 1 if self.coder == 0 else 1 << 15 if self.coder <= 3 else 1024
+        if self.raw > ratio * stored:
+            raise Damage(f"a part: expected at most {ratio * stored} bytes, found {self.raw}")
+
     def of_length(self, content):
         if len(content) != self.raw:
             raise Damage(f"a part: expected {self.raw} bytes, found {len(content)}")

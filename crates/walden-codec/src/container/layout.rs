@@ -37,6 +37,8 @@ pub type Hash = [u8; 32];
 pub const MAX_HEAD: u64 = 1 << 16;
 /// The most bytes of an original in one piece of a member coded as bytes.
 pub const MAX_PIECE: u64 = 64 << 20;
+/// The least that a piece of form bytes has, unless it is the member's last: to start decoding a piece takes a while.
+pub const MIN_PIECE: u64 = 64 << 10;
 
 /// What a file starts with.
 ///

@@ -7,7 +7,7 @@ use super::level::{self, Method, SECOND_LEVEL, SMALL, SMALL_LEVEL, effort_of};
 use super::mixing::range_coder;
 use super::part::{
     CODER_DICTIONARY, CODER_LEARNED, CODER_MIXED, CODER_MIXED_COLUMNS, CODER_MIXED_DICTIONARY, CODER_STORED,
-    CODER_ZSTD, CODER_ZSTD_PREFIX, put_part,
+    CODER_ZSTD, CODER_ZSTD_PREFIX, MAX_MIXING_RATIO, put_part,
 };
 use super::state::State;
 use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
@@ -176,7 +176,10 @@ impl Packer {
                     && compressed.stored.len() < mixed.len()
                     && zstd.len() < mixed.len() =>
             {
-                let learned = self.learned(&chosen, &zstd).filter(|learned| learned.len() < mixed.len());
+                let min_bytes = content.len().div_ceil(MAX_MIXING_RATIO);
+                let learned = self
+                    .learned(&chosen, &zstd)
+                    .filter(|learned| learned.len() < mixed.len() && learned.len() >= min_bytes);
                 match learned {
                     Some(learned) => put_part(CODER_LEARNED + effort, content.len(), &learned, out),
                     None => put_part(CODER_MIXED_COLUMNS + effort, raw, &mixed, out),
@@ -207,6 +210,7 @@ impl Packer {
         class: usize,
         columns: &mut [MixedColumn<'_>],
     ) -> (Vec<u8>, Vec<u8>) {
+        let raw: usize = columns.iter().map(|(_, _, bytes)| bytes.len()).sum();
         let mut encoder = range_coder::Encoder::new();
         if let Ok(mixer) = self.state.mixer(effort) {
             for (number, form, bytes) in columns {
@@ -214,7 +218,7 @@ impl Packer {
             }
         }
         let chosen = std::mem::take(&mut encoder.chosen);
-        (encoder.finish(), chosen)
+        (encoder.finish(raw.div_ceil(MAX_MIXING_RATIO)), chosen)
     }
 
     /// Compresses a content without context mixing.

@@ -33,6 +33,12 @@ pub const CODER_MIXED: u8 = 16;
 /// Context mixing of dictionary-coded text; plus the effort.
 pub const CODER_MIXED_DICTIONARY: u8 = 24;
 
+/// Most bytes of a content for each stored byte, if a part is decoded or learned by context mixing. One byte of content takes that some
+/// hundred nanoseconds, so this bounds the processor time of a small file.
+pub const MAX_MIXING_RATIO: usize = 1024;
+/// The same for zstd: its most compact block has 4 bytes, for 128 KiB.
+const MAX_ZSTD_RATIO: usize = 1 << 15;
+
 /// Appends a part with its header.
 pub fn put_part(coder: u8, raw: usize, stored: &[u8], out: &mut Vec<u8>) {
     out.push(coder);
@@ -68,6 +74,16 @@ impl<'a> Part<'a> {
         *input = after;
         if crc32c_append(0, stored) != u32::from_le_bytes(*checksum) {
             return Err(corrupt("cannot read a part: expected the bytes of its checksum"));
+        }
+        let ratio = match coder {
+            CODER_STORED => 1,
+            CODER_ZSTD..CODER_LEARNED => MAX_ZSTD_RATIO,
+            _ => MAX_MIXING_RATIO,
+        };
+        if raw.div_ceil(ratio) > stored.len() {
+            return Err(corrupt(
+                "cannot read a part: expected more stored bytes for the length that it states",
+            ));
         }
         Ok(Part { coder, raw, stored })
     }

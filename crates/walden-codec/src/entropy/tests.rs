@@ -1,7 +1,7 @@
 use super::level::{SECOND_LEVEL, effort_of};
 use super::part::{
     CODER_DICTIONARY, CODER_LEARNED, CODER_MIXED, CODER_MIXED_COLUMNS, CODER_MIXED_DICTIONARY, CODER_STORED,
-    CODER_ZSTD, CODER_ZSTD_PREFIX, Part, put_part,
+    CODER_ZSTD, CODER_ZSTD_PREFIX, MAX_MIXING_RATIO, Part, put_part,
 };
 use super::*;
 use crate::column_kind::{Class, Form, Kind};
@@ -139,6 +139,48 @@ fn contents_that_zstd_compresses_better_are_coded_by_it() {
     packer.part(&bytes, &mut after);
     assert!(unpacker.part(&mut &learned[..], bytes.len()).unwrap() == bytes);
     assert!(unpacker.part(&mut &after[..], bytes.len()).unwrap() == bytes);
+}
+
+/// Context mixing predicts the zeros after the noise so well that its output ends with many zeros.
+#[test]
+fn contents_that_end_predictably_are_decoded() {
+    let mut numbers = Numbers(1);
+    let mut bytes: Vec<u8> = (0..8_000).map(|_| numbers.below(256) as u8).collect();
+    bytes.resize(2_000_000, 0);
+    let (stored, _) = Packer::new(7, false).mix(0, FORM_BYTES, &mut [(0, Form::Bytes, &mut bytes.clone())]);
+    assert!(stored.ends_with(&[0; 8]), "the zeros are stored");
+    let decode = |stored: &[u8]| {
+        let mut out = Vec::new();
+        put_part(CODER_MIXED, bytes.len(), stored, &mut out);
+        Unpacker::new(false).part(&mut &out[..], bytes.len())
+    };
+    assert!(decode(&stored).unwrap() == bytes);
+    assert!(decode(&stored[..stored.len() - 8]).is_err(), "more than four bytes are missing");
+}
+
+/// Context mixing codes constant rows in almost no bytes, so the encoder extends the part.
+#[test]
+fn the_length_of_a_content_is_limited_by_its_stored_bytes() {
+    let columns: [(u32, Form, Vec<u8>); 1] = [(0, Form::Rows(8), vec![7; 800_000])];
+    let mut packer = Packer::new(7, false);
+    let (stored, _) =
+        packer.mix(0, 1, &mut columns.clone().each_mut().map(|(n, form, bytes)| (*n, *form, bytes)));
+    assert_eq!(stored.len(), 800_000_usize.div_ceil(MAX_MIXING_RATIO));
+    let read = |coder: u8, raw: usize, stored: &[u8]| {
+        let mut part = Vec::new();
+        put_part(coder, raw, stored, &mut part);
+        Part::read(&mut &part[..], usize::MAX).map(|_| ())
+    };
+    for (coder, ratio) in
+        [(CODER_STORED, 1), (CODER_ZSTD, 1 << 15), (CODER_DICTIONARY, 1 << 15)].into_iter().chain(
+            [CODER_LEARNED, CODER_MIXED_COLUMNS, CODER_MIXED, CODER_MIXED_DICTIONARY]
+                .map(|coder| (coder, 1024)),
+        )
+    {
+        assert_eq!(read(coder, 4 * ratio, &[1; 4]), Ok(()), "coder {coder}");
+        assert!(read(coder, 4 * ratio + 1, &[1; 4]).is_err(), "coder {coder}");
+        assert!(read(coder, usize::MAX, &[1; 4]).is_err(), "coder {coder}");
+    }
 }
 
 #[test]

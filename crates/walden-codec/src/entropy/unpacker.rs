@@ -85,8 +85,9 @@ impl Unpacker {
             }
             place_consecutively();
             out.resize(start + bytes, 0);
-            let decoder = range_coder::Decoder::new(part.stored);
-            return self.mix(part.coder - CODER_MIXED_COLUMNS, class, columns, decoder, &mut out[start..]);
+            let mut decoder = range_coder::Decoder::new(part.stored);
+            self.mix(part.coder - CODER_MIXED_COLUMNS, class, columns, &mut decoder, &mut out[start..])?;
+            return decoder.finish();
         }
         if let Some(effort) = part.learned_effort() {
             place_consecutively();
@@ -96,8 +97,8 @@ impl Unpacker {
                 laid_out.next(column.form, column.bytes)?.put(column.bytes, out);
             }
             laid_out.finish()?;
-            let learner = range_coder::Learner { chosen: &chosen };
-            return self.mix(effort, class, columns, learner, &mut out[start..]);
+            let mut learner = range_coder::Learner { chosen: &chosen };
+            return self.mix(effort, class, columns, &mut learner, &mut out[start..]);
         }
         self.content(class as usize, &part, max, out)?;
         if part.is_prefix() {
@@ -112,14 +113,14 @@ impl Unpacker {
         effort: u8,
         class: Class,
         columns: &[ColumnEntry],
-        mut coder: impl BinaryCoder,
+        coder: &mut impl BinaryCoder,
         bytes: &mut [u8],
     ) -> Result<(), Corrupt> {
         let mixer = self.state.mixer(effort)?;
         let mut remaining = bytes;
         for column in columns {
             let (bytes, after) = std::mem::take(&mut remaining).split_at_mut(column.bytes);
-            mixer.column(&mut coder, class as usize, column.number, column.form, bytes);
+            mixer.column(coder, class as usize, column.number, column.form, bytes);
             remaining = after;
         }
         Ok(())
@@ -195,6 +196,7 @@ impl Unpacker {
         let mixer = self.state.mixer(effort)?;
         let mut content = vec![0; part.raw];
         mixer.column(&mut decoder, class, 0, Form::Bytes, &mut content);
+        decoder.finish()?;
         Ok(content)
     }
 }

@@ -8,4 +8,5 @@ mod container;
 mod damage;
 mod frames;
 mod golden;
+mod hostile;
 mod material;

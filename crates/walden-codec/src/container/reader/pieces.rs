@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek};
 
 use walden_format::reader::Reader as Cursor;
 
-use super::super::layout::{End, Entry, FrameHeader, Head, Kind, MAX_PIECE};
+use super::super::layout::{End, Entry, FrameHeader, Head, Kind, MAX_PIECE, MIN_PIECE};
 use super::super::{Damage, Error};
 use super::output::{Output, OutputCheck};
 use super::{Binding, LastHead, Reader, Summary, name_of};
@@ -20,6 +20,8 @@ impl<R: Read + Seek> Reader<R> {
         let start = self.last.offset;
         let mut check = OutputCheck::default();
         let mut pieces = 0;
+        // Bytes of the last piece's original.
+        let mut last_original = MIN_PIECE;
         let end = loop {
             let offset = self.at;
             let frame = self.frame_header()?;
@@ -33,6 +35,10 @@ impl<R: Read + Seek> Reader<R> {
                         "another piece".to_owned(),
                     ));
                 }
+                Kind::PIECE if last_original < MIN_PIECE => {
+                    let expected = format!("the member's end, after a piece of fewer than {MIN_PIECE} bytes");
+                    return Err(self.damage("a piece", offset, expected, "another piece".to_owned()));
+                }
                 Kind::PIECE => {
                     pieces += 1;
                     let Some(out) = &mut out else {
@@ -40,7 +46,7 @@ impl<R: Read + Seek> Reader<R> {
                         continue;
                     };
                     let mut written = Ok(());
-                    self.piece(head, frame, offset, &mut |decoded| {
+                    last_original = self.piece(head, frame, offset, &mut |decoded| {
                         if written.is_ok() {
                             written = check.take(out, decoded);
                         }
@@ -68,13 +74,14 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Summary { stored, end, binding })
     }
 
+    /// Decodes a piece; the bytes of its original.
     fn piece(
         &mut self,
         head: &Head,
         frame: FrameHeader,
         offset: u64,
         out: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let limit = self.coder_limits.columns as u64;
         let mut content = self.content(frame, offset, limit.saturating_add(MAX_OVERHEAD), "a piece")?;
         let Some(original) = Cursor::new(&content).u64() else {
@@ -82,8 +89,8 @@ impl<R: Read + Seek> Reader<R> {
             return Err(self.damage("a piece", offset, "8 bytes or more", found));
         };
         let allowed = limit.min(MAX_PIECE);
-        if head.form == Form::Bytes && original > allowed {
-            let expected = format!("an original of at most {allowed} bytes");
+        if head.form == Form::Bytes && !(1..=allowed).contains(&original) {
+            let expected = format!("an original of 1 to {allowed} bytes");
             return Err(self.damage("a piece", offset, expected, format!("one of {original} bytes")));
         }
         if let Some(segment) = head.place.map(|place| place.size.bytes()).filter(|size| *size != original) {
@@ -102,7 +109,7 @@ impl<R: Read + Seek> Reader<R> {
         if decoded == Err(Corrupt::NO_MEMORY) {
             return Err(Error::Io(io::Error::new(io::ErrorKind::OutOfMemory, Corrupt::NO_MEMORY)));
         }
-        decoded.map_err(|corrupt| {
+        decoded.map(|()| original).map_err(|corrupt| {
             let expected = head.place.map_or_else(
                 || format!("{original} compressed bytes"),
                 |place| format!("the records of the segment at LSN {}", place.start),

@@ -3,6 +3,8 @@
 //! One function codes in both directions: encoding writes the bit it is given, decoding ignores that and returns the one that
 //! was written. So a model is written once.
 
+use crate::{Corrupt, corrupt};
+
 /// One of the two directions.
 pub trait BinaryCoder {
     /// Whether the bits that are given are the ones that are coded.
@@ -23,6 +25,9 @@ pub trait BinaryCoder {
 
 /// The sum of the probabilities of nibbles.
 pub const ONE: u16 = 1 << 15;
+
+/// Zeros at the end of the output that are not stored, at most.
+const MAX_OMITTED_ZEROS: usize = 4;
 
 /// The range is normalized when it gets below this.
 const MIN_RANGE: u32 = 1 << 24;
@@ -54,14 +59,15 @@ impl Encoder {
         Encoder { low: 0, range: u32::MAX, held: None, pending_ff: 0, out: Vec::new(), chosen: Vec::new() }
     }
 
-    /// Flushes the encoder; its output.
-    pub fn finish(mut self) -> Vec<u8> {
+    /// Flushes the encoder; its output, extended by zeros to `min_bytes`.
+    pub fn finish(mut self, min_bytes: usize) -> Vec<u8> {
         for _ in 0..5 {
             self.shift();
         }
-        // A decoder reads zeros after the end.
-        while self.out.last() == Some(&0) {
-            self.out.pop();
+        let zeros = self.out.iter().rev().take(MAX_OMITTED_ZEROS).take_while(|byte| **byte == 0).count();
+        self.out.truncate(self.out.len() - zeros);
+        if self.out.len() < min_bytes {
+            self.out.resize(min_bytes, 0);
         }
         self.out
     }
@@ -154,17 +160,19 @@ impl BinaryCoder for Learner<'_> {
     }
 }
 
-/// Decodes bits. Any bytes are some bits; after the last byte come zeros.
+/// Decodes bits. After the last byte, it reads zeros; [`Decoder::finish`] returns an error if it read too many.
 pub struct Decoder<'a> {
     code: u32,
     range: u32,
     rest: &'a [u8],
+    /// Zeros that were read after the last byte.
+    omitted_zeros: usize,
 }
 
 impl<'a> Decoder<'a> {
     /// Decodes the output of an [`Encoder`].
     pub fn new(bytes: &'a [u8]) -> Decoder<'a> {
-        let mut decoder = Decoder { code: 0, range: u32::MAX, rest: bytes };
+        let mut decoder = Decoder { code: 0, range: u32::MAX, rest: bytes, omitted_zeros: 0 };
         for _ in 0..4 {
             decoder.code = decoder.code << 8 | u32::from(decoder.next());
         }
@@ -181,9 +189,25 @@ impl<'a> Decoder<'a> {
 
     #[inline]
     fn next(&mut self) -> u8 {
-        let (byte, rest) = self.rest.split_first().map_or((0, self.rest), |(&byte, rest)| (byte, rest));
-        self.rest = rest;
-        byte
+        match self.rest.split_first() {
+            Some((&byte, rest)) => {
+                self.rest = rest;
+                byte
+            }
+            None => {
+                self.omitted_zeros += 1;
+                0
+            }
+        }
+    }
+
+    /// Checks that decoding read no more zeros than an encoder omits.
+    pub fn finish(&self) -> Result<(), Corrupt> {
+        if self.omitted_zeros <= MAX_OMITTED_ZEROS {
+            Ok(())
+        } else {
+            Err(corrupt("cannot decompress a part: expected more stored bytes"))
+        }
     }
 }
 
@@ -248,7 +272,7 @@ mod tests {
         bits(2_000).for_each(|(bit, one)| {
             encoder.code_bit(1 - bit, one);
         });
-        let bytes = encoder.finish();
+        let bytes = encoder.finish(0);
         let mut decoder = Decoder::new(&bytes);
         assert!(bits(100_000).all(|(bit, one)| decoder.code_bit(0, one) == bit));
         assert!(bits(2_000).all(|(bit, one)| decoder.code_bit(0, one) == 1 - bit));
@@ -260,6 +284,30 @@ mod tests {
         (0..65536).for_each(|_| {
             encoder.code_bit(1, 65535);
         });
-        assert!(encoder.finish().len() <= 4);
+        assert!(encoder.finish(0).len() <= 4);
+    }
+
+    /// Bits that all match their prediction are coded as zeros.
+    #[test]
+    fn four_zeros_are_omitted_and_no_more_may_be_missing() {
+        let encode = |min_bytes| {
+            let mut encoder = Encoder::new();
+            (0..4_000_000).for_each(|_| {
+                encoder.code_bit(1, 65535);
+            });
+            encoder.finish(min_bytes)
+        };
+        let decode = |bytes: &[u8]| {
+            let mut decoder = Decoder::new(bytes);
+            assert!((0..4_000_000).all(|_| decoder.code_bit(0, 65535) == 1));
+            decoder.finish()
+        };
+        let bytes = encode(0);
+        assert!(bytes.len() > 4 && bytes.iter().all(|byte| *byte == 0), "{bytes:?}");
+        assert_eq!(decode(&bytes), Ok(()));
+        assert!(decode(&bytes[1..]).is_err());
+        let extended = encode(100);
+        assert_eq!(extended.len(), 100);
+        assert_eq!(decode(&extended), Ok(()));
     }
 }
