@@ -343,7 +343,8 @@ impl<'s, 'i> Feed<'s, 'i> {
             let piece = self.pages.out.original.piece(number)?;
             progress = stream.push(&piece, self);
             drop(piece);
-            self.pages.out.release_compared();
+            // The head may cover pieces that the stream has not got yet.
+            self.pages.out.release_compared((number + 1) * Original::PIECE);
         }
         if self.has_failed {
             return None;

@@ -239,3 +239,21 @@ fn records_go_on_after_one_from_the_segment_before_that_a_crash_cut_off() {
     let cut = encoded_len(&cut);
     assert!(cut < usual + usual / 50 + 100, "{cut} bytes, {usual} without a crash");
 }
+
+/// The commit of a transaction that dropped many tables can be longer than several pieces of the original.
+#[test]
+fn records_follow_the_end_of_a_long_one() {
+    const LENGTHS: [usize; 4] = [300_000, 600_000, 1_500_000, SEGMENT - 100_000];
+    for bytes in LENGTHS {
+        let segment = segment_of(bytes as u32, Vec::new(), |pages| {
+            pages.record(&vec![7; bytes], bytes as u32);
+            put_tuples(pages, SEGMENT, 1, 0, Lsn(SEGMENT as u64 - 8192));
+        });
+        encoded_len(&segment);
+    }
+    // The record fills the segment.
+    let segment = segment_of(9_000_000, Vec::new(), |pages| {
+        pages.record(&vec![7; pages.space_left()], 9_000_000);
+    });
+    encoded_len(&segment);
+}

@@ -102,9 +102,9 @@ impl<'i> ComparingSink<'i> {
         (self.len, self.is_same) = (len, true);
     }
 
-    /// Releases the pieces of the original that were compared.
-    pub fn release_compared(&mut self) {
-        self.original.release_before(self.len);
+    /// Releases the pieces of the original that were compared and end at or before `read`.
+    pub fn release_compared(&mut self, read: usize) {
+        self.original.release_before(self.len.min(read));
     }
 }
 
