@@ -3,14 +3,15 @@
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
+use walden_format::fault::FaultKind;
 use walden_format::lsn::Lsn;
-use walden_format::page::{LONG_HEADER, PageHeader, SHORT_HEADER};
+use walden_format::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
 use walden_format::record::Record;
 use walden_format::stream::{Decoder as StreamDecoder, Progress, Visitor};
 use walden_format::version::Major;
 
 use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, Original, State, max_column_weight};
+use super::{Encoded, Fallback, Form, Limits, Original, State, max_column_weight};
 use crate::cases::{Case, Cases};
 use crate::columns::{self, Coder};
 use crate::entropy::{Packer, Statistics};
@@ -34,7 +35,7 @@ pub struct Encoder {
     cases: Cases,
     is_alone: bool,
     was_keyframe: bool,
-    has_exceeded_limits: bool,
+    fallback: Option<Fallback>,
     failure: Option<String>,
     state: Option<State<columns::Encoder, Packer>>,
 }
@@ -73,14 +74,13 @@ impl SegmentColumns<'_> {
 impl Encoder {
     /// An encoder of level 1 (fast) to 9 (small); level 0 is for bytes.
     pub fn new(level: u8, limits: Limits) -> Encoder {
-        let (was_keyframe, has_exceeded_limits) = (false, false);
         Encoder {
             level,
             limits,
             cases: Cases::ALL,
             is_alone: false,
-            was_keyframe,
-            has_exceeded_limits,
+            was_keyframe: false,
+            fallback: None,
             failure: None,
             state: None,
         }
@@ -123,8 +123,10 @@ impl Encoder {
             self.begin_keyframe();
         }
         let keyframe = self.state.is_none();
-        (self.was_keyframe, self.has_exceeded_limits) = (keyframe, false);
+        self.was_keyframe = keyframe;
         let hash = self.encode_records(original);
+        self.fallback = hash.as_ref().err().cloned();
+        let hash = hash.ok();
         // The decoder knows a page that this side could not keep, so their predictions would differ.
         self.failure = self.state.as_ref().and_then(State::failure);
         if hash.is_none() || self.failure.is_some() {
@@ -134,9 +136,14 @@ impl Encoder {
         self.state.as_mut().zip(hash).map(|(state, hash)| SegmentColumns { hash, state, keyframe, is_alone })
     }
 
+    /// Why the last file could not be coded as records.
+    pub fn fallback(&self) -> Option<&Fallback> {
+        self.fallback.as_ref()
+    }
+
     /// Whether [`Encoder::fill_columns`] gave nothing only because decoding would need more than [`Limits`].
     pub(crate) fn has_exceeded_limits(&self) -> bool {
-        self.has_exceeded_limits
+        self.fallback == Some(Fallback::Limits)
     }
 
     /// Whether the last segment was to be decoded without those before it.
@@ -159,41 +166,50 @@ impl Encoder {
     }
 
     /// Fills the columns from a segment; the hash of the bytes that they stand for.
-    fn encode_records(&mut self, mut original: Original<'_>) -> Option<[u8; 32]> {
+    fn encode_records(&mut self, mut original: Original<'_>) -> Result<[u8; 32], Fallback> {
         let first = first_page(&original)?;
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
             Some(state) => state,
             None => {
                 let options = (self.level, self.limits, self.cases);
-                self.state.insert(new_state(options, self.is_alone, first.info.version)?)
+                let state = new_state(options, self.is_alone, first.info.version);
+                self.state.insert(state.ok_or(Fallback::Columns)?)
             }
         };
         model.start(first.info.version, first.segment_bytes());
-        read_ahead(&mut original, &first, model, self.cases)?;
-        if !original.piece(0)?.starts_with(&first.bytes) {
-            return None;
+        read_ahead(&mut original, &first, model, self.cases).ok_or(Fallback::Input)?;
+        if !original.piece(0).ok_or(Fallback::Input)?.starts_with(&first.bytes) {
+            return Err(Fallback::Input);
         }
-        let head = head_of(&mut original, &first)?;
+        let head = head_of(&mut original, &first).ok_or(Fallback::Input)?;
         let pages = PageWriter::new(first, Vec::new(), ComparingSink::new(original));
         let max_weight = max_column_weight(first.segment_bytes()).min(self.limits.columns);
         let mut feed = Feed::new(first, model, coder, pages, max_weight);
-        let head_missing = feed.head(&head, first.header.remaining)?;
+        let head_missing = feed.head(&head, first.header.remaining).ok_or(Fallback::Head)?;
         let tail = feed.run()?;
         let Feed { model, coder, mut pages, frame, abandoned, .. } = feed;
-        model.finish(coder).ok()?;
-        let (end, tail) = tail_of(&mut pages, &first, tail)?;
+        model.finish(coder).map_err(|_| Fallback::Columns)?;
+        let (end, tail) = tail_of(&mut pages, &first, tail).ok_or(Fallback::Input)?;
         let mut scratch = Vec::new();
-        coder.bytes(frame_columns.bytes, &first.bytes, LONG_HEADER, &mut scratch).ok()?;
+        coder
+            .bytes(frame_columns.bytes, &first.bytes, LONG_HEADER, &mut scratch)
+            .map_err(|_| Fallback::Columns)?;
         let changes = pages.changes().to_vec();
         let frame = SegmentFrame { end, tail_bytes: tail.len(), head_missing, changes, ..frame };
-        frame.code(coder, frame_columns.numbers, first.pages()).ok()?;
+        frame.code(coder, frame_columns.numbers, first.pages()).map_err(|_| Fallback::Columns)?;
         for bytes in [&head].into_iter().chain(&abandoned).chain([&tail]) {
-            coder.bytes(frame_columns.bytes, bytes, bytes.len(), &mut scratch).ok()?;
+            coder
+                .bytes(frame_columns.bytes, bytes, bytes.len(), &mut scratch)
+                .map_err(|_| Fallback::Columns)?;
         }
         let weight = coder.weight();
-        self.has_exceeded_limits = weight > self.limits.columns || model.most_blocks() > self.limits.blocks;
-        let is_within = weight <= max_column_weight(first.segment_bytes()) && !self.has_exceeded_limits;
-        pages.out.original.hash().filter(|_| is_within)
+        if weight > self.limits.columns || model.most_blocks() > self.limits.blocks {
+            return Err(Fallback::Limits);
+        }
+        if weight > max_column_weight(first.segment_bytes()) {
+            return Err(Fallback::Columns);
+        }
+        pages.out.original.hash().ok_or(Fallback::Input)
     }
 }
 
@@ -216,14 +232,20 @@ fn new_state(
     Some(State { coder, entropy: Packer::new(level, !is_alone).with_cases(cases), frame, model })
 }
 
-/// The first page of a segment; `None` if that is no segment's, or one of another length.
-fn first_page(original: &Original<'_>) -> Option<FirstPage> {
-    let mut first = FirstPage::parse(&original.start()?).ok()?;
+/// The first page of a segment.
+fn first_page(original: &Original<'_>) -> Result<FirstPage, Fallback> {
+    let start = original.start().ok_or(Fallback::FirstPage(FaultKind::PageHeader(PageHeaderError::Short)))?;
+    let mut first = FirstPage::parse(&start).map_err(Fallback::FirstPage)?;
     // Pages may belong to any later timeline: the file's own is not known here.
     first.info.timeline = u32::MAX;
-    let is_whole =
-        original.bytes() == first.segment_bytes() && first.info.segment_size.offset_of(first.start()) == 0;
-    is_whole.then_some(first)
+    if original.bytes() != first.segment_bytes() {
+        let (stated, found) = (first.segment_bytes() as u64, original.bytes() as u64);
+        return Err(Fallback::Size { stated, found });
+    }
+    if first.info.segment_size.offset_of(first.start()) != 0 {
+        return Err(Fallback::Address(first.start()));
+    }
+    Ok(first)
 }
 
 /// The records of a segment from an offset on.
@@ -272,8 +294,8 @@ struct Feed<'s, 'i> {
     abandoned: Vec<Vec<u8>>,
     /// A page header, or what fills up to the next record, is not as it would be written.
     is_odd: bool,
-    /// A record would be decoded to other bytes.
-    has_failed: bool,
+    /// The record that would be decoded to other bytes.
+    failed: Option<Lsn>,
     /// The most that the columns may weigh.
     max_weight: usize,
     /// The offset in the segment from which on the columns are measured again.
@@ -302,7 +324,7 @@ impl<'s, 'i> Feed<'s, 'i> {
             frame: SegmentFrame::default(),
             abandoned: Vec::new(),
             is_odd: false,
-            has_failed: false,
+            failed: None,
             max_weight,
             measure_at: 0,
         }
@@ -331,8 +353,8 @@ impl<'s, 'i> Feed<'s, 'i> {
         self.pages.out.is_same().then_some(missing)
     }
 
-    /// Codes all records; where an unfinished record starts after them. `None` if the segment cannot be coded as records.
-    fn run(&mut self) -> Option<Option<usize>> {
+    /// Codes all records; where an unfinished record starts after them. An error if the segment cannot be coded as records.
+    fn run(&mut self) -> Result<Option<usize>, Fallback> {
         let stream = stream_from(&self.first, 0);
         let mut stream = match self.pages.out.original.is_checked() {
             true => stream.checked_until(Lsn(u64::MAX)),
@@ -340,17 +362,17 @@ impl<'s, 'i> Feed<'s, 'i> {
         };
         let (mut progress, mut pieces) = (Ok(Progress::More), 0..self.pages.out.original.pieces());
         while let (Ok(Progress::More), Some(number)) = (&progress, pieces.next()) {
-            let piece = self.pages.out.original.piece(number)?;
+            let piece = self.pages.out.original.piece(number).ok_or(Fallback::Input)?;
             progress = stream.push(&piece, self);
             drop(piece);
             // The head may cover pieces that the stream has not got yet.
             self.pages.out.release_compared((number + 1) * Original::PIECE);
         }
-        if self.has_failed {
-            return None;
+        if let Some(lsn) = self.failed {
+            return Err(Fallback::Record(lsn));
         }
         let unfinished = stream.unfinished().filter(|_| progress.is_ok() && !self.is_odd);
-        Some(unfinished.map(|unfinished| unfinished.lsn.bytes_since(self.first.start()) as usize))
+        Ok(unfinished.map(|unfinished| unfinished.lsn.bytes_since(self.first.start()) as usize))
     }
 
     /// Goes back to where all was equal to the original. The remainder of the segment is coded as bytes.
@@ -381,7 +403,7 @@ impl Visitor for Feed<'_, '_> {
         match self.model.record(self.coder, Some(record), record.lsn, |_| end) {
             Ok(()) if self.model.out == record.bytes() => self.frame.records += 1,
             _ => {
-                self.has_failed = true;
+                self.failed = Some(record.lsn);
                 return ControlFlow::Break(());
             }
         }

@@ -6,11 +6,13 @@
 mod breakdown;
 mod decode;
 mod encode;
+mod fallback;
 mod frame;
 
 pub use self::breakdown::{Breakdown, Bytes};
 pub use self::decode::Decoder;
 pub use self::encode::Encoder;
+pub use self::fallback::Fallback;
 use self::frame::FrameColumns;
 pub use crate::column_kind::Class;
 pub use crate::framing::{Input, Original, start_of};

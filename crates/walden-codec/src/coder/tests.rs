@@ -257,3 +257,25 @@ fn records_follow_the_end_of_a_long_one() {
     });
     encoded_len(&segment);
 }
+
+#[test]
+fn the_encoder_has_the_reason_why_a_file_is_coded_as_bytes() {
+    let whole = segment([1, 1], PAGE * 20);
+    let reason = |bytes: &[u8], limits: Limits| {
+        let mut encoder = Encoder::new(3, limits);
+        let form = encoder.encode(bytes).form;
+        assert_eq!(form == Form::Bytes, encoder.fallback().is_some());
+        encoder.fallback().cloned()
+    };
+    let usual = Limits::default();
+    assert_eq!(reason(&whole, usual), None);
+    assert!(matches!(reason(b"text", usual), Some(Fallback::FirstPage(_))));
+    let size = Fallback::Size { stated: SEGMENT as u64, found: PAGE as u64 };
+    assert_eq!(reason(&whole[..PAGE], usual), Some(size));
+    let mut moved = whole.clone();
+    moved[8..16].copy_from_slice(&(PAGE as u64).to_le_bytes());
+    assert_eq!(reason(&moved, usual), Some(Fallback::Address(Lsn(PAGE as u64))));
+    assert_eq!(reason(&whole, Limits { blocks: 1, ..usual }), Some(Fallback::Limits));
+    // The next file has its own.
+    assert_eq!(reason(&whole, usual), None);
+}

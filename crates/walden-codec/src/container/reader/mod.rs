@@ -22,7 +22,7 @@ use super::layout::{
 };
 use super::limits::Needs;
 use super::{Error, ReadLimits};
-use crate::coder::{self, Breakdown, Decoder, Form};
+use crate::coder::{self, Breakdown, Decoder, Encoder, Fallback, Form, Original};
 
 /// Reads a container, member by member.
 ///
@@ -205,6 +205,19 @@ impl<R: Read + Seek> Reader<R> {
     /// Where the bytes of members are that were decoded since the last call, if [`Reader::count_bytes`] was called.
     pub fn take_breakdown(&mut self) -> Option<Breakdown> {
         self.breakdown.as_mut().map(std::mem::take)
+    }
+
+    /// Why a member with this original is coded as bytes: found by coding its records again, within the usual limits. `None` if this
+    /// version can code them.
+    pub fn fallback_of(&self, original: &[u8]) -> Option<Fallback> {
+        let (form, level) =
+            self.header.map_or((FileForm::Segment, 1), |header| (header.form, header.level.max(1)));
+        let needs = Needs::of_segments(form, level, original.len() as u64);
+        let mut encoder = Encoder::new(level, needs.limits(form, level, self.limits.page_memory)).alone();
+        let mut input = std::io::Cursor::new(original);
+        let is_coded =
+            Original::of(&mut input).is_ok_and(|original| encoder.fill_columns(original).is_some());
+        encoder.fallback().filter(|_| !is_coded).cloned()
     }
 
     /// What the file's header says.
