@@ -5,9 +5,10 @@ use walden_format::page::LONG_HEADER;
 use walden_format::version::Major;
 
 use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, State, max_column_weight};
+use super::{Encoded, Form, Limits, State, least_reader, max_column_weight};
 use crate::cases::Cases;
 use crate::columns::{self, Coder};
+use crate::container::FORMAT_VERSION;
 use crate::entropy::Unpacker;
 use crate::framing::{FLUSH_BYTES, FirstPage, PageSink, PageWriter, StreamingSink};
 use crate::meter::Metered;
@@ -195,6 +196,9 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         let first = coder.array(columns.bytes, &[0; LONG_HEADER])?;
         let first = FirstPage::parse(&first)
             .map_err(|_| corrupt("cannot decode the first page's header: expected PostgreSQL's fields"))?;
+        if least_reader(first.info.version).is_none_or(|reader| reader > FORMAT_VERSION) {
+            return Err(corrupt("cannot decode the segment: expected a page magic that the format codes"));
+        }
         if first.segment_bytes() != bytes {
             return Err(corrupt("cannot decode the segment: expected the size that its first page states"));
         }

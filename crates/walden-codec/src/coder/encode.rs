@@ -11,9 +11,10 @@ use walden_format::stream::{Decoder as StreamDecoder, Progress, Visitor};
 use walden_format::version::Major;
 
 use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Fallback, Form, Limits, Original, State, max_column_weight};
+use super::{Encoded, Fallback, Form, Limits, Original, State, least_reader, max_column_weight};
 use crate::cases::{Case, Cases};
 use crate::columns::{self, Coder};
+use crate::container::MIN_READER;
 use crate::entropy::{Packer, Statistics};
 use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
 use crate::record::Model;
@@ -238,6 +239,9 @@ fn first_page(original: &Original<'_>) -> Result<FirstPage, Fallback> {
     let mut first = FirstPage::parse(&start).map_err(Fallback::FirstPage)?;
     // Pages may belong to any later timeline: the file's own is not known here.
     first.info.timeline = u32::MAX;
+    if least_reader(first.info.version).is_none_or(|reader| reader > MIN_READER) {
+        return Err(Fallback::Version(first.info.version));
+    }
     if original.bytes() != first.segment_bytes() {
         let (stated, found) = (first.segment_bytes() as u64, original.bytes() as u64);
         return Err(Fallback::Size { stated, found });

@@ -5,13 +5,15 @@ use std::fmt;
 use walden_format::fault::FaultKind;
 use walden_format::lsn::Lsn;
 use walden_format::page::PageHeaderError;
-use walden_format::version::UnreadableMagic;
+use walden_format::version::{Major, UnreadableMagic};
 
 /// Why the records of a file cannot be coded, so that the file is coded as bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fallback {
     /// The file does not start with a segment's first page.
     FirstPage(FaultKind),
+    /// The format does not code records of this version.
+    Version(Major),
     /// The first page states another size of the segment.
     Size {
         /// Bytes that it states.
@@ -48,6 +50,9 @@ impl fmt::Display for Fallback {
             }
             Fallback::FirstPage(_) => {
                 write!(f, "no segment: its first page has other fields than PostgreSQL writes")
+            }
+            Fallback::Version(version) => {
+                write!(f, "this version of the format does not code records of PostgreSQL {version}")
             }
             Fallback::Size { stated, found } => {
                 write!(f, "no whole segment: its first page states {stated} bytes, the file has {found}")

@@ -8,12 +8,14 @@ mod decode;
 mod encode;
 mod fallback;
 mod frame;
+mod magics;
 
 pub use self::breakdown::{Breakdown, Bytes};
 pub use self::decode::Decoder;
 pub use self::encode::Encoder;
 pub use self::fallback::Fallback;
 use self::frame::FrameColumns;
+pub use self::magics::least_reader;
 pub use crate::column_kind::Class;
 pub use crate::framing::{Input, Original, start_of};
 pub use crate::limits::{BLOCK_NOTES, Limits};

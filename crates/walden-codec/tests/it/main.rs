@@ -9,4 +9,5 @@ mod damage;
 mod frames;
 mod golden;
 mod hostile;
+mod magics;
 mod material;
