@@ -11,3 +11,4 @@ mod golden;
 mod hostile;
 mod magics;
 mod material;
+mod replay;
