@@ -10,15 +10,12 @@
 //! Runs are in the order of their numbers and not of their times: one with a clock that was ahead must not hide what later ones find.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::SUFFIX;
-use crate::inspect::verify::Verified;
-use crate::inventory::gaps::Gap;
 use crate::store::{Cause, Created};
 use crate::stored::name::VERIFIED;
 
@@ -58,40 +55,12 @@ pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, Se
     Ok(segments.map(|name| (name.timeline, name)).collect())
 }
 
-/// Writes what a run has found, and removes what old ones have found.
-///
-/// A run that could not read some objects does not say that they are whole: what an earlier one has found of damage stays, and if it has
-/// found none itself, it is not noted at all.
+/// Stores the result of a run, and removes old ones.
 ///
 /// # Errors
-/// The store's: a user that may only read cannot leave it.
-pub fn record(archive: &Archive, verified: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    let time = i64::try_from(now).unwrap_or(i64::MAX);
-    let mut damaged = verified.damaged.len() as u64;
-    if !verified.unreadable.is_empty() {
-        if damaged == 0 {
-            return Ok(());
-        }
-        damaged = last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
-    }
-    // Segments that disappeared stay known.
-    let mut newest = newest_segments(archive)?;
-    for name in verified.newest_segments.iter().filter_map(|name| SegmentName::parse(name)) {
-        newest.entry(name.timeline).and_modify(|known| *known = name.max(*known)).or_insert(name);
-    }
-    let new = verified.gaps.iter().filter(|gap| gap.is_new());
-    let found = VerifiedAt {
-        time,
-        is_fast,
-        objects: verified.objects,
-        segments: verified.segments,
-        damaged,
-        missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
-        unknown_version_segments: verified.unknown_version_segments,
-        newest_segments: newest.values().map(SegmentName::to_string).collect(),
-    };
-    let json = serde_json::to_vec_pretty(&found).unwrap_or_default();
+/// The store's.
+pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), ArchiveError> {
+    let json = serde_json::to_vec_pretty(found).unwrap_or_default();
     let mut number = next_number(&keys(archive)?);
     // Another run may end at the same moment.
     while archive.store().create(&key(number), &json)? == Created::Exists {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -15,6 +16,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::inspect::list::{self, BackupWithoutStart, Depth, Gap};
 use crate::inspect::replay::{ReplaySummary, Replayed};
+use crate::inspect::verified::{self, VerifiedAt};
 use crate::inventory::gaps;
 use crate::inventory::parts;
 use crate::out::get::{self, PackMembers};
@@ -524,4 +526,39 @@ impl Links {
             format!("{name}: expected the first record to point back at {expected}, found {found}")
         })
     }
+}
+/// Writes what a run has found, and removes what old ones have found.
+///
+/// A run that could not read some objects does not say that they are whole: what an earlier one has found of damage stays, and if it has
+/// found none itself, it is not noted at all.
+///
+/// # Errors
+/// The store's: a user that may only read cannot leave it.
+pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let time = i64::try_from(now).unwrap_or(i64::MAX);
+    let mut damaged = run.damaged.len() as u64;
+    if !run.unreadable.is_empty() {
+        if damaged == 0 {
+            return Ok(());
+        }
+        damaged = verified::last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
+    }
+    // Segments that disappeared stay known.
+    let mut newest = verified::newest_segments(archive)?;
+    for name in run.newest_segments.iter().filter_map(|name| SegmentName::parse(name)) {
+        newest.entry(name.timeline).and_modify(|known| *known = name.max(*known)).or_insert(name);
+    }
+    let new = run.gaps.iter().filter(|gap| gap.is_new());
+    let found = VerifiedAt {
+        time,
+        is_fast,
+        objects: run.objects,
+        segments: run.segments,
+        damaged,
+        missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
+        unknown_version_segments: run.unknown_version_segments,
+        newest_segments: newest.values().map(SegmentName::to_string).collect(),
+    };
+    verified::store(archive, &found)
 }

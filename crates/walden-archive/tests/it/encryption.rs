@@ -16,7 +16,7 @@ use walden_archive::push::{PushError, PushOptions, push};
 use walden_archive::status::holdings;
 use walden_archive::store::{Cause, Created, FileHash, Folder, Store, StoreError};
 use walden_archive::verified::{self, LastRun};
-use walden_archive::verify::{VerifyOptions, verify};
+use walden_archive::verify::{self, VerifyOptions, verify};
 
 use crate::material::{
     User, archive, archive_with, complete, encrypt, expect_all, log, pg_wal, push_all, stored, user,
@@ -683,7 +683,7 @@ fn without_a_private_key_it_is_known_what_verify_has_found() {
     bad[middle] ^= 1;
     fs::write(set.object(0), bad).expect("an object");
     let found = verify(&reader, VerifyOptions::default(), &|_, _| {}).expect("a list");
-    verified::record(&reader, &found, false).expect("recorded");
+    verify::record(&reader, &found, false).expect("recorded");
     for keys in [&set.server, &set.reader] {
         let run = last(keys).found().expect("a run");
         assert_eq!((run.damaged, run.objects), (1, found.objects));
@@ -721,7 +721,7 @@ fn without_a_private_key_it_is_said_that_lost_timelines_are_not_known() {
     // What a run with a private key has found is known to all.
     let archive = archive_with(root.path(), &reader);
     let found = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("a list");
-    verified::record(&archive, &found, false).expect("recorded");
+    verify::record(&archive, &found, false).expect("recorded");
     assert_eq!(listed(&server), (false, vec![2], 0, Some(2)));
     assert_eq!(listed(&reader), (true, vec![], 2, None));
 }

@@ -19,7 +19,7 @@ use walden_archive::source::{self, SourceOptions};
 use walden_archive::status::holdings;
 use walden_archive::store::Folder;
 use walden_archive::verified::{self, LastRun, VerifiedAt};
-use walden_archive::verify::{VerifyOptions, verify};
+use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{SegmentName, SegmentSize};
 use walden_source::error_text;
 
@@ -590,7 +590,7 @@ fn a_run_of_verify_with_a_clock_ahead_hides_no_later_one() {
     std::fs::write(root.path().join("archive").join(key), b"damaged").expect("written");
     let run = || {
         let found = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
-        verified::record(&archive, &found, false).expect("recorded");
+        verify::record(&archive, &found, false).expect("recorded");
         verified::last(&archive).expect("read").found().expect("a run")
     };
     assert_eq!(run().damaged, 1);
@@ -742,7 +742,7 @@ fn newest_segments_that_disappeared_after_a_verification_are_missing() {
     let verify = || verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
     let found = verify();
     assert!(found.is_good());
-    verified::record(&archive, &found, false).expect("recorded");
+    verify::record(&archive, &found, false).expect("recorded");
     for (name, _) in &files[4..] {
         let key = ArchivedFile::parse(name).expect("a name").key();
         archive.store().remove(&key).expect("removed");
@@ -757,7 +757,7 @@ fn newest_segments_that_disappeared_after_a_verification_are_missing() {
         assert_eq!(holdings.missing_segments, 2);
         let found = verify();
         assert!(!found.is_good() && found.gaps.len() == 1, "{:?}", found.gaps);
-        verified::record(&archive, &found, false).expect("recorded");
+        verify::record(&archive, &found, false).expect("recorded");
     }
     // They are archived again.
     push_all(&archive, &root.path().join("pg_wal"), &files[4..]);

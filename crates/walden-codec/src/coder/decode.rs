@@ -1,5 +1,6 @@
 //! Bytes to columns to segments.
 
+use super::magics::FORMAT_VERSION;
 use walden_format::lsn::Lsn;
 use walden_format::page::LONG_HEADER;
 use walden_format::version::Major;
@@ -8,7 +9,6 @@ use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
 use super::{Encoded, Form, Limits, State, least_reader, max_column_weight};
 use crate::cases::Cases;
 use crate::columns::{self, Coder};
-use crate::container::FORMAT_VERSION;
 use crate::entropy::Unpacker;
 use crate::framing::{FLUSH_BYTES, FirstPage, PageSink, PageWriter, StreamingSink};
 use crate::meter::Metered;

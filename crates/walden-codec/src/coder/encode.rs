@@ -3,6 +3,7 @@
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
+use super::magics::MIN_READER;
 use walden_format::fault::FaultKind;
 use walden_format::lsn::Lsn;
 use walden_format::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
@@ -14,7 +15,6 @@ use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
 use super::{Encoded, Fallback, Form, Limits, Original, State, least_reader, max_column_weight};
 use crate::cases::{Case, Cases};
 use crate::columns::{self, Coder};
-use crate::container::MIN_READER;
 use crate::entropy::{Packer, Statistics};
 use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
 use crate::record::Model;

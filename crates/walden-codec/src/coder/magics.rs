@@ -2,6 +2,11 @@
 
 use walden_format::version::Major;
 
+/// The version of the format that is written.
+pub const FORMAT_VERSION: u16 = 1;
+/// The oldest reader that understands what is written.
+pub const MIN_READER: u16 = 1;
+
 /// Page magics, each with the oldest reader of the format that decodes its records.
 ///
 /// A new magic has a new format version here, never an old one: readers of that version would call the file damaged.

@@ -15,7 +15,7 @@ pub use self::decode::Decoder;
 pub use self::encode::Encoder;
 pub use self::fallback::Fallback;
 use self::frame::FrameColumns;
-pub use self::magics::least_reader;
+pub use self::magics::{FORMAT_VERSION, MIN_READER, least_reader};
 pub use crate::column_kind::Class;
 pub use crate::framing::{Input, Original, start_of};
 pub use crate::limits::{BLOCK_NOTES, Limits};

@@ -6,12 +6,7 @@ use walden_format::reader::Reader;
 
 use super::file_form::FileForm;
 use super::limits::Needs;
-use crate::coder::Form;
-
-/// The version of the format that is written.
-pub const FORMAT_VERSION: u16 = 1;
-/// The oldest reader that understands what is written.
-pub const MIN_READER: u16 = 1;
+use crate::coder::{FORMAT_VERSION, Form};
 
 /// What every file starts with: bytes that text conversions and seven-bit transfers would change.
 pub const MAGIC: [u8; 8] = *b"\x8AWLDN\r\n\x1A";

@@ -17,8 +17,9 @@ mod writer;
 use std::fmt;
 use std::io;
 
+pub use crate::coder::{FORMAT_VERSION, MIN_READER};
 pub use file_form::FileForm;
-pub use layout::{End, Entry, FORMAT_VERSION, FileHeader, Hash, Head, MIN_READER, Meta, Place};
+pub use layout::{End, Entry, FileHeader, Hash, Head, Meta, Place};
 pub use limits::{Excess, Needs, ReadLimits};
 pub use reader::{Binding, Forward, Reader, Summary};
 pub use salvage::{Decode, Loss, Walk, walk};

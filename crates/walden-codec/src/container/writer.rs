@@ -9,11 +9,10 @@ use walden_format::stream::StreamInfo;
 use super::Error;
 use super::file_form::FileForm;
 use super::layout::{
-    End, Entry, FORMAT_VERSION, FileHeader, Footer, FrameHeader, Hash, Head, Kind, MAX_HEAD, MIN_READER,
-    Meta, Place, header_binding,
+    End, Entry, FileHeader, Footer, FrameHeader, Hash, Head, Kind, MAX_HEAD, Meta, Place, header_binding,
 };
 use super::limits::Needs;
-use crate::coder::{Encoded, Encoder, Form, Original, start_of};
+use crate::coder::{Encoded, Encoder, FORMAT_VERSION, Form, MIN_READER, Original, start_of};
 
 /// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,6 @@ use walden_archive::base::{self, BackupStart};
 use walden_archive::encryption::KEYS;
 use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::replay::{self, Replayed};
-use walden_archive::verified;
 use walden_archive::verify::{self, DAMAGE_HINT, KEYS_HINT, UNREADABLE_HINT, Verified, VerifyOptions};
 use walden_report::units;
 use walden_source::counted;
@@ -91,7 +90,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
         verified.add_replay(&replay(&archive, base, args)?);
     }
     // A user that may only read verifies as well.
-    if let Err(error) = verified::record(&archive, &verified, args.fast) {
+    if let Err(error) = verify::record(&archive, &verified, args.fast) {
         crate::output::tell(&format!(
             "WARNING: cannot note in the archive that it was verified: {}",
             walden_source::error_text(&error)
