@@ -14,6 +14,9 @@ use crate::terminal::{self, Format};
 /// Relations that get a row of their own.
 const MAX_RELATIONS: usize = 20;
 
+/// Members stored as bytes that are listed with the reason.
+const MAX_AS_BYTES: usize = 20;
+
 /// Byte counts of a file, or of several files together.
 pub struct Counted<'f> {
     /// The file's path; `None` for several files.
@@ -26,12 +29,20 @@ pub struct Counted<'f> {
     pub members: u64,
     /// Where the bytes are.
     pub breakdown: Breakdown,
+    /// Members that are coded as bytes: name and reason.
+    pub as_bytes: &'f [(String, String)],
 }
 
 /// Prints the counts of each file and of all together.
 pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
-    let mut sum =
-        Counted { path: None, file_bytes: 0, original_bytes: 0, members: 0, breakdown: Breakdown::default() };
+    let mut sum = Counted {
+        path: None,
+        file_bytes: 0,
+        original_bytes: 0,
+        members: 0,
+        breakdown: Breakdown::default(),
+        as_bytes: &[],
+    };
     for file in files {
         sum.file_bytes += file.file_bytes;
         sum.original_bytes += file.original_bytes;
@@ -83,6 +94,16 @@ fn as_tables(files: &[Counted<'_>], sum: &Counted<'_>) -> String {
         units::bytes(sum.file_bytes),
         ratio(sum.original_bytes, sum.file_bytes)
     );
+    let as_bytes: Vec<&(String, String)> = files.iter().flat_map(|file| file.as_bytes).collect();
+    if !as_bytes.is_empty() {
+        text += &format!("\n{} members stored as bytes:\n", as_bytes.len());
+    }
+    for (name, reason) in as_bytes.iter().take(MAX_AS_BYTES) {
+        text += &format!("  {name}: {reason}\n");
+    }
+    if let Some(others) = as_bytes.len().checked_sub(MAX_AS_BYTES).filter(|others| *others > 0) {
+        text += &format!("  and {others} others\n");
+    }
     text
 }
 
@@ -165,6 +186,8 @@ fn of_file(found: &Counted<'_>) -> Value {
         "container_bytes": found.container_bytes(),
     });
     if let Some(path) = found.path {
+        object["as_bytes"] =
+            found.as_bytes.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect();
         object["file"] = json!(path.to_string_lossy());
     }
     object

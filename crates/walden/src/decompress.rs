@@ -1,5 +1,6 @@
 //! `walden decompress`: restores the originals of compressed files.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -83,8 +84,8 @@ pub struct DecompressArgs {
 #[derive(Args, Debug)]
 pub struct LimitArgs {
     /// Memory for each file that is decoded at a time. A file whose header says that it may need more is refused, before
-    /// anything is decoded [default: 11GB, more than walden compress states for any segments if it is given no limit; for
-    /// segments of 16 MB it states less than 1 GB]
+    /// anything is decoded [default: 16384 times the size of the file, at least 2GB and at most 11GB; walden compress states
+    /// less than 1 GB for segments of 16 MB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
@@ -94,11 +95,20 @@ pub struct LimitArgs {
     spill: Option<usize>,
 }
 
+/// Bytes of memory for each byte of a compressed file, unless the user allows more. Segments of the largest size rarely compress to a
+/// thousandth, and take some 10 bytes of memory for each of theirs.
+const MEMORY_RATIO: u64 = 16_384;
+
 impl LimitArgs {
     /// The limits for the codec.
-    pub fn to_limits(&self) -> ReadLimits {
+    ///
+    /// A small file gets less memory; `file_bytes` is `None` for a stream.
+    pub fn to_limits(&self, file_bytes: Option<u64>) -> ReadLimits {
         let default = ReadLimits::of_largest_segments();
-        let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
+        let usual = file_bytes.map_or(default.memory, |bytes| {
+            bytes.saturating_mul(MEMORY_RATIO).clamp(ReadLimits::default().memory, default.memory)
+        });
+        let memory = self.memory.map_or(usual, |bytes| bytes as u64);
         ReadLimits {
             memory,
             spill: self.spill.map_or(default.spill, |bytes| bytes as u64),
@@ -174,7 +184,7 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
     let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(terminal::Stdout));
     let mut out = stdout.as_ref().map(|stdout| stdout.take(0)).transpose().context(TO_STDOUT)?;
     let mut extract_all = || -> Result<()> {
-        let mut reader = Reader::open_stream(io::stdin().lock(), args.limits.to_limits())?;
+        let mut reader = Reader::open_stream(io::stdin().lock(), args.limits.to_limits(None))?;
         while let Some(head) = reader.next()? {
             extract(args, &input, &Inputs::default(), &mut reader, &head, out.as_mut(), &|_| ())?;
         }
@@ -227,7 +237,8 @@ fn whole(
     mut stdout: Option<&mut Stdout<'_>>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
-    let mut reader = Reader::open(open(&input.path)?.0, args.limits.to_limits())?;
+    let (file, found) = open(&input.path)?;
+    let mut reader = Reader::open(file, args.limits.to_limits(Some(found.len())))?;
     let (entries, fault) = reader.entries();
     let wanted: Vec<&Entry> = match &args.member[..] {
         [] => entries.iter().collect(),
@@ -235,6 +246,9 @@ fn whole(
     };
     if !args.stdout {
         // Before the work, not after it.
+        if let Some(name) = repeated_name(wanted.iter().map(|entry| &entry.head)) {
+            bail!("{}: {}", input.path.display(), two_members(&name));
+        }
         for entry in &wanted {
             let target = target_of(args, input, &entry.head)?;
             output::expect_no_input(&target, read)
@@ -339,7 +353,31 @@ fn target_of(args: &DecompressArgs, input: &Input, head: &Head) -> Result<PathBu
         Some(output) => output.join(folder_of(&input.relative)),
         None => folder_of(&input.path),
     };
-    Ok(folder.join(name))
+    let target = folder.join(name);
+    // The user chose the folder itself, so it may be a link.
+    let root = args.output.as_ref().unwrap_or(&folder);
+    let below = target.ancestors().skip(1).take_while(|above| *above != root);
+    if let Some(link) = below.filter(|above| above.is_symlink()).last() {
+        bail!(
+            "{}: cannot write member {}: {} is a link to another folder",
+            input.path.display(),
+            name.display(),
+            link.display()
+        );
+    }
+    Ok(target)
+}
+
+/// A name that two members have.
+pub fn repeated_name<'h>(heads: impl IntoIterator<Item = &'h Head>) -> Option<String> {
+    let mut seen = HashSet::new();
+    let repeated = heads.into_iter().find(|head| !seen.insert(&head.meta.name[..]))?;
+    Some(String::from_utf8_lossy(&repeated.meta.name).into_owned())
+}
+
+/// Reports that a name is not unique.
+pub fn two_members(name: &str) -> String {
+    format!("expected members with different names, found two named {name}")
 }
 
 /// Decompresses everything that is not damaged. Returns lines that say what is lost; empty if nothing is.
@@ -351,7 +389,8 @@ fn salvage(
 ) -> Result<Vec<String>> {
     let path = &input.path;
     let mut failure = None;
-    let walk = container::walk(open(path)?.0, args.limits.to_limits(), &mut |reader, head| {
+    let (file, found) = open(path)?;
+    let walk = container::walk(file, args.limits.to_limits(Some(found.len())), &mut |reader, head| {
         extract(args, input, read, reader, head, None, advance).map_err(|error| {
             match error.downcast::<Error>() {
                 Ok(error) => error,
@@ -437,9 +476,21 @@ mod tests {
 
     #[test]
     fn packs_of_the_largest_segments_are_decoded_without_an_option() {
-        let limits = LimitArgs { memory: None, spill: None }.to_limits();
+        let limits = LimitArgs { memory: None, spill: None }.to_limits(None);
         for level in 0..=9 {
             assert!(limits.admit(Needs::of_segments(FileForm::Pack, level, 1 << 30)).is_ok(), "{level}");
         }
+    }
+
+    #[test]
+    fn small_files_get_less_memory() {
+        let memory = |bytes| LimitArgs { memory: None, spill: None }.to_limits(Some(bytes)).memory;
+        assert_eq!((memory(0), memory(38_000)), (2 << 30, 2 << 30));
+        assert_eq!(memory(300_000), 300_000 * 16_384);
+        assert_eq!((memory(1 << 20), memory(u64::MAX)), (11 << 30, 11 << 30));
+        assert_eq!(LimitArgs { memory: Some(1 << 33), spill: None }.to_limits(Some(0)).memory, 1 << 33);
+        // Segments of 64 MB, however small the pack is.
+        let limits = LimitArgs { memory: None, spill: None }.to_limits(Some(1000));
+        assert!(limits.admit(Needs::of_segments(FileForm::Pack, 9, 64 << 20)).is_ok());
     }
 }

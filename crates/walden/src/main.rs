@@ -39,6 +39,7 @@ mod redo;
 mod retention;
 mod rows;
 mod savings;
+mod segment_sink;
 mod sources;
 mod systemd;
 mod terminal;

@@ -1,5 +1,6 @@
 //! `walden test`: whether compressed files give back what they were made of.
 
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -8,8 +9,8 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
-use walden_codec::coder::Breakdown;
-use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader};
+use walden_codec::coder::{Breakdown, Form};
+use walden_codec::container::{self, Entry, Error, FileHeader, Head, Loss, ReadLimits, Reader, Summary};
 use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_source::error_text;
@@ -17,8 +18,9 @@ use walden_source::workers::map_in_order;
 
 use crate::breakdown::{self, Counted};
 use crate::compress::{Input, MAX_ROWS, form_name, gather_compressed, is_stream, open, ratio};
-use crate::decompress::{LimitArgs, hint_of, report, unverified, words_of};
+use crate::decompress::{LimitArgs, hint_of, repeated_name, report, two_members, unverified, words_of};
 use crate::progress::Progress;
+use crate::segment_sink::SegmentSink;
 use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, output, terminal};
 
@@ -45,7 +47,8 @@ pub struct TestArgs {
     #[arg(short, long)]
     list: bool,
 
-    /// Count where the bytes are: by column class and by relation, before and after entropy coding
+    /// Count where the bytes are: by column class and by relation, before and after entropy coding; and list why members are stored
+    /// as bytes
     #[arg(long, conflicts_with = "list")]
     stats: bool,
 
@@ -71,6 +74,19 @@ struct Found {
     unverified: Vec<String>,
     lost: Vec<Loss>,
     breakdown: Breakdown,
+    /// Members that are coded as bytes: name and reason.
+    as_bytes: Vec<(String, String)>,
+}
+
+impl Found {
+    /// A name that two members have.
+    fn repeated_name(&self) -> Option<String> {
+        repeated_name(self.members.iter().map(|member| &member.head))
+    }
+
+    fn is_good(&self) -> bool {
+        self.damage.is_empty() && self.lost.is_empty() && self.repeated_name().is_none()
+    }
 }
 
 struct Member {
@@ -109,6 +125,10 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
                     hint = hint.or(hint_of(path, damage));
                     code = code.max(FOUND);
                 }
+                if let Some(name) = found.repeated_name() {
+                    output::tell(&format!("error: {}: {}", path.display(), two_members(&name)));
+                    code = code.max(FOUND);
+                }
                 found.unverified.iter().for_each(|line| output::tell(line));
                 for loss in &found.lost {
                     output::tell(&format!("lost: {}: {}", path.display(), words_of(loss)));
@@ -138,20 +158,21 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn count<'f>(path: &'f Path, found: &Found) -> Counted<'f> {
+fn count<'f>(path: &'f Path, found: &'f Found) -> Counted<'f> {
     Counted {
         path: Some(path),
         file_bytes: found.file_bytes,
         original_bytes: found.members.iter().map(|member| member.original).sum(),
         members: found.members.len() as u64,
         breakdown: found.breakdown.clone(),
+        as_bytes: &found.as_bytes,
     }
 }
 
 /// A stream is read once: to the first damage.
 fn test_stream(args: &TestArgs) -> Result<Found> {
     let mut found = Found::default();
-    let limits = if args.list { list_limits(args) } else { args.limits.to_limits() };
+    let limits = if args.list { list_limits(args) } else { args.limits.to_limits(None) };
     let mut reader = match Reader::open_stream(std::io::stdin().lock(), limits) {
         Ok(reader) => reader,
         Err(error @ Error::Damage(_)) => {
@@ -165,8 +186,11 @@ fn test_stream(args: &TestArgs) -> Result<Found> {
     }
     let mut read_all = || -> Result<(), Error> {
         while let Some(head) = reader.next()? {
-            let summary =
-                if args.list { reader.skip(&head)? } else { reader.decode(&head, &mut std::io::sink())? };
+            let summary = match (args.list, args.stats) {
+                (true, _) => reader.skip(&head)?,
+                (_, true) => decode_counted(&mut reader, &head, &mut found.as_bytes)?,
+                _ => reader.decode(&head, &mut std::io::sink())?,
+            };
             if let Some(counted) = reader.take_breakdown() {
                 found.breakdown.merge(&counted);
             }
@@ -187,9 +211,35 @@ fn test_stream(args: &TestArgs) -> Result<Found> {
     Ok(found)
 }
 
+/// Decodes a member, and notes why it is coded as bytes.
+fn decode_counted<R: Read + Seek>(
+    reader: &mut Reader<R>,
+    head: &Head,
+    as_bytes: &mut Vec<(String, String)>,
+) -> Result<Summary, Error> {
+    if head.form == Form::Records {
+        return reader.decode(head, &mut std::io::sink());
+    }
+    let mut original = SegmentSink::default();
+    let summary = reader.decode(head, &mut original)?;
+    let reason = match (reader.header(), original.segment()) {
+        (Some(FileHeader { level: 0, .. }), _) => "level 0 does not decode records".to_owned(),
+        (_, None) => "too large to find out".to_owned(),
+        (_, Some(segment)) => reader.fallback_of(segment).map_or_else(
+            || {
+                "its records can be coded: another version, or a failed check of the result, chose bytes"
+                    .to_owned()
+            },
+            |reason| reason.to_string(),
+        ),
+    };
+    as_bytes.push((String::from_utf8_lossy(&head.meta.name).into_owned(), reason));
+    Ok(summary)
+}
+
 /// Nothing is decoded, so it does not matter what decoding would need.
 fn list_limits(args: &TestArgs) -> ReadLimits {
-    ReadLimits { memory: u64::MAX, spill: u64::MAX, ..args.limits.to_limits() }
+    ReadLimits { memory: u64::MAX, spill: u64::MAX, ..args.limits.to_limits(None) }
 }
 
 fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
@@ -198,12 +248,14 @@ fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<
     }
     let (file, found) = open(path)?;
     let file_bytes = found.len();
-    let mut breakdown = Breakdown::default();
-    let walk = container::walk(file, args.limits.to_limits(), &mut |reader, head| {
-        if args.stats {
+    let (mut breakdown, mut as_bytes) = (Breakdown::default(), Vec::new());
+    let walk = container::walk(file, args.limits.to_limits(Some(file_bytes)), &mut |reader, head| {
+        let summary = if args.stats {
             reader.count_bytes();
-        }
-        let summary = reader.decode(head, &mut std::io::sink())?;
+            decode_counted(reader, head, &mut as_bytes)?
+        } else {
+            reader.decode(head, &mut std::io::sink())?
+        };
         if let Some(found) = reader.take_breakdown() {
             breakdown.merge(&found);
         }
@@ -228,7 +280,7 @@ fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<
             hash: summary.end.hash,
         })
         .collect();
-    Ok(Found { file_bytes, members, damage: walk.damage, unverified, lost: walk.lost, breakdown })
+    Ok(Found { file_bytes, members, damage: walk.damage, unverified, lost: walk.lost, breakdown, as_bytes })
 }
 
 fn list(args: &TestArgs, path: &Path) -> Result<Found> {
@@ -300,7 +352,7 @@ fn rows(args: &TestArgs, path: &Path, found: &Found, each: bool) -> Vec<Row> {
         ],
         share: None,
     };
-    let state = match (args.list, found.damage.is_empty() && found.lost.is_empty()) {
+    let state = match (args.list, found.is_good()) {
         (true, true) => "",
         (false, true) => "good",
         (_, false) => "DAMAGED",
@@ -356,7 +408,7 @@ fn as_json(path: &Path, found: &Found) -> Value {
     json!({
         "file": path.to_string_lossy(),
         "compressed_bytes": found.file_bytes,
-        "good": found.damage.is_empty() && found.lost.is_empty(),
+        "good": found.is_good(),
         "members": members,
         "damage": found.damage.iter().map(|damage| error_text(damage)).collect::<Vec<_>>(),
         "lost": lost,

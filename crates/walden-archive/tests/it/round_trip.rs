@@ -835,7 +835,8 @@ fn an_object_that_is_not_a_regular_file_is_an_error() {
     let make_device =
         |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).expect("a link to a device");
     let make_socket = |path: &Path| drop(std::os::unix::net::UnixListener::bind(path).expect("a socket"));
-    let makers: [(&dyn Fn(&Path), &str); 4] = [
+    type Make<'m> = &'m dyn Fn(&Path);
+    let makers: [(Make<'_>, &str); 4] = [
         (&make_fifo, "found a FIFO"),
         (&make_folder, "found a folder"),
         (&make_device, "found a device"),

@@ -30,6 +30,8 @@ walden_testing::tests! {
     undamaged_members_of_a_damaged_pack_are_decoded,
     members_before_the_end_of_a_truncated_pack_are_decoded,
     names_of_members_cannot_leave_the_output_folder,
+    links_below_the_output_folder_are_not_followed,
+    members_of_one_name_are_refused,
     other_files_are_refused_by_name,
     segments_missing_between_those_of_a_pack_are_named,
     a_segment_that_is_damaged_at_its_start_is_not_missing_in_a_pack,
@@ -585,6 +587,45 @@ fn names_of_members_cannot_leave_the_output_folder() {
     }
 }
 
+fn links_below_the_output_folder_are_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [input, output, elsewhere] = ["in", "out", "elsewhere"].map(|name| folder.path().join(name));
+    write(&input.join("a/b"), "file", b"content");
+    let pack = folder.path().join("a.wpk");
+    done("compress --pack={} {}", &[&pack, &input]);
+    fs::create_dir_all(&elsewhere).unwrap();
+    fs::create_dir_all(&output).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, output.join("a")).unwrap();
+    for options in ["", "--salvage", "--force"] {
+        let refused = run(&format!("decompress {options} -o {{}} {{}}"), &[&output, &pack]);
+        assert!(refused.code == 3 && refused.stderr.contains("is a link to another folder"), "{refused:?}");
+        assert!(files(&elsewhere).is_empty());
+    }
+    // The folder itself may be a link.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    done("decompress -o {} {}", &[&link, &pack]);
+    assert_eq!(fs::read(elsewhere.join("a/b/file")).unwrap(), b"content");
+}
+
+fn members_of_one_name_are_refused() {
+    use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(Vec::new(), WriteOptions::with_level(FileForm::Pack, 1));
+    for content in [b"one", b"two"] {
+        let meta = Meta { name: b"same".to_vec(), ..Meta::default() };
+        writer.add(meta, false, &mut Cursor::new(content)).unwrap();
+    }
+    let pack = write(folder.path(), "same.wpk", &writer.finish().unwrap());
+    for (command, code) in [("test", 1), ("test --list", 1), ("decompress --force", 3)] {
+        let refused = run(&format!("{command} {{}}"), &[&pack]);
+        let text = "expected members with different names, found two named same";
+        assert!(refused.code == code && refused.stderr.contains(text), "{refused:?}");
+    }
+    assert_eq!(files(folder.path()).len(), 1);
+}
+
 fn other_files_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = write(folder.path(), "file", b"anything else");
@@ -707,6 +748,9 @@ fn statistics_count_each_byte_of_a_file_once() {
     for word in ["column class", "relation", "1663/", "no relation", "container", "total"] {
         assert!(text.contains(word), "{word}: {text}");
     }
+    assert!(text.contains("1 members stored as bytes:\n  notes: no segment: "), "{text}");
+    let reasons = found["files"][0]["as_bytes"].as_array().unwrap();
+    assert_eq!((reasons.len(), &reasons[0]["name"]), (1, &Value::from("notes")));
 }
 
 /// A signal while a file is being written leaves nothing of it.
