@@ -79,7 +79,7 @@ pub struct Evidence {
     pub logical_decoding: Vec<(Lsn, bool)>,
     /// `wal_log_hints` as logged by `PARAMETER_CHANGE` records.
     pub wal_log_hints: Vec<(Lsn, bool)>,
-    /// `wal_compression` as images show it: see [`Segment::note_compression`].
+    /// `wal_compression` as images show it: see `Segment::note_compression`.
     pub compression: Vec<(Lsn, Option<Method>)>,
     /// The first record that is written under `wal_level=logical` only.
     pub first_logical_record: Option<Lsn>,

@@ -1,7 +1,7 @@
 //! A restore that is tried out: a server recovers from a copy of a base backup and the archive, and its data is checked.
 //!
 //! The drill copies the original's files and uses nothing else of it: not its configuration, the paths of its tablespaces (also of those
-//! that the log creates: [`redirect`]), or its connections. The server listens on a socket in a temporary folder alone and archives
+//! that the log creates: `redirect`), or its connections. The server listens on a socket in a temporary folder alone and archives
 //! nothing. The folder is removed in the end, also when this process is interrupted or killed.
 
 mod checks;
