@@ -31,11 +31,14 @@ def test_cycles_come_with_a_view_by_checkpoint(log: str) -> None:
 
 def test_whatif_predicts_each_set_of_settings(log: str) -> None:
     other = str(pathlib.Path(log).parent / "17.11")
-    document = walden.whatif(other, [{}, {"full_page_writes": False}, {"max_wal_size": "8GB"}])
+    # Most of the log was written without images.
+    traced = {"full_page_writes": "on"}
+    document = walden.whatif(other, [{}, {"full_page_writes": False}, {"max_wal_size": "8GB"}], traced=traced)
     same, without_images, larger = document["predictions"]
     assert same["images"] > without_images["images"] == 0
     assert same["bytes"] > without_images["bytes"]
     assert larger["bytes"] <= same["bytes"]
-    assert document == walden.whatif(other, [{}, {"full_page_writes": "off"}, {"max_wal_size": "8GB"}], threads=1)
-    (one,) = walden.whatif(other, {"max_wal_size": "8GB"})["predictions"]
+    sets = [{}, {"full_page_writes": "off"}, {"max_wal_size": "8GB"}]
+    assert document == walden.whatif(other, sets, traced=traced, threads=1)
+    (one,) = walden.whatif(other, {"max_wal_size": "8GB"}, traced=traced)["predictions"]
     assert one == larger
