@@ -33,7 +33,7 @@ use walden_source::follow::FollowError;
 use walden_source::names::Names;
 use walden_watch::server::QueryError;
 
-use crate::protect::Inputs;
+use crate::protect::{Inputs, find_protected};
 use crate::{DAMAGED, USAGE, terminal};
 
 /// Whether existing files may be replaced: an option of the commands that write files.
@@ -66,14 +66,18 @@ impl Refused {
     }
 }
 
-/// Checks, before the work, that a file may be written: it is not an input of the command, and it does not exist or may be replaced. A
-/// device or a pipe may always be written.
+/// Checks, before the work, that a file may be written: it is not an input of the command, and it does not exist or may be replaced. An
+/// existing file of a server is never replaced. A device or a pipe may always be written.
 pub fn expect_writable(target: &Path, replace: bool, inputs: &Inputs) -> Result<()> {
     if is_device(target) {
         return Ok(());
     }
     expect_no_input(target, inputs)?;
-    refuse_existing(target, replace)
+    refuse_existing(target, replace)?;
+    match find_protected(target).filter(|_| target.exists()) {
+        Some(reason) => Err(Refused::error(target, format!("{reason}; name another file"))),
+        None => Ok(()),
+    }
 }
 
 /// Checks that a file is not an input of a command, and not in a closed folder.

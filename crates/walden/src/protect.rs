@@ -137,6 +137,20 @@ fn is_source_name(path: &Path) -> bool {
     FileKind::of(&name) != FileKind::Other || path.extension().is_some_and(|ending| ending == "wlz")
 }
 
+/// Why no command replaces an existing file: it belongs to a server, or has the name of a WAL segment.
+pub fn find_protected(file: &Path) -> Option<String> {
+    let place = resolve(file);
+    let is_of_server = |above: &&Path| {
+        is_data_directory(above) || (is_named_pg_wal(above) && above.join("archive_status").is_dir())
+    };
+    if let Some(folder) = place.ancestors().skip(1).find(is_of_server) {
+        return Some(format!("it belongs to the server in {}", folder.display()));
+    }
+    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    matches!(FileKind::of(&name), FileKind::Segment { .. })
+        .then(|| "its name is that of a WAL segment".to_owned())
+}
+
 /// Whether a folder is a data directory.
 pub fn is_data_directory(folder: &Path) -> bool {
     ["PG_VERSION", "global/pg_control"].iter().all(|name| folder.join(name).is_file())

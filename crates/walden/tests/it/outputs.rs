@@ -15,6 +15,7 @@ walden_testing::tests! {
     an_existing_file_is_replaced_only_with_force,
     a_file_of_the_source_is_never_replaced,
     nothing_is_written_into_a_data_directory_that_is_read,
+    an_existing_file_of_a_server_is_never_replaced,
     nothing_is_written_into_an_archive,
     compressed_originals_of_servers_and_archives_stay,
     exports_into_one_folder_at_once_are_refused,
@@ -193,6 +194,31 @@ fn nothing_is_written_into_a_data_directory_that_is_read() {
     ] {
         let run = walden(&words);
         assert!(run.code == 2 && run.stderr.contains("belongs to a server"), "{words:?}: {run:?}");
+    }
+    assert!(files(folder.path()) == before);
+}
+
+/// Whatever is read, with `--force`, and through a link.
+fn an_existing_file_of_a_server_is_never_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = segments(&folder.path().join("wal"));
+    data_directory(folder.path());
+    let other = segments(&folder.path().join("other"));
+    let segment = fs::read_dir(&other).unwrap().next().unwrap().unwrap().file_name();
+    symlink(folder.path().join("data"), folder.path().join("link")).unwrap();
+    let before = files(folder.path());
+    let pg_wal = folder.path().join("data/pg_wal").join(&segment);
+    let outputs = [
+        (folder.path().join("data/global/pg_control"), "belongs to the server"),
+        (folder.path().join("link/PG_VERSION"), "belongs to the server"),
+        (pg_wal, "belongs to the server"),
+        (other.join(&segment), "that of a WAL segment"),
+    ];
+    for (writer, _) in WRITERS.iter().filter(|(_, has_source)| *has_source) {
+        for (output, reason) in &outputs {
+            let run = walden(&[arguments(writer, output, Some(&wal)), vec!["--force".to_owned()]].concat());
+            expect_refusal(&run, reason);
+        }
     }
     assert!(files(folder.path()) == before);
 }
