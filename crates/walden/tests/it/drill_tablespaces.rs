@@ -193,9 +193,16 @@ fn tablespaces_of_the_original_stay_as_they_are(version: u32) -> Outcome {
 
 fn settings_that_leave_the_folder_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    for setting in
-        ["data_directory=/tmp", "RESTORE_COMMAND=true", "archive_mode=on", "external_pid_file=/tmp/x"]
-    {
+    for setting in [
+        "data_directory=/tmp",
+        "RESTORE_COMMAND=true",
+        "archive_mode=on",
+        "external_pid_file=/tmp/x",
+        "log_directory=/tmp",
+        "recovery_end_command=true",
+        "include=/tmp/x",
+        "listen_addresses=*",
+    ] {
         let run = walden(&[
             "archive",
             "drill",

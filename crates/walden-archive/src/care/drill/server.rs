@@ -30,14 +30,25 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(180);
 const MIN_PREPARED_TRANSACTIONS: u32 = 1024;
 /// Lines of the server's log that an error shows.
 const LOG_LINES: usize = 20;
-/// Settings that would let the server use or change files outside of the drill's folder, or replay segments that were not rewritten.
+/// Settings that would let the server use or change files outside of the drill's folder, open connections, or replay segments that were
+/// not rewritten.
 const REFUSED_SETTINGS: &[&str] = &[
+    "archive_cleanup_command",
     "archive_command",
     "archive_library",
     "archive_mode",
     "data_directory",
     "external_pid_file",
+    "include",
+    "include_dir",
+    "include_if_exists",
+    "listen_addresses",
+    "log_directory",
+    "log_filename",
+    "primary_conninfo",
+    "recovery_end_command",
     "restore_command",
+    "stats_temp_directory",
     "unix_socket_directories",
 ];
 /// The first minor release of each major version that can replay a log with in-place tablespaces; all releases of later ones can.
