@@ -489,7 +489,8 @@ impl Segment {
     }
 
     /// Notes `wal_compression` where an image shows another value than the one before. A compressed image shows the method. An
-    /// uncompressed one shows `off` only if its page shrinks: the server stores others uncompressed as well.
+    /// uncompressed one shows `off` only if its page shrinks and the record has no compressed image: the server also stores an image
+    /// uncompressed if compression does not save more than its header adds.
     fn note_compression(&mut self, record: &Record<'_>, image: &Image) {
         /// Uncompressed images of a segment that are tried at most: each takes some 60 microseconds.
         const MAX_TRIED: u32 = 64;
@@ -502,7 +503,9 @@ impl Segment {
             return;
         }
         if method.is_none() {
-            if self.tried_images >= MAX_TRIED {
+            let others = record.blocks.iter().filter_map(|block| block.image.as_ref());
+            let has_compressed = others.into_iter().any(|other| Method::of(other.compression).is_some());
+            if has_compressed || self.tried_images >= MAX_TRIED {
                 return;
             }
             self.tried_images += 1;
