@@ -448,7 +448,7 @@ pub(crate) fn list_objects(
         first_numbers,
         live,
         acknowledged,
-        newest_verified: verified::newest_segments(archive)?,
+        newest_verified: verified::newest_segments(archive),
     };
     for (&timeline, objects) in &timelines.objects {
         timelines.add_timeline(timeline, objects, &mut listing)?;

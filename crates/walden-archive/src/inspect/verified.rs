@@ -45,14 +45,12 @@ pub struct VerifiedAt {
     pub newest_segments: Vec<String>,
 }
 
-/// The newest segment of each timeline that a run of `verify` has recorded.
-///
-/// # Errors
-/// The store's.
-pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
-    let recorded = last(archive)?.found().map(|run| run.newest_segments).unwrap_or_default();
+/// The newest segment of each timeline that a run of `verify` has recorded. Results that cannot be read count as missing.
+pub(crate) fn newest_segments(archive: &Archive) -> BTreeMap<Timeline, SegmentName> {
+    let run = last(archive).ok().and_then(LastRun::found);
+    let recorded = run.map(|run| run.newest_segments).unwrap_or_default();
     let segments = recorded.iter().filter_map(|name| SegmentName::parse(name));
-    Ok(segments.map(|name| (name.timeline, name)).collect())
+    segments.map(|name| (name.timeline, name)).collect()
 }
 
 /// Stores the result of a run, and removes old ones.
