@@ -85,6 +85,11 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         let text = format!("cannot make an archive there: {problem}");
         return Err(output::with_hint(text, data_directory::HINT));
     }
+    let folder = archive.encrypted().inner().folder();
+    if let Some(conflict) = folder.and_then(|folder| Inputs::default().find_closed_folder(folder)) {
+        let text = format!("cannot make an archive there: {conflict}");
+        return Err(output::with_hint(text, "name a folder outside of every archive"));
+    }
     if place.repo.is_some() {
         output::can_write(&[("--output", Some(&args.output))], Overwrite::default(), &Inputs::default())?;
     }

@@ -518,6 +518,8 @@ fn no_archive_is_made_within_a_data_directory() {
     refused("link/archive", &[]);
     let made = init("archive", &["--data", text(&data)]);
     assert_eq!(made.code, 0, "{made:?}");
+    let nested = init("archive/wal/nested", &[]);
+    assert!(nested.code == 3 && nested.stderr.contains("is an archive"), "{nested:?}");
     // One that is there already, named in full, and as the server's commands see it.
     let is_warned_of = |place: &Path| {
         let configuration = format!("[archive]\nrepo = \"{}\"\n", place.display());
