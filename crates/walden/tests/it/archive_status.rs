@@ -145,13 +145,14 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
         assert!(status == "ok" && waits.starts_with("nothing waits, "), "{check:?}");
         assert_eq!(found["segment size"].0, "ok", "{check:?}");
     }
-    // As if the size of segments had been changed by pg_resetwal.
-    let identity = own.join("archive.json");
-    let json = fs::read_to_string(&identity).unwrap();
+    // An archive from before pg_resetwal changed the size of segments.
+    let resized = cluster.dir().join("resized");
+    make_archive(&resized);
+    let json = fs::read_to_string(own.join("archive.json")).unwrap();
     assert!(json.contains("1048576"), "{json}");
-    fs::write(&identity, json.replace("1048576", "16777216")).unwrap();
+    fs::write(resized.join("archive.json"), json.replace("1048576", "16777216")).unwrap();
     let expected = "segments of 1 MB, and the archive has segments of 16 MB";
-    expect_nothing_archived(&cluster, &own, ready.len(), expected, "segment size");
+    expect_nothing_archived(&cluster, &resized, ready.len(), expected, "segment size");
     Ok(())
 }
 
