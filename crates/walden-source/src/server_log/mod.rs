@@ -246,7 +246,7 @@ mod tests {
         let fifo = folder.path().join("postgresql.log");
         crate::regular_file::make_fifo(&fifo);
         let error = read(&fifo, None, &mut |_| ()).unwrap_err().to_string();
-        assert!(error.ends_with("postgresql.log: expected a regular file"), "{error}");
+        assert!(error.ends_with("postgresql.log: expected a regular file, found a FIFO"), "{error}");
         assert!(first_time(&fifo, None).is_err());
         assert!(crate::names::Names::load(&fifo).is_err());
     }

@@ -518,7 +518,8 @@ fn no_archive_is_made_within_a_data_directory() {
     refused("link/archive", &[]);
     let made = init("archive", &["--data", text(&data)]);
     assert_eq!(made.code, 0, "{made:?}");
-    let nested = init("archive/wal/nested", &[]);
+    let (nested, unused) = (folder.path().join("archive/wal/nested"), folder.path().join("unused.toml"));
+    let nested = walden(&["archive", "init", "--repo", text(&nested), "-o", text(&unused)]);
     assert!(nested.code == 3 && nested.stderr.contains("is an archive"), "{nested:?}");
     // One that is there already, named in full, and as the server's commands see it.
     let is_warned_of = |place: &Path| {
