@@ -64,7 +64,7 @@ impl Inputs {
     fn close_server_folders(&mut self, folder: &Path) {
         let Some(data) = folder.ancestors().find(|above| is_data_directory(above)) else {
             // The folder that the pg_wal of a data directory links to.
-            if is_named_pg_wal(folder) && folder.join("archive_status").is_dir() {
+            if is_pg_wal(folder) {
                 self.closed.insert(folder.to_owned());
             }
             return;
@@ -140,9 +140,7 @@ fn is_source_name(path: &Path) -> bool {
 /// Why no command replaces an existing file: it belongs to a server, or has the name of a WAL segment.
 pub fn find_protected(file: &Path) -> Option<String> {
     let place = resolve(file);
-    let is_of_server = |above: &&Path| {
-        is_data_directory(above) || (is_named_pg_wal(above) && above.join("archive_status").is_dir())
-    };
+    let is_of_server = |above: &&Path| is_data_directory(above) || is_pg_wal(above);
     if let Some(folder) = place.ancestors().skip(1).find(is_of_server) {
         return Some(format!("it belongs to the server in {}", folder.display()));
     }
@@ -156,8 +154,10 @@ pub fn is_data_directory(folder: &Path) -> bool {
     ["PG_VERSION", "global/pg_control"].iter().all(|name| folder.join(name).is_file())
 }
 
-fn is_named_pg_wal(folder: &Path) -> bool {
+/// Whether a folder is the `pg_wal` of a data directory, which may link to it.
+fn is_pg_wal(folder: &Path) -> bool {
     folder.file_name().is_some_and(|name| name == "pg_wal" || name == "pg_xlog")
+        && folder.join("archive_status").is_dir()
 }
 
 /// Whether a folder is an archive, which has its documents before its identity. Files of other programs may have the same names.

@@ -145,13 +145,26 @@ impl Cause {
     }
 
     /// Looks for why a server does not get past a file: in its settings, in the file itself, and in the archive.
-    pub fn find(file: &str, queue: &QueueOptions, archive: &Archive, options: &PushOptions) -> Option<Cause> {
+    /// `accept_unknown_versions` is the setting of `walden.toml`.
+    pub fn find(
+        file: &str,
+        queue: &QueueOptions,
+        archive: &Archive,
+        accept_unknown_versions: bool,
+    ) -> Option<Cause> {
         let settings = ArchivingSettings::read(queue)?;
         let data = queue.pgdata.clone().or_else(|| queue.dsn.as_deref().and_then(data_directory::of_server));
         let is_local = data.is_some();
         let command = settings.cause(archive, is_local);
         command
-            .or_else(|| cause_in_file(file, data.as_deref()?, archive, &settings.adapt(options)))
+            .or_else(|| {
+                cause_in_file(
+                    file,
+                    data.as_deref()?,
+                    archive,
+                    &settings.push_options(accept_unknown_versions),
+                )
+            })
             .or_else(|| cause_in_store(archive))
             .or_else(|| settings.other_program())
     }
@@ -230,13 +243,13 @@ impl ArchivingSettings {
         Some(Cause::new(format!("{name} is '{}', which is not Walden's", harmless(value)), hint))
     }
 
-    /// The options of a push with those that the server's command has.
-    fn adapt(&self, options: &PushOptions) -> PushOptions {
+    /// The options of a push by the server's command.
+    fn push_options(&self, accept_unknown_versions: bool) -> PushOptions {
         PushOptions {
-            accept_damaged: options.accept_damaged || self.command.contains("--accept-damaged"),
-            accept_unknown_versions: options.accept_unknown_versions
+            accept_damaged: self.command.contains("--accept-damaged"),
+            accept_unknown_versions: accept_unknown_versions
                 || self.command.contains("--accept-unknown-versions"),
-            ..options.clone()
+            ..PushOptions::default()
         }
     }
 }

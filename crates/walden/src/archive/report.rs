@@ -13,7 +13,6 @@ use walden_archive::encryption::KEYS;
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{GAPS_UNKNOWN, HISTORY_HINT};
 use walden_archive::name::ArchivedFile;
-use walden_archive::push::PushOptions;
 use walden_archive::status::{self, Holdings, Lag, QueuedFile};
 use walden_archive::verified::VerifiedAt;
 use walden_archive::verify::KEYS_HINT;
@@ -425,9 +424,7 @@ fn describe_failing(
     let FailingArchiver { file, evidence } = failing;
     // An archive that does not answer is a problem of its own as well.
     let Some(archive) = expected.archive.filter(|_| !is_known) else { return evidence.clone() };
-    let accept_unknown_versions = expected.section.accept_unknown_versions;
-    let options = PushOptions { accept_unknown_versions, ..PushOptions::default() };
-    match Cause::find(file, queue, archive, &options) {
+    match Cause::find(file, queue, archive, expected.section.accept_unknown_versions) {
         Some(Cause { text, hint: Some(hint) }) => format!("{evidence}: {text}; hint: {hint}"),
         Some(Cause { text, hint: None }) => format!("{evidence}: {text}"),
         None => format!("{evidence}: see its log"),

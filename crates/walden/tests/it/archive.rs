@@ -156,12 +156,7 @@ fn a_server_of_15_does_not_end_recovery_for_another_clusters_archive() -> Outcom
     let segment = primary.dir().join("00000001000000000000000A");
     fs::write(&segment, &golden("18.6")["00000001000000000000000A"]).unwrap();
     assert_eq!(walden(&["archive", "push", "--repo", text(&other), text(&segment)]).code, 0);
-    let push = format!("{} archive push --repo {} %p", program.display(), own.display());
-    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
-    primary.stop(StopMode::Fast).unwrap();
-    let backup = primary.dir().join("backup");
-    primary.copy_data(&backup).unwrap();
-    primary.start().unwrap();
+    let backup = back_up_and_archive(&primary, &program, &own);
     let mut client = primary.client("postgres").unwrap();
     // Of one query, the commit would be in the segment behind the switch.
     client.batch_execute("CREATE TABLE t ()").unwrap();
@@ -191,12 +186,7 @@ fn a_server_of_15_does_not_end_recovery_at_a_gap() -> Outcome {
     let program = program_for(&primary);
     let repo = primary.make_folder("own").unwrap();
     make_archive(&repo);
-    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
-    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
-    primary.stop(StopMode::Fast).unwrap();
-    let backup = primary.dir().join("backup");
-    primary.copy_data(&backup).unwrap();
-    primary.start().unwrap();
+    let backup = back_up_and_archive(&primary, &program, &repo);
     let mut client = primary.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE t (id int, v text)").unwrap();
     work(&mut client, 0);
@@ -227,6 +217,17 @@ fn a_server_of_15_does_not_end_recovery_at_a_gap() -> Outcome {
     let mut client = standby.client("postgres").unwrap();
     assert!(client.query_one("SELECT pg_is_in_recovery()", &[]).unwrap().get::<_, bool>(0));
     Ok(())
+}
+
+/// Lets a server archive, and copies its data directory while it is stopped: a base backup.
+pub fn back_up_and_archive(primary: &Cluster, program: &Path, repo: &Path) -> PathBuf {
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    primary.start().unwrap();
+    backup
 }
 
 /// The program where the server's account can run it.

@@ -10,7 +10,6 @@ use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
-use walden_archive::push::PushOptions;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::SegmentSize;
 use walden_source::datadir::ControlFile;
@@ -77,9 +76,7 @@ fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Optio
 fn cause_of_failure(file: &str, queue: &QueueOptions, look: &Look<'_>) -> (String, String) {
     let logged = look.log.and_then(|log| log.failure_of(file));
     let logged = logged.map(|failure| Cause { text: failure.message.clone(), hint: failure.hint.clone() });
-    let accept_unknown_versions = look.accepts_unknown_versions;
-    let options = PushOptions { accept_unknown_versions, ..PushOptions::default() };
-    let found = || Cause::find(file, queue, look.archive?, &options);
+    let found = || Cause::find(file, queue, look.archive?, look.accepts_unknown_versions);
     let cause = logged.or_else(found);
     let text = cause.as_ref().map_or(String::new(), |cause| format!(": {}", cause.text));
     let hint = cause.and_then(|cause| cause.hint);
