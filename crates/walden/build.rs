@@ -14,12 +14,11 @@ fn main() {
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let commit = commit().unwrap_or_else(|| "unknown".into());
     let features: Vec<&str> = [
-        ("CARGO_FEATURE_LAB", "lab"),
-        ("CARGO_FEATURE_BENCH", "bench"),
+        ("CARGO_FEATURE_DEMO", "demo"),
+        ("CARGO_FEATURE_WATCH", "watch"),
+        ("CARGO_FEATURE_EXPORT", "export"),
         ("CARGO_FEATURE_S3", "s3"),
         ("CARGO_FEATURE_ENCRYPTION", "encryption"),
-        ("CARGO_FEATURE_WATCH", "watch"),
-        ("CARGO_FEATURE_DATA", "data"),
     ]
     .into_iter()
     .filter_map(|(variable, name)| env::var_os(variable).map(|_| name))

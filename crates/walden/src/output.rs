@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 use std::fs::TryLockError;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -157,7 +157,7 @@ impl Output {
 
     /// As [`Output::create`], with the permissions of a file that is replaced, and else those that the process's file mode creation
     /// mask allows. The file that a link leads to is replaced, not the link; a device or a pipe is written to.
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     pub fn create_result(target: &Path, replace: bool) -> Result<Output> {
         let target = &fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
         let found = fs::metadata(target).ok();
@@ -262,7 +262,7 @@ pub fn status_of(errors: &[anyhow::Error]) -> ExitCode {
 
 /// Creates a folder if it does not exist, and locks it until the file that is returned is dropped: two processes that write into it
 /// would not know of each other's files.
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 pub fn lock_folder(folder: &Path) -> Result<File> {
     make_folder(folder)?;
     let opened = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;

@@ -8,15 +8,15 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 use anyhow::Context as _;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 use walden_arrow::export::{FileFormat, TableWriter};
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 use walden_codec::container::Meta;
 use walden_explain::{Bound, Timeline};
 use walden_format::lsn::Lsn;
@@ -28,11 +28,11 @@ use walden_source::inventory::{FileKind, Inventory, Run, Unreadable};
 use self::print::Printer;
 use self::script::Script;
 use crate::arguments::{parse_bound, parse_size};
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 use crate::output::{self, Output, Overwrite};
 use crate::page::parse_file;
 use crate::progress::Progress;
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::{DAMAGED, memory, names, terminal};
@@ -107,11 +107,11 @@ pub struct RowsArgs {
     format: RowsFormat,
 
     /// Write the changes to this file, for --format parquet and arrow
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     #[arg(short, long, value_name = "FILE", required_if_eq_any = [("format", "parquet"), ("format", "arrow")])]
     output: Option<PathBuf>,
 
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     #[command(flatten)]
     overwrite: Overwrite,
 
@@ -149,20 +149,20 @@ pub(crate) enum RowsFormat {
     /// SQL that makes the changes again
     Sql,
     /// A Parquet file, the rows with typed columns
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     Parquet,
     /// An Arrow file (Feather 2), the rows with typed columns
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     Arrow,
 }
 
 /// Runs the command.
 pub fn run(args: &RowsArgs) -> Result<ExitCode> {
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     if args.output.is_some() && file_format(args).is_none() {
         crate::wrong_usage("-o is for --format parquet and --format arrow");
     }
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     if let Some(path) = &args.output {
         let inputs = Inputs::new(args.sources.iter().chain(&args.base));
         output::expect_writable(path, args.overwrite.force, &inputs)?;
@@ -291,7 +291,7 @@ fn unreadable_behind(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> O
 }
 
 /// The format of a file of typed columns.
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 fn file_format(args: &RowsArgs) -> Option<FileFormat> {
     match args.format {
         _ if args.undo => None,
@@ -303,7 +303,7 @@ fn file_format(args: &RowsArgs) -> Option<FileFormat> {
 
 /// Writes the changes in the format that is asked for.
 fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<Summary> {
-    #[cfg(feature = "data")]
+    #[cfg(feature = "export")]
     if let Some(path) = &args.output
         && let Some(format) = file_format(args)
     {
@@ -316,7 +316,7 @@ fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Resul
 }
 
 /// Writes a file of typed columns, which appears when it is complete.
-#[cfg(feature = "data")]
+#[cfg(feature = "export")]
 fn write_file(
     path: &std::path::Path,
     overwrite: Overwrite,

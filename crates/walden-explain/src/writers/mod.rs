@@ -6,6 +6,7 @@
 //! entry is the one nearest to its end in time.
 
 mod statement;
+mod tokens;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;

@@ -1,11 +1,8 @@
 //! Statements in log entries, normalized as `pg_stat_statements` does it: constants are parameters.
-//!
-//! The tokenizer is that of `sqlparser`, which knows PostgreSQL's strings, dollar quotes and nested comments and is well kept. A
-//! parser is not needed: to replace constants, tokens are sufficient.
 
-use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::tokenizer::{Token, Tokenizer};
 use walden_source::server_log::Entry;
+
+use super::tokens::{Token, TokenKind, tokens};
 
 /// Characters of a normalized statement that are kept.
 const MAX_TEXT: usize = 1000;
@@ -89,29 +86,21 @@ pub fn normalize(statement: &str) -> String {
         end -= 1;
     }
     let text = &statement[..end];
-    let mut tokens = Vec::new();
-    let dialect = PostgreSqlDialect {};
-    // What comes before an error is in `tokens`.
-    let is_whole = {
-        let mut located = Vec::new();
-        let result = Tokenizer::new(&dialect, text).tokenize_with_location_into_buf(&mut located);
-        tokens.extend(located.into_iter().map(|token| token.token));
-        result.is_ok() && end == statement.len()
-    };
-    let mut writer = Writer { parameters: highest_parameter(&tokens), ..Writer::default() };
-    for token in &tokens {
+    let mut scanner = tokens(text);
+    let all: Vec<Token<'_>> = scanner.by_ref().collect();
+    let is_whole = scanner.is_at_end() && end == statement.len();
+    let mut writer = Writer { parameters: highest_parameter(&all), ..Writer::default() };
+    for token in all {
         writer.add(token);
     }
     writer.finish(is_whole)
 }
 
-/// The highest number of a parameter that is there already.
-fn highest_parameter(tokens: &[Token]) -> u64 {
-    let number = |token: &Token| match token {
-        Token::Placeholder(text) => text.strip_prefix('$').and_then(|number| number.parse::<u64>().ok()),
-        _ => None,
-    };
-    tokens.iter().filter_map(number).max().unwrap_or(0)
+/// The highest number of a parameter in the statement.
+fn highest_parameter(tokens: &[Token<'_>]) -> u64 {
+    let number = |token: &Token<'_>| token.text.strip_prefix('$')?.parse().ok();
+    let parameters = tokens.iter().filter(|token| token.kind == TokenKind::Parameter);
+    parameters.filter_map(number).max().unwrap_or(0)
 }
 
 #[derive(Default)]
@@ -147,22 +136,15 @@ struct List {
 }
 
 impl Writer {
-    fn add(&mut self, token: &Token) {
-        match token {
-            Token::Whitespace(_) => self.needs_space = !self.text.is_empty(),
-            Token::EOF => {}
-            Token::Minus if self.last != Last::Value && !self.minus => {
+    fn add(&mut self, token: Token<'_>) {
+        match token.kind {
+            TokenKind::Space => self.needs_space = !self.text.is_empty(),
+            TokenKind::Operator if token.text == "-" && self.last != Last::Value && !self.minus => {
+                self.space();
                 self.minus = true;
             }
-            Token::Number(..)
-            | Token::SingleQuotedString(_)
-            | Token::DollarQuotedString(_)
-            | Token::EscapedStringLiteral(_)
-            | Token::UnicodeStringLiteral(_)
-            | Token::NationalStringLiteral(_)
-            | Token::SingleQuotedByteStringLiteral(_)
-            | Token::HexStringLiteral(_) => self.constant(),
-            other => self.other(other),
+            TokenKind::Constant => self.constant(),
+            _ => self.other(token),
         }
     }
 
@@ -173,7 +155,9 @@ impl Writer {
     }
 
     fn constant(&mut self) {
-        self.minus = false;
+        if std::mem::take(&mut self.minus) {
+            self.needs_space = false;
+        }
         self.space();
         self.parameters += 1;
         self.text.push_str(&format!("${}", self.parameters));
@@ -187,33 +171,32 @@ impl Writer {
         }
     }
 
-    fn other(&mut self, token: &Token) {
+    fn other(&mut self, token: Token<'_>) {
         if std::mem::take(&mut self.minus) {
             self.text.push('-');
         }
         self.space();
-        let text = token.to_string();
-        let opens = match token {
-            Token::LParen => Some(')'),
-            Token::LBracket => Some(']'),
+        let text = token.text;
+        let opens = match text {
+            "(" => Some(')'),
+            "[" => Some(']'),
             _ => None,
         };
-        match token {
-            Token::Comma => {}
+        match text {
+            "," => {}
             _ if self.list.as_ref().is_some_and(|list| text.starts_with(list.close)) => self.close_list(),
             _ => self.list = None,
         }
-        self.text.push_str(&text);
+        self.text.push_str(text);
         if let (Some(close), Last::List) = (opens, self.last) {
             let (start, parameters) = (self.text.len(), self.parameters);
             self.list = Some(List { start, first_end: start, constants: 0, parameters, close });
         }
-        self.last = match token {
-            Token::Word(word) if word.quote_style.is_none() && is_list_word(&word.value) => Last::List,
-            Token::Word(word) if word.quote_style.is_none() && is_operator_word(&word.value) => {
-                Last::Operator
-            }
-            Token::Word(_) | Token::RParen | Token::RBracket | Token::Placeholder(_) => Last::Value,
+        self.last = match token.kind {
+            TokenKind::Word if is_list_word(text) => Last::List,
+            TokenKind::Word if is_operator_word(text) => Last::Operator,
+            TokenKind::Word | TokenKind::QuotedWord | TokenKind::Parameter => Last::Value,
+            TokenKind::Other if matches!(text, ")" | "]") => Last::Value,
             _ => Last::Operator,
         };
     }
@@ -293,6 +276,7 @@ mod tests {
             ),
             ("SELECT ARRAY[1,2], f(1, 2) /* x /* y */ */", "SELECT ARRAY[$1 /*, ... */], f($2, $3)"),
             ("DELETE FROM \"T 1\" WHERE id IN (7)", "DELETE FROM \"T 1\" WHERE id IN ($1)"),
+            ("SELECT a, -b, - 1, (-x) <-> '(0,0)'", "SELECT a, -b, $1, (-x) <-> $2"),
             ("DELETE FROM t WHERE id IN (a, 1, 2)", "DELETE FROM t WHERE id IN (a, $1, $2)"),
             ("", ""),
         ];

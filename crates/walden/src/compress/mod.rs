@@ -26,8 +26,8 @@ use walden_source::workers::map_in_order;
 
 use self::inputs::{Counted, gather, no_pack, remove};
 pub use self::inputs::{Input, gather_compressed, open};
-#[cfg(feature = "lab")]
-pub(crate) use self::pack::write_pack_of;
+#[cfg(feature = "demo")]
+pub use self::pack::write_pack_of;
 pub use self::show::{form_name, ratio};
 use crate::arguments::parse_size;
 use crate::output::{self, Output};

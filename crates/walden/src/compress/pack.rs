@@ -15,7 +15,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
 
-#[cfg(feature = "lab")]
+#[cfg(feature = "demo")]
 use super::inputs::gather;
 use super::inputs::{Counted, Input, open, remove};
 use super::{
@@ -177,7 +177,7 @@ fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, any
 
 /// Compresses the files of a folder to one pack, as `walden compress --pack` with these options, and verifies it: each file is
 /// decompressed from the pack and compared. Returns the pack's size in bytes.
-#[cfg(feature = "lab")]
+#[cfg(feature = "demo")]
 pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u64> {
     #[derive(clap::Parser)]
     struct Alone {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-#[cfg(feature = "lab")]
+#[cfg(feature = "demo")]
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,8 +55,8 @@ pub struct CheckArgs {
 }
 
 /// Checks the log of a workload whose data directory was kept before and after.
-#[cfg(feature = "lab")]
-pub(crate) fn check_kept(wal: &Path, base: &Path, data: &Path) -> Result<Outcome> {
+#[cfg(feature = "demo")]
+pub fn check_kept(wal: &Path, base: &Path, data: &Path) -> Result<Outcome> {
     let inputs = Inputs {
         sources: vec![wal.to_owned()],
         timeline: None,
@@ -74,7 +74,7 @@ pub(crate) fn check_kept(wal: &Path, base: &Path, data: &Path) -> Result<Outcome
 
 /// The results of the check.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     pub images: Check,
     pub pages: Check,
     end: Lsn,

@@ -1,6 +1,6 @@
 //! `walden redo`: replays the log into pages.
 
-pub(crate) mod check;
+pub mod check;
 mod replay;
 
 use std::path::{Path, PathBuf};
@@ -168,13 +168,13 @@ impl Base {
 }
 
 /// The pages of a base that [`open_base`] found good.
-pub(crate) fn base_pages(path: Option<&Path>) -> std::io::Result<Box<dyn BasePages>> {
+pub fn base_pages(path: Option<&Path>) -> std::io::Result<Box<dyn BasePages>> {
     let path = path.ok_or(std::io::ErrorKind::NotFound)?;
     Ok(Box::new(DataDir::open(path).map_err(std::io::Error::other)?))
 }
 
 /// Opens a base backup, and finds the run that goes on from it.
-pub(crate) fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> {
+pub fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> {
     let data = DataDir::open(path)?;
     if !data.is_backup() && data.control().state != DatabaseState::ShutDown {
         bail!(

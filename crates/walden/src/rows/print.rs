@@ -101,7 +101,7 @@ impl Printer {
             }
             RowsFormat::Sql => self.sql(entry),
             // Files of columns have a writer of their own.
-            #[cfg(feature = "data")]
+            #[cfg(feature = "export")]
             RowsFormat::Parquet | RowsFormat::Arrow => {}
         }
         if self.text.len() < BLOCK { Ok(()) } else { self.flush() }

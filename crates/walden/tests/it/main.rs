@@ -39,6 +39,7 @@ mod material;
 mod oracle;
 mod outputs;
 mod page;
+mod programs;
 mod receive;
 mod redo;
 mod restore;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         oracle::TESTS,
         outputs::TESTS,
         page::TESTS,
+        programs::TESTS,
         receive::TESTS,
         redo::TESTS,
         restore::TESTS,

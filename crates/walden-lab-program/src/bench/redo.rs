@@ -122,7 +122,7 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         "PostgreSQL says how long redo took since 14: choose such a version with --pg"
     );
     let (base, segments) = (material.folder.join("base"), material.segments()?);
-    let me = std::env::current_exe()?;
+    let me = crate::programs::path_of("walden")?;
     let walden = |options: &[&str]| {
         let mut command = Command::new(&me);
         command.args(["redo", "replay", "--format", "json", "--base"]).arg(&base);

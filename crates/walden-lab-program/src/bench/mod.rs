@@ -6,7 +6,6 @@ mod bad_inputs;
 mod calibrate;
 mod cases;
 mod codecs;
-#[cfg(feature = "data")]
 mod data;
 mod decode;
 mod drive;
@@ -50,7 +49,6 @@ enum BenchCommand {
     ArchiveLibrary(archive_library::LibraryArgs),
     BadInputs(bad_inputs::BadInputsArgs),
     Codecs(codecs::CodecsArgs),
-    #[cfg(feature = "data")]
     Data(data::DataArgs),
     Decode(decode::DecodeArgs),
     #[command(hide = true)]
@@ -74,7 +72,6 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         BenchCommand::ArchiveLibrary(args) => archive_library::run(args),
         BenchCommand::BadInputs(args) => bad_inputs::run(args),
         BenchCommand::Codecs(args) => codecs::run(args),
-        #[cfg(feature = "data")]
         BenchCommand::Data(args) => data::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Drive(args) => drive::run(args),

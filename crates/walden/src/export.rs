@@ -28,10 +28,10 @@ use walden_source::workers::run_in_order;
 
 use self::existing::ExistingFile;
 use self::table_file::{Fate, TableFile};
-use super::LogArgs;
 use crate::output::{self, Output, Overwrite};
 use crate::progress::Progress;
 use crate::protect::Inputs;
+use crate::table_log::LogArgs;
 use crate::{sources, terminal};
 
 const EXAMPLES: &str = "\

@@ -1,6 +1,5 @@
 //! The compressors that are compared, one row each.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -307,7 +306,7 @@ pub struct Entry {
 impl Entry {
     pub fn new(contender: &'static Contender, level: u8) -> Result<Entry> {
         let program = match contender.program {
-            OURSELVES => Some(env::current_exe().context("cannot find the path of this program")?),
+            OURSELVES => Some(crate::programs::path_of("walden")?),
             name => find_in_path(name),
         };
         let program = program.filter(|program| {

@@ -144,7 +144,7 @@ impl Server {
             .start()?;
         let folder = cluster.make_folder("walden")?;
         let program = folder.join("walden");
-        fs::copy(std::env::current_exe()?, &program)?;
+        fs::copy(crate::programs::path_of("walden")?, &program)?;
         let module = folder.join("walden_archive.so");
         fs::copy(&args.module, &module)?;
         let (socket, repo) =

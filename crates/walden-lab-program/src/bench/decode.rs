@@ -96,7 +96,7 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     })?;
     let range = waldump::range_arguments(&folder, start, end);
 
-    let me = std::env::current_exe()?;
+    let me = crate::programs::path_of("walden")?;
     let explain = |threads: usize| {
         let mut command = Command::new(&me);
         command

@@ -1,7 +1,4 @@
-//! The log as tables: what `walden sql` and `walden export` have in common.
-
-pub mod export;
-pub mod sql;
+//! Arguments that `walden sql` and `walden export` share: the range of the WAL that they read as tables, and the names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,7 +45,7 @@ pub struct LogArgs {
 
 impl LogArgs {
     /// The segments in sources, and how tables are read of them. With a base backup also segments before the range are needed.
-    fn open(&self, paths: &[PathBuf], has_base: bool) -> Result<(Arc<Inventory>, ReadOptions)> {
+    pub fn open(&self, paths: &[PathBuf], has_base: bool) -> Result<(Arc<Inventory>, ReadOptions)> {
         let range = SourceRange { timeline: self.timeline, from: self.from, to: self.to };
         let inventory = match has_base {
             true => sources::open_with_past(paths, &range)?,
@@ -70,11 +67,13 @@ impl LogArgs {
         Ok((Arc::new(inventory), options))
     }
 
-    fn threads(&self) -> usize {
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
         self.threads.map_or_else(terminal::cores, usize::from)
     }
 }
 
-fn total_bytes(inventory: &Inventory) -> u64 {
+/// Bytes of all segments.
+pub fn total_bytes(inventory: &Inventory) -> u64 {
     inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum()
 }

@@ -1,4 +1,6 @@
-//! `walden sql`: queries over the log.
+//! The `walden-sql` program: queries over the WAL. `walden sql` runs it.
+
+#![deny(clippy::print_stdout, reason = "it panics when the reader closes the pipe; see `terminal::print`")]
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -12,16 +14,15 @@ use arrow::error::ArrowError;
 use arrow::json::WriterBuilder;
 use arrow::json::writer::LineDelimited;
 use arrow::util::pretty::pretty_format_batches_with_schema;
-use clap::{Args, ValueEnum};
+use clap::{CommandFactory as _, Parser, ValueEnum};
+use walden::output::{self, Output, Overwrite};
+use walden::protect::Inputs;
+use walden::table_log::LogArgs;
+use walden::{FOUND, USAGE, sources, terminal};
 use walden_arrow::export::{FileFormat, TableWriter};
 use walden_codec::container::Meta;
 use walden_server::signals::{self, Stage};
 use walden_sql::{Database, Limits, TemporaryFiles};
-
-use super::LogArgs;
-use crate::output::{self, Output, Overwrite};
-use crate::protect::Inputs;
-use crate::{FOUND, USAGE, sources, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,9 +49,9 @@ of records and blocks skip segments.
 Exit status: 0 done, 1 row_changes() may lack rows (a note says why), 2 wrong usage or a wrong query, 3 input unreadable or damaged, or a query that failed while it ran.";
 
 /// Ask the log in SQL: records, blocks, transactions, checkpoints, segments, relations
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct SqlArgs {
+#[derive(Parser, Debug)]
+#[command(name = "walden-sql", version, after_help = EXAMPLES)]
+struct SqlArgs {
     /// The query; - reads it from standard input
     query: String,
 
@@ -102,8 +103,12 @@ enum Format {
     Arrow,
 }
 
-/// Runs the command.
-pub fn run(args: &SqlArgs) -> Result<ExitCode> {
+fn main() -> ExitCode {
+    walden::set_command(SqlArgs::command);
+    walden::exit_status(run(&walden::parse()))
+}
+
+fn run(args: &SqlArgs) -> Result<ExitCode> {
     let query = match args.query.as_str() {
         "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the query")?,
         query => query.to_owned(),

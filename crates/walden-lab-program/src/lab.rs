@@ -26,15 +26,9 @@ use crate::output::Overwrite;
 use crate::terminal::{self, Format};
 use crate::wrong_usage;
 
-/// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments
-#[derive(Debug, Args)]
-pub struct LabArgs {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// Servers, workloads and experiments.
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum LabCommand {
     /// Show the PostgreSQL installations found, the workloads, the experiments, and the cache folder
     List {
         /// How to print it
@@ -59,7 +53,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct RunArguments {
+pub struct RunArguments {
     /// A workload or an experiment, as `walden lab list` names them, an experiment's definition (FILE.toml), or `regress`:
     /// PostgreSQL's own regression suite, whose WAL is explained, replayed and compressed
     #[arg(value_name = "NAME", value_parser = what)]
@@ -139,12 +133,12 @@ enum Switch {
     Off,
 }
 
-/// Runs `walden lab`.
-pub fn run(arguments: &LabArgs) -> Result<ExitCode> {
-    match &arguments.command {
-        Command::List { format } => list(*format)?,
-        Command::Install { wanted, format } => install(*wanted, *format)?,
-        Command::Run(arguments) => match &arguments.what {
+/// Runs a command.
+pub fn run(command: &LabCommand) -> Result<ExitCode> {
+    match command {
+        LabCommand::List { format } => list(*format)?,
+        LabCommand::Install { wanted, format } => install(*wanted, *format)?,
+        LabCommand::Run(arguments) => match &arguments.what {
             What::Workload(workload) => run_workload_of(arguments, workload)?,
             What::Experiment(definition) => run_experiment(arguments, definition)?,
             What::Culprits => return run_culprits(arguments),

@@ -36,7 +36,7 @@ impl TableFile {
         let runs = &inventory.runs;
         match &self.part {
             Some((run, segments)) => segments.len() as u64 * runs[*run].segment_size.bytes(),
-            None => super::super::total_bytes(inventory),
+            None => crate::table_log::total_bytes(inventory),
         }
     }
 }

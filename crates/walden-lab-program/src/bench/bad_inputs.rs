@@ -293,7 +293,7 @@ struct Archiver {
 const WALDEN: &str = "walden";
 
 fn archivers(folder: &Path, data: &Path) -> Result<Vec<Archiver>> {
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = crate::programs::path_of("walden")?;
     let program = program.display();
     let mut archivers = vec![Archiver {
         name: WALDEN,

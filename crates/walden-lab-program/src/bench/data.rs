@@ -282,7 +282,7 @@ impl Bench<'_> {
 }
 
 fn walden(arguments: &[&str]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(crate::programs::path_of("walden")?);
     command.args(arguments);
     Ok(command)
 }

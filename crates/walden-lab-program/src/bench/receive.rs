@@ -219,7 +219,7 @@ fn start(cluster: &Cluster, program: &Path, receiver: Receiver) -> Result<Option
                 to.join("archive"),
             )));
             archive.found()?;
-            let mut command = Command::new(std::env::current_exe()?);
+            let mut command = Command::new(crate::programs::path_of("walden")?);
             command.args(["receive", "--synchronous", "--dsn", &dsn, "--repo"]).arg(to.join("archive"));
             command.arg("--spool").arg(to.join("spool"));
             command

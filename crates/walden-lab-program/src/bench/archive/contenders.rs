@@ -99,7 +99,7 @@ impl Contender {
                 (format!("{scp} \"%p\" \"{host}:{at}/%f\""), format!("{scp} \"{host}:{at}/%f\" \"%p\""))
             }
             Walden { .. } | WaldenPacks => {
-                let me = std::env::current_exe()?;
+                let me = crate::programs::path_of("walden")?;
                 let walden = format!("\"{}\" archive", me.display());
                 run(&format!("{walden} init --repo \"{at}\" -o \"{}/walden.toml\"", folder.display()))?;
                 let (level, ahead) = match self {

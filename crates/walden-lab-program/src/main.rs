@@ -1,0 +1,43 @@
+//! The `walden-lab` program: PostgreSQL servers, workloads, experiments, and benchmarks. `walden lab` and `walden bench` run it.
+
+#![deny(clippy::print_stdout, reason = "it panics when the reader closes the pipe; see `terminal::print`")]
+
+mod bench;
+mod lab;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use walden::{
+    FOUND, arguments, compress, judge, memory, names, output, programs, protect, recovery_rates, redo,
+    savings, terminal, wrong_usage,
+};
+
+/// Runs PostgreSQL servers: workloads whose WAL is kept, published experiments, and benchmarks
+#[derive(Parser, Debug)]
+#[command(name = "walden-lab", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    #[command(flatten)]
+    Lab(lab::LabCommand),
+    Bench(bench::BenchArgs),
+}
+
+#[allow(unsafe_code)]
+fn main() -> ExitCode {
+    walden::set_command(Arguments::command);
+    let command = walden::parse::<Arguments>().command;
+    if matches!(&command, Command::Bench(args) if args.compresses_itself()) {
+        // SAFETY: nothing before has started a thread.
+        unsafe { memory::keep_freed() };
+    }
+    walden::exit_status(match command {
+        Command::Lab(command) => lab::run(&command),
+        Command::Bench(args) => bench::run(&args),
+    })
+}
