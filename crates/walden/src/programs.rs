@@ -1,5 +1,5 @@
 //! Programs that `walden` runs for some of its commands, as git and cargo run their subcommands: they are built separately, so that
-//! nobody compiles a query engine to read WAL.
+//! reading WAL does not require compiling a query engine.
 
 use std::ffi::OsString;
 use std::io::Write as _;

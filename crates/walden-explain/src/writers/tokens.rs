@@ -1,6 +1,6 @@
 //! Splits SQL statements into tokens, by the rules of PostgreSQL's scanner (`src/backend/parser/scan.l`).
 //!
-//! Normalizing a statement needs only to tell constants from everything else, so numbers, strings and bit strings are one kind.
+//! Normalization replaces constants and keeps everything else, so numbers, strings and bit strings are one kind.
 
 /// A token, with its text as in the statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
