@@ -13,6 +13,7 @@ use crate::checkpoints::CheckpointSettings;
 use crate::explanation::SettingChange;
 use crate::findings::Finding;
 use crate::labels::Label;
+use crate::tally::Bucket;
 use crate::writers::{Counts, Writers};
 
 pub use self::build::images_by_cause;
@@ -38,6 +39,8 @@ pub struct Document {
     pub segment_bytes: u64,
     /// Bytes explained: those of all ranges.
     pub file_bytes: u64,
+    /// Bytes of WAL: `file_bytes` without the unused end of the last segment. Shares are of these.
+    pub wal_bytes: u64,
     /// Records that start in the ranges.
     pub records: u64,
     /// Bytes by bucket, empty ones included; the sum is `file_bytes`.
@@ -132,7 +135,7 @@ pub struct GroupDocument {
 pub struct TallyDocument {
     /// Bytes in all buckets.
     pub bytes: u64,
-    /// `bytes` as a share of `file_bytes`.
+    /// `bytes`, without those of the unused end, as a share of `wal_bytes`.
     pub share: f64,
     /// Number of records.
     pub records: u64,
@@ -142,6 +145,15 @@ pub struct TallyDocument {
     pub image_bytes: u64,
     /// Bytes by bucket, without empty ones.
     pub buckets: Map<String, Value>,
+}
+
+impl TallyDocument {
+    /// Bytes of WAL: without the unused end of the last segment.
+    pub fn wal_bytes(&self) -> u64 {
+        let bytes = |bucket: Bucket| self.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
+        let unused: u64 = Bucket::all().filter(|bucket| bucket.is_unused()).map(bytes).sum();
+        self.bytes.saturating_sub(unused)
+    }
 }
 
 /// How transactions ended, and what they wrote. Subtransactions count with their toplevel transaction.
@@ -178,7 +190,7 @@ pub struct TransactionDocument {
     pub records: u64,
     /// Bytes of these, with alignment.
     pub bytes: u64,
-    /// `bytes` as a share of `file_bytes`.
+    /// `bytes` as a share of `wal_bytes`.
     pub share: f64,
     /// Of `bytes`, those of full-page images, as stored.
     pub image_bytes: u64,

@@ -307,9 +307,14 @@ pub struct Cycle {
 }
 
 impl Explanation {
-    /// The share of bytes in those of the files: a fraction, 0 if there are none.
+    /// Bytes of WAL: those of the files without the unused end of the last segment.
+    pub fn wal_bytes(&self) -> u64 {
+        self.file_bytes - self.buckets.unused()
+    }
+
+    /// The share of bytes in the WAL: a fraction, 0 if there is none.
     pub fn share(&self, bytes: u64) -> f64 {
-        if self.file_bytes == 0 { 0.0 } else { bytes as f64 / self.file_bytes as f64 }
+        bytes as f64 / self.wal_bytes().max(1) as f64
     }
 
     /// Groups the sums by relation, record kind or database. A view by transaction, time or checkpoint has to be requested before
@@ -338,5 +343,5 @@ pub(crate) fn rows_of_cells(spec: &ViewSpec, cells: &[(Cell, Tally)]) -> Vec<(Gr
 
 /// Sorts the largest first and ties by key, so that the output is deterministic.
 pub(crate) fn sort_by_bytes<K: Ord + Copy>(rows: &mut [(K, Tally)]) {
-    rows.sort_by_key(|(key, tally)| (Reverse(tally.bytes()), *key));
+    rows.sort_by_key(|(key, tally)| (Reverse(tally.wal_bytes()), *key));
 }

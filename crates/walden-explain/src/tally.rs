@@ -95,6 +95,11 @@ impl Bucket {
         (Bucket::ImageCheckpoint as usize..=Bucket::ImageConsistency as usize).contains(&(self as usize))
     }
 
+    /// Whether it counts the unused end of the last segment: bytes of the files that are not WAL.
+    pub fn is_unused(self) -> bool {
+        matches!(self, Bucket::ZeroTail | Bucket::RecycledTail | Bucket::TornTail)
+    }
+
     /// Whether it counts bytes outside of records.
     pub fn is_framing(self) -> bool {
         self as usize >= Bucket::PageHeader as usize
@@ -136,6 +141,11 @@ impl Buckets {
         self.0.iter().sum()
     }
 
+    /// Bytes of the unused end of the last segment.
+    pub fn unused(&self) -> u64 {
+        Bucket::all().filter(|bucket| bucket.is_unused()).map(|bucket| self.get(bucket)).sum()
+    }
+
     /// Bytes of full-page images.
     pub fn images(&self) -> u64 {
         Bucket::all().filter(|bucket| bucket.is_image()).map(|bucket| self.get(bucket)).sum()
@@ -164,6 +174,11 @@ impl Tally {
     /// Bytes in all buckets.
     pub fn bytes(&self) -> u64 {
         self.buckets.total()
+    }
+
+    /// Bytes in all buckets, without the unused end of the last segment.
+    pub fn wal_bytes(&self) -> u64 {
+        self.bytes() - self.buckets.unused()
     }
 }
 

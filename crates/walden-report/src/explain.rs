@@ -4,7 +4,7 @@ use walden_explain::document::{Document, GroupDocument, TallyDocument, ViewDocum
 use walden_explain::tally::{Bucket, ImageCause};
 use walden_explain::{Finding, FindingKind};
 
-use crate::table::{Look, Row, harmless, table, wrap};
+use crate::table::{Look, Row, harmless, shorten, table, titled_table, wrap};
 use crate::units;
 
 /// The whole report, ending in a line break.
@@ -25,14 +25,116 @@ pub fn explain(document: &Document, look: Look) -> String {
     sections.join("\n")
 }
 
+/// The report for one screen: buckets, the largest relations, and the findings that fit into `lines` lines; at least one finding.
+pub fn brief(document: &Document, look: Look, lines: usize) -> String {
+    let mut sections = vec![brief_header(document, look), largest_buckets(document, look)];
+    sections.push(largest_relations(document, look));
+    sections.push(damage(document, look));
+    sections.retain(|section| !section.is_empty());
+    let mut text = sections.join("\n");
+    // An empty line, the headline of the findings, and the last line.
+    let room = lines.saturating_sub(text.lines().count() + 3);
+    let (findings, left) = brief_findings(document, look, room);
+    if !findings.is_empty() {
+        text.push_str(&format!("\n{findings}"));
+    }
+    let more = match left {
+        0 => String::new(),
+        1 => "1 more finding, ".to_owned(),
+        left => format!("{left} more findings, "),
+    };
+    let footer = format!("--full adds {more}images, kinds of records, transactions, checkpoints");
+    text + &format!("{}\n", look.faint(&wrap(&footer, look.width, 2)))
+}
+
+/// Rows of each table of the brief report, before the row of all others.
+const BRIEF_ROWS: usize = 3;
+
+fn brief_header(document: &Document, look: Look) -> String {
+    let [range] = document.ranges.as_slice() else { return header(document, look) };
+    let mut text = headline(document, look);
+    let segments = match range.first_segment == range.last_segment {
+        true => range.first_segment.clone(),
+        false => format!("{} to {}", range.first_segment, range.last_segment),
+    };
+    text += &format!("  {}\n", shorten(&format!("{segments}, from {}", range.start), look.width - 2));
+    let end = range.end_of_log.as_ref().map(|end| wrap(&format!("  {end}"), look.width, 4));
+    text += &end.map_or_else(String::new, |end| format!("{}\n", look.faint(&end)));
+    text += &times(document, look);
+    match document.setting_changes.len() {
+        0 => text,
+        1 => text + "  a logged setting changes, see --full\n",
+        changes => text + &format!("  logged settings change {changes} times, see --full\n"),
+    }
+}
+
+fn largest_buckets(document: &Document, look: Look) -> String {
+    let mut sums = bucket_sums(document);
+    let others: u64 = sums.iter().skip(BRIEF_ROWS).map(|(_, bytes)| bytes).sum();
+    sums.truncate(BRIEF_ROWS);
+    let mut rows: Vec<Row> =
+        sums.into_iter().map(|(label, bytes)| bucket_row(document, label, bytes)).collect();
+    if others > 0 {
+        rows.push(bucket_row(document, "other parts", others));
+    }
+    titled_table(look, ("Where the bytes are", &["bytes", "share"]), &rows)
+}
+
+fn largest_relations(document: &Document, look: Look) -> String {
+    let mut rows: Vec<Row> = Vec::new();
+    for relation in document.relations.iter().take(BRIEF_ROWS) {
+        let (label, sum) = (relation.label.text.clone(), &relation.sum);
+        rows.push(Row { depth: 0, label, cells: sum_cells(sum), share: Some(sum.share) });
+    }
+    let others = || document.relations.iter().skip(BRIEF_ROWS).map(|relation| &relation.sum);
+    let bytes: u64 = others().map(TallyDocument::wal_bytes).sum();
+    if bytes > 0 {
+        let share = others().map(|sum| sum.share).sum();
+        let count = |number: fn(&TallyDocument) -> u64| units::count(others().map(number).sum());
+        let images = count(|sum| sum.images);
+        let cells = vec![units::bytes(bytes), units::percent(share), images, count(|sum| sum.records)];
+        rows.push(Row { depth: 0, label: "others".into(), cells, share: Some(share) });
+    }
+    titled_table(look, ("Relations, with indexes and TOAST", SUMS), &rows)
+}
+
+/// The findings with the largest savings, as many as fit into `room` lines, and the number of the others.
+fn brief_findings(document: &Document, look: Look, room: usize) -> (String, usize) {
+    let mut findings: Vec<&Finding> = document.findings.iter().collect();
+    findings.sort_by_key(|one| std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes)));
+    let mut text = String::new();
+    let mut shown = 0;
+    for finding in &findings {
+        let next = brief_finding(finding, shown + 1, document, look);
+        if shown > 0 && text.lines().count() + next.lines().count() > room {
+            break;
+        }
+        text += &next;
+        shown += 1;
+    }
+    if shown > 0 {
+        text.insert_str(0, &format!("{}\n", look.heading("Findings")));
+    }
+    (text, findings.len() - shown)
+}
+
+/// A finding without the line of its object, which the text or the remedy names.
+fn brief_finding(finding: &Finding, number: usize, document: &Document, look: Look) -> String {
+    let width = look.width.saturating_sub(5);
+    let advice = format!("{}{}", finding.remedy, saves_text(finding, document.wal_bytes));
+    let (text, advice) = (harmless(&finding.text), harmless(&advice));
+    let (text, advice) = (wrap(&text, width, 5), wrap(&advice, width - 2, 7));
+    format!("{number:>3}. {text}\n     {} {advice}\n", look.pointer("→"))
+}
+
+fn headline(document: &Document, look: Look) -> String {
+    let (version, records) = (&document.postgresql, units::count(document.records));
+    let bytes = units::bytes(document.wal_bytes);
+    look.heading(&format!("WAL of PostgreSQL {version}, {bytes} in {records} records")) + "\n"
+}
+
 fn header(document: &Document, look: Look) -> String {
-    let mut text = look.heading(&format!(
-        "WAL of PostgreSQL {}, {} in {} records",
-        document.postgresql,
-        units::bytes(document.file_bytes),
-        units::count(document.records)
-    ));
-    text.push('\n');
+    let mut text = headline(document, look);
     for range in &document.ranges {
         let segments = match range.first_segment == range.last_segment {
             true => format!("segment {}", range.first_segment),
@@ -42,20 +144,27 @@ fn header(document: &Document, look: Look) -> String {
         text.push_str(&wrap(&line, look.width, 4));
         text.push('\n');
         if let Some(end) = &range.end_of_log {
-            text.push_str(&look.faint(&wrap(&format!("  the log ends here: {end}"), look.width, 4)));
+            text.push_str(&look.faint(&wrap(&format!("  {end}"), look.width, 4)));
             text.push('\n');
         }
     }
-    if let Some(time) = &document.time {
-        let line =
-            format!("  transactions ended from {} to {}", short_time(&time.first), short_time(&time.last));
-        text.push_str(&wrap(&format!("{line} ({})", units::seconds(time.seconds)), look.width, 4));
-        text.push('\n');
-    }
+    text += &times(document, look);
     for change in &document.setting_changes {
         let line =
             format!("  {} changes from {} to {} at {}", change.name, change.before, change.after, change.lsn);
         text.push_str(&wrap(&line, look.width, 4));
+        text.push('\n');
+    }
+    text
+}
+
+/// When transactions ended.
+fn times(document: &Document, look: Look) -> String {
+    let mut text = String::new();
+    if let Some(time) = &document.time {
+        let line =
+            format!("  transactions ended from {} to {}", short_time(&time.first), short_time(&time.last));
+        text.push_str(&wrap(&format!("{line} ({})", units::seconds(time.seconds)), look.width, 4));
         text.push('\n');
     }
     text
@@ -70,24 +179,27 @@ fn short_time(time: &str) -> String {
 }
 
 fn buckets(document: &Document, look: Look) -> String {
+    let sums = bucket_sums(document).into_iter();
+    let rows: Vec<Row> = sums.map(|(label, bytes)| bucket_row(document, label, bytes)).collect();
+    table(look, "Where the bytes are", ("", &["bytes", "share"]), &rows)
+}
+
+fn bucket_row(document: &Document, label: &str, bytes: u64) -> Row {
+    let share = bytes as f64 / document.wal_bytes.max(1) as f64;
+    let cells = vec![units::bytes(bytes), units::percent(share)];
+    Row { depth: 0, label: label.to_owned(), cells, share: Some(share) }
+}
+
+/// The buckets that are not empty, largest first, without the unused end of the last segment.
+fn bucket_sums(document: &Document) -> Vec<(&'static str, u64)> {
     let mut sums: Vec<(Bucket, u64)> = Bucket::all()
         .map(|bucket| {
             (bucket, document.buckets.get(bucket.name()).and_then(|bytes| bytes.as_u64()).unwrap_or(0))
         })
-        .filter(|(_, bytes)| *bytes > 0)
+        .filter(|(bucket, bytes)| *bytes > 0 && !bucket.is_unused())
         .collect();
     sums.sort_by_key(|(bucket, bytes)| (std::cmp::Reverse(*bytes), *bucket));
-    let share = |bytes: u64| bytes as f64 / document.file_bytes.max(1) as f64;
-    let rows: Vec<Row> = sums
-        .iter()
-        .map(|(bucket, bytes)| Row {
-            depth: 0,
-            label: bucket.description().to_owned(),
-            cells: vec![units::bytes(*bytes), units::percent(share(*bytes))],
-            share: Some(share(*bytes)),
-        })
-        .collect();
-    table(look, "Where the bytes are", ("", &["bytes", "share"]), &rows)
+    sums.into_iter().map(|(bucket, bytes)| (bucket.description(), bytes)).collect()
 }
 
 fn images(document: &Document, look: Look) -> String {
@@ -124,7 +236,7 @@ const SUMS: &[&str] = &["bytes", "share", "images", "records"];
 
 fn sum_cells(sum: &TallyDocument) -> Vec<String> {
     vec![
-        units::bytes(sum.bytes),
+        units::bytes(sum.wal_bytes()),
         units::percent(sum.share),
         units::count(sum.images),
         units::count(sum.records),
@@ -251,7 +363,7 @@ fn transactions(document: &Document, look: Look) -> String {
         })
         .collect();
     let listed: u64 = sums.largest.iter().map(|one| one.bytes).sum();
-    let share = |bytes: u64| bytes as f64 / document.file_bytes.max(1) as f64;
+    let share = |bytes: u64| bytes as f64 / document.wal_bytes.max(1) as f64;
     let all = sums.committed + sums.aborted + sums.open;
     let mut more = |label: String, bytes: u64, records: String| {
         rows.push(Row {
@@ -316,19 +428,23 @@ fn findings(document: &Document, look: Look) -> String {
         }
         text.push_str(&format!("{}\n", look.heading(title)));
         for (index, finding) in findings.into_iter().enumerate() {
-            let number = format!("{:>3}. ", index + 1);
-            text.push_str(&number);
-            text.push_str(&wrap(&harmless(&finding.text), look.width.saturating_sub(5), 5));
-            text.push_str(&format!(
-                "\n     {} {}\n",
-                look.pointer("→"),
-                look.pointer(&harmless(&finding.points_at))
-            ));
-            let advice = format!("{}{}", finding.remedy, saves_text(finding, document.file_bytes));
-            text.push_str(&format!("     {}\n", wrap(&harmless(&advice), look.width.saturating_sub(5), 5)));
+            text += &finding_text(finding, index + 1, document, look);
         }
     }
     text
+}
+
+/// A finding with its number in the list.
+fn finding_text(finding: &Finding, number: usize, document: &Document, look: Look) -> String {
+    let width = look.width.saturating_sub(5);
+    let advice = format!("{}{}", finding.remedy, saves_text(finding, document.wal_bytes));
+    format!(
+        "{number:>3}. {}\n     {} {}\n     {}\n",
+        wrap(&harmless(&finding.text), width, 5),
+        look.pointer("→"),
+        look.pointer(&harmless(&finding.points_at)),
+        wrap(&harmless(&advice), width, 5)
+    )
 }
 
 /// The lists of findings, with their headings.
@@ -338,11 +454,11 @@ pub(crate) const FINDING_LISTS: [(FindingKind, &str); 2] = [
 ];
 
 /// What a remedy saves, in words.
-pub(crate) fn saves_text(finding: &Finding, file_bytes: u64) -> String {
+pub(crate) fn saves_text(finding: &Finding, wal_bytes: u64) -> String {
     let Some(saves) = finding.saves_bytes.filter(|bytes| *bytes > 0) else { return String::new() };
-    let share = |bytes: u64| 100.0 * bytes as f64 / file_bytes.max(1) as f64;
+    let share = |bytes: u64| 100.0 * bytes as f64 / wal_bytes.max(1) as f64;
     let error = finding.saves_error_bytes.unwrap_or(0);
-    let [least, most] = [saves.saturating_sub(error), (saves + error).min(file_bytes)]
+    let [least, most] = [saves.saturating_sub(error), (saves + error).min(wal_bytes)]
         .map(|bytes| format!("{:.0}", share(bytes)));
     // Ends that print alike are one number.
     let range = match error * 50 > saves && least != most {

@@ -29,7 +29,7 @@ pub fn views() -> [ViewSpec; 2] {
 pub fn page(document: &Document) -> Page {
     let mut page = Page::new(&format!(
         "{} of WAL of PostgreSQL {}",
-        units::bytes(document.file_bytes),
+        units::bytes(document.wal_bytes),
         document.postgresql
     ));
     subtitle(&mut page, document);
@@ -79,9 +79,9 @@ fn subtitle(page: &mut Page, document: &Document) {
 
 fn facts(page: &mut Page, document: &Document) {
     let records = format!("{} records", units::count(document.records));
-    page.fact("WAL", &units::bytes(document.file_bytes), &records);
+    page.fact("WAL", &units::bytes(document.wal_bytes), &records);
     if let Some(time) = &document.time {
-        let rate = document.file_bytes as f64 / time.seconds;
+        let rate = document.wal_bytes as f64 / time.seconds;
         let rate = if time.seconds >= 1.0 {
             format!("{}/s on average", units::bytes(rate as u64))
         } else {
@@ -128,7 +128,7 @@ fn findings(document: &Document) -> Section {
         return section.text("Nothing stands out.");
     }
     section.findings(document.findings.iter().map(|one| {
-        let saves = saves_text(one, document.file_bytes);
+        let saves = saves_text(one, document.wal_bytes);
         (one.text.clone(), format!("{}: {}{saves}", one.points_at, one.remedy))
     }))
 }
@@ -154,7 +154,7 @@ const CAUSES: [(&str, Tone, &[Bucket]); 7] = [
     ("images: hint bits", Tone::ImageHint, &[Bucket::ImageHint]),
     ("images: consistency checking", Tone::ImageConsistency, &[Bucket::ImageConsistency]),
     (
-        "page headers, padding, tail",
+        "page headers, padding",
         Tone::Framing,
         &[
             Bucket::PageHeader,
@@ -162,9 +162,6 @@ const CAUSES: [(&str, Tone, &[Bucket]); 7] = [
             Bucket::BegunBefore,
             Bucket::Abandoned,
             Bucket::CutRecord,
-            Bucket::ZeroTail,
-            Bucket::RecycledTail,
-            Bucket::TornTail,
         ],
     ),
 ];
@@ -242,11 +239,11 @@ fn buckets(document: &Document) -> Section {
     let mut table = Table::new(&["part", "bytes", "share"]).caption("Every byte once");
     let mut sums: Vec<(Bucket, u64)> = Bucket::all()
         .map(|bucket| (bucket, document.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0)))
-        .filter(|(_, bytes)| *bytes > 0)
+        .filter(|(bucket, bytes)| *bytes > 0 && !bucket.is_unused())
         .collect();
     sums.sort_by_key(|(bucket, bytes)| (std::cmp::Reverse(*bytes), *bucket));
     for (bucket, bytes) in sums {
-        let share = bytes as f64 / document.file_bytes.max(1) as f64;
+        let share = bytes as f64 / document.wal_bytes.max(1) as f64;
         table.row(vec![Cell::text(bucket.description()), Cell::bytes(bytes), Cell::share(share)]);
     }
     let mut images = Table::new(&["cause, compression", "images", "bytes", "mean", "saved"])
@@ -495,7 +492,7 @@ fn transactions(document: &Document) -> Section {
         ]);
     }
     let mut more = |name: String, bytes: u64, records: Cell| {
-        let share = bytes as f64 / document.file_bytes.max(1) as f64;
+        let share = bytes as f64 / document.wal_bytes.max(1) as f64;
         let cells = vec![
             Cell::text(&name),
             Cell::none(),
@@ -588,5 +585,5 @@ fn whole_seconds(time: &str) -> String {
 }
 
 fn share(bytes: u64, document: &Document) -> String {
-    units::percent(bytes as f64 / document.file_bytes.max(1) as f64)
+    units::percent(bytes as f64 / document.wal_bytes.max(1) as f64)
 }

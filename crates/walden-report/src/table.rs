@@ -87,7 +87,22 @@ const MAX_ALIGNED: usize = 200;
 
 /// A table with a heading and named columns, the first for labels, and bars at the right if the width allows them.
 pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
-    let (label_head, columns) = head;
+    format!("{}\n{}", look.heading(title), aligned(look, (2, head.0, head.1), rows, |head| look.faint(head)))
+}
+
+/// A table whose heading is in the line of the columns' names.
+pub fn titled_table(look: Look, head: (&str, &[&str]), rows: &[Row]) -> String {
+    aligned(look, (0, head.0, head.1), rows, |head| look.heading(head))
+}
+
+/// The lines of a table. The head has the indentation of its first name, and the names.
+fn aligned(
+    look: Look,
+    head: (usize, &str, &[&str]),
+    rows: &[Row],
+    paint_head: impl Fn(&str) -> String,
+) -> String {
+    let (indent, label_head, columns) = head;
     let labels: Vec<String> = rows.iter().map(|row| harmless(&row.label).replace('\n', "\\n")).collect();
     let widths: Vec<usize> = columns
         .iter()
@@ -113,13 +128,11 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
     let room = look.table_width.max(look.width).saturating_sub(beside).max(10);
     let label = longest.min(room).clamp(10, MAX_ALIGNED);
 
-    let mut text = format!("{}\n", look.heading(title));
-    let mut line = format!("  {}", pad_right(label_head, label));
+    let mut line = format!("{:indent$}{}", "", pad_right(label_head, label + 2 - indent));
     for (column, width) in columns.iter().zip(&widths) {
         line.push_str(&format!("  {}", pad_left(column, *width)));
     }
-    text.push_str(&look.faint(line.trim_end()));
-    text.push('\n');
+    let mut text = paint_head(line.trim_end()) + "\n";
     for (row, name) in rows.iter().zip(&labels) {
         let shown = shorten(&format!("{}{name}", "  ".repeat(row.depth)), room);
         let mut line = format!("  {}", pad_right(&shown, label));

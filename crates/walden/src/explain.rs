@@ -51,7 +51,7 @@ Examples:
   walden explain --names 'host=/run/postgresql' --save-names names.json
       save the names, to explain elsewhere with --names names.json
 
-Without --by: buckets, relations, kinds of records, transactions, checkpoints, findings.
+Without --by: the largest parts and relations, and the findings; --full prints all tables.
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is explained).";
 
@@ -116,6 +116,10 @@ pub struct ExplainArgs {
     /// Rows of each table, with a last row for the others. 0: all [default: 10; all for json and csv]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
+
+    /// Also print images by compression, kinds of records, transactions, checkpoints, and all findings
+    #[arg(long)]
+    full: bool,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -193,7 +197,13 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     if !args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint)) {
         document.cycles.clear();
     }
-    print(&document, args.format)?;
+    match args.format {
+        Format::Table if !args.full && args.by.is_empty() && document.views.is_empty() => {
+            let lines = terminal::lines().unwrap_or(usize::MAX);
+            terminal::print(&walden_report::explain::brief(&document, terminal::look(), lines))?;
+        }
+        format => print(&document, format)?,
+    }
     Ok(sources::ended(&inventory, explanation.damage.as_deref()))
 }
 

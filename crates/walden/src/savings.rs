@@ -83,7 +83,7 @@ pub fn predict_savings(
         .filter_map(|(change, (_, one))| Some((change, Saving::of(&forecast, one)?)))
         .collect();
     apply(&mut document.findings, &savings, explanation.buckets.images());
-    let least = (document.file_bytes as f64 * MIN_SAVING) as u64;
+    let least = (document.wal_bytes as f64 * MIN_SAVING) as u64;
     document.findings.retain(|finding| {
         finding.kind == FindingKind::Cause || finding.saves_bytes.is_none_or(|saves| saves >= least)
     });

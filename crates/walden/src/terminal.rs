@@ -113,6 +113,13 @@ fn columns() -> Option<usize> {
     terminal_size::terminal_size().map(|(terminal_size::Width(width), _)| width.into())
 }
 
+/// Lines of the terminal on standard output, at least 24 minus the line of the next prompt; `None` for a file or a pipe.
+pub fn lines() -> Option<usize> {
+    let size = io::stdout().is_terminal().then(terminal_size::terminal_size)?;
+    let lines = size.map_or(24, |(_, terminal_size::Height(lines))| lines.max(24));
+    Some(usize::from(lines) - 1)
+}
+
 /// Cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)

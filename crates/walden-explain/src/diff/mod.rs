@@ -54,9 +54,6 @@ pub struct Side<'a> {
     pub micros: u64,
 }
 
-/// Bytes that are in the files and were not written in the range.
-const NOT_WRITTEN: [Bucket; 3] = [Bucket::ZeroTail, Bucket::RecycledTail, Bucket::TornTail];
-
 /// Compares two ranges.
 pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
     let (of_a, of_b) = (Numbers::of(a), Numbers::of(b));
@@ -164,7 +161,7 @@ fn own_view(document: &Document, index: usize) -> Option<&ViewDocument> {
 /// Bytes of buckets that were written.
 fn written(buckets: &Map<String, Value>) -> u64 {
     let bytes = |bucket: Bucket| buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
-    Bucket::all().filter(|bucket| !NOT_WRITTEN.contains(bucket)).map(bytes).sum()
+    Bucket::all().filter(|bucket| !bucket.is_unused()).map(bytes).sum()
 }
 
 /// A fraction that bytes of A are multiplied by.
@@ -237,7 +234,7 @@ type Rows = BTreeMap<String, Bytes>;
 fn bucket_rows(side: Side<'_>) -> Rows {
     let bytes =
         |bucket: Bucket| side.document.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
-    let rows = Bucket::all().filter(|bucket| !NOT_WRITTEN.contains(bucket) && bytes(*bucket) > 0);
+    let rows = Bucket::all().filter(|bucket| !bucket.is_unused() && bytes(*bucket) > 0);
     rows.map(|bucket| (bucket.description().to_owned(), Bytes { bytes: bytes(bucket), ..Bytes::default() }))
         .collect()
 }

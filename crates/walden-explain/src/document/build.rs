@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use walden_format::lsn::Lsn;
 use walden_format::rmgr::Kind;
 use walden_format::version::Major;
+use walden_source::scan::Tail;
 
 use super::{
     CheckpointDocument, CheckpointsDocument, Context, CycleDocument, DamageDocument, Document,
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::checkpoints::{Cause, Checkpoint, explain_checkpoints};
 use crate::explanation::{Explanation, View, on_or_off};
-use crate::findings::find;
+use crate::findings::{bytes_text, find};
 use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
 use crate::labels::{Label, Labels, Part, VacuumWork};
 use crate::tally::{Bucket, COMPRESSIONS, ImageCause, ImageTable, Tally};
@@ -71,6 +72,7 @@ impl Document {
             system_identifier: explanation.system_id.to_string(),
             segment_bytes: explanation.segment_size.bytes(),
             file_bytes: explanation.file_bytes,
+            wal_bytes: explanation.wal_bytes(),
             records: explanation.records,
             buckets: Bucket::all()
                 .map(|bucket| (bucket.name().to_owned(), explanation.buckets.get(bucket).into()))
@@ -104,6 +106,18 @@ impl Document {
     }
 }
 
+/// Where the WAL of a range ends, in words.
+fn end_of_wal(tail: &Tail) -> String {
+    let Some(fault) = tail.fault else {
+        return "the last record continues in a segment that is not in the input".to_owned();
+    };
+    if tail.torn > 0 {
+        return format!("the WAL ends in a partly written record: {fault}");
+    }
+    let unused = bytes_text(tail.zero + tail.recycled);
+    format!("the WAL ends at {}; {unused} of its last segment are unused", fault.lsn)
+}
+
 struct Writer<'a> {
     explanation: &'a Explanation,
     labels: &'a Labels<'a>,
@@ -121,7 +135,7 @@ impl Writer<'_> {
         let filled = Bucket::all().filter(|bucket| tally.buckets.get(*bucket) > 0);
         TallyDocument {
             bytes: tally.bytes(),
-            share: self.share(tally.bytes()),
+            share: self.share(tally.wal_bytes()),
             records: tally.records,
             images: tally.images,
             image_bytes: tally.buckets.images(),
@@ -132,10 +146,6 @@ impl Writer<'_> {
     }
 
     fn ranges(&self) -> Vec<RangeDocument> {
-        let end_of_log = |tail: &walden_source::scan::Tail| match tail.fault {
-            Some(fault) => fault.to_string(),
-            None => "the last record continues in a segment that is not in the input".to_owned(),
-        };
         self.explanation
             .ranges
             .iter()
@@ -146,7 +156,7 @@ impl Writer<'_> {
                 first_segment: range.first_segment.to_string(),
                 last_segment: range.last_segment.to_string(),
                 bytes: range.bytes,
-                end_of_log: range.tail.as_ref().map(end_of_log),
+                end_of_log: range.tail.as_ref().map(end_of_wal),
             })
             .collect()
     }
@@ -186,7 +196,7 @@ impl Writer<'_> {
             tables[at].2.push(GroupDocument { keys: vec![label], sum: self.tally(tally) });
         }
         tables.sort_by(|one, other| {
-            other.1.bytes().cmp(&one.1.bytes()).then_with(|| one.0.text.cmp(&other.0.text))
+            other.1.wal_bytes().cmp(&one.1.wal_bytes()).then_with(|| one.0.text.cmp(&other.0.text))
         });
         let mut listed: Vec<RelationDocument> = Vec::new();
         let rest = tables.split_off(self.top.min(tables.len()));
@@ -252,7 +262,7 @@ impl Writer<'_> {
             }
         }
         // The rows are in a fixed order, which the sort keeps among equals.
-        groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes()));
+        groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.wal_bytes()));
         let (mut more, mut rest) = view.rest;
         for (_, sum) in groups.split_off(self.top.min(groups.len())) {
             more += 1;

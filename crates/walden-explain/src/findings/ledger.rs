@@ -62,9 +62,9 @@ impl Ledger {
         let factor = if kind == FindingKind::Setting { 2 } else { 1 };
         let cells = explanation.cells.iter().map(|(_, tally)| {
             let images = tally.buckets.images();
-            (tally.bytes() - images, images * factor)
+            (tally.wal_bytes() - images, images * factor)
         });
-        Ledger { cells: cells.collect(), total: explanation.file_bytes * factor }
+        Ledger { cells: cells.collect(), total: explanation.wal_bytes() * factor }
     }
 
     /// How much of a claim is left.

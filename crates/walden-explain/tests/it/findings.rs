@@ -10,7 +10,7 @@ use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
-use crate::material::{GOLDEN, Log, SEGMENT, document, document_with, explain_golden, request};
+use crate::material::{GOLDEN, Log, SEGMENT, document, document_with, explain_golden, range, request};
 
 fn rules(log: &Log) -> Vec<&'static str> {
     log.document().findings.iter().map(|finding| finding.rule).collect()
@@ -1207,4 +1207,28 @@ fn full_page_writes_off_is_found_if_a_checkpoint_says_so() {
     };
     assert!(with(false));
     assert!(!with(true));
+}
+
+/// A quiet server: most of its last segment is unused.
+#[test]
+fn the_unused_end_of_the_last_segment_changes_no_share_and_no_finding() {
+    let mut log = Log::new();
+    for number in 0..200 {
+        log.heap_insert(700, 1000, 100 + number % 7);
+    }
+    log.end(700, true, 60, &[]);
+    let whole = log.document();
+    assert!(whole.wal_bytes * 10 < whole.file_bytes, "{} of {}", whole.wal_bytes, whole.file_bytes);
+    let end = whole.ranges[0].start.parse::<Lsn>().unwrap().plus(whole.wal_bytes);
+    let cut = document(&log.explain(&range(None, Some(end))));
+    assert_eq!((cut.file_bytes, cut.wal_bytes), (whole.wal_bytes, whole.wal_bytes));
+    let shares = |document: &Document| document.relations.iter().map(|one| one.sum.share).sum::<f64>();
+    assert!((shares(&whole) - 1.0).abs() < 1e-9, "{}", shares(&whole));
+    let findings = |document: &Document| {
+        document.findings.iter().map(|one| (one.rule, one.text.clone(), one.bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(findings(&whole), findings(&cut));
+    assert!(!findings(&whole).is_empty(), "one transaction writes all of it");
+    let end_of_log = whole.ranges[0].end_of_log.as_deref().unwrap_or_default();
+    assert!(end_of_log.contains("of its last segment are unused"), "{end_of_log}");
 }

@@ -189,7 +189,7 @@ fn page_of_a_server() -> (TempDir, PathBuf) {
     let (file, dsn) = (html.to_str().unwrap(), cluster.dsn("postgres"));
     let run = walden(&["explain", "--names", &dsn, "--html", file, pg_wal.to_str().unwrap()]);
     assert_eq!(run.code, 0, "{}", run.stderr);
-    assert!(run.stdout.contains("Kinds of records"), "the usual tables are printed as well");
+    assert!(run.stdout.contains("Where the bytes are"), "the usual tables are printed as well");
     (folder, html)
 }
 
