@@ -363,6 +363,44 @@ fn the_only_way_to_a_newer_timeline_is_kept_unless_it_is_given_up() {
     assert!(own.is_good() && own.kept_from == Some(lsn(0x30, 0).to_string()), "{own:?}");
 }
 
+/// A promoted copy archives beside its primary: the primary's WAL must not go because the copy's timeline is newer.
+#[test]
+fn each_timeline_that_continues_keeps_its_newest_backups() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    // The copy left timeline 1 in 0x28, and its own log has grown faster than that of the primary.
+    let more = [
+        log(2, 0x28, 0x20),
+        vec![
+            ("00000002.history".to_owned(), b"1\t0/2880000\tx\n".to_vec()),
+            history(2, 0x3A, 0x3B, commit_time(0x3B), "first of the copy"),
+            history(2, 0x40, 0x41, commit_time(0x41), "second of the copy"),
+        ],
+    ]
+    .concat();
+    push_more(&archive, root.path(), &more);
+    let last = commit_time(0x47);
+    for rule in [Rule::KeepBackups(1), Rule::KeepSince { moment: last, age: 0 }] {
+        let plan = planned(&archive, &rule);
+        assert_eq!(plan.kept_from, Some(lsn(0x32, 0).to_string()), "{rule:?}: {plan:?}");
+        assert!(!plan.is_good() && plan.warnings.len() == 1, "{rule:?}: {:?}", plan.warnings);
+        for part in ["(1, 2)", &name(1, 0x32).to_string(), &name(2, 0x40).to_string(), "--older-than 0/04000000"] {
+            assert!(plan.warnings[0].contains(part), "{part}: {:?}", plan.warnings);
+        }
+    }
+    let two = planned(&archive, &Rule::KeepBackups(2));
+    assert_eq!(two.kept_from, Some(lsn(0x2A, 0).to_string()), "{two:?}");
+    let done = applied(&archive, &Rule::KeepBackups(1), Vec::new());
+    assert_eq!(done.kept_from, Some(lsn(0x32, 0).to_string()));
+    expect_all(&archive, &files[0x12..24], "timeline 1");
+    expect_all(&archive, &more[0x0A..0x20], "timeline 2");
+    // The user may give a timeline up, and learns what that means.
+    let given_up = applied(&archive, &Rule::OlderThanPosition(lsn(0x40, 0)), Vec::new());
+    assert_eq!(given_up.kept_from, Some(lsn(0x40, 0).to_string()));
+    assert!(given_up.warnings[0].contains("timeline 1 cannot be restored to any more"), "{given_up:?}");
+    assert!(planned(&archive, &Rule::KeepBackups(1)).is_good(), "nothing is ambiguous any more");
+}
+
 /// A backup's folder with a manifest of these ranges.
 fn backup_folder(folder: &Path, system: u64, ranges: &[(u32, Lsn, Lsn)]) -> PathBuf {
     fs::create_dir_all(folder).expect("a folder");

@@ -34,10 +34,11 @@ Nothing is removed without --apply. PostgreSQL archives a backup history file fo
 made to clone a standby or that was deleted. Therefore --apply with --keep-backups or --keep-days requires the backups themselves \
 (--backups, --manifest), or --assume-backups-exist. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
 kept backup on stays, on every timeline, and so do all timeline histories. The last backup that leads to a timeline newer than those of \
-all kept ones is kept too, with a warning, but by --older-than-backup and --older-than.
+all kept ones is kept too, with a warning, but by --older-than-backup and --older-than. If several timelines have WAL after the last switch \
+away from them, --keep-backups and --keep-days apply to each of them.
 
 Exit status: 0 planned or done; 1 no backup can be relied on, what is kept has gaps, or no backup that was to be kept leads to a newer \
-timeline; 2 wrong usage; 3 the archive or a backup could not be read.";
+timeline, or several timelines continue and keep more WAL; 2 wrong usage; 3 the archive or a backup could not be read.";
 
 /// Remove WAL that no kept base backup needs
 #[derive(Args, Debug)]

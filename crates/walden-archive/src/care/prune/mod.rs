@@ -3,7 +3,7 @@
 //! A backup needs everything from its start on, on its timeline and on all that descend from it. So a single position decides: where
 //! the WAL of the oldest kept backup begins. What lies before it on any timeline is of no use to any of them, and what lies behind it
 //! stays, as do all histories and every pack of which something stays. Backups count only if the archive has the WAL that makes them
-//! consistent. The last one that leads to a timeline which is newer than those of all kept backups is kept too, unless the user chose
+//! consistent. If several timelines continue, a rule that counts backups applies to each of them. The last one that leads to a timeline which is newer than those of all kept backups is kept too, unless the user chose
 //! the position.
 
 mod plan;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
-use self::plan::{Choice, LastBackupOfTimeline, Segments};
+use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline, Segments};
 use crate::archive::{Archive, ArchiveError};
 use crate::care::backup::{self, Backup};
 use crate::history::History;
@@ -167,18 +167,10 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
         objects.keys().map(|object| object.timeline()).chain(histories.keys().copied()).collect();
     let lines: Vec<_> =
         timelines.into_iter().map(|timeline| stretches(timeline, histories.get(&timeline))).collect();
-    let choice = Choice { backups: &backups, problems: &states, size, newest, lines: &lines };
+    let choice = Choice { backups: &backups, problems: &states, size, segments: &segments, newest, lines: &lines };
     let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
     let first_kept = match choice.first_kept(rule) {
-        Ok(number) => {
-            let last_backups = choice.last_backups_before(number);
-            pruned.warnings.extend(last_backups.iter().map(|last| describe_last_backup(last, rule)));
-            let kept = last_backups
-                .iter()
-                .filter(|_| !rule.is_explicit())
-                .map(|last| choice.first_number(last.backup));
-            Some(kept.fold(number, u64::min))
-        }
+        Ok(number) => Some(pruned.keep_other_timelines(&choice, rule, number)),
         Err(reason) => {
             pruned.warnings.extend(reason.is_warning.then(|| reason.text.clone()));
             pruned.reason = Some(reason.text);
@@ -268,6 +260,20 @@ fn describe_last_backup(last: &LastBackupOfTimeline<'_>, rule: &Rule) -> String 
     }
 }
 
+fn describe_continuing(of_timelines: &[KeptForTimeline<'_>], without: Lsn) -> String {
+    let timelines: Vec<String> = of_timelines.iter().map(|kept| kept.timeline.to_string()).collect();
+    let backups: Vec<String> = of_timelines
+        .iter()
+        .map(|kept| format!("{} and later for timeline {}", kept.backup.name, kept.timeline))
+        .collect();
+    format!(
+        "several timelines have WAL after the last switch away from them ({}), and a live server may write any of them: the rule applies \
+         to each, so these backups stay: {}. If you need only the newest backups, --older-than {without} removes the WAL of the others",
+        timelines.join(", "),
+        backups.join("; ")
+    )
+}
+
 fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
     let Gap { first, last, segments, .. } = gap;
     let are = if *segments == 1 { "segment is" } else { "segments are" };
@@ -302,6 +308,19 @@ impl Plan {
 }
 
 impl Pruned {
+    /// The number of the first segment that stays, by what a rule keeps and by the timelines that would be lost by it.
+    fn keep_other_timelines(&mut self, choice: &Choice<'_>, rule: &Rule, number: u64) -> u64 {
+        let of_timelines = choice.kept_for_each_timeline(rule);
+        let first = of_timelines.iter().map(|kept| choice.first_number(kept.backup)).fold(number, u64::min);
+        if first < number {
+            self.warnings.push(describe_continuing(&of_timelines, choice.size.start_of(number)));
+        }
+        let last_backups = choice.last_backups_before(first);
+        self.warnings.extend(last_backups.iter().map(|last| describe_last_backup(last, rule)));
+        let kept = last_backups.iter().filter(|_| !rule.is_explicit());
+        kept.map(|last| choice.first_number(last.backup)).fold(first, u64::min)
+    }
+
     fn add_backups(
         &mut self,
         backups: &[Backup],

@@ -37,6 +37,11 @@ impl Segments {
         segments
     }
 
+    /// The number of the last complete segment of a timeline.
+    fn last_of(&self, timeline: Timeline) -> Option<u64> {
+        self.ranges.get(&timeline)?.last().map(|range| range.1)
+    }
+
     fn has(&self, timeline: Timeline, number: u64) -> bool {
         let ranges = self.ranges.get(&timeline).map_or(&[][..], Vec::as_slice);
         let at = ranges.partition_point(|range| range.1 < number);
@@ -121,16 +126,38 @@ pub(super) struct Choice<'a> {
     /// For each, why it does not count.
     pub problems: &'a [Option<String>],
     pub size: SegmentSize,
+    pub segments: &'a Segments,
     /// The last commit that the archive has.
     pub newest: Option<i64>,
     /// The timelines that have segments or a history, each with those that it descends from before it.
     pub lines: &'a [Vec<Stretch>],
 }
 
-/// A timeline that is newer than those of all kept backups, and the last backup that leads to it.
+/// A timeline to which no kept backup leads, and the last backup that does.
 pub(super) struct LastBackupOfTimeline<'a> {
     pub timeline: Timeline,
     pub backup: &'a Backup,
+}
+
+/// The oldest backup that a rule keeps among those that lead to a timeline.
+pub(super) struct KeptForTimeline<'a> {
+    pub timeline: Timeline,
+    pub backup: &'a Backup,
+}
+
+/// The timeline to which a line leads.
+fn timeline_of_line(line: &[Stretch]) -> Option<Timeline> {
+    line.last().map(|stretch| stretch.timeline)
+}
+
+/// Whether recovery from a backup reaches the last timeline of a line.
+fn leads_to(backup: &Backup, line: &[Stretch]) -> bool {
+    backup.ranges.iter().all(|range| {
+        let stretch = line.iter().find(|stretch| stretch.timeline == range.timeline);
+        stretch.is_some_and(|stretch| {
+            stretch.end.is_none_or(|left_at| range.end.unwrap_or(range.start) <= left_at)
+        })
+    })
 }
 
 impl<'a> Choice<'a> {
@@ -164,28 +191,64 @@ impl<'a> Choice<'a> {
     /// The timelines to which only backups lead that start before a segment. After a failover, the new primary may write one of them,
     /// while the old one goes on: that is not for a rule to decide by which backup is the newest.
     ///
-    /// A timeline that is older than one of a kept backup was left for that.
+    /// A timeline that is older than one of a kept backup was left for that, unless it continues.
     pub fn last_backups_before(&self, cut: u64) -> Vec<LastBackupOfTimeline<'a>> {
         let counted = self.counted();
         let (kept, removed): (Vec<&Backup>, Vec<&Backup>) =
             counted.into_iter().partition(|backup| self.number(backup) >= cut);
         let newest_kept =
             kept.iter().flat_map(|backup| &backup.ranges).map(|range| range.timeline).max().unwrap_or(0);
-        let leads_to = |backup: &Backup, line: &[Stretch]| {
-            backup.ranges.iter().all(|range| {
-                let stretch = line.iter().find(|stretch| stretch.timeline == range.timeline);
-                stretch.is_some_and(|stretch| {
-                    stretch.end.is_none_or(|left_at| range.end.unwrap_or(range.start) <= left_at)
-                })
-            })
-        };
+        let continuing = self.continuing_lines();
+        let continues = |timeline| continuing.iter().any(|line| timeline_of_line(line) == Some(timeline));
         let newer = self.lines.iter().filter_map(|line| {
-            let timeline = line.last()?.timeline;
-            let is_cut = timeline > newest_kept && !kept.iter().any(|backup| leads_to(backup, line));
+            let timeline = timeline_of_line(line)?;
+            let is_asked = timeline > newest_kept || continues(timeline);
+            let is_cut = is_asked && !kept.iter().any(|backup| leads_to(backup, line));
             let backup = removed.iter().rev().copied().find(|backup| is_cut && leads_to(backup, line))?;
             Some(LastBackupOfTimeline { timeline, backup })
         });
         newer.collect()
+    }
+
+    /// The timelines that have segments after the last switch away from them.
+    fn continuing_lines(&self) -> Vec<&'a Vec<Stretch>> {
+        let mut left_in: BTreeMap<Timeline, u64> = BTreeMap::new();
+        for stretch in self.lines.iter().flatten() {
+            if let Some(end) = stretch.end {
+                let number = left_in.entry(stretch.timeline).or_default();
+                *number = self.size.segment_of(end).max(*number);
+            }
+        }
+        let continues = |line: &&Vec<Stretch>| {
+            timeline_of_line(line).is_some_and(|timeline| {
+                let last = self.segments.last_of(timeline);
+                last.is_some_and(|last| left_in.get(&timeline).is_none_or(|&left| last > left))
+            })
+        };
+        self.lines.iter().filter(continues).collect()
+    }
+
+    /// Applies a rule that counts backups to each timeline that continues, if there are several. The archive does not show which of
+    /// them a live server writes: a promoted copy may archive beside its primary. Of a timeline with too few backups, all are kept.
+    pub fn kept_for_each_timeline(&self, rule: &Rule) -> Vec<KeptForTimeline<'a>> {
+        let lines = self.continuing_lines();
+        if lines.len() < 2 {
+            return Vec::new();
+        }
+        let first_of_line = |line: &Vec<Stretch>| {
+            let counted: Vec<&Backup> =
+                self.counted().into_iter().filter(|backup| leads_to(backup, line)).collect();
+            let kept = match rule {
+                Rule::KeepBackups(count) => Choice::newest_of(&counted, *count),
+                Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age),
+                Rule::OlderThanBackup(_) | Rule::OlderThanSegment(_) | Rule::OlderThanPosition(_) => {
+                    return None;
+                }
+            };
+            let backup = kept.unwrap_or(counted).into_iter().min_by_key(|backup| self.first_number(backup))?;
+            Some(KeptForTimeline { timeline: timeline_of_line(line)?, backup })
+        };
+        lines.into_iter().filter_map(first_of_line).collect()
     }
 
     /// The number of the segment in which a backup's WAL begins.
