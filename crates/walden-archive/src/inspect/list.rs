@@ -132,7 +132,10 @@ impl Listing {
             }
             let begin = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse().ok());
             let begin = begin.map_or(0, |begin| size.segment_of(begin));
-            last_before_end = timeline.parent_last_commit_time.filter(|_| begin < end);
+            // Of a timeline that began in the segment in which it was left, what was found before that counts.
+            if begin != end {
+                last_before_end = timeline.parent_last_commit_time.filter(|_| begin < end);
+            }
             end = begin.min(end);
             next = timeline
                 .parent
@@ -569,6 +572,8 @@ impl Timelines<'_> {
         };
         found.parent = Some(parent.timeline);
         found.begins_at = Some(parent.end.to_string());
+        let ancestors = &self.histories[&found.timeline].ancestors;
+        let parent = gaps::with_whole_segments(ancestors, self.size).unwrap_or(parent);
         let switch = self.size.segment_of(parent.end);
         let before = SegmentName::new(parent.timeline, switch.saturating_sub(1), self.size).to_string();
         let ranges = earlier.iter().filter(|other| other.timeline == parent.timeline);

@@ -398,6 +398,53 @@ fn what_is_missing_at_a_switch_is_found() {
     assert_eq!(gaps(&archive), []);
 }
 
+/// After two promotions within one segment, the timeline between them has no complete segment, and a backup from before is as good.
+#[test]
+fn backups_from_before_two_promotions_within_a_segment_count() {
+    let root = tempfile::tempdir().expect("a folder");
+    let histories = [
+        ("00000003.history", "1\t0/2680000\tx\n2\t0/2780000\tx\n"),
+        ("00000004.history", "1\t0/2680000\tx\n2\t0/2780000\tx\n3\t0/2790000\tx\n"),
+    ];
+    let histories = histories.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).to_vec();
+    let partial = vec![(format!("{}.partial", name(3, 0x27)), log(3, 0x27, 1).remove(0).1)];
+    let files =
+        [log(1, 0x20, 6), vec![history(0x26)], log(2, 0x26, 1), histories, partial, log(4, 0x27, 3)].concat();
+    let archive = archive_of(root.path(), &files);
+    let listing = listed(&archive);
+    assert_eq!(listing.timelines[3].restorable, [range_after(0x26, range((4, 0x27), (4, 0x29), None))]);
+    assert_eq!(listing.restorable(), [range((1, 0x20), (4, 0x29), None)]);
+    assert_eq!(gaps(&archive), []);
+    // Where a segment before them is missing, one from behind that is needed.
+    remove(&archive, 1, [0x23]);
+    assert_eq!(listed(&archive).timelines[3].restorable[0].base_backup_from, Some(name(1, 0x24).to_string()));
+    remove(&archive, 2, [0x26]);
+    assert_eq!(listed(&archive).timelines[3].restorable[0].base_backup_from, Some(name(4, 0x27).to_string()));
+}
+
+/// A backup history file is archived after the segment in which the backup starts.
+#[test]
+fn an_end_that_is_lost_is_known_by_a_backup() {
+    let root = tempfile::tempdir().expect("a folder");
+    let backup = (ArchivedFile::Backup(name(1, 0x24), 0x28).to_string(), Vec::new());
+    let archive = archive_of(root.path(), &[log(1, 0x20, 6), vec![backup.clone()]].concat());
+    let target = root.path().join("segment");
+    let ask = |number| report_gap(&archive, name(1, number), &target).expect_err("missing");
+    assert_eq!(gaps(&archive), []);
+    assert!(matches!(ask(0x26), GetError::NotThere { .. }));
+    remove(&archive, 1, [0x23, 0x24, 0x25]);
+    assert_eq!(gaps(&archive), [(1, 0x23, 0x24)]);
+    assert_eq!(holdings(&archive, &Vec::new).expect("holdings").missing_segments, 2);
+    for number in [0x23, 0x24] {
+        let error = ask(number);
+        assert!(matches!(&error, GetError::Gap { later, .. } if *later == backup.0), "{error}");
+    }
+    assert!(matches!(ask(0x25), GetError::NotThere { .. }));
+    // Where a timeline was left in this segment, a later one has it.
+    push_more(&archive, root.path(), &[history(0x24)]);
+    assert!(matches!(ask(0x24), GetError::NotThere { .. }));
+}
+
 /// The timelines of these tests do not follow each other record by record.
 fn fast() -> VerifyOptions {
     VerifyOptions { fast: true, ..VerifyOptions::default() }
