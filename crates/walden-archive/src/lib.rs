@@ -30,10 +30,10 @@ pub mod url;
 
 pub use archive::{Archive, ArchiveError};
 pub use care::{backup, drill, pack, prune, repair};
-pub use inspect::{acknowledge, against, list, replay, status, verified, verify};
+pub use inspect::{acknowledge, against, list, replay, status, verify};
 pub use into::push::push;
 pub use into::{import, probe, push, serve};
-pub use inventory::{gaps, parts};
+pub use inventory::{gaps, parts, verified};
 pub use out::{base, export, get, log, prefetch, recovery, server, source, sources};
 pub use pending::clean_up_on_signals;
 pub use stored::{check, contents, documents, name, object, same_log};

@@ -10,10 +10,10 @@ use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
-use crate::inspect::verified;
 use crate::inventory::gaps::{self, Acknowledgement, Expected};
 use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
+use crate::inventory::verified;
 use crate::out::get;
 use crate::stored::backup_files::Label;
 use crate::stored::contents::{Contents, RestorePoint};
@@ -451,12 +451,23 @@ pub(crate) fn list_objects(
         first_numbers,
         live,
         acknowledged,
-        newest_verified: verified::newest_segments(archive),
+        newest_known: newest_known(archive, &listing.backups_without_start),
     };
     for (&timeline, objects) in &timelines.objects {
         timelines.add_timeline(timeline, objects, &mut listing)?;
     }
     Ok((listing, found.all))
+}
+
+/// The newest segment of each timeline that was in the archive once: by `verify`, and by backup history files, each of which PostgreSQL
+/// archives after the segment in which the backup starts.
+fn newest_known(archive: &Archive, without_start: &[BackupWithoutStart]) -> BTreeMap<Timeline, SegmentName> {
+    let mut newest = verified::newest_segments(archive);
+    for name in without_start.iter().filter_map(|backup| SegmentName::parse(&backup.segment)) {
+        let known = newest.entry(name.timeline).or_insert(name);
+        *known = name.max(*known);
+    }
+    newest
 }
 
 /// The objects of an archive by what they are.
@@ -520,8 +531,8 @@ struct Timelines<'a> {
     /// What is archived of segments that are being written.
     live: Vec<Extent>,
     acknowledged: Vec<Acknowledgement>,
-    /// The newest segment of each timeline that `verify` has found: it may have disappeared since.
-    newest_verified: BTreeMap<Timeline, SegmentName>,
+    /// The newest segment of each timeline that was in the archive once, and may have disappeared since.
+    newest_known: BTreeMap<Timeline, SegmentName>,
 }
 
 impl Timelines<'_> {
@@ -532,9 +543,9 @@ impl Timelines<'_> {
         objects: &BTreeMap<Object, u64>,
         listing: &mut Listing,
     ) -> Result<(), ArchiveError> {
-        let newest_verified = self.newest_verified.get(&timeline).and_then(|name| name.number(self.size));
+        let newest_known = self.newest_known.get(&timeline).and_then(|name| name.number(self.size));
         let expected = Expected::of(timeline, &self.histories, &self.first_numbers, self.size);
-        let expected = expected.up_to(newest_verified);
+        let expected = expected.up_to(newest_known);
         let mut found = segments(timeline, objects, self.size, &self.acknowledged, expected);
         let previous_commit_time = self.link_to_parent(&mut found, &listing.timelines)?;
         // Parts of a segment that is archived were to be removed.

@@ -5,5 +5,4 @@ pub mod against;
 pub mod list;
 pub mod replay;
 pub mod status;
-pub mod verified;
 pub mod verify;

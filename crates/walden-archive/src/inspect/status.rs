@@ -8,8 +8,8 @@ use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::inspect::list::{self, Diverging, ListOptions, Listing, RestorableRange};
-use crate::inspect::verified::{self, LastRun, VerifiedAt};
 use crate::inventory::gaps::{self, Gap};
+use crate::inventory::verified::{self, LastRun, VerifiedAt};
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::Finding;
 

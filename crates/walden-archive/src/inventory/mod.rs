@@ -3,3 +3,4 @@
 pub mod gaps;
 pub mod parts;
 pub(crate) mod snapshot;
+pub mod verified;

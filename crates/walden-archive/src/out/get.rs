@@ -6,16 +6,17 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use walden_codec::container::{Entry, FileForm, Head, Reader};
-use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::inventory::gaps;
 use crate::inventory::parts;
+use crate::inventory::verified;
 use crate::pending::Incoming;
 use crate::store::Store;
 use crate::stored::contents::Contents;
-use crate::stored::name::{ArchivedFile, Object, PackName, timeline_prefix};
+use crate::stored::name::{ArchivedFile, BACKUP, Object, PackName, timeline_prefix};
 use crate::stored::object::{self, ObjectError, ObjectReader, Summary};
 
 /// Why a file was not handed over.
@@ -39,15 +40,15 @@ pub enum GetError {
         /// Where the archive is.
         location: String,
     },
-    /// The segment is missing, although the archive has later WAL of the same timeline: recovery must stop, and not end in the middle of
+    /// The segment is missing, although the archive has or had later WAL of the same timeline: recovery must stop, and not end in the middle of
     /// the log.
-    #[error("cannot get {name} from {location}: expected it before {later}, which is archived, found a gap")]
+    #[error("cannot get {name} from {location}: expected it before {later}, found a gap")]
     Gap {
         /// The file's name.
         name: String,
         /// Where the archive is.
         location: String,
-        /// A later file of the timeline, or the history of a timeline that branched off later.
+        /// A later file of the timeline, the history of a timeline that branched off later, or what shows that the end is lost.
         later: String,
     },
     /// The archive cannot be used: recovery must stop.
@@ -311,8 +312,8 @@ fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) 
 /// PostgreSQL treats a missing segment as the end of the log and promotes. A file that is archived in the meantime is written to `target`.
 ///
 /// # Errors
-/// [`GetError::Gap`] if the archive has a later segment of the timeline, or a timeline that branched off in a later segment; otherwise
-/// [`GetError::NotThere`], and the errors of [`get`].
+/// [`GetError::Gap`] if the archive has a later segment of the timeline, a timeline that branched off in a later segment, or a sign that it
+/// had the segment (a backup history file, a run of `verify`); otherwise [`GetError::NotThere`], and the errors of [`get`].
 pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Result<(), GetError> {
     let file = ArchivedFile::Segment(segment);
     let (name, location) = (segment.to_string(), archive.store().location().to_owned());
@@ -345,8 +346,38 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
         let ancestor = history.ancestors.iter().find(|ancestor| ancestor.timeline == segment.timeline);
         ancestor.is_some_and(|ancestor| size.segment_of(ancestor.end) > number)
     };
-    let descendant = histories.iter().find(|(_, history)| branched_later(history));
-    Ok(descendant.map(|(&timeline, _)| ArchivedFile::History(timeline).to_string()))
+    if let Some((&timeline, _)) = histories.iter().find(|(_, history)| branched_later(history)) {
+        return Ok(Some(ArchivedFile::History(timeline).to_string()));
+    }
+    let is_left_there = |end: Lsn| size.segment_of(end) == number;
+    let is_left = histories.values().any(|history| history.end_of(segment.timeline).is_some_and(is_left_there));
+    if is_left { Ok(None) } else { find_lost(archive, segment) }
+}
+
+/// What shows that a segment, or a later one of its timeline, was in the archive: a base backup that starts there, or a run of `verify`.
+fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, ArchiveError> {
+    let is_lost = |name: SegmentName| name.timeline == segment.timeline && name >= segment;
+    let mut backup = None;
+    archive.store().list(BACKUP, &mut |listed| {
+        if let Some(Object::File(file @ ArchivedFile::Backup(start, _))) = Object::of_key(&listed.key)
+            && is_lost(start)
+        {
+            backup = Some(file.to_string());
+        }
+    })?;
+    let verified = || verified::newest_segments(archive).into_values().find(|&name| is_lost(name));
+    Ok(backup.or_else(|| verified().map(|name| format!("{name}, which walden archive verify has found"))))
+}
+
+/// The first segment after a log's last one, if it was in the archive, and what shows that.
+pub(crate) fn find_lost_end(
+    archive: &Archive,
+    last: SegmentName,
+) -> Result<Option<(SegmentName, String)>, ArchiveError> {
+    let size = archive.segment_size()?;
+    let Some(number) = last.number(size) else { return Ok(None) };
+    let next = SegmentName::new(last.timeline, number + 1, size);
+    Ok(find_later(archive, next)?.map(|later| (next, later)))
 }
 
 /// A file that is written, and what kept it from being so: decoders pass on a copy that they say more about.

@@ -802,6 +802,9 @@ fn newest_segments_that_disappeared_after_a_verification_are_missing() {
         assert_eq!(listing.timelines[0].last_segment.as_ref(), Some(&files[3].0));
         let holdings = walden_archive::status::holdings(&archive, &Vec::new).expect("holdings");
         assert_eq!(holdings.missing_segments, 2);
+        let first = SegmentName::parse(&files[4].0).expect("a name");
+        let error = report_gap(&archive, first, &root.path().join("segment")).expect_err("a gap");
+        assert!(matches!(&error, GetError::Gap { .. }) && error.to_string().contains(&files[5].0), "{error}");
         let found = verify();
         assert!(!found.is_good() && found.gaps.len() == 1, "{:?}", found.gaps);
         verify::record(&archive, &found, false).expect("recorded");

@@ -61,7 +61,12 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
         return Ok(None);
     };
     if reached > last {
-        return Ok(None);
+        return Ok(get::find_lost_end(archive, segment.name)?.map(|(missing, later)| {
+            format!(
+                "recovery ended at {reached}, the end of the archived log, before segment {missing}, which is missing: the archive has or \
+                 had {later}. {MENDING}"
+            )
+        }));
     }
     let found = format!(
         "recovery ended at {reached}, before the last record of the archived log, at {last} in segment {}",
