@@ -4,6 +4,9 @@
 //! and `wal_keep_size`, and those that are not archived yet (`RemoveOldXlogFiles`, `XLogArchiveCheckDone`). A segment that several
 //! keep belongs to the first of: recovery, slots (the one furthest behind first), the archiver, `wal_keep_size`.
 
+mod recycling;
+mod remedies;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
@@ -21,6 +24,10 @@ use crate::server::{QueryError, ServerState, Slot, rows};
 const RATE_SPAN: Duration = Duration::from_secs(600);
 /// An archiver, or a summarizer, that gets on is done with a segment after so long.
 const MAX_AGE: Duration = Duration::from_secs(300);
+/// A client that gets on reports its position within so many seconds: `wal_receiver_status_interval` is 10 s by default.
+const MAX_SILENCE_SECONDS: u64 = 15;
+/// A transaction that has been open for so many seconds may be what a logical slot waits for. Shorter ones are those of ordinary work.
+const MIN_OPEN_SECONDS: u64 = 10;
 
 /// A file in `pg_wal` or below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -148,6 +155,35 @@ pub struct Situation {
     pub failures: Option<ArchiverFailures>,
     /// Free and all bytes of the disk, if it is this machine's.
     pub disk: Option<(u64, u64)>,
+    /// The transaction that has been open for longest, if the server was asked.
+    pub oldest_transaction: Option<OpenTransaction>,
+}
+
+/// A transaction with an ID that has not ended. Logical decoding keeps the log from its start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenTransaction {
+    /// The identifier of a prepared transaction.
+    pub prepared: Option<String>,
+    /// The process ID of the session, unless it is prepared.
+    pub pid: Option<u32>,
+    /// Seconds since it started or was prepared.
+    pub seconds: u64,
+}
+
+impl OpenTransaction {
+    /// Asks a server for the one that has been open for longest.
+    pub fn by_sql(client: &mut Client) -> Option<OpenTransaction> {
+        let query = "SELECT gid, NULL, extract(epoch FROM now() - prepared)::bigint AS age FROM pg_prepared_xacts UNION ALL \
+                     SELECT NULL, pid::text, extract(epoch FROM now() - xact_start)::bigint FROM pg_stat_activity \
+                     WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY age DESC NULLS LAST LIMIT 1";
+        let rows = rows(client, query).ok()?;
+        let row = rows.first()?;
+        Some(OpenTransaction {
+            prepared: row.get(0).map(str::to_owned),
+            pid: row.get(1).and_then(|pid| pid.parse().ok()),
+            seconds: row.get(2)?.parse::<i64>().ok()?.max(0).cast_unsigned(),
+        })
+    }
 }
 
 /// What keeps files.
@@ -183,7 +219,7 @@ pub struct Holder {
     pub bytes: u64,
     /// All that it keeps, with what others keep as well.
     pub holds_bytes: u64,
-    /// What the next checkpoint could remove or recycle if this one alone were gone.
+    /// What a checkpoint now could remove or recycle if this one alone were gone; for recovery, what it could in any case.
     pub releases_bytes: u64,
     /// Seconds since its oldest segment was written.
     pub oldest_seconds: Option<f64>,
@@ -194,6 +230,9 @@ pub struct Holder {
     /// `max_slot_wal_keep_size` does not limit it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_wal_size: Option<i64>,
+    /// `idle_replication_slot_timeout` in seconds (18 and later): a checkpoint gives the slot up once it had no client for so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u64>,
 }
 
 /// What keeps `pg_wal` as large as it is.
@@ -227,15 +266,31 @@ pub struct Retention {
     pub disk_full_seconds: Option<f64>,
     /// What may be done: first about what nothing holds, then about the holders, the one furthest behind first.
     pub remedies: Vec<Remedy>,
+    /// What a checkpoint keeps of the files that it need not keep.
+    pub recycling: Recycling,
     /// Of logical slots, whose log it is that they hold.
     pub backlogs: Vec<Backlog>,
+}
+
+/// What a checkpoint keeps of the files that it need not keep: it gives them the names of segments to come (`XLOGfileslop` and
+/// `RemoveXlogFile` in `xlog.c`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Recycling {
+    /// `wal_recycle`
+    pub is_on: bool,
+    /// `min_wal_size`, up to which it always keeps them; `None` if it is not known.
+    pub min_bytes: Option<u64>,
+    /// `max_wal_size`, up to which it keeps them if recent checkpoints were that far apart; `None` if it is not known.
+    pub max_bytes: Option<u64>,
+    /// How many bytes of released files it may keep at most, beside those that it keeps already.
+    pub room_bytes: u64,
 }
 
 /// Something to do.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Remedy {
-    /// If nothing else were done.
+    /// If nothing else were done but a checkpoint.
     pub releases_bytes: u64,
     /// With all remedies before it: where several hold the same files, the last of them releases these.
     pub releases_with_previous_bytes: u64,
@@ -297,7 +352,8 @@ impl Retention {
                 .into_iter()
                 .chain(full_disk_text(situation))
                 .collect(),
-            remedies: remedies(&holders, &releases, situation),
+            remedies: remedies::list(&holders, &releases, situation),
+            recycling: recycling::of(listing, situation, current),
             holders,
             archiver: situation.failures.clone(),
             bytes_per_second: rate,
@@ -315,6 +371,47 @@ impl Situation {
     /// Whether the file system has no room for another segment.
     fn has_full_disk(&self) -> bool {
         self.disk.is_some_and(|(free, _)| free < self.segment_size.bytes())
+    }
+
+    /// Whether the client of a slot is connected, behind, and does not report its position.
+    fn is_silent(&self, slot: &Slot) -> bool {
+        let segment = |lsn| self.segment_size.segment_of(lsn);
+        let is_behind = slot.restart_lsn.is_some_and(|restart| segment(restart) < segment(self.end));
+        let is_late = slot.silent_seconds.is_some_and(|seconds| seconds > MAX_SILENCE_SECONDS);
+        is_behind && is_late && slot.active == Some(true)
+    }
+
+    /// The transaction that a logical slot waits for: its client has confirmed later segments than the one that it still needs.
+    fn transaction_of(&self, slot: &Slot) -> Option<&OpenTransaction> {
+        let segment = |lsn: Option<Lsn>| lsn.map(|lsn| self.segment_size.segment_of(lsn));
+        let is_held_back = slot.is_logical && segment(slot.restart_lsn)? < segment(slot.confirmed_flush_lsn)?;
+        self.oldest_transaction.as_ref().filter(|open| is_held_back && open.seconds >= MIN_OPEN_SECONDS)
+    }
+
+    /// Whether files wait for an archiver that has no command: the server never tries, and so counts no failure.
+    fn is_archiving_unset(&self) -> bool {
+        let is_empty = |name: &str| {
+            self.server.settings.get(name).is_some_and(|value| matches!(value, "" | "(disabled)"))
+        };
+        is_empty("archive_command") && is_empty("archive_library")
+    }
+
+    /// Whether the archiver fails, or does not end; `is_old`: a segment has waited for long.
+    fn is_archiver_stuck(&self, is_old: bool) -> bool {
+        let Some(failures) = &self.failures else { return is_old };
+        let has_just_archived =
+            failures.last_archived_seconds.is_some_and(|seconds| seconds < MAX_AGE.as_secs_f64());
+        failures.is_failing || (is_old && !has_just_archived)
+    }
+
+    /// Whether a file that is not archived stays: not where `archive_mode` is off, nor, unless it is `always`, on a standby
+    /// (`XLogArchiveCheckDone` in `xlogarchive.c`).
+    fn is_archiving(&self) -> bool {
+        match self.server.settings.get("archive_mode") {
+            None | Some("always") => true,
+            Some("off" | "false" | "no" | "0") => false,
+            Some(_) => !self.server.is_standby,
+        }
     }
 }
 
@@ -366,13 +463,20 @@ fn holders(
         };
         if let [first, rest @ ..] = holding.as_slice() {
             holders[*first].own(file, now);
-            if rest.is_empty() {
-                holders[*first].releases_bytes += file.bytes;
-            }
             rest.iter().for_each(|index| holders[*index].holds_bytes += file.bytes);
-            // What recovery needs stays, whatever is done.
-            if let Some(number) = segment.filter(|_| claims[*first].kind != HolderKind::Recovery) {
-                held.push(HeldFile { number, bytes: file.bytes, holders: holding });
+            let is_of_recovery = claims[*first].kind == HolderKind::Recovery;
+            // A checkpoint now moves the redo pointer to the current segment; on a standby, it cannot.
+            let can_go = !is_of_recovery || (segment < Some(current) && !situation.server.is_standby);
+            let keepers = if is_of_recovery { rest } else { holding.as_slice() };
+            match (segment.filter(|_| can_go), keepers) {
+                (Some(_), []) => holders[*first].releases_bytes += file.bytes,
+                (Some(number), keepers) => {
+                    if let [only] = keepers {
+                        holders[*only].releases_bytes += file.bytes;
+                    }
+                    held.push(HeldFile { number, bytes: file.bytes, holders: keepers.to_vec() });
+                }
+                (None, _) => {}
             }
             continue;
         }
@@ -384,19 +488,14 @@ fn holders(
         others.entry((kind, name)).or_insert_with(|| Holder::new(kind, name)).own(file, now);
     }
     holders.extend(others.into_values());
-    for holder in &mut holders {
-        // Recovery's part cannot be had; the others that nobody keeps are free at once.
-        match holder.kind {
-            HolderKind::Recovery => holder.releases_bytes = 0,
-            HolderKind::Removable => holder.releases_bytes = holder.bytes,
-            _ => {}
-        }
+    for holder in holders.iter_mut().filter(|holder| holder.kind == HolderKind::Removable) {
+        holder.releases_bytes = holder.bytes;
     }
     holders.retain(|holder| holder.files > 0 || holder.holds_bytes > 0 || holder.kind == HolderKind::Slot);
     (holders, releases(&claims, &held))
 }
 
-/// A segment that is not needed for recovery, and which of the claims keep it.
+/// A segment that recovery does not need after a checkpoint now, and which of the claims keep it.
 struct HeldFile {
     number: u64,
     bytes: u64,
@@ -447,17 +546,19 @@ impl Holder {
     /// Whether what it keeps grows with the log: a slot that nobody reads, an archiver that fails, a summarizer that is stuck.
     fn is_growing(&self, situation: &Situation) -> bool {
         let is_old = self.oldest_seconds.is_some_and(|age| age > MAX_AGE.as_secs_f64());
-        match self.kind {
-            HolderKind::Slot => {
+        match (self.kind, &self.slot) {
+            (HolderKind::Slot, Some(slot)) => {
                 let is_behind = self.holds_bytes + self.bytes > 0;
                 let is_limited = self.is_limited(situation.disk.map(|(free, _)| free));
-                is_behind && !is_limited && self.slot.as_ref().is_some_and(|slot| slot.active == Some(false))
+                let is_stuck = slot.active == Some(false)
+                    || situation.is_silent(slot)
+                    || situation.transaction_of(slot).is_some();
+                is_behind && !is_limited && is_stuck
             }
-            HolderKind::Archiver => match &situation.failures {
-                Some(failures) => failures.is_failing,
-                None => is_old,
-            },
-            HolderKind::Summarizer => is_old,
+            (HolderKind::Archiver, _) => {
+                situation.is_archiving_unset() || situation.is_archiver_stuck(is_old)
+            }
+            (HolderKind::Summarizer, _) => is_old,
             _ => false,
         }
     }
@@ -473,6 +574,7 @@ impl Holder {
             oldest_seconds: None,
             slot: None,
             safe_wal_size: None,
+            idle_timeout_seconds: None,
         }
     }
 
@@ -480,6 +582,13 @@ impl Holder {
         Holder {
             slot: claim.slot.clone(),
             safe_wal_size: claim.slot.as_ref().and_then(|slot| safe_wal_size(slot, situation)),
+            idle_timeout_seconds: claim.slot.as_ref().and_then(|_| {
+                situation
+                    .server
+                    .settings
+                    .seconds("idle_replication_slot_timeout")
+                    .filter(|seconds| *seconds > 0)
+            }),
             ..Holder::new(claim.kind, &claim.name)
         }
     }
@@ -515,7 +624,9 @@ fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> 
             from: Some(from),
         });
     }
-    claims.push(claim(HolderKind::Archiver, None));
+    if situation.is_archiving() {
+        claims.push(claim(HolderKind::Archiver, None));
+    }
     let is_summarised =
         settings.get("summarize_wal").is_some_and(|value| matches!(value, "on" | "true" | "yes" | "1"));
     // A summary ends at a redo pointer: at the last one, the summarizer has read all that it can, and keeps what recovery does.
@@ -566,115 +677,6 @@ fn rate(listing: &Listing, situation: &Situation, current: u64, now: SystemTime)
     Some(bytes as f64 / age.as_secs_f64().max(1.0))
 }
 
-fn remedies(holders: &[Holder], releases: &[Release], situation: &Situation) -> Vec<Remedy> {
-    let removable = holders.iter().find(|holder| holder.kind == HolderKind::Removable);
-    let at_once = removable.map_or(0, |holder| holder.releases_bytes);
-    let mut remedies = Vec::from_iter(removable.map(|_| Remedy {
-        releases_bytes: at_once,
-        releases_with_previous_bytes: at_once,
-        text: after_start(&checkpoint_text(situation), situation.server.process),
-    }));
-    let mut released = at_once;
-    for release in releases {
-        let is_it = |holder: &&Holder| holder.kind == release.kind && holder.name == release.name;
-        let Some(holder) = holders.iter().find(is_it) else { continue };
-        let Some(text) = remedy_text(holder, situation) else { continue };
-        released = at_once + release.bytes;
-        remedies.push(Remedy {
-            releases_bytes: holder.releases_bytes,
-            releases_with_previous_bytes: released,
-            text,
-        });
-    }
-    // Those that hold nothing yet but what recovery needs, and from now on everything.
-    let holds_later = |holder: &&Holder| {
-        let is_listed = releases.iter().any(|one| one.kind == holder.kind && one.name == holder.name);
-        !is_listed && holder.is_growing(situation)
-    };
-    for holder in holders.iter().filter(holds_later) {
-        remedies.extend(remedy_text(holder, situation).map(|text| Remedy {
-            releases_bytes: holder.releases_bytes,
-            releases_with_previous_bytes: released,
-            text,
-        }));
-    }
-    remedies
-}
-
-/// What removes files that nothing holds.
-///
-/// A server computes the oldest position of its slots again only if the `catalog_xmin` of a logical slot advances
-/// (`LogicalConfirmReceivedLocation` in `logical.c`), so checkpoints may keep files that the slot does not need.
-fn checkpoint_text(situation: &Situation) -> String {
-    let text = "CHECKPOINT removes or recycles them";
-    match situation.server.slots.iter().find(|slot| slot.is_logical && !slot.is_lost) {
-        None => text.to_owned(),
-        Some(slot) => format!(
-            "{text}. If it does not, the server still uses an older position of slot {}: run SELECT pg_logical_emit_message(true, \
-             'walden', '') and CHECKPOINT, let the slot's client confirm the message, and run CHECKPOINT again",
-            slot.name
-        ),
-    }
-}
-
-/// What can be done only while the server runs, said of one that may not.
-fn after_start(what: &str, process: ServerProcess) -> String {
-    match process {
-        ServerProcess::Unknown | ServerProcess::Running => what.to_owned(),
-        ServerProcess::ShutDown | ServerProcess::Crashed => {
-            format!("start the server; after its start, {what}")
-        }
-        ServerProcess::NotHere(_) => format!("{what} (if the server does not run, after its start)"),
-    }
-}
-
-/// What may be done about a holder.
-fn remedy_text(holder: &Holder, situation: &Situation) -> Option<String> {
-    let process = situation.server.process;
-    let text = match (holder.kind, &holder.slot) {
-        (HolderKind::Slot, Some(slot)) => {
-            let name = slot.name.replace('\'', "''");
-            match slot.active {
-                None if matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed) => format!(
-                    "let the client of slot {name} come back, or drop the slot: SELECT pg_drop_replication_slot('{name}')"
-                ),
-                Some(true) => format!("let the client of slot {name} catch up; it is connected"),
-                None => format!(
-                    "if slot {name} has no client (--dsn asks the server), let it come back, or drop the slot: SELECT \
-                     pg_drop_replication_slot('{name}')"
-                ),
-                Some(false) => format!(
-                    "let the client of slot {name} come back, or drop it: SELECT pg_drop_replication_slot('{name}')"
-                ),
-            }
-        }
-        (HolderKind::Archiver, _) => {
-            let command = situation.server.settings.get("archive_command").unwrap_or_default();
-            let library = situation.server.settings.get("archive_library").unwrap_or_default();
-            let what = match (library.is_empty(), command.is_empty()) {
-                (false, _) => format!("archive_library = '{library}'"),
-                (_, false) => format!("archive_command = '{command}'"),
-                _ => "archive_command or archive_library (none is set)".to_owned(),
-            };
-            format!("let the archiver get on: {what}; the server's log says why it fails")
-        }
-        (HolderKind::Summarizer, _) if holder.is_growing(situation) => {
-            "let the WAL summarizer get on: the server's log says why it does not. The last resort is ALTER SYSTEM SET \
-             summarize_wal = off, and reload; the next backup must then be a full one"
-                .to_owned()
-        }
-        (HolderKind::Summarizer, _) => "wait for the WAL summarizer, which is behind the last checkpoint".to_owned(),
-        // A setting can be changed before.
-        (HolderKind::WalKeepSize, _) if matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed) => {
-            let text = "lower wal_keep_size and start the server: the first checkpoint after its start removes or recycles them";
-            return Some(text.to_owned());
-        }
-        (HolderKind::WalKeepSize, _) => "lower wal_keep_size and reload".to_owned(),
-        _ => return None,
-    };
-    Some(after_start(&text, process))
-}
-
 /// Free and all bytes of the disk that a folder lies on.
 pub fn disk_of(folder: &Path) -> Option<(u64, u64)> {
     let stat = rustix::fs::statvfs(folder).ok()?;
@@ -694,6 +696,7 @@ mod tests {
             server: ServerState::default(),
             failures: None,
             disk: None,
+            oldest_transaction: None,
         };
         let rate = |files: &[(&str, u64)]| {
             let files = files.iter().map(|(name, age)| WalFile {
@@ -717,7 +720,14 @@ mod tests {
         let at = |number: u64| Lsn(number * size.bytes());
         let mut server = ServerState { checkpoint: Some((at(8), 0)), ..ServerState::default() };
         assert!(settings.iter().all(|(name, value)| server.settings.set(name, value)));
-        let situation = Situation { end: at(10), segment_size: size, server, failures: None, disk: None };
+        let situation = Situation {
+            end: at(10),
+            segment_size: size,
+            server,
+            failures: None,
+            disk: None,
+            oldest_transaction: None,
+        };
         let files = (1..10).map(|number| WalFile {
             name: SegmentName::new(1, number, size).to_string(),
             bytes: size.bytes(),
@@ -740,7 +750,14 @@ mod tests {
             ..Slot::default()
         }));
         let disk = Some((free, 1 << 40));
-        let situation = Situation { end: at(10), segment_size: size, server, failures: None, disk };
+        let situation = Situation {
+            end: at(10),
+            segment_size: size,
+            server,
+            failures: None,
+            disk,
+            oldest_transaction: None,
+        };
         let files = (1..10).map(|number| WalFile {
             name: SegmentName::new(1, number, size).to_string(),
             bytes: size.bytes(),
@@ -789,12 +806,12 @@ mod tests {
         let of = |remedy: &Remedy| {
             (remedy.releases_bytes / segment, remedy.releases_with_previous_bytes / segment)
         };
-        // Segments 1 and 2 are removable, 3 to 7 are held by both slots, 6 and 7 by `wal_keep_size` as well.
-        assert_eq!(found.remedies.iter().map(of).collect::<Vec<_>>(), [(2, 2), (0, 2), (0, 5), (0, 7)]);
+        // Segments 1 and 2 are removable, both slots hold 3 to 8, and `wal_keep_size` 6 to 8 as well.
+        assert_eq!(found.remedies.iter().map(of).collect::<Vec<_>>(), [(2, 2), (0, 2), (0, 5), (0, 8)]);
         assert!(found.remedies[3].text.contains("wal_keep_size"), "{:?}", found.remedies);
-        // It holds nothing yet but what recovery needs.
+        // It holds nothing yet but the current segment. A checkpoint now releases segment 8, which recovery needs until then.
         let young = with_slots(&[], &[("a", 9)], 1 << 30);
-        assert_eq!(young.remedies.iter().map(of).collect::<Vec<_>>(), [(7, 7), (0, 7)]);
+        assert_eq!(young.remedies.iter().map(of).collect::<Vec<_>>(), [(8, 8), (0, 8)]);
         assert!(young.is_growing);
     }
 
@@ -807,7 +824,14 @@ mod tests {
             assert!(server.settings.set("wal_keep_size", "48MB"));
             let slot = Slot { name: "a".to_owned(), restart_lsn: Some(at(3)), ..Slot::default() };
             server.slots.push(slot);
-            let situation = Situation { end: at(10), segment_size: size, server, failures: None, disk: None };
+            let situation = Situation {
+                end: at(10),
+                segment_size: size,
+                server,
+                failures: None,
+                disk: None,
+                oldest_transaction: None,
+            };
             let files = (1..10).map(|number| WalFile {
                 name: SegmentName::new(1, number, size).to_string(),
                 bytes: size.bytes(),
@@ -837,6 +861,74 @@ mod tests {
             "{:?}",
             crashed.remedies
         );
+    }
+
+    /// A slot at segment 3 of a server that answers, and the transaction that has been open for longest.
+    fn with_client(slot: Slot, oldest_transaction: Option<OpenTransaction>) -> Retention {
+        let size = SegmentSize::DEFAULT;
+        let at = |number: u64| Lsn(number * size.bytes());
+        let server =
+            ServerState { checkpoint: Some((at(8), 0)), slots: vec![slot], ..ServerState::default() };
+        let situation = Situation {
+            end: at(10),
+            segment_size: size,
+            server,
+            failures: None,
+            disk: None,
+            oldest_transaction,
+        };
+        let files = (1..10).map(|number| WalFile {
+            name: SegmentName::new(1, number, size).to_string(),
+            bytes: size.bytes(),
+            modified: SystemTime::now().checked_sub(Duration::from_secs(10 - number)),
+        });
+        Retention::new(&Listing { files: files.collect(), ..Listing::default() }, &situation)
+    }
+
+    #[test]
+    fn a_client_that_is_silent_or_waits_for_a_transaction_does_not_get_on() {
+        let at = |number: u64| Some(Lsn(number * SegmentSize::DEFAULT.bytes()));
+        let of_client = |silent| Slot {
+            name: "a".to_owned(),
+            active: Some(true),
+            restart_lsn: at(3),
+            silent_seconds: Some(silent),
+            ..Slot::default()
+        };
+        let (heard, silent) = (with_client(of_client(1), None), with_client(of_client(60), None));
+        assert_eq!((heard.is_growing, silent.is_growing), (false, true));
+        assert!(silent.remedies[1].text.contains("does not report a position"), "{:?}", silent.remedies);
+        let logical = || Slot { is_logical: true, confirmed_flush_lsn: at(9), ..of_client(1) };
+        let open = |seconds| OpenTransaction { prepared: Some("it's".to_owned()), pid: None, seconds };
+        let held = with_client(logical(), Some(open(600)));
+        assert!(held.is_growing);
+        assert!(held.remedies[1].text.contains("ROLLBACK PREPARED 'it''s'"), "{:?}", held.remedies);
+        assert!(!with_client(logical(), Some(open(1))).is_growing);
+        let physical = Slot { is_logical: false, ..logical() };
+        assert!(!with_client(physical, Some(open(600))).is_growing);
+    }
+
+    #[test]
+    fn files_that_wait_for_an_archiver_without_a_command_grow() {
+        let ready = ["000000010000000000000007"];
+        let unset = retention(&[("archive_mode", "on"), ("archive_command", "")], &ready, None);
+        assert!(!unset.is_growing, "archive_library is not known");
+        let settings = [("archive_mode", "on"), ("archive_command", ""), ("archive_library", "")];
+        let unset = retention(&settings, &ready, None);
+        assert!(unset.is_growing);
+        assert!(unset.remedies.iter().any(|remedy| remedy.text.contains("both are empty")));
+        // Its marks keep nothing.
+        let off = retention(&[("archive_mode", "off")], &ready, None);
+        assert_eq!((segments_of(&off, HolderKind::Archiver), off.is_growing), (0, false));
+    }
+
+    #[test]
+    fn a_checkpoint_recycles_up_to_max_wal_size() {
+        let segment = SegmentSize::DEFAULT.bytes();
+        let room = |settings: &[(&str, &str)]| retention(settings, &[], None).recycling.room_bytes / segment;
+        assert_eq!(room(&[]), 0);
+        assert_eq!(room(&[("max_wal_size", "160MB")]), 9);
+        assert_eq!(room(&[("max_wal_size", "160MB"), ("wal_recycle", "off")]), 0);
     }
 
     fn segments_of(retention: &Retention, kind: HolderKind) -> u64 {
@@ -875,6 +967,7 @@ mod tests {
         let stuck = retention(&[("summarize_wal", "on")], &[], Some(Lsn(0)));
         assert!(stuck.is_growing && segments_of(&stuck, HolderKind::Removable) == 0);
         assert!(stuck.remedies[0].text.contains("summarizer"), "{:?}", stuck.remedies);
+        assert!(stuck.remedies[0].text.contains("summarize_wal = off"), "{:?}", stuck.remedies);
         // It can be no further than the last redo pointer, and is blamed for nothing there.
         let redo = Some(Lsn(8 * SegmentSize::DEFAULT.bytes()));
         let done = retention(&[("summarize_wal", "on")], &[], redo);

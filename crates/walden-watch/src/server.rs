@@ -65,6 +65,12 @@ pub struct Slot {
     pub confirmed_flush_lsn: Option<Lsn>,
     /// `lost`, as the server has given it up.
     pub is_lost: bool,
+    /// Why the server has given it up, as `invalidation_reason` of `pg_replication_slots` (17 and later, or by its file) names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub invalidation_reason: Option<String>,
+    /// Seconds since its client has reported a position, as far as the server says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_seconds: Option<u64>,
     /// What is wrong with its file.
     pub problem: Option<String>,
 }
@@ -89,6 +95,8 @@ pub struct ServerState {
     pub archiver: Option<Archiver>,
     /// Replication slots.
     pub slots: Vec<Slot>,
+    /// Whether it follows another server.
+    pub is_standby: bool,
 }
 
 /// Reads a server's state from its files.
@@ -98,6 +106,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
     state.settings = Settings::of_data_directory(data);
     let (process, control) = ServerProcess::of_data_directory(data);
     state.process = process;
+    state.is_standby = control.as_ref().is_some_and(|control| control.state.is_standby());
     state.checkpoint = control.map(|control| (control.redo, control.checkpoint_time));
     let now = SystemTime::now();
     for file in slots_in(data) {
@@ -111,6 +120,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
                 slot.database_oid = slot.is_logical.then_some(found.database);
                 slot.plugin = Some(found.plugin).filter(|plugin| !plugin.is_empty());
                 slot.is_lost = found.is_invalidated;
+                slot.invalidation_reason = found.invalidation_reason.map(str::to_owned);
                 slot.restart_lsn = found.restart_lsn.filter(|_| !found.is_invalidated);
                 slot.confirmed_flush_lsn = found.confirmed_flush;
             }
@@ -161,6 +171,8 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
             })
         });
     }
+    let recovery = rows(client, "SELECT pg_is_in_recovery()")?;
+    state.is_standby = recovery.first().is_some_and(|row| row.get(0) == Some("t"));
     state.slots = slots_by_sql(client)?;
     Ok(state)
 }
@@ -170,11 +182,11 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
 /// # Errors
 /// The connection is lost.
 pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
-    let query = |idle: &str, lost: &str| {
+    let query = |idle: &str, lost: &str, reason: &str, silent: &str| {
         format!(
             "SELECT s.slot_name, s.slot_type, s.database, s.plugin, s.active, \
              coalesce(nullif(r.application_name, ''), r.usename) || coalesce(' at ' || host(r.client_addr), ''), {idle}, \
-             s.restart_lsn, s.confirmed_flush_lsn, {lost}, s.datoid \
+             s.restart_lsn, s.confirmed_flush_lsn, {lost}, s.datoid, {reason}, {silent} \
              FROM pg_replication_slots AS s LEFT JOIN pg_stat_replication AS r ON r.pid = s.active_pid ORDER BY 1"
         )
     };
@@ -182,15 +194,19 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
     // To try what a server may not have would be an error in its log, each time.
     let version = rows(client, "SHOW server_version_num")?;
     let version = version.first().and_then(|row| row.get(0)?.parse().ok()).unwrap_or(0);
-    let (idle, lost) = match version {
-        170_000.. => (idle, "s.wal_status = 'lost'"),
-        130_000.. => ("NULL", "s.wal_status = 'lost'"),
-        _ => ("NULL", "false"),
+    let silent = "extract(epoch FROM now() - r.reply_time)::bigint";
+    let (idle, lost, reason, silent) = match version {
+        170_000.. => (idle, "s.wal_status = 'lost'", "s.invalidation_reason", silent),
+        130_000.. => ("NULL", "s.wal_status = 'lost'", "NULL", silent),
+        120_000.. => ("NULL", "false", "NULL", silent),
+        _ => ("NULL", "false", "NULL", "NULL"),
     };
-    let found = rows(client, &query(idle, lost))?;
+    let found = rows(client, &query(idle, lost, reason, silent))?;
     let slot = |row: &SimpleQueryRow| {
         let text = |at: usize| row.get(at).map(str::to_owned);
         let is = |at: usize| row.get(at) == Some("t");
+        let seconds_at =
+            |at: usize| row.get(at).and_then(|it| it.parse::<i64>().ok()).map(|it| it.max(0).cast_unsigned());
         Slot {
             name: text(0).unwrap_or_default(),
             is_logical: row.get(1) == Some("logical"),
@@ -199,13 +215,12 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
             plugin: text(3),
             active: Some(is(4)),
             client: text(5),
-            idle_seconds: row
-                .get(6)
-                .and_then(|seconds| seconds.parse::<i64>().ok())
-                .map(|it| it.max(0).cast_unsigned()),
+            idle_seconds: seconds_at(6),
             restart_lsn: row.get(7).and_then(|lsn| lsn.parse().ok()).filter(|_| !is(9)),
             confirmed_flush_lsn: row.get(8).and_then(|lsn| lsn.parse().ok()),
             is_lost: is(9),
+            invalidation_reason: text(11),
+            silent_seconds: seconds_at(12),
             problem: None,
         }
     };

@@ -29,7 +29,7 @@ enum Unit {
 }
 
 #[rustfmt::skip]
-const KNOWN: [Known; 13] = [
+const KNOWN: [Known; 15] = [
     Known { name: "archive_command",              unit: Unit::None,      default: "", earlier: None },
     Known { name: "archive_library",              unit: Unit::None,      default: "", earlier: None },
     Known { name: "archive_mode",                 unit: Unit::None,      default: "off", earlier: None },
@@ -37,11 +37,13 @@ const KNOWN: [Known; 13] = [
     Known { name: "checkpoint_completion_target", unit: Unit::None,      default: "0.9", earlier: Some((14, "0.5")) },
     Known { name: "checkpoint_timeout",           unit: Unit::Seconds,   default: "300 s", earlier: None },
     Known { name: "full_page_writes",             unit: Unit::None,      default: "on", earlier: None },
+    Known { name: "idle_replication_slot_timeout", unit: Unit::Seconds,  default: "0 s", earlier: None },
     Known { name: "max_slot_wal_keep_size",       unit: Unit::Megabytes, default: "-1 MB", earlier: None },
     Known { name: "max_wal_size",                 unit: Unit::Megabytes, default: "1024 MB", earlier: None },
     Known { name: "min_wal_size",                 unit: Unit::Megabytes, default: "80 MB", earlier: None },
     Known { name: "summarize_wal",                unit: Unit::None,      default: "off", earlier: None },
     Known { name: "wal_keep_size",                unit: Unit::Megabytes, default: "0 MB", earlier: None },
+    Known { name: "wal_recycle",                  unit: Unit::None,      default: "on", earlier: None },
     Known { name: "wal_level",                    unit: Unit::None,      default: "replica", earlier: Some((10, "minimal")) },
 ];
 
@@ -91,6 +93,17 @@ impl Settings {
     /// The text of one.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
+    }
+
+    /// Seconds of a setting of time; `None` if it is not known or negative.
+    pub fn seconds(&self, name: &str) -> Option<u64> {
+        let (number, unit) = self.get(name)?.split_once(' ')?;
+        let number: u64 = number.parse().ok()?;
+        match unit {
+            "s" => Some(number),
+            "min" => number.checked_mul(60),
+            _ => None,
+        }
     }
 
     /// Bytes of a setting in megabytes; `None` if it is not known or negative.

@@ -39,6 +39,8 @@ pub struct SlotState {
     pub confirmed_flush: Option<Lsn>,
     /// Whether the server has given it up, as it was too far behind or for another cause: it holds nothing.
     pub is_invalidated: bool,
+    /// For which cause, in the words of `pg_replication_slots`, where the file says it (16 and later).
+    pub invalidation_reason: Option<&'static str>,
     /// The output plugin of a logical slot.
     pub plugin: String,
 }
@@ -106,6 +108,15 @@ impl SlotState {
             2 => invalidated_at != Lsn::INVALID && restart == Lsn::INVALID,
             _ => u32_at(104)? != 0,
         };
+        // `ReplicationSlotInvalidationCause` is a number in 16 and 17, and has a bit for each cause since 18.
+        let invalidation_reason = match (version, u32_at(104)?) {
+            (2, _) => None,
+            (_, 1) => Some("wal_removed"),
+            (_, 2) => Some("rows_removed"),
+            (_, 3 | 4) => Some("wal_level_insufficient"),
+            (_, 8) => Some("idle_timeout"),
+            _ => None,
+        };
         let some = |lsn: Lsn| (lsn != Lsn::INVALID).then_some(lsn);
         Ok(SlotState {
             name: text(HEADER),
@@ -114,6 +125,7 @@ impl SlotState {
             restart_lsn: some(restart),
             confirmed_flush: some(confirmed),
             is_invalidated,
+            invalidation_reason,
             plugin: text(if with_two_phase { 129 } else { 120 }),
         })
     }
@@ -181,6 +193,7 @@ mod tests {
                 restart_lsn: Some(Lsn(0x0300_0060)),
                 confirmed_flush: Some(Lsn(0x0300_0100)),
                 is_invalidated: false,
+                invalidation_reason: None,
                 plugin: "pgoutput".into(),
             };
             assert_eq!(found, expected);

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use postgres::{Client, SimpleQueryMessage};
 use walden_explain::group::{Dimension, Owner};
-use walden_explain::{Request, explain};
+use walden_explain::{Explanation, Request, explain, rewrites};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_report::table::{Row, harmless, table, wrap};
 use walden_report::units::{bytes, count, seconds};
@@ -16,7 +16,8 @@ use walden_source::follow::{FolderFollower, Follower as _};
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 use walden_watch::retention::{
-    ArchiverFailures, Backlog, Holder, HolderKind, Listing, Remedy, Retention, Situation, disk_of,
+    ArchiverFailures, Backlog, Holder, HolderKind, Listing, OpenTransaction, Remedy, Retention, Situation,
+    disk_of,
 };
 use walden_watch::server::{self, Folders, QueryError, ServerState, Slot};
 use walden_watch::settings::Settings;
@@ -36,7 +37,7 @@ Examples:
 A logical slot's backlog is decoded, up to --decode-limit, to tell its own database from others.
 
 Exit status: 0 done; 1 pg_wal grows by all that is written, as a slot or the archiver does not get on, and no \
-max_slot_wal_keep_size ends that; 2 wrong usage; 3 it cannot be read.";
+max_slot_wal_keep_size ends that, or its file system is full; 2 wrong usage; 3 it cannot be read.";
 
 /// Say why pg_wal is as large as it is: each byte by what holds it, and what would release it
 #[derive(Args, Debug)]
@@ -139,8 +140,10 @@ fn ask_server(client: &mut Client, situation: &mut Situation) -> Result<(), Quer
         process: asked.process,
         archiver: situation.server.archiver.or(asked.archiver),
         slots,
+        is_standby: asked.is_standby,
     };
     situation.failures = ArchiverFailures::by_sql(client);
+    situation.oldest_transaction = OpenTransaction::by_sql(client);
     Ok(())
 }
 
@@ -160,6 +163,7 @@ fn of_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situation>
         server: server::from_files(folders),
         failures: None,
         disk: disk_of(&folders.wal),
+        oldest_transaction: None,
     })
 }
 
@@ -190,13 +194,14 @@ fn of_server(client: &mut Client) -> Result<Situation> {
         Some((end, SegmentSize::new(row.get(1)?.parse().ok()?)?))
     });
     let (end, segment_size) = found.context("the server does not say where its log ends")?;
-    Ok(Situation { end, segment_size, server: ServerState::default(), failures: None, disk: None })
+    let server = ServerState::default();
+    Ok(Situation { end, segment_size, server, failures: None, disk: None, oldest_transaction: None })
 }
 
 fn read_settings(client: &mut Client) -> Option<Settings> {
     let query = "SELECT name, setting, coalesce(unit, '') FROM pg_settings WHERE name IN ('archive_command', \
                  'archive_library', 'archive_mode', 'max_slot_wal_keep_size', 'max_wal_size', 'min_wal_size', \
-                 'wal_keep_size', 'summarize_wal', 'checkpoint_timeout', 'checkpoint_completion_target')";
+                 'wal_keep_size', 'wal_recycle', 'idle_replication_slot_timeout', 'summarize_wal', 'checkpoint_timeout', 'checkpoint_completion_target')";
     let mut settings = Settings::default();
     for message in client.simple_query(query).ok()? {
         if let SimpleQueryMessage::Row(row) = message {
@@ -221,7 +226,7 @@ fn backlogs(
     if slots.is_empty() {
         return Ok(backlogs);
     }
-    let names = dsn.and_then(|dsn| Names::from_server(dsn).ok());
+    let mut names = dsn.and_then(|dsn| Names::from_server(dsn).ok());
     let inventory = Inventory::of(&[&folders.wal])?;
     for (slot, restart) in slots {
         let length = situation.end.0.saturating_sub(restart.0);
@@ -236,37 +241,52 @@ fn backlogs(
         let Some(own) = slot.database_oid else { continue };
         let request = Request::sums(restart, situation.end, terminal::cores());
         let explanation = explain(&inventory.runs, &request, |_| {})?;
-        let published = dsn.and_then(|dsn| published(dsn, names.as_ref()?, own));
-        let mut backlog = Backlog {
-            slot: slot.name.clone(),
-            bytes: explanation.file_bytes,
-            own_database_bytes: 0,
-            other_databases_bytes: 0,
-            shared_bytes: 0,
-            unpublished_bytes: published.as_ref().map(|_| 0),
-        };
-        for (key, tally) in &explanation.view_by(&[Dimension::Relation]).rows {
-            let sum = match key.owner {
-                Some(Owner::Relation(file, _)) if file.database == own => {
-                    let table = names.as_ref().and_then(|names| {
-                        let relation = names.resolve(file).relation()?;
-                        Some(names.table_of(file.database, relation))
-                    });
-                    if let (Some(published), Some(unpublished)) = (&published, &mut backlog.unpublished_bytes)
-                        && table.is_some_and(|table| !published.contains(&table.oid))
-                    {
-                        *unpublished += tally.bytes();
-                    }
-                    &mut backlog.own_database_bytes
-                }
-                Some(Owner::Relation(file, _)) if file.database != 0 => &mut backlog.other_databases_bytes,
-                _ => &mut backlog.shared_bytes,
-            };
-            *sum += tally.bytes();
+        if let Some(names) = &mut names {
+            rewrites::learn(&explanation, names);
         }
-        backlogs.push(backlog);
+        let published = dsn.and_then(|dsn| published(dsn, names.as_ref()?, own));
+        let published = published.as_ref().zip(names.as_ref());
+        backlogs.push(backlog(&slot.name, own, &explanation, published));
     }
     Ok(backlogs)
+}
+
+/// Sums up the log that a slot of the database `own` holds. `published`: the tables in publications, and the names of all.
+fn backlog(
+    slot: &str,
+    own: u32,
+    explanation: &Explanation,
+    published: Option<(&Vec<u32>, &Names)>,
+) -> Backlog {
+    let mut backlog = Backlog {
+        slot: slot.to_owned(),
+        bytes: explanation.file_bytes,
+        own_database_bytes: 0,
+        other_databases_bytes: 0,
+        shared_bytes: 0,
+        unpublished_bytes: published.map(|_| 0),
+    };
+    for (key, tally) in &explanation.view_by(&[Dimension::Relation]).rows {
+        let sum = match key.owner {
+            Some(Owner::Relation(file, _)) if file.database == own => {
+                if let (Some((tables, names)), Some(unpublished)) =
+                    (published, &mut backlog.unpublished_bytes)
+                {
+                    let relation = names.resolve(file).relation();
+                    let table = relation.map(|relation| names.table_of(file.database, relation).oid);
+                    // A file without a name was dropped: its relation is in no publication any more.
+                    if table.is_none_or(|table| !tables.contains(&table)) {
+                        *unpublished += tally.bytes();
+                    }
+                }
+                &mut backlog.own_database_bytes
+            }
+            Some(Owner::Relation(file, _)) if file.database != 0 => &mut backlog.other_databases_bytes,
+            _ => &mut backlog.shared_bytes,
+        };
+        *sum += tally.bytes();
+    }
+    backlog
 }
 
 /// OIDs of the tables in publications of a database; nothing if it has none or cannot be asked.
@@ -274,8 +294,10 @@ fn published(dsn: &str, names: &Names, database: u32) -> Option<Vec<u32>> {
     let name = &names.database(database)?.name;
     let parameters = connection::Parameters::parse(dsn).ok()?.with("dbname", name);
     let mut client = parameters.connect_anywhere().ok()?;
-    let query = "SELECT DISTINCT c.oid FROM pg_publication_tables AS p JOIN pg_namespace AS n ON n.nspname = p.schemaname \
-                 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename";
+    // With publish_via_partition_root, the view has the root and not the partitions that are written.
+    let query = "WITH listed AS (SELECT c.oid FROM pg_publication_tables AS p JOIN pg_namespace AS n ON n.nspname = p.schemaname \
+                 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename) \
+                 SELECT oid FROM listed UNION SELECT t.relid::oid FROM listed, pg_partition_tree(listed.oid) AS t";
     let mut oids = Vec::new();
     for message in client.simple_query(query).ok()? {
         if let SimpleQueryMessage::Row(row) = message {
@@ -327,6 +349,7 @@ fn text(retention: &Retention) -> String {
     for holder in &retention.holders {
         text += &slot_text(holder);
     }
+    text += &recycled_text(retention);
     for backlog in &retention.backlogs {
         text += &backlog_text(backlog);
     }
@@ -335,8 +358,42 @@ fn text(retention: &Retention) -> String {
         for line in remedy_lines(&retention.remedies) {
             text += &format!("  {}\n", wrap(&line, look.width.saturating_sub(2), 2));
         }
+        text += &recycling_text(retention)
+            .map_or(String::new(), |note| format!("{}\n", wrap(&note, look.width, 0)));
     }
     text
+}
+
+/// Why there are files for segments to come.
+fn recycled_text(retention: &Retention) -> String {
+    let Some(holder) = retention.holders.iter().find(|holder| holder.kind == HolderKind::Recycled) else {
+        return String::new();
+    };
+    let limit = |name: &str, value: Option<u64>| {
+        value.map_or_else(|| name.to_owned(), |value| format!("{name} = {} MB", value >> 20))
+    };
+    format!(
+        "The {} of files for segments to come contain no WAL yet: checkpoints renamed old segments so that the server need not create \
+         new files. The server keeps as many as it expects to fill until the end of the next checkpoint, at least up to {} and at most up \
+         to {}. They become fewer only as WAL is written into them.\n",
+        bytes(holder.bytes),
+        limit("min_wal_size", retention.recycling.min_bytes),
+        limit("max_wal_size", retention.recycling.max_bytes),
+    )
+}
+
+/// What a checkpoint keeps of the files that the remedies release.
+fn recycling_text(retention: &Retention) -> Option<String> {
+    let released = retention.remedies.iter().map(|remedy| remedy.releases_bytes).max()?;
+    let kept = retention.recycling.room_bytes.min(released);
+    (kept > 0).then(|| {
+        format!(
+            "A checkpoint renames up to {} of the released files for segments to come, as max_wal_size allows, and removes the others. To \
+             have all removed, run ALTER SYSTEM SET wal_recycle = off; SELECT pg_reload_conf() before the CHECKPOINT, and ALTER SYSTEM RESET \
+             wal_recycle; SELECT pg_reload_conf() after it.",
+            bytes(kept)
+        )
+    })
 }
 
 /// What each remedy releases: by itself and, where others hold the same files, with those above it.
@@ -403,6 +460,16 @@ fn slot_text(holder: &Holder) -> String {
         ),
         _ => String::new(),
     };
+    let use_of_it = match (slot.active, slot.silent_seconds) {
+        (Some(true), Some(silent)) if silent > 0 => {
+            format!(
+                "{}, which reported a position {} ago.\n",
+                use_of_it.trim_end_matches(".\n"),
+                seconds(silent as f64)
+            )
+        }
+        _ => use_of_it,
+    };
     let by_its_file = if slot.active.is_none() { "by its file, " } else { "" };
     let loss = match holder.safe_wal_size.map(u64::try_from) {
         Some(Ok(left)) if left > 0 => format!(
@@ -414,7 +481,14 @@ fn slot_text(holder: &Holder) -> String {
         }
         None => String::new(),
     };
-    use_of_it + &loss
+    let timeout = match (slot.active, holder.idle_timeout_seconds) {
+        (Some(true), _) | (_, None) => String::new(),
+        (_, Some(timeout)) => format!(
+            "Slot {name}: {by_its_file}the first checkpoint after {} without a client gives it up (idle_replication_slot_timeout).\n",
+            seconds(timeout as f64)
+        ),
+    };
+    use_of_it + &loss + &timeout
 }
 
 /// What to do about a slot that the server has given up: it holds nothing any more, and its client finds an error.
@@ -427,8 +501,20 @@ fn lost_text(slot: &Slot) -> String {
             "let the standby get the WAL that it misses from an archive (restore_command), or make it again from a base backup"
         }
     };
+    let reason = match slot.invalidation_reason.as_deref() {
+        None => String::new(),
+        Some("wal_removed") => {
+            " because the server removed WAL that it needs (max_slot_wal_keep_size)".to_owned()
+        }
+        Some("idle_timeout") => {
+            " because it had no client for longer than idle_replication_slot_timeout".to_owned()
+        }
+        Some("rows_removed") => " because rows that it needs were removed (rows_removed)".to_owned(),
+        Some("wal_level_insufficient") => " because the primary's wal_level is too low for it".to_owned(),
+        Some(other) => format!(" ({})", harmless(other)),
+    };
     format!(
-        "Slot {name}: lost; it holds nothing, and its client cannot go on with it. Drop it (SELECT \
+        "Slot {name}: lost{reason}; it holds nothing, and its client cannot go on with it. Drop it (SELECT \
          pg_drop_replication_slot('{quoted}')), create it again, and {client}.\n"
     )
 }
@@ -439,7 +525,9 @@ fn backlog_text(backlog: &Backlog) -> String {
         format!("{} ({percent})", bytes(part))
     };
     let unpublished = match backlog.unpublished_bytes {
-        Some(unpublished) => format!(", of which {} of tables in no publication", share(unpublished)),
+        Some(unpublished) => {
+            format!(", of which {} of tables in no publication and of dropped files", share(unpublished))
+        }
         None => String::new(),
     };
     format!(
@@ -499,6 +587,7 @@ mod tests {
             oldest_seconds: None,
             slot: Some(slot),
             safe_wal_size: None,
+            idle_timeout_seconds: None,
         }
     }
 
@@ -589,6 +678,7 @@ mod tests {
             server: ServerState::default(),
             failures: None,
             disk: None,
+            oldest_transaction: None,
         };
         let mut retention = Retention::new(&Listing::default(), &situation);
         assert!(growth(&retention).starts_with("How fast it grows is not known"));

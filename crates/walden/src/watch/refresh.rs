@@ -110,6 +110,7 @@ impl Reader {
                 process: state.process,
                 archiver: state.archiver.or(of_files.archiver),
                 slots: state.slots,
+                is_standby: state.is_standby,
             },
             Err(_) => {
                 // Connects again next time.

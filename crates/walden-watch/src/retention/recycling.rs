@@ -1,0 +1,26 @@
+//! How many of the files that nothing holds a checkpoint keeps for segments to come.
+
+use walden_format::lsn::SegmentName;
+
+use super::{Listing, Recycling, Situation};
+
+/// The settings for recycling, and what a checkpoint at the present end of the log may still recycle.
+///
+/// The server keeps the files of the WAL that it expects until the end of the next checkpoint (`XLOGfileslop`). Its estimate of
+/// that is not shown anywhere, except that `min_wal_size` and `max_wal_size` limit it.
+pub(super) fn of(listing: &Listing, situation: &Situation, current: u64) -> Recycling {
+    let (size, settings) = (situation.segment_size, &situation.server.settings);
+    let is_on =
+        settings.get("wal_recycle").is_none_or(|value| !matches!(value, "off" | "false" | "no" | "0"));
+    let max_bytes = settings.bytes("max_wal_size");
+    let numbers = listing.files.iter().filter_map(|file| SegmentName::parse(&file.name)?.number(size));
+    let last = numbers.max().unwrap_or(current).max(current);
+    let limit = max_bytes.map_or(current, |bytes| current + (bytes / size.bytes()).saturating_sub(1));
+    let room = if is_on { limit.saturating_sub(last) } else { 0 };
+    Recycling {
+        is_on,
+        min_bytes: settings.bytes("min_wal_size"),
+        max_bytes,
+        room_bytes: room.saturating_mul(size.bytes()),
+    }
+}

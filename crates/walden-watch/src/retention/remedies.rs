@@ -1,0 +1,184 @@
+//! What may be done about the files in `pg_wal`, and how much each step releases.
+
+use crate::process::ServerProcess;
+use crate::server::Slot;
+
+use super::{Holder, HolderKind, OpenTransaction, Release, Remedy, Situation};
+
+/// Lists the remedies in the order to do them in.
+pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situation) -> Vec<Remedy> {
+    let of_kind = |kind| holders.iter().find(|holder| holder.kind == kind);
+    let at_once = [HolderKind::Removable, HolderKind::Recovery]
+        .map(|kind| of_kind(kind).map_or(0, |holder| holder.releases_bytes))
+        .iter()
+        .sum();
+    let mut remedies = Vec::from_iter((at_once > 0).then(|| Remedy {
+        releases_bytes: at_once,
+        releases_with_previous_bytes: at_once,
+        text: after_start(&checkpoint_text(situation), situation.server.process),
+    }));
+    let mut released = at_once;
+    for release in releases {
+        let is_it = |holder: &&Holder| holder.kind == release.kind && holder.name == release.name;
+        let Some(holder) = holders.iter().find(is_it) else { continue };
+        let Some(text) = holder_text(holder, situation) else { continue };
+        released = at_once + release.bytes;
+        remedies.push(Remedy {
+            releases_bytes: holder.releases_bytes,
+            releases_with_previous_bytes: released,
+            text,
+        });
+    }
+    // Those that hold nothing yet but the current segment, and from now on everything.
+    let holds_later = |holder: &&Holder| {
+        let is_listed = releases.iter().any(|one| one.kind == holder.kind && one.name == holder.name);
+        !is_listed && holder.is_growing(situation)
+    };
+    for holder in holders.iter().filter(holds_later) {
+        remedies.extend(holder_text(holder, situation).map(|text| Remedy {
+            releases_bytes: holder.releases_bytes,
+            releases_with_previous_bytes: released,
+            text,
+        }));
+    }
+    remedies.extend(recycled(holders, released, situation));
+    remedies
+}
+
+/// What removes files that nothing holds.
+///
+/// A server computes the oldest position of its slots again only if the `catalog_xmin` of a logical slot advances
+/// (`LogicalConfirmReceivedLocation` in `logical.c`), so checkpoints may keep files that the slot does not need.
+fn checkpoint_text(situation: &Situation) -> String {
+    let text = "CHECKPOINT removes or recycles them";
+    match situation.server.slots.iter().find(|slot| slot.is_logical && !slot.is_lost) {
+        None => text.to_owned(),
+        Some(slot) => format!(
+            "{text}. If it does not, the server still uses an older position of slot {}: run SELECT pg_logical_emit_message(true, \
+             'walden', '') and CHECKPOINT, let the slot's client confirm the message, and run CHECKPOINT again",
+            slot.name
+        ),
+    }
+}
+
+/// The remedy for files that wait for new WAL. The server removes none of them: it writes into them, and checkpoints remove or rename
+/// them again afterwards. What `min_wal_size` makes it keep is no reason for a remedy.
+fn recycled(holders: &[Holder], released: u64, situation: &Situation) -> Option<Remedy> {
+    let recycled = holders.iter().find(|holder| holder.kind == HolderKind::Recycled)?;
+    let kept = situation.server.settings.bytes("min_wal_size").unwrap_or(0);
+    if situation.server.is_standby || recycled.bytes <= kept {
+        return None;
+    }
+    let keeps_new_wal = |holder: &Holder| {
+        let is_unused = |slot: &Slot| !slot.is_lost && slot.active != Some(true);
+        holder.slot.as_ref().is_some_and(is_unused) || holder.is_growing(situation)
+    };
+    let is_kept_again = holders.iter().any(keeps_new_wal);
+    let text = format!(
+        "to remove the files for segments to come, run ALTER SYSTEM SET wal_recycle = off; SELECT pg_reload_conf(); SELECT \
+         pg_logical_emit_message(false, 'walden', ''), pg_switch_wal() FROM generate_series(1, {}); CHECKPOINT (after the archiver has \
+         archived the segments); ALTER SYSTEM RESET wal_recycle; SELECT pg_reload_conf(). This fills the files with WAL that has no \
+         content, which is archived and sent to standbys too. A lower max_wal_size keeps fewer of them in future",
+        recycled.files
+    );
+    Some(Remedy {
+        releases_bytes: if is_kept_again { 0 } else { recycled.bytes },
+        releases_with_previous_bytes: released + recycled.bytes,
+        text: after_start(&text, situation.server.process),
+    })
+}
+
+/// What can be done only while the server runs, said of one that may not.
+fn after_start(what: &str, process: ServerProcess) -> String {
+    match process {
+        ServerProcess::Unknown | ServerProcess::Running => what.to_owned(),
+        ServerProcess::ShutDown | ServerProcess::Crashed => {
+            format!("start the server; after its start, {what}")
+        }
+        ServerProcess::NotHere(_) => format!("{what} (if the server does not run, after its start)"),
+    }
+}
+
+/// What may be done about a holder.
+fn holder_text(holder: &Holder, situation: &Situation) -> Option<String> {
+    let process = situation.server.process;
+    let is_down = matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed);
+    let text = match (holder.kind, &holder.slot) {
+        (HolderKind::Slot, Some(slot)) => slot_text(slot, situation, is_down),
+        (HolderKind::Archiver, _) => archiver_text(situation),
+        (HolderKind::Summarizer, _) if holder.is_growing(situation) => {
+            "the WAL summarizer does not continue: the server's log says why. The last resort is ALTER SYSTEM SET summarize_wal = off, \
+             reload, and CHECKPOINT; the next backup must then be a full one"
+                .to_owned()
+        }
+        (HolderKind::Summarizer, _) => {
+            "wait for the WAL summarizer, which is behind the last checkpoint, and run CHECKPOINT".to_owned()
+        }
+        // A setting can be changed before.
+        (HolderKind::WalKeepSize, _) if is_down => {
+            let text = "lower wal_keep_size and start the server: the first checkpoint after its start removes or recycles them";
+            return Some(text.to_owned());
+        }
+        (HolderKind::WalKeepSize, _) => "lower wal_keep_size, reload, and run CHECKPOINT".to_owned(),
+        _ => return None,
+    };
+    Some(after_start(&text, process))
+}
+
+fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
+    let name = slot.name.replace('\'', "''");
+    let drop = format!("SELECT pg_drop_replication_slot('{name}'), and CHECKPOINT");
+    if let Some(transaction) = situation.transaction_of(slot) {
+        return format!(
+            "{}; then let the client of slot {name} confirm, and run CHECKPOINT",
+            end_text(transaction)
+        );
+    }
+    match slot.active {
+        None if is_down => format!("let the client of slot {name} come back, or drop the slot: {drop}"),
+        None => format!(
+            "if slot {name} has no client (--dsn asks the server), let it come back, or drop the slot: {drop}"
+        ),
+        Some(true) if situation.is_silent(slot) => format!(
+            "the client of slot {name} is connected and does not report a position: resume or restart it, let it catch up, and run \
+             CHECKPOINT. Without it, end its connection and drop the slot: {drop}"
+        ),
+        Some(true) => format!("let the client of slot {name} catch up (it is connected), and run CHECKPOINT"),
+        Some(false) => format!("let the client of slot {name} come back, or drop it: {drop}"),
+    }
+}
+
+/// How to end a transaction for which a slot waits.
+fn end_text(transaction: &OpenTransaction) -> String {
+    match (&transaction.prepared, transaction.pid) {
+        (Some(prepared), _) => {
+            let quoted = prepared.replace('\'', "''");
+            format!(
+                "end the prepared transaction '{quoted}' in its database: COMMIT PREPARED '{quoted}' or ROLLBACK PREPARED '{quoted}'"
+            )
+        }
+        (None, Some(pid)) => {
+            format!(
+                "end the transaction of process {pid}: COMMIT in its session, or SELECT pg_terminate_backend({pid})"
+            )
+        }
+        (None, None) => "end the oldest transaction (pg_stat_activity, pg_prepared_xacts)".to_owned(),
+    }
+}
+
+fn archiver_text(situation: &Situation) -> String {
+    if situation.is_archiving_unset() {
+        return "set archive_command or archive_library and reload: both are empty, so the server keeps the files and tries nothing. Run \
+                CHECKPOINT once they are archived"
+            .to_owned();
+    }
+    let get = |name| situation.server.settings.get(name).filter(|value| !value.is_empty());
+    let what = match (get("archive_library"), get("archive_command")) {
+        (Some(library), _) => format!("archive_library = '{library}'"),
+        (None, Some(command)) => format!("archive_command = '{command}'"),
+        (None, None) => "archive_command or archive_library".to_owned(),
+    };
+    format!(
+        "repair or speed up archiving ({what}): the server's log says why it fails. Run CHECKPOINT once the files are archived"
+    )
+}
