@@ -26,6 +26,8 @@ use super::serve::SOCKET;
 
 /// A call of `archive push` takes less time than this, with all that it archives ahead.
 const MAX_CALL: Duration = Duration::from_secs(60);
+/// A call that has no result after so long may not end.
+const PENDING_CALL: Duration = Duration::from_secs(10);
 /// The slowest rate at which one large segment is archived.
 const MIN_BYTES_PER_SECOND: u64 = 8 << 20;
 
@@ -36,6 +38,8 @@ pub struct FailingArchiver {
     pub file: String,
     /// How the failure shows.
     pub evidence: String,
+    /// Whether it fails. Otherwise the attempt has no result yet, so nothing shows that it will succeed.
+    pub is_certain: bool,
 }
 
 impl FailingArchiver {
@@ -44,7 +48,7 @@ impl FailingArchiver {
         let failures = failures.map_or(String::new(), |count| format!(", after {count} failures in all"));
         let evidence =
             format!("the server's last attempt to archive failed, with {}{failures}", harmless(&file));
-        FailingArchiver { file, evidence }
+        FailingArchiver { file, evidence, is_certain: true }
     }
 
     /// Reads the statistics and the processes of a server.
@@ -77,10 +81,11 @@ impl FailingArchiver {
             "the server has no archiver process, and {file} is ready: its command could not be run (exit status over 125), or a signal \
              ended it"
         );
-        Some(FailingArchiver { file, evidence })
+        Some(FailingArchiver { file, evidence, is_certain: true })
     }
 
-    /// Finds that the server archived no file for longer than a successful call takes, although one is ready.
+    /// Finds that the server archived no file for longer than a successful call takes, although one is ready; or for so long that its
+    /// success is not certain.
     fn of_queue(
         queue: &[QueuedFile],
         last_archived: Option<SystemTime>,
@@ -90,14 +95,16 @@ impl FailingArchiver {
         let since = last_archived.map_or(next.since, |last| last.max(next.since));
         let waited = now.duration_since(since).ok()?;
         let limit = MAX_CALL + Duration::from_secs(next.bytes / MIN_BYTES_PER_SECOND);
-        let file = next.file.to_string();
-        (waited > limit).then(|| FailingArchiver {
-            evidence: format!(
-                "the server has archived nothing for {}, and {file} is ready: it fails or does not run",
-                units::seconds(waited.as_secs_f64())
+        let (file, seconds) = (next.file.to_string(), units::seconds(waited.as_secs_f64()));
+        let evidence = match waited > limit {
+            true => format!(
+                "the server has archived nothing for {seconds}, and {file} is ready: it fails or does not run"
             ),
-            file,
-        })
+            false => format!(
+                "the server has been archiving {file} for {seconds} without a result: whether it succeeds is not known"
+            ),
+        };
+        (waited > PENDING_CALL).then(|| FailingArchiver { file, evidence, is_certain: waited > limit })
     }
 }
 
@@ -303,19 +310,21 @@ mod tests {
         let now = SystemTime::now();
         let ago = |seconds| Some(now - Duration::from_secs(seconds));
         let [first, second] = ["000000010000000000000007", "000000010000000000000008"];
-        let cases: [(&[QueuedFile], Option<SystemTime>, Option<&str>); 6] = [
+        let cases: [(&[QueuedFile], Option<SystemTime>, Option<(&str, bool)>); 6] = [
             (&[], ago(1000), None),
-            (&[queued(first, 30, now)], None, None),
-            (&[queued(first, 90, now)], None, Some(first)),
+            // An attempt without a result yet.
+            (&[queued(first, 30, now)], None, Some((first, false))),
+            (&[queued(first, 90, now)], None, Some((first, true))),
             // It gets on, although the queue is old.
-            (&[queued(first, 900, now), queued(second, 800, now)], ago(10), None),
-            (&[queued(second, 800, now), queued(first, 900, now)], ago(70), Some(first)),
+            (&[queued(first, 900, now), queued(second, 800, now)], ago(5), None),
+            (&[queued(second, 800, now), queued(first, 900, now)], ago(70), Some((first, true))),
             // It was idle until now.
             (&[queued(first, 5, now)], ago(1000), None),
         ];
         for (queue, last_archived, expected) in cases {
             let found = FailingArchiver::of_queue(queue, last_archived, now);
-            assert_eq!(found.as_ref().map(|found| found.file.as_str()), expected, "{queue:?}: {found:?}");
+            let is_expected = found.as_ref().map(|found| (found.file.as_str(), found.is_certain)) == expected;
+            assert!(is_expected, "{queue:?}: {found:?}");
         }
     }
 }

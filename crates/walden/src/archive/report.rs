@@ -55,6 +55,9 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Whether a server or a receiver was named: else nothing shows whether WAL arrives.
     pub is_server_asked: bool,
+    /// Whether something shows that archiving works or does not: nothing does before the first segment of a server is archived, nor
+    /// while an attempt has no result.
+    pub is_outcome_known: bool,
     /// What the archive holds; nothing if it cannot be read.
     pub holdings: Option<Holdings>,
     /// What of the server's queue is not archived; nothing if no server was named or it does not answer.
@@ -100,6 +103,7 @@ impl Report {
         let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the log");
         let activity = log.as_deref_mut().and_then(|log| read(log).map_err(&mut keep).ok());
         let (mut arrives, mut own, mut is_foreign) = (None, None, false);
+        let mut is_outcome_known = is_server_asked;
         if files.is_some() {
             // What is received needs no archive_mode.
             let archives_itself = archive.filter(|_| receiving.spool.is_none());
@@ -109,6 +113,7 @@ impl Report {
             match look_at_server(queue, files, &expected, activity.as_ref()) {
                 Ok(found) => {
                     (arrives, own, is_foreign) = (found.arrives, found.system_id, found.is_foreign);
+                    is_outcome_known &= !found.is_outcome_unknown;
                     found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
                     notes.extend(found.notes);
                 }
@@ -127,6 +132,7 @@ impl Report {
             problems,
             notes,
             is_server_asked,
+            is_outcome_known,
             holdings,
             lag,
             arrives,
@@ -321,6 +327,8 @@ struct ServerLook {
     system_id: Option<u64>,
     /// It is of another cluster than the archive, or has segments of another size: the same names stand for other files.
     is_foreign: bool,
+    /// Nothing was archived yet, or an attempt has no result.
+    is_outcome_unknown: bool,
 }
 
 /// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails; and whether what a
@@ -380,7 +388,17 @@ fn look_at_server(
         )),
         _ => None,
     };
-    if let Some(failing) = failing {
+    let (pending, failing): (Vec<_>, Vec<_>) = failing.into_iter().partition(|failing| !failing.is_certain);
+    // What was archived ahead shows that something archives.
+    let is_archived = |file: &str| {
+        let file = ArchivedFile::parse(file).zip(expected.archive);
+        file.is_some_and(|(file, archive)| matches!(archive.find(file), Ok(Some(_))))
+    };
+    for pending in pending.into_iter().filter(|pending| !is_archived(&pending.file)) {
+        found.is_outcome_unknown = true;
+        found.notes.push(pending.evidence);
+    }
+    if let Some(failing) = failing.into_iter().next() {
         let is_known = foreign.is_some()
             || activity
                 .and_then(|activity| activity.unresolved_failure.as_ref())
@@ -397,8 +415,8 @@ fn look_at_server(
     if let Some((archiving, archive)) = archiving.zip(archives_itself) {
         match archiving.arrives(archive, last)? {
             Arrives::Yes => found.arrives = Some(true),
-            Arrives::NotYet if archiving.has_ready_files => {}
             Arrives::NotYet => {
+                found.is_outcome_unknown = true;
                 let reached = archiving
                     .reached
                     .map_or(String::new(), |segment| format!("; the server is in {segment}"));
@@ -421,7 +439,7 @@ fn describe_failing(
     queue: &QueueOptions,
     expected: &Expected<'_>,
 ) -> String {
-    let FailingArchiver { file, evidence } = failing;
+    let FailingArchiver { file, evidence, .. } = failing;
     // An archive that does not answer is a problem of its own as well.
     let Some(archive) = expected.archive.filter(|_| !is_known) else { return evidence.clone() };
     match Cause::find(file, queue, archive, expected.section.accept_unknown_versions) {

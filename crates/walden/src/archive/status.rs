@@ -34,7 +34,8 @@ Examples:
       the same by SQL, and as metrics for node_exporter, from cron or a timer
 
 Without --pgdata and --dsn, the server is that of the data directory in which walden.toml lies, or which is the working directory. \
-If there is none, the line begins with UNKNOWN in place of OK.
+If there is none, the line begins with UNKNOWN in place of OK, and so it does before the first segment of the server is archived and \
+while an attempt to archive has no result for 10 seconds.
 
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
@@ -184,7 +185,7 @@ fn line(report: &Report) -> String {
     parts.extend(report.notes.iter().map(|note| format!("note: {note}")));
     let all = parts.join("; ");
     match report.problems.as_slice() {
-        [] if report.is_server_asked => format!("OK: {all}\n"),
+        [] if report.is_outcome_known => format!("OK: {all}\n"),
         // An archiver that fails at each file leaves nothing in the archive that shows it.
         [] => format!("UNKNOWN: {all}\n"),
         problems => {

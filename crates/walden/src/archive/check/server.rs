@@ -66,10 +66,20 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
 fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Option<Check> {
     let control = ControlFile::of_data_directory(data);
     let is_standby = control.is_some_and(|control| written_timeline(data, &control).is_none());
-    let FailingArchiver { file, evidence } = FailingArchiver::of_data_directory(data, files, is_standby)?;
+    let failing = FailingArchiver::of_data_directory(data, files, is_standby)?;
+    if !failing.is_certain {
+        return Some(pending(failing));
+    }
+    let FailingArchiver { file, evidence, .. } = failing;
     let queue = QueueOptions { pgdata: Some(data.to_owned()), dsn: None };
     let (cause, hint) = cause_of_failure(&file, &queue, look);
     Some(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)))
+}
+
+/// An attempt that has no result yet.
+fn pending(archiver: FailingArchiver) -> Check {
+    let hint = "look again in a minute; see the server's log and its archive_command if the file is still ready then";
+    Check::warn("archiver", archiver.evidence, hint)
 }
 
 /// Returns the cause for which the archiver fails with a file, from the activity log or by a search, as text to append; and a remedy.
@@ -434,7 +444,11 @@ fn archiver(
     // It may fail although the server counts no failure.
     let files = queue::of_server(client)?;
     let uncounted = FailingArchiver::of_server(client, &files)?.filter(|_| !is_failing);
-    if let Some(FailingArchiver { file, evidence }) = uncounted {
+    if let Some(failing) = uncounted {
+        if !failing.is_certain {
+            return Ok(pending(failing));
+        }
+        let FailingArchiver { file, evidence, .. } = failing;
         let (cause, hint) = cause_of_failure(&file, &queue, look);
         return Ok(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)));
     }
