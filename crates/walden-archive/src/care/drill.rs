@@ -201,7 +201,8 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let copied = DataDir::open(&data)?;
     let version = std::fs::read_to_string(data.join("PG_VERSION")).context("cannot read PG_VERSION")?;
     let bin = find_programs(options.bin.as_deref(), version.trim())?;
-    let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone() };
+    let libraries = server::preloaded_libraries(&options.base);
+    let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone(), libraries };
     server.configure(&copied, archive.segment_size()?, options)?;
     server.check_restore_command(first_segment(&log, &start))?;
     // How many segments recovery to the end asks for, more or less.

@@ -61,6 +61,40 @@ const EMPTY_PATH: &str = "directory \"\" does not exist";
 const OLD_SERVER: &str = "the log creates a tablespace, which a drill replays with PostgreSQL 12.12, 13.8, 14.5 or a later release: \
                           name its programs with --bin, or take a newer base backup";
 
+/// How PostgreSQL refuses a record of an extension that is not loaded (`RmgrNotFound`).
+const MISSING_MANAGER: &str = "Include the extension module that implements this resource manager";
+
+/// What to do about it. `libraries` is the original's `shared_preload_libraries`.
+fn library_hint(libraries: Option<&str>) -> String {
+    let value = libraries.unwrap_or("LIBRARY");
+    let found = match libraries {
+        Some(libraries) => format!("the original has shared_preload_libraries = '{libraries}'"),
+        None => "the backup does not say which".to_owned(),
+    };
+    format!(
+        "the WAL has records of an extension, whose library the server must load ({found}). A drill does not use the original's \
+         configuration: add --set shared_preload_libraries={value}"
+    )
+}
+
+/// `shared_preload_libraries` in the configuration files of a backup, where the last line counts.
+pub fn preloaded_libraries(base: &Path) -> Option<String> {
+    let mut found = None;
+    for name in ["postgresql.conf", "postgresql.auto.conf"] {
+        let text = fs::read_to_string(base.join(name)).unwrap_or_default();
+        for line in text.lines() {
+            let Some(rest) = line.trim_start().strip_prefix("shared_preload_libraries") else { continue };
+            let value = rest.trim_start().trim_start_matches('=').trim_start();
+            let value = match value.strip_prefix('\'') {
+                Some(quoted) => quoted.split('\'').next(),
+                None => value.split(['#', ' ', '\t']).next(),
+            };
+            found = value.map(str::to_owned);
+        }
+    }
+    found.filter(|libraries| !libraries.is_empty())
+}
+
 /// Refuses settings by which the server would leave the drill's folder.
 ///
 /// # Errors
@@ -87,6 +121,8 @@ pub struct Server {
     pub bin: PathBuf,
     pub version: Version,
     pub user: String,
+    /// `shared_preload_libraries` of the original, if the backup has its configuration.
+    pub libraries: Option<String>,
 }
 
 /// How far recovery got.
@@ -274,6 +310,9 @@ impl Server {
                 if log.contains(EMPTY_PATH) && !has_in_place_tablespaces(self.version) {
                     let _ = write!(text, "\nhint: {OLD_SERVER}");
                 }
+                if log.contains(MISSING_MANAGER) {
+                    let _ = write!(text, "\nhint: {}", library_hint(self.libraries.as_deref()));
+                }
                 return Err(RecoveryFailed(text).into());
             }
             if self.is_ready() {
@@ -403,6 +442,20 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_libraries_of_the_original_are_named() {
+        let base = tempfile::tempdir().unwrap();
+        assert_eq!(preloaded_libraries(base.path()), None);
+        let main =
+            "#shared_preload_libraries = ''\nshared_preload_libraries = 'one'\t# (change requires restart)\n";
+        fs::write(base.path().join("postgresql.conf"), main).unwrap();
+        assert_eq!(preloaded_libraries(base.path()).as_deref(), Some("one"));
+        fs::write(base.path().join("postgresql.auto.conf"), "shared_preload_libraries = 'one, two'\n")
+            .unwrap();
+        assert_eq!(preloaded_libraries(base.path()).as_deref(), Some("one, two"));
+        assert!(library_hint(Some("one, two")).ends_with("--set shared_preload_libraries=one, two"));
+    }
 
     #[test]
     fn wal_sizes_fit_segments_of_all_sizes() {
