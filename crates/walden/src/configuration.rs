@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Deserialize;
+use walden_source::connection;
 
 /// The file that is looked for.
 pub const FILE: &str = "walden.toml";
@@ -21,6 +22,22 @@ pub struct Configuration {
     /// The sections `[[receive]]`.
     #[serde(default)]
     pub receive: Vec<ReceiveSection>,
+}
+
+impl Configuration {
+    /// The first key whose value is a secret: an object store's key or token, or a password of a server.
+    pub fn secret(&self) -> Option<String> {
+        let is_secret = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            ["secret", "token", "password", "encryption_key"].iter().any(|word| name.contains(word))
+        };
+        let of_store = self.archive.store.iter().find(|(name, value)| is_secret(name) && !value.is_empty());
+        let of_server = || {
+            let has_password = |section: &&ReceiveSection| connection::has_password(&section.dsn);
+            self.receive.iter().find(has_password).map(|_| "dsn (a password)".to_owned())
+        };
+        of_store.map(|(name, _)| name.clone()).or_else(of_server)
+    }
 }
 
 /// What can be said of an archive.

@@ -71,6 +71,7 @@ use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use walden_archive::name::ArchivedFile;
+use walden_source::connection;
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;
@@ -127,6 +128,7 @@ pub fn main() -> ExitCode {
         return program.run();
     }
     let command = parse_arguments().command;
+    warn_of_passwords();
     let reuses_memory = matches!(
         command,
         Command::Compress(_)
@@ -221,8 +223,39 @@ fn parse_arguments() -> Arguments {
     })
 }
 
+/// Warns of passwords in the arguments, which other users of the machine can read while the process runs.
+fn warn_of_passwords() {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(option) = option_with_password(&words) {
+        output::tell(&format!(
+            "warning: {option} has a password, which other users of this machine can see (ps): put it into a password file (PGPASSFILE, \
+             ~/.pgpass) or a service file (PGSERVICEFILE, ~/.pg_service.conf with mode 0600)"
+        ));
+    }
+}
+
+/// The first option, or argument, that is a connection string with a password.
+fn option_with_password(words: &[String]) -> Option<&str> {
+    let mut option = "the connection string";
+    for word in words {
+        let is_option = word.starts_with("--");
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) if is_option => (name, value),
+            _ => (if is_option { word } else { option }, word.as_str()),
+        };
+        let has_form = value.contains("://") || value.contains("password");
+        if has_form && connection::has_password(value) {
+            return Some(name);
+        }
+        option = if is_option { name } else { "the connection string" };
+    }
+    None
+}
+
 /// The arguments of another program; wrong ones end the process.
 pub fn parse<P: Parser>() -> P {
+    warn_of_passwords();
     P::try_parse().unwrap_or_else(|error| match error.use_stderr() {
         true => error.exit(),
         false => std::process::exit(print_help(&error).into()),
@@ -276,7 +309,7 @@ fn named_command(mut command: clap::Command, words: impl Iterator<Item = String>
 
 #[cfg(test)]
 mod tests {
-    use super::{Arguments, is_restore_command, named_command};
+    use super::{Arguments, is_restore_command, named_command, option_with_password};
     use clap::{Command, CommandFactory};
 
     #[test]
@@ -299,6 +332,20 @@ mod tests {
             "explan pg_wal",
         ] {
             assert!(!is_one(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_an_argument_is_found() {
+        let found = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            option_with_password(&words).map(str::to_owned)
+        };
+        assert_eq!(found(&["retention", "--dsn", "host=db1 password=x"]).as_deref(), Some("--dsn"));
+        assert_eq!(found(&["explain", "--names=postgresql://u:x@db1/d", "w"]).as_deref(), Some("--names"));
+        assert_eq!(found(&["watch", "postgresql://u:x@db1"]).as_deref(), Some("the connection string"));
+        for words in [&["watch", "postgresql://u@db1"][..], &["archive", "list", "--repo", "s3://bucket/x"]] {
+            assert_eq!(found(words), None, "{words:?}");
         }
     }
 

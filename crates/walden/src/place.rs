@@ -1,6 +1,7 @@
 //! Where the archive is: options, the environment, `walden.toml`.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -78,6 +79,13 @@ impl Place {
             *identity = folder.join(&*identity);
         }
         Ok((section, Some(path)))
+    }
+
+    /// A key of the configuration that is a secret although other users may read the file, with the file's mode.
+    pub fn readable_secret(&self) -> Option<(String, u32)> {
+        let (path, configuration) = self.read().ok()??;
+        let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+        configuration.secret().filter(|_| mode & 0o044 != 0).map(|name| (name, mode))
     }
 
     /// The servers whose log is received.

@@ -29,7 +29,20 @@ use crate::place::Place;
 pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSection)>, String) {
     const NAME: &str = "configuration";
     let check = match place.configuration() {
-        Ok((_, Some(path))) => Check::ok(NAME, path.display().to_string()),
+        Ok((_, Some(path))) => match place.readable_secret() {
+            None => Check::ok(NAME, path.display().to_string()),
+            Some((key, mode)) => Check::warn(
+                NAME,
+                format!(
+                    "{}: {key} is a secret, and other users may read the file (mode {mode:04o})",
+                    path.display()
+                ),
+                format!(
+                    "chmod 600 {}; its owner must be the account that PostgreSQL runs as",
+                    path.display()
+                ),
+            ),
+        },
         Ok((_, None)) => Check::ok(NAME, format!("no {FILE}: options and the environment alone")),
         Err(error) => return (vec![Check::error(NAME, &error)], None, String::new()),
     };
