@@ -52,6 +52,7 @@ mod rows_computed;
 mod rows_names;
 mod rows_property;
 mod server_log;
+mod situations;
 mod sources;
 mod surroundings;
 mod tar_sources;
@@ -111,6 +112,7 @@ fn main() -> ExitCode {
         rows_names::TESTS,
         rows_property::TESTS,
         server_log::TESTS,
+        situations::TESTS,
         sources::TESTS,
         surroundings::TESTS,
         tar_sources::TESTS,

@@ -1,0 +1,164 @@
+//! A server in a situation, what Walden says of it, and what a remedy does.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postgres::{Client, SimpleQueryMessage};
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder};
+use walden_testing::{Missing, postgres};
+
+use crate::archive::text;
+use crate::material::{Run, walden};
+
+/// Bytes of a megabyte, and of a segment here.
+pub const MB: u64 = 1 << 20;
+
+/// A server with segments of 1 MB, and a session in it.
+pub struct Scene {
+    pub cluster: Cluster,
+    pub client: Client,
+}
+
+impl Scene {
+    /// Starts a server that writes no WAL of its own accord, with these settings.
+    pub fn start(major: u32, settings: &[(&str, &str)]) -> Result<Scene, Missing> {
+        let quiet = [
+            ("autovacuum", "off"),
+            ("checkpoint_timeout", "1h"),
+            ("max_wal_size", "64MB"),
+            ("min_wal_size", "2MB"),
+        ];
+        let builder = ClusterBuilder::new(postgres(major)?).wal_segsize_mb(1);
+        let all = quiet.iter().chain(settings);
+        let cluster =
+            all.fold(builder, |builder, (name, value)| builder.setting(name, value)).start().unwrap();
+        let client = cluster.client("postgres").unwrap();
+        let mut scene = Scene { cluster, client };
+        scene.run("CREATE TABLE t (fill text)");
+        Ok(scene)
+    }
+
+    /// Runs a statement, and returns the first column of its first row.
+    pub fn run(&mut self, statement: &str) -> Option<String> {
+        let messages = self.client.simple_query(statement);
+        let messages = messages.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        messages.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
+    }
+
+    /// Waits until a query returns `t`.
+    pub fn wait(&mut self, query: &str) {
+        let began = Instant::now();
+        while self.run(query).as_deref() != Some("t") {
+            assert!(began.elapsed() < Duration::from_secs(60), "{query}\n{}", self.cluster.log_tail());
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Changes a setting, as an administrator does, and waits until all processes have read it.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
+        self.run("SELECT pg_reload_conf()");
+        thread::sleep(Duration::from_millis(500));
+    }
+
+    /// Writes so many megabytes of WAL, and a few more.
+    pub fn write(&mut self, megabytes: u32) {
+        for _ in 0..megabytes {
+            self.run("INSERT INTO t SELECT repeat('x', 1000) FROM generate_series(1, 900)");
+        }
+    }
+
+    /// Bytes of the files in `pg_wal`, as the server lists them.
+    pub fn wal_bytes(&mut self) -> u64 {
+        self.run("SELECT sum(size) FROM pg_ls_waldir()").unwrap().parse().unwrap()
+    }
+
+    /// What `walden retention` says by the server and its files.
+    pub fn ask(&self) -> Answer {
+        let (data, dsn) = (self.cluster.data_dir(), self.cluster.dsn("postgres"));
+        Answer::of(&[text(&data), "--dsn", &dsn])
+    }
+
+    /// What `walden archive status` says of an archive and this server.
+    pub fn archive_status(&self, repo: &std::path::Path) -> Run {
+        let dsn = self.cluster.dsn("postgres");
+        walden(&["archive", "status", "--repo", text(repo), "--dsn", &dsn])
+    }
+
+    /// Carries a remedy out, of which the text has `part`, after all that a checkpoint alone releases is gone. Expects that `pg_wal` shrinks
+    /// by what was promised for this remedy alone. Checkpoints remove files here and rename none, as the answer advises.
+    pub fn carry_out(&mut self, part: &str, action: impl FnOnce(&mut Scene)) {
+        self.carry_out_after(part, action, |scene| {
+            scene.run("CHECKPOINT");
+        });
+    }
+
+    /// As [`Scene::carry_out`], where more than a checkpoint has to follow.
+    pub fn carry_out_after(
+        &mut self,
+        part: &str,
+        action: impl FnOnce(&mut Scene),
+        finish: impl FnOnce(&mut Scene),
+    ) {
+        self.set("wal_recycle", "off");
+        self.run("CHECKPOINT");
+        self.run("CHECKPOINT");
+        let (answer, before) = (self.ask(), self.wal_bytes());
+        let promised = answer.remedy(part)["releases_bytes"].as_u64().unwrap();
+        action(self);
+        finish(self);
+        let released = before.saturating_sub(self.wal_bytes());
+        assert!(promised >= 4 * MB, "{part} promises {promised}: {:#}", answer.document);
+        let difference = promised.abs_diff(released);
+        assert!(
+            difference <= 2 * MB,
+            "{part} promised {promised} and released {released}: {:#}",
+            answer.document
+        );
+    }
+}
+
+/// What `walden retention` says.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: i32,
+    pub text: String,
+    pub document: Value,
+}
+
+impl Answer {
+    fn of(arguments: &[&str]) -> Answer {
+        let print = |format: &str| walden(&[&["retention", "--format", format], arguments].concat());
+        let (table, json) = (print("table"), print("json"));
+        assert!(table.code <= 1 && table.code == json.code, "{table:?}, {json:?}");
+        // Lines are as wide as the terminal.
+        let text = table.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        Answer { code: table.code, text, document: serde_json::from_str(&json.stdout).unwrap() }
+    }
+
+    /// Bytes that a holder keeps.
+    pub fn holds(&self, kind: &str) -> u64 {
+        let holders = self.document["holders"].as_array().unwrap();
+        let of_kind = holders.iter().filter(|holder| holder["kind"] == kind);
+        of_kind.map(|holder| holder["holds_bytes"].as_u64().unwrap()).sum()
+    }
+
+    /// The remedy whose text has `part`.
+    pub fn remedy(&self, part: &str) -> &Value {
+        let remedies = self.document["remedies"].as_array().unwrap();
+        let is_it = |remedy: &&Value| remedy["text"].as_str().unwrap().contains(part);
+        remedies.iter().find(is_it).unwrap_or_else(|| panic!("no remedy has {part:?}: {:#}", self.document))
+    }
+
+    /// Expects an exit status, and what the text must have.
+    pub fn expect(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, code, "{}", self.text);
+        for part in parts {
+            assert!(self.text.contains(part), "expected {part:?}: {}", self.text);
+        }
+    }
+}
