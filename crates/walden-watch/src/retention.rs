@@ -24,9 +24,11 @@ use crate::server::{QueryError, ServerState, Slot, rows};
 const RATE_SPAN: Duration = Duration::from_secs(600);
 /// An archiver, or a summarizer, that gets on is done with a segment after so long.
 const MAX_AGE: Duration = Duration::from_secs(300);
-/// A client that gets on reports its position within so many seconds: `wal_receiver_status_interval` is 10 s by default.
+/// A healthy client reports its position within this many seconds: `wal_receiver_status_interval` is 10 s by
+/// default.
 const MAX_SILENCE_SECONDS: u64 = 15;
-/// A transaction that has been open for so many seconds may be what a logical slot waits for. Shorter ones are those of ordinary work.
+/// A logical slot may wait for a transaction that has been open for this many seconds. Shorter ones belong to
+/// ordinary work.
 const MIN_OPEN_SECONDS: u64 = 10;
 
 /// A file in `pg_wal` or below it.
@@ -162,12 +164,19 @@ pub struct Situation {
 /// A transaction with an ID that has not ended. Logical decoding keeps the log from its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenTransaction {
-    /// The identifier of a prepared transaction.
-    pub prepared: Option<String>,
-    /// The process ID of the session, unless it is prepared.
-    pub pid: Option<u32>,
+    /// Who can end it.
+    pub owner: TransactionOwner,
     /// Seconds since it started or was prepared.
     pub seconds: u64,
+}
+
+/// Who can end a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TransactionOwner {
+    /// It is prepared, under this identifier.
+    Prepared(String),
+    /// The session of the process with this ID.
+    Session(u32),
 }
 
 impl OpenTransaction {
@@ -178,11 +187,11 @@ impl OpenTransaction {
                      WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY age DESC NULLS LAST LIMIT 1";
         let rows = rows(client, query).ok()?;
         let row = rows.first()?;
-        Some(OpenTransaction {
-            prepared: row.get(0).map(str::to_owned),
-            pid: row.get(1).and_then(|pid| pid.parse().ok()),
-            seconds: row.get(2)?.parse::<i64>().ok()?.max(0).cast_unsigned(),
-        })
+        let owner = match row.get(0) {
+            Some(prepared) => TransactionOwner::Prepared(prepared.to_owned()),
+            None => TransactionOwner::Session(row.get(1)?.parse().ok()?),
+        };
+        Some(OpenTransaction { owner, seconds: row.get(2)?.parse::<i64>().ok()?.max(0).cast_unsigned() })
     }
 }
 
@@ -219,7 +228,8 @@ pub struct Holder {
     pub bytes: u64,
     /// All that it keeps, with what others keep as well.
     pub holds_bytes: u64,
-    /// What a checkpoint now could remove or recycle if this one alone were gone; for recovery, what it could in any case.
+    /// Bytes that a checkpoint now could remove or recycle without this holder; for recovery, those that it
+    /// could in any case.
     pub releases_bytes: u64,
     /// Seconds since its oldest segment was written.
     pub oldest_seconds: Option<f64>,
@@ -230,7 +240,8 @@ pub struct Holder {
     /// `max_slot_wal_keep_size` does not limit it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_wal_size: Option<i64>,
-    /// `idle_replication_slot_timeout` in seconds (18 and later): a checkpoint gives the slot up once it had no client for so long.
+    /// `idle_replication_slot_timeout` in seconds (18 and later): a checkpoint invalidates a slot that had no
+    /// client for this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
 }
@@ -266,13 +277,13 @@ pub struct Retention {
     pub disk_full_seconds: Option<f64>,
     /// What may be done: first about what nothing holds, then about the holders, the one furthest behind first.
     pub remedies: Vec<Remedy>,
-    /// What a checkpoint keeps of the files that it need not keep.
+    /// How checkpoints recycle files.
     pub recycling: Recycling,
     /// Of logical slots, whose log it is that they hold.
     pub backlogs: Vec<Backlog>,
 }
 
-/// What a checkpoint keeps of the files that it need not keep: it gives them the names of segments to come (`XLOGfileslop` and
+/// How checkpoints recycle files: they rename old segments to segments to come (`XLOGfileslop` and
 /// `RemoveXlogFile` in `xlog.c`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Recycling {
@@ -280,9 +291,10 @@ pub struct Recycling {
     pub is_on: bool,
     /// `min_wal_size`, up to which it always keeps them; `None` if it is not known.
     pub min_bytes: Option<u64>,
-    /// `max_wal_size`, up to which it keeps them if recent checkpoints were that far apart; `None` if it is not known.
+    /// `max_wal_size`, up to which it keeps them if recent checkpoints were that far apart; `None` if it is
+    /// not known.
     pub max_bytes: Option<u64>,
-    /// How many bytes of released files it may keep at most, beside those that it keeps already.
+    /// How many bytes of released files the next checkpoint may recycle at most.
     pub room_bytes: u64,
 }
 
@@ -381,14 +393,16 @@ impl Situation {
         is_behind && is_late && slot.active == Some(true)
     }
 
-    /// The transaction that a logical slot waits for: its client has confirmed later segments than the one that it still needs.
+    /// The transaction that a logical slot waits for: its client has confirmed later segments than the one
+    /// that it still needs.
     fn transaction_of(&self, slot: &Slot) -> Option<&OpenTransaction> {
         let segment = |lsn: Option<Lsn>| lsn.map(|lsn| self.segment_size.segment_of(lsn));
         let is_held_back = slot.is_logical && segment(slot.restart_lsn)? < segment(slot.confirmed_flush_lsn)?;
         self.oldest_transaction.as_ref().filter(|open| is_held_back && open.seconds >= MIN_OPEN_SECONDS)
     }
 
-    /// Whether files wait for an archiver that has no command: the server never tries, and so counts no failure.
+    /// Whether files wait for an archiver that has no command: the server never tries, and so counts no
+    /// failure.
     fn is_archiving_unset(&self) -> bool {
         let is_empty = |name: &str| {
             self.server.settings.get(name).is_some_and(|value| matches!(value, "" | "(disabled)"))
@@ -404,8 +418,8 @@ impl Situation {
         failures.is_failing || (is_old && !has_just_archived)
     }
 
-    /// Whether a file that is not archived stays: not where `archive_mode` is off, nor, unless it is `always`, on a standby
-    /// (`XLogArchiveCheckDone` in `xlogarchive.c`).
+    /// Whether a file that is not archived stays: not where `archive_mode` is off, nor, unless it is
+    /// `always`, on a standby (`XLogArchiveCheckDone` in `xlogarchive.c`).
     fn is_archiving(&self) -> bool {
         match self.server.settings.get("archive_mode") {
             None | Some("always") => true,
@@ -809,7 +823,8 @@ mod tests {
         // Segments 1 and 2 are removable, both slots hold 3 to 8, and `wal_keep_size` 6 to 8 as well.
         assert_eq!(found.remedies.iter().map(of).collect::<Vec<_>>(), [(2, 2), (0, 2), (0, 5), (0, 8)]);
         assert!(found.remedies[3].text.contains("wal_keep_size"), "{:?}", found.remedies);
-        // It holds nothing yet but the current segment. A checkpoint now releases segment 8, which recovery needs until then.
+        // It holds nothing yet but the current segment. A checkpoint now releases segment 8, which recovery
+        // needs until then.
         let young = with_slots(&[], &[("a", 9)], 1 << 30);
         assert_eq!(young.remedies.iter().map(of).collect::<Vec<_>>(), [(8, 8), (0, 8)]);
         assert!(young.is_growing);
@@ -899,7 +914,8 @@ mod tests {
         assert_eq!((heard.is_growing, silent.is_growing), (false, true));
         assert!(silent.remedies[1].text.contains("does not report a position"), "{:?}", silent.remedies);
         let logical = || Slot { is_logical: true, confirmed_flush_lsn: at(9), ..of_client(1) };
-        let open = |seconds| OpenTransaction { prepared: Some("it's".to_owned()), pid: None, seconds };
+        let open =
+            |seconds| OpenTransaction { owner: TransactionOwner::Prepared("it's".to_owned()), seconds };
         let held = with_client(logical(), Some(open(600)));
         assert!(held.is_growing);
         assert!(held.remedies[1].text.contains("ROLLBACK PREPARED 'it''s'"), "{:?}", held.remedies);

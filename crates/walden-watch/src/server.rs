@@ -65,7 +65,8 @@ pub struct Slot {
     pub confirmed_flush_lsn: Option<Lsn>,
     /// `lost`, as the server has given it up.
     pub is_lost: bool,
-    /// Why the server has given it up, as `invalidation_reason` of `pg_replication_slots` (17 and later, or by its file) names it.
+    /// Why the server has given it up, as `invalidation_reason` of `pg_replication_slots` (17 and later, or
+    /// by its file) names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidation_reason: Option<String>,
     /// Seconds since its client has reported a position, as far as the server says.

@@ -81,7 +81,8 @@ impl Place {
         Ok((section, Some(path)))
     }
 
-    /// A key of the configuration that is a secret although other users may read the file, with the file's mode.
+    /// A key of the configuration that is a secret although other users may read the file, with the file's
+    /// mode.
     pub fn readable_secret(&self) -> Option<(String, u32)> {
         let (path, configuration) = self.read().ok()??;
         let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;

@@ -251,7 +251,8 @@ fn backlogs(
     Ok(backlogs)
 }
 
-/// Sums up the log that a slot of the database `own` holds. `published`: the tables in publications, and the names of all.
+/// Sums up the log that a slot of the database `own` holds. `published`: the tables in publications, and the
+/// names of all.
 fn backlog(
     slot: &str,
     own: u32,
@@ -382,7 +383,7 @@ fn recycled_text(retention: &Retention) -> String {
     )
 }
 
-/// What a checkpoint keeps of the files that the remedies release.
+/// The note about released files that a checkpoint keeps.
 fn recycling_text(retention: &Retention) -> Option<String> {
     let released = retention.remedies.iter().map(|remedy| remedy.releases_bytes).max()?;
     let kept = retention.recycling.room_bytes.min(released);
@@ -484,7 +485,7 @@ fn slot_text(holder: &Holder) -> String {
     let timeout = match (slot.active, holder.idle_timeout_seconds) {
         (Some(true), _) | (_, None) => String::new(),
         (_, Some(timeout)) => format!(
-            "Slot {name}: {by_its_file}the first checkpoint after {} without a client gives it up (idle_replication_slot_timeout).\n",
+            "Slot {name}: {by_its_file}the first checkpoint after {} without a client invalidates it (idle_replication_slot_timeout).\n",
             seconds(timeout as f64)
         ),
     };
@@ -526,7 +527,7 @@ fn backlog_text(backlog: &Backlog) -> String {
     };
     let unpublished = match backlog.unpublished_bytes {
         Some(unpublished) => {
-            format!(", of which {} of tables in no publication and of dropped files", share(unpublished))
+            format!(", {} of it of tables in no publication and of dropped files", share(unpublished))
         }
         None => String::new(),
     };

@@ -77,7 +77,8 @@ pub fn connect(conninfo: &str) -> Result<Client, ConnectionError> {
     Parameters::parse(conninfo)?.connect_anywhere()
 }
 
-/// Whether a connection string itself has a password, which every user of the machine can see in the arguments of a process.
+/// Whether a connection string itself has a password, which every user of the machine can see in the
+/// arguments of a process.
 pub fn has_password(conninfo: &str) -> bool {
     let parameters = text::parse(conninfo).unwrap_or_default();
     parameters.iter().any(|(name, value)| name == "password" && !value.is_empty())

@@ -1,9 +1,9 @@
-//! What may be done about the files in `pg_wal`, and how much each step releases.
+//! Remedies for a large `pg_wal`, and how much each releases.
 
 use crate::process::ServerProcess;
 use crate::server::Slot;
 
-use super::{Holder, HolderKind, OpenTransaction, Release, Remedy, Situation};
+use super::{Holder, HolderKind, OpenTransaction, Release, Remedy, Situation, TransactionOwner};
 
 /// Lists the remedies in the order to do them in.
 pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situation) -> Vec<Remedy> {
@@ -45,10 +45,11 @@ pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situati
     remedies
 }
 
-/// What removes files that nothing holds.
+/// The remedy for files that nothing holds.
 ///
-/// A server computes the oldest position of its slots again only if the `catalog_xmin` of a logical slot advances
-/// (`LogicalConfirmReceivedLocation` in `logical.c`), so checkpoints may keep files that the slot does not need.
+/// A server computes the oldest position of its slots again only if the `catalog_xmin` of a logical slot
+/// advances (`LogicalConfirmReceivedLocation` in `logical.c`), so checkpoints may keep files that the slot
+/// does not need.
 fn checkpoint_text(situation: &Situation) -> String {
     let text = "CHECKPOINT removes or recycles them";
     match situation.server.slots.iter().find(|slot| slot.is_logical && !slot.is_lost) {
@@ -61,8 +62,8 @@ fn checkpoint_text(situation: &Situation) -> String {
     }
 }
 
-/// The remedy for files that wait for new WAL. The server removes none of them: it writes into them, and checkpoints remove or rename
-/// them again afterwards. What `min_wal_size` makes it keep is no reason for a remedy.
+/// The remedy for files that wait for new WAL. The server does not remove them: it writes into them, and
+/// checkpoints remove or rename them again afterwards. Files up to `min_wal_size` are no reason for a remedy.
 fn recycled(holders: &[Holder], released: u64, situation: &Situation) -> Option<Remedy> {
     let recycled = holders.iter().find(|holder| holder.kind == HolderKind::Recycled)?;
     let kept = situation.server.settings.bytes("min_wal_size").unwrap_or(0);
@@ -88,7 +89,7 @@ fn recycled(holders: &[Holder], released: u64, situation: &Situation) -> Option<
     })
 }
 
-/// What can be done only while the server runs, said of one that may not.
+/// Adds a start of the server to a remedy that needs a running one.
 fn after_start(what: &str, process: ServerProcess) -> String {
     match process {
         ServerProcess::Unknown | ServerProcess::Running => what.to_owned(),
@@ -99,7 +100,7 @@ fn after_start(what: &str, process: ServerProcess) -> String {
     }
 }
 
-/// What may be done about a holder.
+/// The remedy for a holder.
 fn holder_text(holder: &Holder, situation: &Situation) -> Option<String> {
     let process = situation.server.process;
     let is_down = matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed);
@@ -112,7 +113,7 @@ fn holder_text(holder: &Holder, situation: &Situation) -> Option<String> {
                 .to_owned()
         }
         (HolderKind::Summarizer, _) => {
-            "wait for the WAL summarizer, which is behind the last checkpoint, and run CHECKPOINT".to_owned()
+            "wait until the WAL summarizer reaches the last checkpoint, and run CHECKPOINT".to_owned()
         }
         // A setting can be changed before.
         (HolderKind::WalKeepSize, _) if is_down => {
@@ -150,19 +151,18 @@ fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
 
 /// How to end a transaction for which a slot waits.
 fn end_text(transaction: &OpenTransaction) -> String {
-    match (&transaction.prepared, transaction.pid) {
-        (Some(prepared), _) => {
+    match &transaction.owner {
+        TransactionOwner::Prepared(prepared) => {
             let quoted = prepared.replace('\'', "''");
             format!(
                 "end the prepared transaction '{quoted}' in its database: COMMIT PREPARED '{quoted}' or ROLLBACK PREPARED '{quoted}'"
             )
         }
-        (None, Some(pid)) => {
+        TransactionOwner::Session(pid) => {
             format!(
                 "end the transaction of process {pid}: COMMIT in its session, or SELECT pg_terminate_backend({pid})"
             )
         }
-        (None, None) => "end the oldest transaction (pg_stat_activity, pg_prepared_xacts)".to_owned(),
     }
 }
 

@@ -26,7 +26,7 @@ use super::serve::SOCKET;
 
 /// A call of `archive push` takes less time than this, with all that it archives ahead.
 const MAX_CALL: Duration = Duration::from_secs(60);
-/// A call that has no result after so long may not end.
+/// After this time without a result, a call may never end.
 const PENDING_CALL: Duration = Duration::from_secs(10);
 /// The slowest rate at which one large segment is archived.
 const MIN_BYTES_PER_SECOND: u64 = 8 << 20;
@@ -84,8 +84,8 @@ impl FailingArchiver {
         Some(FailingArchiver { file, evidence, is_certain: true })
     }
 
-    /// Finds that the server archived no file for longer than a successful call takes, although one is ready; or for so long that its
-    /// success is not certain.
+    /// Finds that the server archived no file for longer than a successful call takes, although one is ready;
+    /// or that its attempt has no result yet.
     fn of_queue(
         queue: &[QueuedFile],
         last_archived: Option<SystemTime>,
@@ -310,7 +310,8 @@ mod tests {
         let now = SystemTime::now();
         let ago = |seconds| Some(now - Duration::from_secs(seconds));
         let [first, second] = ["000000010000000000000007", "000000010000000000000008"];
-        let cases: [(&[QueuedFile], Option<SystemTime>, Option<(&str, bool)>); 6] = [
+        type Expected<'a> = Option<(&'a str, bool)>;
+        let cases: [(&[QueuedFile], Option<SystemTime>, Expected<'_>); 6] = [
             (&[], ago(1000), None),
             // An attempt without a result yet.
             (&[queued(first, 30, now)], None, Some((first, false))),

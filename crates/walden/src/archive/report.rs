@@ -55,8 +55,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Whether a server or a receiver was named: else nothing shows whether WAL arrives.
     pub is_server_asked: bool,
-    /// Whether something shows that archiving works or does not: nothing does before the first segment of a server is archived, nor
-    /// while an attempt has no result.
+    /// Whether something shows that archiving works or does not: nothing does before the first segment of a
+    /// server is archived, nor while an attempt has no result.
     pub is_outcome_known: bool,
     /// What the archive holds; nothing if it cannot be read.
     pub holdings: Option<Holdings>,
@@ -389,7 +389,7 @@ fn look_at_server(
         _ => None,
     };
     let (pending, failing): (Vec<_>, Vec<_>) = failing.into_iter().partition(|failing| !failing.is_certain);
-    // What was archived ahead shows that something archives.
+    // A file that was archived ahead shows that archiving works.
     let is_archived = |file: &str| {
         let file = ArchivedFile::parse(file).zip(expected.archive);
         file.is_some_and(|(file, archive)| matches!(archive.find(file), Ok(Some(_))))

@@ -69,7 +69,7 @@ fn library_hint(libraries: Option<&str>) -> String {
     let value = libraries.unwrap_or("LIBRARY");
     let found = match libraries {
         Some(libraries) => format!("the original has shared_preload_libraries = '{libraries}'"),
-        None => "the backup does not say which".to_owned(),
+        None => "the backup has no such setting".to_owned(),
     };
     format!(
         "the WAL has records of an extension, whose library the server must load ({found}). A drill does not use the original's \

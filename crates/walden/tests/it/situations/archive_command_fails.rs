@@ -1,4 +1,5 @@
-//! Crunchy postgres-operator issue 2813 and Open Library issue 13549: `archive_command` fails, and `pg_wal` keeps every segment.
+//! Crunchy postgres-operator issue 2813 and Open Library issue 13549: `archive_command` fails, and `pg_wal`
+//! keeps every segment.
 
 use walden_testing::Outcome;
 

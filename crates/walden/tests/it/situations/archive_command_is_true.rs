@@ -1,4 +1,5 @@
-//! Pgwatch2 issue 208: `archive_command = '/bin/true'`. The server removes its WAL, and nothing is in any archive.
+//! Pgwatch2 issue 208: `archive_command = '/bin/true'`. The server removes its WAL, and nothing is in any
+//! archive.
 
 use walden_testing::Outcome;
 

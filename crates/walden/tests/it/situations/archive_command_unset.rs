@@ -1,4 +1,5 @@
-//! WAL-G issue 50: `archive_mode` is on and `archive_command` is empty. The server keeps all segments, and counts no failure.
+//! WAL-G issue 50: `archive_mode` is on and `archive_command` is empty. The server keeps all segments, and
+//! counts no failure.
 
 use walden_testing::Outcome;
 

@@ -1,5 +1,5 @@
-//! Redpanda Connect issue 3198 and a Debezium report on RDS: the captured database is quiet, another one writes, and the slot does not
-//! advance without a heartbeat.
+//! Redpanda Connect issue 3198 and a Debezium report on RDS: the captured database is quiet, another one
+//! writes, and the slot does not advance without a heartbeat.
 
 use walden_testing::Outcome;
 

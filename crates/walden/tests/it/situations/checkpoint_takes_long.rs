@@ -1,5 +1,5 @@
-//! Multicluster-global-hub pull request 628 and Patroni issue 3117: a checkpoint is spread over most of `checkpoint_timeout`, and
-//! recovery needs the WAL since the one before until it ends.
+//! Multicluster-global-hub pull request 628 and Patroni issue 3117: a checkpoint is spread over most of
+//! `checkpoint_timeout`, and recovery needs the WAL since the one before until it ends.
 
 use std::thread;
 use std::time::Duration;

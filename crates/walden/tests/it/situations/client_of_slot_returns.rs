@@ -1,4 +1,5 @@
-//! Patroni issue 3184: the slot of a member that does not consume it. Here its client comes back and catches up.
+//! Patroni issue 3184: the slot of a member that does not consume it. Here its client comes back and catches
+//! up.
 
 use walden_testing::Outcome;
 

@@ -1,4 +1,5 @@
-//! Zalando postgres-operator issue 1743 and Patroni issue 3117: `pg_wal` stays large after a load, although nothing holds it.
+//! Zalando postgres-operator issue 1743 and Patroni issue 3117: `pg_wal` stays large after a load, although
+//! nothing holds it.
 
 use walden_testing::Outcome;
 

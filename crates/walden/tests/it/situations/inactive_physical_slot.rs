@@ -1,4 +1,5 @@
-//! Zalando postgres-operator issue 2012: a replica is gone, and its slot keeps all WAL until the volume is full.
+//! Zalando postgres-operator issue 2012: a replica is gone, and its slot keeps all WAL until the volume is
+//! full.
 
 use walden_testing::Outcome;
 

@@ -1,4 +1,5 @@
-//! Crunchy postgres-operator issue 2531: no repository is set up. Before the first segment is complete, nothing shows that.
+//! Crunchy postgres-operator issue 2531: no repository is set up. Before the first segment is complete,
+//! nothing shows that.
 
 use walden_testing::Outcome;
 

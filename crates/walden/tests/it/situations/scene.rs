@@ -1,4 +1,4 @@
-//! A server in a situation, what Walden says of it, and what a remedy does.
+//! A server in a situation, Walden's answer, and the effect of a remedy.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ impl Scene {
         thread::sleep(Duration::from_millis(500));
     }
 
-    /// Writes so many megabytes of WAL, and a few more.
+    /// Writes at least this many megabytes of WAL.
     pub fn write(&mut self, megabytes: u32) {
         for _ in 0..megabytes {
             self.run("INSERT INTO t SELECT repeat('x', 1000) FROM generate_series(1, 900)");
@@ -77,20 +77,26 @@ impl Scene {
         self.run("SELECT sum(size) FROM pg_ls_waldir()").unwrap().parse().unwrap()
     }
 
-    /// What `walden retention` says by the server and its files.
+    /// Runs `walden retention` by the server and its files.
     pub fn ask(&self) -> Answer {
         let (data, dsn) = (self.cluster.data_dir(), self.cluster.dsn("postgres"));
         Answer::of(&[text(&data), "--dsn", &dsn])
     }
 
-    /// What `walden archive status` says of an archive and this server.
+    /// Runs `walden retention` by the files alone.
+    pub fn ask_files(&self) -> Answer {
+        Answer::of(&[text(&self.cluster.data_dir())])
+    }
+
+    /// Runs `walden archive status` for an archive and this server.
     pub fn archive_status(&self, repo: &std::path::Path) -> Run {
         let dsn = self.cluster.dsn("postgres");
         walden(&["archive", "status", "--repo", text(repo), "--dsn", &dsn])
     }
 
-    /// Carries a remedy out, of which the text has `part`, after all that a checkpoint alone releases is gone. Expects that `pg_wal` shrinks
-    /// by what was promised for this remedy alone. Checkpoints remove files here and rename none, as the answer advises.
+    /// Carries out the remedy whose text has `part`, after a checkpoint has released its own share. Expects
+    /// that `pg_wal` shrinks by the bytes that this remedy promised. Checkpoints remove files here instead of
+    /// renaming them, as the answer advises.
     pub fn carry_out(&mut self, part: &str, action: impl FnOnce(&mut Scene)) {
         self.carry_out_after(part, action, |scene| {
             scene.run("CHECKPOINT");
@@ -122,7 +128,7 @@ impl Scene {
     }
 }
 
-/// What `walden retention` says.
+/// The answer of `walden retention`.
 #[derive(Debug)]
 pub struct Answer {
     pub code: i32,
@@ -131,7 +137,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of(arguments: &[&str]) -> Answer {
+    pub fn of(arguments: &[&str]) -> Answer {
         let print = |format: &str| walden(&[&["retention", "--format", format], arguments].concat());
         let (table, json) = (print("table"), print("json"));
         assert!(table.code <= 1 && table.code == json.code, "{table:?}, {json:?}");
@@ -154,7 +160,7 @@ impl Answer {
         remedies.iter().find(is_it).unwrap_or_else(|| panic!("no remedy has {part:?}: {:#}", self.document))
     }
 
-    /// Expects an exit status, and what the text must have.
+    /// Expects an exit status, and parts of the text.
     pub fn expect(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, code, "{}", self.text);
         for part in parts {

@@ -1,4 +1,5 @@
-//! The key of an object store lies in a configuration file that every user may read, as installers write it.
+//! A configuration file with the key of an object store has mode 0644, so every user of the machine may read
+//! the key.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

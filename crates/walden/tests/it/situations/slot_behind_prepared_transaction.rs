@@ -1,5 +1,5 @@
-//! Airbyte issue 27647 and psycopg2 issue 1189: `confirmed_flush_lsn` advances, `restart_lsn` does not. A forgotten prepared transaction
-//! is the cause, which no view of replication shows.
+//! Airbyte issue 27647 and psycopg2 issue 1189: `confirmed_flush_lsn` advances, `restart_lsn` does not. A
+//! forgotten prepared transaction is the cause, which no view of replication shows.
 
 use std::thread;
 use std::time::Duration;

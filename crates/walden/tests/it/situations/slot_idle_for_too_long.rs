@@ -1,4 +1,4 @@
-//! Trail-replay issue 64: `idle_replication_slot_timeout` (18 and later) gives slots up that nobody uses.
+//! Trail-replay issue 64: `idle_replication_slot_timeout` (18 and later) invalidates unused slots.
 
 use walden_testing::Outcome;
 
@@ -9,7 +9,7 @@ pub fn run(major: u32) -> Outcome {
     scene.run("SELECT pg_create_physical_replication_slot('forgotten', true)");
     scene.write(12);
     let answer = scene.ask();
-    answer.expect(1, &["the first checkpoint after 60 min 0 s without a client gives it up (idle_replication_slot_timeout)"]);
+    answer.expect(1, &["the first checkpoint after 60 min 0 s without a client invalidates it (idle_replication_slot_timeout)"]);
     scene.set("idle_replication_slot_timeout", "1s");
     scene.set("wal_recycle", "off");
     scene.wait("SELECT bool_and(now() - inactive_since > '2 s') FROM pg_replication_slots");

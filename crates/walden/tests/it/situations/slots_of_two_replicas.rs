@@ -1,4 +1,5 @@
-//! Zalando postgres-operator issue 1061: two slots at the same position. To drop one of them releases nothing.
+//! Zalando postgres-operator issue 1061: two slots at the same position. To drop one of them releases
+//! nothing.
 
 use walden_testing::Outcome;
 

@@ -1,4 +1,5 @@
-//! Databasus issue 756: the WAL summarizer (17 and later) is behind, and the server keeps what it has not read.
+//! Databasus issue 756: the WAL summarizer (17 and later) lags, and the server keeps the WAL that it has not
+//! read.
 
 use rustix::process::{Pid, Signal, kill_process};
 use walden_testing::Outcome;
@@ -17,10 +18,10 @@ pub fn run(major: u32) -> Outcome {
     let process = pause(&mut scene);
     scene.run("CHECKPOINT");
     let answer = scene.ask();
-    answer.expect(0, &["not summarised yet (summarize_wal)", "wait for the WAL summarizer"]);
+    answer.expect(0, &["not summarised yet (summarize_wal)", "wait until the WAL summarizer"]);
     assert!(answer.holds("summarizer") > 8 * MB, "{:#}", answer.document);
     scene.carry_out_after(
-        "wait for the WAL summarizer",
+        "wait until the WAL summarizer",
         |_| kill_process(process, Signal::CONT).unwrap(),
         |scene| {
             scene.wait(

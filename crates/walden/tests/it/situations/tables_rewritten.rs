@@ -1,5 +1,5 @@
-//! Go-pq-cdc issue 136: only some tables are published. What a slot holds is mostly of others: a materialized view that was refreshed,
-//! and tables that were dropped.
+//! Go-pq-cdc issue 136: only some tables are published. A slot mostly holds WAL of others: a materialized
+//! view that was refreshed, and tables that were dropped.
 
 use walden_testing::Outcome;
 

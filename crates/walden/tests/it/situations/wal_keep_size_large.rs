@@ -1,4 +1,5 @@
-//! Crunchy postgres-operator issue 1136: everything is archived, and the default of the operator keeps 400 segments.
+//! Crunchy postgres-operator issue 1136: everything is archived, and the default of the operator keeps 400
+//! segments.
 
 use walden_testing::Outcome;
 

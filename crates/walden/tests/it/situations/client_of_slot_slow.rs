@@ -1,0 +1,70 @@
+//! Timescale helm-charts issue 404: the WAL volume grows while replicas receive more slowly than the primary writes.
+
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use walden_testing::Outcome;
+
+use super::scene::Scene;
+use crate::archive::text;
+use crate::material::make_archive;
+
+/// A receiver, which is killed in the end, also while it is stopped.
+pub struct Receiver(Child);
+
+impl Receiver {
+    /// Starts one that uses a new slot, and waits until it is active.
+    pub fn start(scene: &mut Scene, slot: &str) -> Receiver {
+        let folder = scene.cluster.make_folder("received").unwrap();
+        let (dsn, repo, spool) =
+            (scene.cluster.dsn("postgres"), folder.join("archive"), folder.join("spool"));
+        make_archive(&repo);
+        let receiver = Command::new(env!("CARGO_BIN_EXE_walden"))
+            .args(["receive", "--dsn", &dsn, "--slot", slot, "--create-slot"])
+            .args(["--repo", text(&repo), "--spool", text(&spool)])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let receiver = Receiver(receiver);
+        scene.wait(
+            "SELECT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE restart_lsn IS NOT NULL",
+        );
+        scene.write(2);
+        receiver
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until the client has received everything, and runs a checkpoint.
+pub fn catch_up(scene: &mut Scene) {
+    scene.wait("SELECT bool_and(pg_current_wal_lsn() - restart_lsn < 1048576) FROM pg_replication_slots");
+    scene.run("CHECKPOINT");
+}
+
+pub fn run(major: u32) -> Outcome {
+    let mut scene = Scene::start(major, &[("wal_sender_timeout", "0")])?;
+    let receiver = Receiver::start(&mut scene, "replica");
+    receiver.signal(Signal::STOP);
+    scene.write(12);
+    // It was heard of less than 15 seconds ago.
+    scene.ask().expect(
+        0,
+        &["active physical slot replica", "let the client of slot replica catch up (it is connected)"],
+    );
+    scene.carry_out_after(
+        "let the client of slot replica catch up",
+        |_| receiver.signal(Signal::CONT),
+        catch_up,
+    );
+    Ok(())
+}
