@@ -350,7 +350,8 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
         return Ok(Some(ArchivedFile::History(timeline).to_string()));
     }
     let is_left_there = |end: Lsn| size.segment_of(end) == number;
-    let is_left = histories.values().any(|history| history.end_of(segment.timeline).is_some_and(is_left_there));
+    let is_left =
+        histories.values().any(|history| history.end_of(segment.timeline).is_some_and(is_left_there));
     if is_left { Ok(None) } else { find_lost(archive, segment) }
 }
 

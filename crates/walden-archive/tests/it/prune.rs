@@ -384,7 +384,9 @@ fn each_timeline_that_continues_keeps_its_newest_backups() {
         let plan = planned(&archive, &rule);
         assert_eq!(plan.kept_from, Some(lsn(0x32, 0).to_string()), "{rule:?}: {plan:?}");
         assert!(!plan.is_good() && plan.warnings.len() == 1, "{rule:?}: {:?}", plan.warnings);
-        for part in ["(1, 2)", &name(1, 0x32).to_string(), &name(2, 0x40).to_string(), "--older-than 0/04000000"] {
+        for part in
+            ["(1, 2)", &name(1, 0x32).to_string(), &name(2, 0x40).to_string(), "--older-than 0/04000000"]
+        {
             assert!(plan.warnings[0].contains(part), "{part}: {:?}", plan.warnings);
         }
     }

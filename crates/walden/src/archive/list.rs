@@ -303,7 +303,8 @@ fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<Str
 /// The first segment of a log without a gap up to a timeline's first one: its own, or that of a timeline that it descends from.
 fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a str {
     let (mut timeline, mut first) = (timeline, timeline.first_segment.as_deref().unwrap_or_default());
-    while let Some(parent) = parent_of(timeline, listing).filter(|parent| parent.timeline < timeline.timeline) {
+    while let Some(parent) = parent_of(timeline, listing).filter(|parent| parent.timeline < timeline.timeline)
+    {
         match parent.first_segment.as_deref() {
             Some(begins) if is_before(begins, first) => first = begins,
             Some(_) => break,

@@ -167,7 +167,8 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
         objects.keys().map(|object| object.timeline()).chain(histories.keys().copied()).collect();
     let lines: Vec<_> =
         timelines.into_iter().map(|timeline| stretches(timeline, histories.get(&timeline))).collect();
-    let choice = Choice { backups: &backups, problems: &states, size, segments: &segments, newest, lines: &lines };
+    let choice =
+        Choice { backups: &backups, problems: &states, size, segments: &segments, newest, lines: &lines };
     let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
     let first_kept = match choice.first_kept(rule) {
         Ok(number) => Some(pruned.keep_other_timelines(&choice, rule, number)),

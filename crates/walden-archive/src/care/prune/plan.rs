@@ -245,7 +245,8 @@ impl<'a> Choice<'a> {
                     return None;
                 }
             };
-            let backup = kept.unwrap_or(counted).into_iter().min_by_key(|backup| self.first_number(backup))?;
+            let backup =
+                kept.unwrap_or(counted).into_iter().min_by_key(|backup| self.first_number(backup))?;
             Some(KeptForTimeline { timeline: timeline_of_line(line)?, backup })
         };
         lines.into_iter().filter_map(first_of_line).collect()
