@@ -22,6 +22,7 @@ use crate::material::{Run, golden, make_archive, walden, write};
 walden_testing::tests! {
     fetching_ahead_ends_with_0_or_1_whatever_goes_wrong,
     fetching_ahead_ends_with_0_or_1_at_any_signal,
+    fetching_ahead_ends_with_its_server,
     fetching_ahead_ends_with_1_where_it_cannot_start_threads,
     a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend,
 }
@@ -140,6 +141,23 @@ fn fetching_ahead_ends_with_0_or_1_at_any_signal() {
     let next = Run::of(&mut place.prefetch("1"));
     assert_eq!(next.code, 0, "{next:?}");
     assert_eq!(fs::read_dir(place.path("pg_wal")).unwrap().count(), 0);
+}
+
+/// The server is killed, and fetching ahead does not wait for another request.
+fn fetching_ahead_ends_with_its_server() {
+    let place = Place::new();
+    let mut server = Command::new("sleep").arg("600").spawn().unwrap();
+    write(place.root.path(), "postmaster.pid", format!("{}\n/data\n", server.id()).as_bytes());
+    let mut command = place.prefetch("60");
+    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for_handler(&mut running);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(running.try_wait().unwrap().is_none(), "the server runs");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let killed = Instant::now();
+    assert_eq!(running.wait().unwrap().code(), Some(0));
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
 }
 
 /// A thread that cannot be started is a panic of the standard library's.

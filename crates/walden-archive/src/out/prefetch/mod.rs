@@ -46,6 +46,8 @@ impl Default for PrefetchOptions {
 
 /// Until it is looked once more what is asked for.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How often the server is looked for.
+const SERVER_INTERVAL: Duration = Duration::from_millis(250);
 /// Until the archive is listed once more, if nothing else was asked for: each time twice as long as before, as each listing is a request.
 /// A standby that waits at the archive's end asks for the same segment again and again, which is nothing new: the process ends after
 /// [`PrefetchOptions::idle`].
@@ -121,6 +123,7 @@ impl<'a> Fetcher<'a> {
         let failed = |source| GetError::Archive { name: "segments ahead".to_owned(), source };
         let mut packs = BTreeMap::new();
         let (mut last, mut looked, mut pause) = ((None, Instant::now()), None, FIRST_LOOK);
+        let (server, mut server_seen) = (self.spool.server_process(), Instant::now());
         loop {
             let position = self.spool.position();
             if position != last.0 {
@@ -130,6 +133,13 @@ impl<'a> Fetcher<'a> {
                 (last, looked, pause) = ((position, Instant::now()), None, FIRST_LOOK);
             }
             let Some(position) = position.filter(|_| last.1.elapsed() < options.idle) else { return Ok(()) };
+            if server_seen.elapsed() > SERVER_INTERVAL {
+                server_seen = Instant::now();
+                // Recovery has ended with its server, and the next one starts a process of its own.
+                if server.is_some() && self.spool.server_process() != server {
+                    return Ok(());
+                }
+            }
             if self.take_outcome()? {
                 next_segments.forget_listing();
                 packs.clear();

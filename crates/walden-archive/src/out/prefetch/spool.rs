@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use walden_format::lsn::SegmentName;
+use walden_source::regular_file;
 
 use crate::archive::{Archive, Identity};
 use crate::boot::{BOOT_ID, boot_id};
@@ -45,6 +46,8 @@ pub(crate) const LOCK: &str = "lock";
 pub(crate) const FOLDER_PREFIX: &str = "walden-prefetch-";
 /// Segments for which there is space left on the file system whatever lies ready.
 const KEPT_FREE: u64 = 4;
+/// Bytes that a `postmaster.pid` has at most.
+const MAX_PID_FILE: u64 = 1 << 16;
 /// How long a segment is waited for that another process is fetching.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -60,6 +63,17 @@ impl Spool {
     /// The folder that would be a server's data directory: its `pg_wal` is beside the spool.
     fn data_directory(&self) -> Option<&Path> {
         self.folder.parent()?.parent()
+    }
+
+    /// The process of the server that asks, if it runs and its data directory names it (`postmaster.pid`).
+    pub(super) fn server_process(&self) -> Option<i32> {
+        let file = self.data_directory()?.join("postmaster.pid");
+        let text = String::from_utf8(regular_file::read(&file, MAX_PID_FILE).ok()?).ok()?;
+        let process: i32 = text.lines().next()?.trim().parse().ok()?;
+        let pid = rustix::process::Pid::from_raw(process)?;
+        // Another user's process answers with another error.
+        let is_gone = rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+        (!is_gone).then_some(process)
     }
 
     /// Whether a server's data directory is there. Otherwise nobody asks for one segment after the other, and nobody would remove what lies
