@@ -5,10 +5,11 @@ use std::future::Future;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::path::Path;
 use object_store::{
     ClientConfigKey, ClientOptions, Error as ClientError, GetOptions, GetRange, ObjectStore,
@@ -38,6 +39,10 @@ pub struct Remote {
     client: Arc<dyn ObjectStore>,
     /// For content. The client's own timeout is the same for a kilobyte and a gigabyte, so it has none here.
     transfers: Arc<dyn ObjectStore>,
+    /// The same with a checksum of the content in a header, which buckets with Object Lock require.
+    checked_transfers: Arc<dyn ObjectStore>,
+    /// The store has refused content without such a checksum.
+    needs_checksum: AtomicBool,
     prefix: Path,
     location: String,
     is_conditional: bool,
@@ -97,11 +102,15 @@ impl Remote {
                 [client_options.clone().with_timeout(REQUEST_TIMEOUT), client_options.with_timeout_disabled()]
             }
         };
-        let build = |options| builder.clone().with_client_options(options).build().map_err(failed);
-        let (client, transfers) = (build(limited)?, build(unlimited)?);
+        let build = |builder: &AmazonS3Builder, options| {
+            builder.clone().with_client_options(options).build().map_err(failed)
+        };
+        let (client, transfers) = (build(&builder, limited)?, build(&builder, unlimited.clone())?);
+        let checked_transfers = build(&builder.clone().with_checksum_algorithm(Checksum::SHA256), unlimited)?;
         let after_bucket = url.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
         let remote = Remote::new(Arc::new(client), after_bucket.map_or("", |(_, prefix)| prefix), url)?;
-        Ok(Remote { transfers: Arc::new(transfers), answer_within, ..remote })
+        let (transfers, checked_transfers) = (Arc::new(transfers), Arc::new(checked_transfers));
+        Ok(Remote { transfers, checked_transfers, answer_within, ..remote })
     }
 
     /// An archive in any store that the client library knows, under a prefix; `location` is for people.
@@ -118,6 +127,8 @@ impl Remote {
         })?;
         Ok(Remote {
             transfers: client.clone(),
+            checked_transfers: client.clone(),
+            needs_checksum: AtomicBool::new(false),
             client,
             prefix: Path::from(prefix),
             location: location.to_owned(),
@@ -239,16 +250,25 @@ impl Store for Remote {
         let mode = if self.is_conditional { PutMode::Create } else { PutMode::Overwrite };
         let payload = PutPayload::from(content.to_vec());
         let bytes = content.len() as u64;
-        let stored = self.transfer("create", key, bytes, async {
-            match self.transfers.put_opts(&path, payload, PutOptions::from(mode)).await {
-                Ok(_) => Ok(Created::New),
-                Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
-                    Ok(Created::Exists)
+        let create = |is_checked: bool| {
+            let client = if is_checked { &self.checked_transfers } else { &self.transfers };
+            let (payload, options) = (payload.clone(), PutOptions::from(mode.clone()));
+            self.transfer("create", key, bytes, async {
+                match client.put_opts(&path, payload, options).await {
+                    Ok(_) => Ok(Created::New),
+                    Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
+                        Ok(Created::Exists)
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
+            })
+        };
+        match create(self.needs_checksum.load(Ordering::Relaxed)) {
+            Err(error) if lacks_checksum(&error) && !self.needs_checksum.swap(true, Ordering::Relaxed) => {
+                create(true)
             }
-        })?;
-        Ok(stored)
+            other => other,
+        }
     }
 
     /// An object store acknowledges nothing that is not durable.
@@ -393,6 +413,12 @@ fn retries(answer_within: Option<Duration>) -> RetryConfig {
 fn error_text(error: &ClientError) -> String {
     let first: &(dyn std::error::Error + 'static) = error;
     std::iter::successors(Some(first), |cause| cause.source()).map(ToString::to_string).collect()
+}
+
+/// Whether a store refused content because a header with its checksum is missing, as buckets with Object Lock do.
+fn lacks_checksum(error: &StoreError) -> bool {
+    let text = walden_source::error_text(error).to_ascii_lowercase();
+    text.contains("content-md5") && text.contains("required") || text.contains("x-amz-sdk-checksum-algorithm")
 }
 
 /// Where the client asks for credentials that nothing else gives: a service of Amazon's machines.

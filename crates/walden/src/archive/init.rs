@@ -10,7 +10,8 @@ use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
 use walden_archive::name::{Object, WAL};
 use walden_archive::pending::parent_folder;
-use walden_archive::probe::Probe;
+use walden_archive::probe::{PROBES, Probe};
+use walden_source::error_text;
 
 use super::commands::{program, quoted, server_commands, word};
 use super::{check, data_directory};
@@ -111,14 +112,19 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let [archive_command, restore_command] = &commands;
     let dsn = args.dsn.as_deref().unwrap_or("host=/run/postgresql user=postgres");
     let came_back = match probe {
-        Probe { get: Some(_), .. } => "was archived there, came back byte for byte, and was removed",
-        Probe { get: None, .. } => {
-            "was archived there and removed (a private key would show that it comes back)"
-        }
+        Probe { get: Some(_), .. } => "was archived there, and came back byte for byte",
+        Probe { get: None, .. } => "was archived there (a private key would show that it comes back)",
+    };
+    let removed = match &probe.left {
+        None => "It was removed.".to_owned(),
+        Some(error) => format!(
+            "It could not be removed from {PROBES}: {}. walden archive pack and prune need the right to delete; push and get do not.",
+            error_text(error)
+        ),
     };
     let check_command = format!("{} archive check --config {}", word(&program), word(&config));
     terminal::print(&format!(
-        "{config} {written}, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = {archive_command}\n  restore_command = {restore_command}\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {check_command} --dsn {} --switch\n",
+        "{config} {written}, and the archive works: a segment {came_back}. {removed}\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = {archive_command}\n  restore_command = {restore_command}\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {check_command} --dsn {} --switch\n",
         quoted(dsn)
     ))?;
     if let Some(dsn) = &args.dsn {

@@ -19,6 +19,8 @@ walden_testing::tests! {
     two_pushes_at_once_store_one_object,
     a_store_without_conditional_requests_is_asked_first_and_warned_of,
     an_encrypted_archive_in_a_bucket_is_verified_and_read,
+    a_bucket_with_object_lock_is_used,
+    a_store_that_keeps_what_is_removed_is_said_to,
     a_bucket_that_is_missing_is_no_end_of_the_archive,
     wrong_credentials_are_refused_and_said_so,
     a_network_that_cuts_and_refuses_costs_time_and_nothing_else,
@@ -39,6 +41,9 @@ run = server.run_simple
 
 def run_one_at_a_time(host, port, app, **options):
     def one_at_a_time(environ, start_response):
+        # S3 takes a checksum for buckets with Object Lock; moto looks for the name of the algorithm alone.
+        if "HTTP_X_AMZ_CHECKSUM_SHA256" in environ:
+            environ["HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM"] = "SHA256"
         with lock:
             return app(environ, start_response)
     run(host, port, one_at_a_time, **options)
@@ -71,15 +76,22 @@ impl Server {
             std::thread::sleep(Duration::from_millis(50));
         }
         // The first request, which this server accepts from anybody.
+        server.put(BUCKET, "", "");
+        Ok(server)
+    }
+
+    /// Sends a request without credentials.
+    fn put(&self, path: &str, header: &str, body: &str) {
+        let port = self.port;
         let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let length = body.len();
         let request = format!(
-            "PUT /{BUCKET} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            "PUT /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {length}\r\nConnection: close\r\n{header}\r\n{body}"
         );
         connection.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         connection.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        Ok(server)
     }
 }
 
@@ -320,6 +332,38 @@ fn an_encrypted_archive_in_a_bucket_is_verified_and_read() -> Outcome {
 }
 
 /// An object store answers 404 for a bucket that is not there as for an object: recovery must not end for that.
+/// A bucket that keeps each object for a day takes objects with a checksum alone.
+fn a_bucket_with_object_lock_is_used() -> Outcome {
+    // A request that follows the first one needs credentials unless they are not compared at all.
+    let server = Server::start(&[("INITIAL_NO_AUTH_ACTION_COUNT", "1000000")])?;
+    server.put("worm", "x-amz-bucket-object-lock-enabled: true\r\n", "");
+    let rule = "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention><Mode>COMPLIANCE\
+                </Mode><Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>";
+    server.put("worm?object-lock", "Content-Type: application/xml\r\n", rule);
+    let client = Client::with(server.port, "worm", "").found();
+    for name in client.names() {
+        let pushed = client.push(&name);
+        assert_eq!(pushed.code, 0, "{pushed:?}");
+        assert_eq!(client.get(&name).code, 0);
+    }
+    let verified = client.command(&["verify"]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    Ok(())
+}
+
+/// Credentials without the right to delete: what `init` says of its test segment is true.
+fn a_store_that_keeps_what_is_removed_is_said_to() -> Outcome {
+    let server = Server::start(&[])?;
+    let (port, _) = proxy(server.port, &[Trouble::NoDelete]);
+    let made = Client::new(port).command(&["init"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    assert!(made.stdout.contains("It could not be removed from probe/: "), "{made:?}");
+    assert!(!made.stdout.contains("was removed"), "{made:?}");
+    let made = Client::new(server.port).command(&["check"]);
+    assert!(made.stdout.contains("came back in"), "{made:?}");
+    Ok(())
+}
+
 fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
     let server = Server::start(&[])?;
     let client = Client::with(server.port, "no-such-bucket", "");
@@ -371,6 +415,8 @@ enum Trouble {
     CutAnswer(usize),
     /// Answers this by itself.
     Answer(&'static str),
+    /// Refuses to delete objects.
+    NoDelete,
 }
 
 /// A proxy in front of a server, whose connections have troubles in turn; its port.
@@ -392,19 +438,21 @@ fn proxy(server: u16, troubles: &'static [Trouble]) -> (u16, Arc<AtomicUsize>) {
 
 fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()> {
     if let Trouble::Answer(status) = trouble {
-        let mut request: Vec<u8> = Vec::new();
-        let mut buffer = [0; 4096];
-        while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-            let bytes = client.read(&mut buffer)?;
-            if bytes == 0 {
-                break;
-            }
-            request.extend(&buffer[..bytes]);
-        }
-        write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
-        return client.shutdown(Shutdown::Write);
+        read_head(&mut client)?;
+        return answer(client, status);
     }
-    let server = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], server)))?;
+    let mut server = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], server)))?;
+    if let Trouble::NoDelete = trouble {
+        let request = read_head(&mut client)?;
+        if request.starts_with(b"DELETE") || request.starts_with(b"POST") {
+            return answer(client, "403 Forbidden");
+        }
+        // One request for each connection, so that each is looked at.
+        let line = request.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        server.write_all(&request[..line])?;
+        server.write_all(b"Connection: close\r\n")?;
+        server.write_all(&request[line..])?;
+    }
     let (request, answer) = match trouble {
         Trouble::CutRequest(bytes) => (bytes, usize::MAX),
         Trouble::CutAnswer(bytes) => (usize::MAX, bytes),
@@ -416,6 +464,25 @@ fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()>
     let result = pass_on(client, server, request, delay);
     let _ = pump.join();
     result
+}
+
+/// The head of a request, and what came with it.
+fn read_head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut request: Vec<u8> = Vec::new();
+    let mut buffer = [0; 4096];
+    while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        let bytes = client.read(&mut buffer)?;
+        if bytes == 0 {
+            break;
+        }
+        request.extend(&buffer[..bytes]);
+    }
+    Ok(request)
+}
+
+fn answer(mut client: TcpStream, status: &str) -> io::Result<()> {
+    write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+    client.shutdown(Shutdown::Write)
 }
 
 fn pass_on(mut from: TcpStream, mut to: TcpStream, limit: usize, delay: Duration) -> io::Result<()> {
