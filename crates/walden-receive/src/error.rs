@@ -3,12 +3,16 @@
 use std::io::{self, ErrorKind};
 
 use walden_archive::ArchiveError;
+use walden_archive::push::PushError;
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::version::UnreadableMagic;
 use walden_source::replication::ReplicationError;
 
 use crate::spool::SpoolError;
+
+/// The cause in a word if the server has removed WAL that is missing here.
+pub(crate) const WAL_REMOVED: &str = "wal_removed";
 
 /// Why no log is received.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +32,9 @@ pub enum ReceiveError {
     /// The spool.
     #[error(transparent)]
     Spool(#[from] SpoolError),
+    /// A partial segment, before a gap that is accepted.
+    #[error("cannot archive a partial segment before the gap")]
+    Partial(#[source] PushError),
     /// The archive.
     #[error("cannot use the archive")]
     Archive(#[from] ArchiveError),
@@ -157,8 +164,8 @@ impl ReceiveError {
                 "this process received with the slot before: if nobody else uses it, that is its own last connection, which the server ends once it has heard nothing from it for wal_sender_timeout",
             ),
             ReceiveError::RemovedDespiteSlot(_) => Remedy::retry(
-                "wal_removed",
-                "the server has removed WAL that is missing here, as the slot was made later or was lost (wal_status in pg_replication_slots, max_slot_wal_keep_size). Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, push the oldest complete segment that the server still has in pg_wal, restart with an empty spool, and take a new base backup",
+                WAL_REMOVED,
+                "the server has removed WAL that is missing here, as the slot was made later or was lost (wal_status in pg_replication_slots, max_slot_wal_keep_size). Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, restart walden receive with --accept-gap, which continues with the oldest WAL that the server has and records the gap, and take a new base backup",
             ),
             ReceiveError::Spool(SpoolError::Disk { source, .. }) => match source.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Remedy::retry(
@@ -177,6 +184,11 @@ impl ReceiveError {
             ReceiveError::Spool(SpoolError::Order { .. }) => Remedy::retry(
                 "order",
                 "nothing was lost: the log is asked for again from the last complete record on. If that goes on, look at what is between the server and this process",
+            ),
+            ReceiveError::Partial(_) => Remedy::retry(
+                "partial",
+                "the gap is not skipped before the archive has what the spool has of the segment in which it starts. If the archive has \
+                 another file of this name, move the partial segment out of the spool, where its WAL is kept",
             ),
             ReceiveError::Archive(error) => {
                 Remedy { cause: error.cause(), hint: error.hint(), is_final: false }
@@ -229,13 +241,13 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
     match error.server_error().map(|error| error.code.as_str()) {
         // undefined_file
         Some("58P01") => Remedy::retry(
-            "wal_removed",
-            "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, push the oldest complete segment that the server still has in pg_wal, restart with an empty spool, and take a new base backup. A replication slot (--slot) keeps the server from removing WAL before it is received",
+            WAL_REMOVED,
+            "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, restart walden receive with --accept-gap, which continues with the oldest WAL that the server has and records the gap, and take a new base backup. A replication slot (--slot) keeps the server from removing WAL before it is received",
         ),
         // object_not_in_prerequisite_state
         Some("55000") => Remedy::retry(
             "slot_lost",
-            "the slot was invalidated or serves something else: see pg_replication_slots (wal_status, invalidation_reason) and max_slot_wal_keep_size; drop it, make it again with --create-slot, and fill the hole with walden archive import",
+            "the slot was invalidated or serves something else: see pg_replication_slots (wal_status, invalidation_reason) and max_slot_wal_keep_size; drop it, and make it again with --create-slot. Then fill the hole with walden archive import, or continue after it with --accept-gap",
         ),
         // object_in_use
         Some("55006") => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walden_archive::push::{PushError, Pushed};
-use walden_format::lsn::Timeline;
+use walden_format::lsn::{Lsn, Timeline};
 use walden_source::replication::SlotError;
 
 use crate::error::ReceiveError;
@@ -37,6 +37,13 @@ pub enum Event<'e> {
         /// The timeline that ended.
         from: Timeline,
         /// From where the other one is received.
+        position: Position,
+    },
+    /// The server had removed WAL, and the log continues after the gap, which the archive records.
+    Skipped {
+        /// The first position that is missing.
+        from: Lsn,
+        /// Where the log continues.
         position: Position,
     },
     /// Nothing comes; it is tried again after this time.

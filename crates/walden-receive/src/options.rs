@@ -19,6 +19,8 @@ pub struct Options {
     pub status_interval: Duration,
     /// A server that says nothing for so long is gone.
     pub server_timeout: Duration,
+    /// Continue with the oldest WAL that the server has, if it has removed the next WAL. The archive records the gap.
+    pub is_gap_accepted: bool,
     /// How files are archived.
     pub push: PushOptions,
 }
@@ -42,6 +44,7 @@ impl Default for Options {
             ack_after: AckAfter::default(),
             status_interval: Duration::from_secs(10),
             server_timeout: Duration::from_secs(60),
+            is_gap_accepted: false,
             push: PushOptions::default(),
         }
     }

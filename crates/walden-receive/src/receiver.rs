@@ -13,7 +13,7 @@ use walden_source::replication::{Replication, System};
 use crate::archiving::Archiving;
 use crate::backoff::Backoff;
 use crate::disk::Disk;
-use crate::error::ReceiveError;
+use crate::error::{ReceiveError, WAL_REMOVED};
 use crate::event::{Event, Observer};
 use crate::options::{AckAfter, Options};
 use crate::session::Session;
@@ -162,7 +162,7 @@ impl<'a> Receiver<'a> {
             while Instant::now() < until && !stop.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(20).min(pause));
             }
-            let backoff = if error.cause() == "wal_removed" { SLOW_BACKOFF } else { BACKOFF };
+            let backoff = if error.cause() == WAL_REMOVED { SLOW_BACKOFF } else { BACKOFF };
             pause = backoff.after(pause);
         }
         Ok(None)

@@ -1,12 +1,14 @@
 //! One connection: where it begins, and what comes over it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use walden_archive::archive::LogListing;
 use walden_archive::history::History;
 use walden_archive::name::{ArchivedFile, Object};
-use walden_archive::{Archive, ArchiveError, get, list, parts};
+use walden_archive::push::PushOptions;
+use walden_archive::{Archive, ArchiveError, acknowledge, get, list, parts, push};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::connection::Parameters;
 use walden_source::replication::{
@@ -14,7 +16,7 @@ use walden_source::replication::{
 };
 
 use crate::archiving::Archiving;
-use crate::error::ReceiveError;
+use crate::error::{ReceiveError, WAL_REMOVED};
 use crate::event::{Event, Observer};
 use crate::options::Options;
 use crate::spool::{Position, Spool, SpoolError};
@@ -36,6 +38,9 @@ const FINAL_UPLOAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A server that begins to send the log says within so long that it cannot, as it has removed it.
 const MAX_REFUSAL: Duration = Duration::from_secs(1);
+
+/// Why the archive lacks what a receiver has skipped.
+const GAP_REASON: &str = "the server had removed this WAL before it was received";
 
 pub(crate) struct Session<'s> {
     pub archive: &'s Archive,
@@ -91,6 +96,11 @@ impl Session<'_> {
     ) -> Result<(), ReceiveError> {
         let mut position = self.first_position(replication, system)?;
         position = self.skip_to_server(replication, system, position)?;
+        // The last attempt has shown that the server does not have the next WAL any more.
+        let is_removed = self.status.lock().status.cause.as_deref() == Some(WAL_REMOVED);
+        if self.options.is_gap_accepted && is_removed {
+            position = self.skip_removed(replication, system, position)?;
+        }
         self.keep_histories(replication, system.timeline)?;
         loop {
             // It may refuse to send any of the log that is missing here. Of a later timeline it has said nothing yet.
@@ -292,6 +302,92 @@ impl Session<'_> {
         let position = self.turn_to(next);
         (self.observer)(Event::Switched { from: timeline, position });
         Ok(position)
+    }
+
+    /// Continues with the oldest WAL that the server has, and records the gap before it in the archive. The archive gets what the spool has
+    /// of the segment in which the gap starts under the name `.partial`, which recovery does not read.
+    fn skip_removed(
+        &self,
+        replication: &mut Replication,
+        system: System,
+        position: Position,
+    ) -> Result<Position, ReceiveError> {
+        let history = match system.timeline {
+            0 | 1 => None,
+            timeline => Some(history(replication, timeline)?.0),
+        };
+        let timeline_at =
+            |lsn: Lsn| history.as_ref().map_or(system.timeline, |history| history.timeline_at(lsn));
+        let oldest = self.oldest_on_server(system, &timeline_at);
+        let start = self.size.start_of(oldest);
+        let from = position.start;
+        if start <= from {
+            return Ok(position);
+        }
+        self.status.lock().note_alive();
+        self.archive_partials(start)?;
+        // A segment is missing on the timeline that the server has it on.
+        let mut first = self.size.segment_of(from);
+        while first < oldest {
+            let timeline = timeline_at(self.size.start_of(first)).max(position.timeline);
+            let is_same =
+                |&number: &u64| timeline_at(self.size.start_of(number)).max(position.timeline) == timeline;
+            let last = (first..oldest).take_while(is_same).last().unwrap_or(first);
+            let name = |number| SegmentName::new(timeline, number, self.size);
+            acknowledge::record(
+                self.archive,
+                name(first),
+                name(last),
+                "walden receive --accept-gap",
+                GAP_REASON,
+            )?;
+            first = last + 1;
+        }
+        self.spool.leave(start);
+        let position = Position { timeline: timeline_at(start), start, info: None };
+        (self.observer)(Event::Skipped { from, position });
+        Ok(position)
+    }
+
+    /// The number of the first segment from which the server has all up to its current one, as far as an ordinary connection shows it.
+    /// Otherwise the segment from which it keeps WAL for the slot, or its current one.
+    fn oldest_on_server(&self, system: System, timeline_at: &dyn Fn(Lsn) -> Timeline) -> u64 {
+        let current = self.size.segment_of(system.flushed);
+        // It connects to the hosts once more.
+        self.status.lock().note_alive();
+        let Ok(names) = replication::wal_files_by_sql(self.parameters) else {
+            let slot = self.options.slot.as_deref();
+            let restart =
+                slot.and_then(|slot| replication::slot_restart_by_sql(self.parameters, slot).ok().flatten());
+            return restart.map_or(current, |restart| self.size.segment_of(restart).min(current));
+        };
+        let names: BTreeSet<SegmentName> = names.iter().filter_map(|name| SegmentName::parse(name)).collect();
+        let has = |number: &u64| {
+            let timeline = timeline_at(self.size.start_of(*number));
+            names.contains(&SegmentName::new(timeline, *number, self.size))
+        };
+        (0..current).rev().take_while(has).last().unwrap_or(current)
+    }
+
+    /// Archives the partial segments before a position, which no WAL completes any more, and removes them from the spool.
+    fn archive_partials(&self, end: Lsn) -> Result<(), ReceiveError> {
+        for file in self.spool.partials()? {
+            let ArchivedFile::Partial(name) = file else { continue };
+            if name.start(self.size).is_none_or(|start| start >= end) {
+                continue;
+            }
+            // One without a complete record has nothing to keep.
+            if name
+                .start(self.size)
+                .is_some_and(|start| self.spool.partial_end(name).is_ok_and(|end| end > start))
+            {
+                let path = self.spool.folder().join(file.to_string());
+                let options = PushOptions { look_ahead: 0, ..self.options.push.clone() };
+                push(self.archive, &path, &options).asked.map_err(ReceiveError::Partial)?;
+            }
+            self.spool.remove(file)?;
+        }
+        Ok(())
     }
 
     /// Keeps the histories of a timeline and of those that it descends from, unless they are kept already. The server need not have the

@@ -196,6 +196,16 @@ impl<'d> Spool<'d> {
         Ok(waiting)
     }
 
+    /// The partial segments.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn partials(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
+        let mut files = self.files()?;
+        files.retain(|file| matches!(file, ArchivedFile::Partial(_)));
+        Ok(files)
+    }
+
     /// Where the files lie.
     pub fn folder(&self) -> PathBuf {
         self.disk.path("")

@@ -33,22 +33,36 @@ pub fn acknowledge(
         let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
         return Err(GapError::NotMissing { first, last, found });
     }
+    Ok(record(archive, first, last, by, reason)?)
+}
+
+/// Records that segments of a timeline are lost for good, as [`acknowledge`] does, before a later segment shows that they are missing.
+///
+/// # Errors
+/// The archive's.
+pub fn record(
+    archive: &Archive,
+    first: SegmentName,
+    last: SegmentName,
+    by: &str,
+    reason: &str,
+) -> Result<Acknowledgement, ArchiveError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let acknowledgement = Acknowledgement {
-        first: first_name,
-        last: last_name,
+        first: first.to_string(),
+        last: last.to_string(),
         by: by.to_owned(),
         time: i64::try_from(now).unwrap_or(i64::MAX),
         reason: reason.to_owned(),
     };
     let json = serde_json::to_vec_pretty(&acknowledgement).unwrap_or_default();
     let key = acknowledgement.key(first.timeline);
-    match archive.store().create(&key, &json).map_err(ArchiveError::from)? {
+    match archive.store().create(&key, &json)? {
         Created::New => Ok(acknowledgement),
         // Another process has acknowledged the same at the same moment.
         Created::Exists => {
-            let there = archive.store().read(&key).map_err(ArchiveError::from)?;
-            archive.store().make_durable(&key).map_err(ArchiveError::from)?;
+            let there = archive.store().read(&key)?;
+            archive.store().make_durable(&key)?;
             Ok(serde_json::from_slice(&there).unwrap_or(acknowledgement))
         }
     }

@@ -170,6 +170,16 @@ pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option
     Ok(row.try_get::<_, Option<String>>(0)?.and_then(|lsn| lsn.parse().ok()))
 }
 
+/// The names of the files in a server's `pg_wal`, over an ordinary connection.
+///
+/// # Errors
+/// No ordinary connection, a user without the rights of `pg_monitor`, and what the server reports.
+pub fn wal_files_by_sql(parameters: &Parameters) -> Result<Vec<String>, SlotError> {
+    let mut client = parameters.connect_anywhere()?;
+    let rows = client.query("SELECT name FROM pg_ls_waldir()", &[])?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
 /// What becomes of the wish for the log from a position on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Started {

@@ -73,6 +73,11 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "WHERE", requires = "dsn", default_value = "spool")]
     ack_after: AckAfterOption,
 
+    /// If the server has removed WAL that is missing here, continue with its oldest WAL. The archive records the gap as acknowledged; base
+    /// backups from before it cannot be recovered beyond it
+    #[arg(long, requires = "dsn")]
+    accept_gap: bool,
+
     /// How often the server is told how far we are, at least, in seconds
     #[arg(long, value_name = "N", default_value_t = 10)]
     status_interval: u64,
@@ -90,6 +95,8 @@ pub struct ReceiveArgs {
 
 /// How often the main thread looks around.
 const TICK: Duration = Duration::from_millis(50);
+/// How long a server that does not answer is waited for when the process is to stop.
+const MAX_CONNECTING_AT_STOP: Duration = Duration::from_millis(300);
 /// How often the status is written; at once when its state changes.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is said again why nothing comes, while that is the same.
@@ -117,11 +124,22 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
             })
             .collect();
         let (mut written, mut is_ready) = (None::<(Instant, Vec<State>)>, false);
+        let mut stopping: Option<Instant> = None;
         while runs.iter().any(|run| !run.is_finished()) {
             std::thread::sleep(TICK);
             let is_asked = wants_status.swap(false, Ordering::SeqCst);
             let statuses: Vec<Status> = receivers.iter().map(Receiver::status).collect();
             let states: Vec<State> = statuses.iter().map(|status| status.state).collect();
+            if stop.load(Ordering::SeqCst) {
+                let since = *stopping.get_or_insert_with(Instant::now);
+                let is_waiting = runs
+                    .iter()
+                    .zip(&states)
+                    .all(|(run, state)| run.is_finished() || *state == State::Connecting);
+                if is_waiting && since.elapsed() > MAX_CONNECTING_AT_STOP {
+                    end_while_connecting(&servers, statuses);
+                }
+            }
             let is_current =
                 |(at, before): &(Instant, Vec<State>)| at.elapsed() < STATUS_INTERVAL && *before == states;
             if !is_asked && written.as_ref().is_some_and(is_current) {
@@ -149,6 +167,15 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
         runs.into_iter().map(|run| run.join().unwrap_or(FOUND)).max().unwrap_or_default()
     });
     Ok(ExitCode::from(status))
+}
+
+/// Ends the process while all that still run wait for a server that does not answer: nothing has come that could be lost.
+fn end_while_connecting(servers: &[Server], statuses: Vec<Status>) -> ! {
+    systemd::notify("STOPPING=1");
+    for (server, status) in servers.iter().zip(statuses) {
+        server.write_status(&Status { state: State::Stopped, ..status });
+    }
+    std::process::exit(0)
 }
 
 /// What was said last: the same trouble at each attempt is said once.
@@ -212,6 +239,14 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
         Event::Switched { from, position } => {
             let (timeline, start) = (position.timeline, position.start);
             say(format!("timeline {from} has ended; timeline {timeline} goes on, received from {start} on"));
+        }
+        Event::Skipped { from, position } => {
+            let (timeline, start) = (position.timeline, position.start);
+            server.log.warn(&format!(
+                "{prefix}the server has removed the WAL from {from} on: received from {start} on, timeline {timeline}; the archive records \
+                 the gap, and recovery beyond it needs a new base backup{}",
+                hint_line(Some("take a base backup now"))
+            ));
         }
         Event::Interrupted { error, pause } => {
             let (text, hint) = (error_text(error), hint_line(error.hint()));

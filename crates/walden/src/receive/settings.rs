@@ -91,6 +91,7 @@ impl Server {
             },
             status_interval: Duration::from_secs(args.status_interval),
             server_timeout: Duration::from_secs(args.timeout),
+            is_gap_accepted: args.accept_gap,
             push: args.effort.options(&archive_section),
         };
         let parameters = Parameters::parse(&section.dsn)?;
