@@ -253,12 +253,25 @@ pub struct TimelineListing {
     /// The last one. Recovery to a time stops only at a commit or abort later than that time: it can reach every moment before this one,
     /// and not this one.
     pub last_commit_time: Option<i64>,
+    /// Where commit times go back, in the segments that were looked into: the clock of the server was set back.
+    pub times_go_back: Vec<TimesGoBack>,
     /// The moments that recovery to a time can reach: a range for each part of the timeline between gaps.
     pub restorable: Vec<RestorableRange>,
     /// Segments of a version that Walden does not read, among those whose summaries were read.
     pub unknown_version_segments: u64,
     /// Named restore points, in the segments that were looked into.
     pub restore_points: Vec<RestorePoint>,
+}
+
+/// Where commit times of a timeline go back: a time between the two has several meanings, and recovery stops at the first later commit.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TimesGoBack {
+    /// The first record of the first segment with earlier times.
+    pub lsn: String,
+    /// The latest commit or abort before, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub from: i64,
+    /// The earlier time.
+    pub to: i64,
 }
 
 /// Segments without a gap, and the moments that recovery to a time can reach in them: those from the first commit on, or from the one
@@ -304,6 +317,8 @@ pub struct ListOptions {
     pub all_summaries: bool,
     /// Read the backup history files, for [`Listing::base_backups`].
     pub base_backups: bool,
+    /// Read some more summaries of each timeline, evenly spread, for [`TimelineListing::times_go_back`].
+    pub time_samples: bool,
 }
 
 /// Lists an archive.
@@ -815,6 +830,7 @@ fn segments(
         objects: objects.len() as u64,
         first_commit_time: None,
         last_commit_time: None,
+        times_go_back: Vec::new(),
         restorable: Vec::new(),
         unknown_version_segments: 0,
         restore_points: Vec::new(),
@@ -945,6 +961,35 @@ fn is_unread(contents: &[Contents]) -> bool {
 /// Ranges between gaps of which times are read: of an archive that lacks every second segment, all summaries would be.
 const MAX_RANGES: usize = 16;
 
+/// Objects of a timeline in which it is looked whether commit times go back, beside those at the ends of ranges: in a folder, and in a store
+/// that takes some time for each.
+const LOCAL_SAMPLES: usize = 32;
+const REMOTE_SAMPLES: usize = 8;
+/// Commits at the same moment are not in the order of their times.
+const MIN_STEP_BACK: i64 = 2_000_000;
+
+/// Finds where the times of commits go back, from the summaries of segments in their order.
+fn find_times_that_go_back<'c>(contents: impl Iterator<Item = &'c Contents>) -> Vec<TimesGoBack> {
+    let mut found = Vec::new();
+    let mut latest: Option<i64> = None;
+    for one in contents {
+        for time in [one.first_end_of_transaction, one.last_end_of_transaction].into_iter().flatten() {
+            match latest {
+                Some(from) if time < from.saturating_sub(MIN_STEP_BACK) => {
+                    found.push(TimesGoBack {
+                        lsn: one.first_record.clone().unwrap_or_default(),
+                        from,
+                        to: time,
+                    });
+                    latest = Some(time);
+                }
+                _ => latest = latest.max(Some(time)),
+            }
+        }
+    }
+    found
+}
+
 /// Reads when the first and the last transaction ended, in all and between gaps, from the ends inwards until there is one; whether all
 /// summaries were read. Those that are damaged are added to `unreadable`: one of them must not hide what the others say.
 fn times(
@@ -1005,11 +1050,18 @@ fn times(
         };
         (range.first_commit_time, range.last_commit_time) = times_of(&is_in_range)?;
     }
-    if options.all_summaries {
-        for (object, &bytes) in objects {
-            contents(object, bytes)?;
-        }
+    let is_local = archive.encrypted().inner().folder().is_some();
+    let samples = match (options, is_local) {
+        (ListOptions { all_summaries: true, .. }, _) => objects.len(),
+        (ListOptions { time_samples: false, .. }, _) => 0,
+        (_, true) => LOCAL_SAMPLES,
+        (_, false) => REMOTE_SAMPLES,
+    };
+    let step = objects.len().div_ceil(samples.max(1)).max(1);
+    for (object, &bytes) in objects.iter().step_by(step).take(samples) {
+        contents(object, bytes)?;
     }
+    listing.times_go_back = find_times_that_go_back(summaries.values().flatten());
     archive.expect_size_of(summaries.values().flatten())?;
     let has_all = summaries.len() == objects.len() && unreadable.len() == known_before;
     let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());

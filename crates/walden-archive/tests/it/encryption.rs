@@ -650,7 +650,9 @@ fn an_object_of_another_archive_is_named_and_the_others_are_exported() {
     let foreign = other.path().join("archive").join(format!("{}.age", set.file(1).key()));
     fs::copy(foreign, set.object(1)).expect("a copy");
     let reader = archive_with(set.path(), &set.reader);
-    let listing = list(&reader, ListOptions { all_summaries: true, base_backups: true }).expect("a list");
+    let listing =
+        list(&reader, ListOptions { all_summaries: true, base_backups: true, ..ListOptions::default() })
+            .expect("a list");
     assert_eq!(listing.unreadable.len(), 1, "{:?}", listing.unreadable);
     assert!(listing.timelines[0].last_commit_time.is_some());
     let verified = verify(&reader, VerifyOptions::default(), &|_, _| {}).expect("a list");

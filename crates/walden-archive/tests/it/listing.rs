@@ -23,7 +23,7 @@ use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{SegmentName, SegmentSize};
 use walden_source::error_text;
 
-use crate::material::{archive_of, commit_time, log, log_without_commits, pg_wal, push_all};
+use crate::material::{archive_of, commit_time, log, log_at, log_without_commits, pg_wal, push_all};
 
 fn name(timeline: u32, number: u64) -> SegmentName {
     SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
@@ -345,6 +345,23 @@ fn of_an_archive_with_many_gaps_few_summaries_are_read() {
     assert_eq!(ranges.len(), 40);
     assert_eq!(ranges.iter().filter(|range| range.commit_times().is_some()).count(), 16);
     assert!(ranges[39].commit_times().is_some());
+}
+
+/// The clock of a server was ahead for some time, and was set back.
+#[test]
+fn commit_times_that_go_back_are_listed() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut files = log(1, 0x20, 40);
+    // Forty files have samples from every second one.
+    files[2] = log_at(1, 0x22, commit_time(0x60));
+    let archive = archive_of(root.path(), &files);
+    assert!(listed(&archive).timelines[0].times_go_back.is_empty(), "not asked for");
+    let listing =
+        list(&archive, ListOptions { time_samples: true, ..ListOptions::default() }).expect("a list");
+    let found = &listing.timelines[0].times_go_back;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].from, commit_time(0x60));
+    assert!(found[0].to < found[0].from && found[0].lsn.starts_with("0/02"), "{found:?}");
 }
 
 #[test]

@@ -72,15 +72,25 @@ pub fn commit_time(number: u64) -> i64 {
 
 /// Consecutive segments of 1 MB of a timeline: numbers from `first` on, each with a commit, ended by a switch.
 pub fn log(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
-    log_with(timeline, first, count, true)
+    log_with(timeline, first, count, &|number| Some(commit_time(number)))
+}
+
+/// One segment with a commit at this time.
+pub fn log_at(timeline: u32, number: u64, time: i64) -> (String, Vec<u8>) {
+    log_with(timeline, number, 1, &|_| Some(time)).remove(0)
 }
 
 /// The same without commits.
 pub fn log_without_commits(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
-    log_with(timeline, first, count, false)
+    log_with(timeline, first, count, &|_| None)
 }
 
-fn log_with(timeline: u32, first: u64, count: u64, has_commits: bool) -> Vec<(String, Vec<u8>)> {
+fn log_with(
+    timeline: u32,
+    first: u64,
+    count: u64,
+    time_of: &dyn Fn(u64) -> Option<i64>,
+) -> Vec<(String, Vec<u8>)> {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = timeline;
     writer.start = Lsn(first << 20);
@@ -92,9 +102,8 @@ fn log_with(timeline: u32, first: u64, count: u64, has_commits: bool) -> Vec<(St
             let text = format!("what segment {number} says in part {part} of it").repeat(8);
             writer.main_data(rmid::XLOG, 0x20, text.as_bytes());
         }
-        let time = commit_time(number) - POSTGRES_EPOCH;
-        if has_commits {
-            writer.main_data(rmid::XACT, 0, &time.to_le_bytes());
+        if let Some(time) = time_of(number) {
+            writer.main_data(rmid::XACT, 0, &(time - POSTGRES_EPOCH).to_le_bytes());
         }
         writer.switch();
     }

@@ -8,7 +8,7 @@ use clap::Args;
 use walden_archive::encryption::KEYS;
 use walden_archive::gaps::{GAPS_UNKNOWN, Gap, HISTORY_HINT};
 use walden_archive::list::{
-    self, BACKUP_HINT, BackupWithoutStart, BaseBackup, ListOptions, Listing, TimelineListing,
+    self, BACKUP_HINT, BackupWithoutStart, BaseBackup, ListOptions, Listing, TimelineListing, TimesGoBack,
 };
 use walden_archive::object::Finding;
 use walden_archive::store::Cause;
@@ -51,7 +51,8 @@ pub struct ListArgs {
 /// Runs `walden archive list`.
 pub fn run(args: &ListArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
-    let listing = list::list(&archive, ListOptions { all_summaries: args.all, base_backups: true })?;
+    let options = ListOptions { all_summaries: args.all, base_backups: true, time_samples: true };
+    let listing = list::list(&archive, options)?;
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
     terminal::show(args.format, || &listing, || table(&listing))?;
     if listing.are_keys_missing {
@@ -289,9 +290,19 @@ fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<Str
             }
             _ => String::new(),
         };
+        let any = if timeline.times_go_back.is_empty() { "any moment" } else { "moments" };
         lines.push(format!(
-            "restorable to any moment {}, from a base backup that started in {from} or later{limit}",
+            "restorable to {any} {}, from a base backup that started in {from} or later{limit}",
             moments(times)
+        ));
+    }
+    for TimesGoBack { lsn, from, to } in &timeline.times_go_back {
+        lines.push(format!(
+            "COMMIT TIMES GO BACK at {lsn}, from {} to {}: the clock of the server was set back. Recovery to a time stops at the first later \
+             commit, so for the WAL after {lsn} and a time before {}, use recovery_target_lsn or a restore point",
+            time_text(*from),
+            time_text(*to),
+            time_text(*from)
         ));
     }
     lines.push(match lines.len() > before {
@@ -364,6 +375,7 @@ mod tests {
             objects: 4,
             first_commit_time: None,
             last_commit_time: None,
+            times_go_back: Vec::new(),
             restorable: ranges,
             restore_points: Vec::new(),
         }
