@@ -7,7 +7,7 @@ mod same_history;
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::io::Read;
+use std::io::{self, Read};
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -226,8 +226,12 @@ pub fn compare(
     let comparison = Comparison { archive, facts: &facts, pusher: &pusher, histories: &histories };
     compared.other_history = comparison.find_other_history(server, &files, &present, &missing)?;
     if let Some(first) = first_ready {
-        let problem = why_refused(&pusher, server, &first)?;
-        compared.refused = problem.map(|problem| RefusedFile { file: first.file.to_string(), problem });
+        let mut content = Vec::new();
+        // Archived and removed meanwhile, or nothing that this user may read.
+        if server.open(first.file).take(first.bytes).read_to_end(&mut content).is_ok() {
+            let problem = why_refused(&pusher, first.file, &content)?;
+            compared.refused = problem.map(|problem| RefusedFile { file: first.file.to_string(), problem });
+        }
     }
     compared.missing = match repair {
         Some(options) if compared.other_history.is_none() => {
@@ -244,6 +248,40 @@ pub fn compare(
     Ok(compared)
 }
 
+/// Finds a file that a server has ready to be archived, and whose name another server has taken: the archive has other content under it.
+///
+/// Files appear in the archive in the order of their names, so the first and the last of `ready` are compared. `read` returns the content
+/// of a file in `pg_wal`; one that cannot be read is not compared.
+///
+/// # Errors
+/// The store's.
+pub fn find_taken(
+    archive: &Archive,
+    ready: &[ArchivedFile],
+    read: &mut dyn FnMut(ArchivedFile) -> io::Result<Vec<u8>>,
+) -> Result<Option<RefusedFile>, ArchiveError> {
+    let first = ready.iter().min_by_key(|file| file.archiving_order());
+    let last = ready.iter().max_by_key(|file| file.archiving_order()).filter(|last| Some(*last) != first);
+    let mut pusher = None;
+    for &file in first.into_iter().chain(last) {
+        if archive.find(file)?.is_none() {
+            continue;
+        }
+        let Ok(content) = read(file) else { continue };
+        if pusher.is_none() {
+            let histories = archive
+                .undamaged_histories()
+                .map_or_else(|_| Vec::new(), |(all, _)| all.into_values().collect());
+            pusher = Some(Pusher::new(archive.clone(), PushOptions::default(), histories));
+        }
+        let Some(pusher) = &pusher else { continue };
+        if let Some(problem) = why_refused(pusher, file, &content)? {
+            return Ok(Some(RefusedFile { file: file.to_string(), problem }));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether PostgreSQL asks for a file before another one.
 fn is_first(one: &ServerFile, other: Option<&ServerFile>) -> bool {
     other.is_none_or(|other| one.file.archiving_order() < other.file.archiving_order())
@@ -251,34 +289,25 @@ fn is_first(one: &ServerFile, other: Option<&ServerFile>) -> bool {
 
 /// Why the archive refuses a file that a server offers, if so; nothing is stored. One file is read over the connection, and all others
 /// wait for it.
-fn why_refused(
-    pusher: &Pusher,
-    server: &mut dyn Server,
-    one: &ServerFile,
-) -> Result<Option<String>, AgainstError> {
-    let mut content = Vec::new();
-    // Archived and removed meanwhile, or nothing that this user may read.
-    if server.open(one.file).take(one.bytes).read_to_end(&mut content).is_err() {
-        return Ok(None);
-    }
-    let offered = Checked::of_hash(content.len() as u64, *blake3::hash(&content).as_bytes());
-    let conflict = match pusher.find_present(one.file, &offered) {
+fn why_refused(pusher: &Pusher, file: ArchivedFile, content: &[u8]) -> Result<Option<String>, ArchiveError> {
+    let offered = Checked::of_hash(content.len() as u64, *blake3::hash(content).as_bytes());
+    let conflict = match pusher.find_present(file, &offered) {
         Ok(Some(_)) => return Ok(None),
         Ok(None) => None,
         Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
             Some(conflict)
         }
         Err(error) if error.is_damage() => return Ok(Some(error_text(&error))),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     };
-    let checked = check::check_held(one.file, &content, pusher.rules());
+    let checked = check::check_held(file, content, pusher.rules());
     Ok(match (checked, conflict) {
         (Ok(_), None) => None,
         (Err(refusal), None) => Some(error_text(&refusal)),
         (Err(_), Some(conflict)) => Some(error_text(&conflict)),
         // The same log, and other bytes behind it.
         (Ok(checked), Some(conflict)) => {
-            let same = pusher.find_same_log(one.file, &checked, &mut Content::Held(&content));
+            let same = pusher.find_same_log(file, &checked, &mut Content::Held(content));
             let is_same = same.is_ok_and(|same| same.is_some());
             (!is_same).then(|| error_text(&conflict))
         }

@@ -15,6 +15,7 @@ use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
 use crate::out::get;
+use crate::out::log::latest_timeline;
 use crate::stored::backup_files::Label;
 use crate::stored::contents::{Contents, RestorePoint};
 use crate::stored::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
@@ -791,6 +792,54 @@ fn live_end(
         end = Some(start.plus(u64::from(extent.end)));
     }
     Ok(end)
+}
+
+/// A timeline that recovery follows by default, and that does not contain the end of another timeline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Branch {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// The timeline that it left.
+    pub parent: Timeline,
+    /// Where it left that timeline.
+    pub left_at: Lsn,
+}
+
+/// Finds the timeline that recovery from a base backup follows by default, if it left the timeline of a primary before the primary's
+/// position `end`: a standby from a new base backup of this primary cannot follow it (`rescanLatestTimeLine` and `readRecoveryTarget` in
+/// PostgreSQL). Without a private key, the histories of an encrypted archive are not known, and nothing is found.
+///
+/// # Errors
+/// The store's.
+pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<Branch>, ArchiveError> {
+    if gaps::is_locked(archive)? {
+        return Ok(None);
+    }
+    let (histories, _) = archive.undamaged_histories()?;
+    let timeline = latest_timeline(own, &histories);
+    let Some(history) = histories.get(&timeline).filter(|_| timeline > own) else { return Ok(None) };
+    let of_own = history.ancestors.iter().find(|ancestor| ancestor.timeline == own);
+    // A timeline that does not descend from the primary's left an earlier one.
+    let parent = of_own.or_else(|| history.ancestors.iter().rfind(|ancestor| ancestor.timeline < own));
+    let branch = parent.map(|parent| Branch { timeline, parent: parent.timeline, left_at: parent.end });
+    Ok(branch.filter(|branch| branch.parent != own || branch.left_at < end))
+}
+
+/// The last segment of each timeline.
+///
+/// # Errors
+/// The store's.
+pub fn last_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
+    let mut last = BTreeMap::new();
+    if matches!(archive.identity(), Err(ArchiveError::Missing(_) | ArchiveError::Empty(_))) {
+        return Ok(last);
+    }
+    let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
+    for (_, name) in objects.into_keys().filter_map(|object| object.segments()) {
+        let known = last.entry(name.timeline).or_insert(name);
+        *known = name.max(*known);
+    }
+    Ok(last)
 }
 
 /// The last segment of the newest timeline that has any: where a copy of the log goes on. Nothing if the archive is empty.

@@ -371,7 +371,7 @@ pub fn stretches(timeline: Timeline, history: Option<&History>) -> Vec<Stretch> 
 
 /// The timeline that PostgreSQL takes for the latest: the last one of those whose histories follow each other, whether it has segments
 /// or not (`findNewestTimeLine` in `timeline.c`).
-fn latest_timeline(start: Timeline, histories: &BTreeMap<Timeline, History>) -> Timeline {
+pub(crate) fn latest_timeline(start: Timeline, histories: &BTreeMap<Timeline, History>) -> Timeline {
     let has_history = |timeline: &Timeline| histories.contains_key(timeline);
     (start.saturating_add(1)..).take_while(has_history).last().unwrap_or(start)
 }

@@ -10,7 +10,7 @@ use postgres::Client;
 use walden_archive::against::{self, Compared, Facts, Mark, Outcome, Server, ServerError, ServerFile};
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::PushOptions;
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{Lsn, SegmentSize};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::counted;
@@ -165,6 +165,14 @@ struct FileOfServer<'a> {
     chunk: Vec<u8>,
     /// Bytes of the chunk that were handed over.
     taken: usize,
+}
+
+/// Reads a file in the `pg_wal` of a server.
+pub fn read_file(client: &mut Client, file: ArchivedFile) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut input = FileOfServer { client, file, at: 0, chunk: Vec::new(), taken: 0 };
+    (&mut input).take(SegmentSize::MAX.bytes()).read_to_end(&mut content)?;
+    Ok(content)
 }
 
 /// Bytes that are asked for at a time.

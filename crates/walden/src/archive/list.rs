@@ -319,7 +319,7 @@ fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a 
         match parent.first_segment.as_deref() {
             Some(begins) if is_before(begins, first) => first = begins,
             Some(_) => break,
-            // It was left in the segment in which it began.
+            // It was left in its first segment.
             None => {}
         }
         timeline = parent;

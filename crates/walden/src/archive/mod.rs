@@ -20,6 +20,7 @@ mod list;
 mod log;
 mod metrics;
 mod moment;
+mod other_writer;
 mod pack;
 mod prune;
 mod push;

@@ -29,6 +29,7 @@ use walden_source::error_text;
 use super::activity::{Activity, ActivityReader};
 use super::archiver::{Cause, FailingArchiver};
 use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
+use super::other_writer::{self, OtherWriter};
 use super::queue::{QueueOptions, be, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
 use crate::configuration::ArchiveSection;
@@ -341,7 +342,7 @@ fn look_at_server(
 ) -> anyhow::Result<ServerLook> {
     let Expected { holdings, size, archives_itself, .. } = *expected;
     let mut found = ServerLook::default();
-    let (mut archiving, mut failing) = (None, None);
+    let (mut archiving, mut failing, mut written) = (None, None, None);
     let (own, own_bytes, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
             let mut client = walden_source::connection::connect(dsn)?;
@@ -361,6 +362,7 @@ fn look_at_server(
             // SQL has no unsigned numbers.
             let own = row.try_get::<_, i64>(0)?.cast_unsigned();
             let bytes = row.try_get::<_, i64>(8)?.cast_unsigned();
+            written = row.try_get::<_, Option<String>>(9)?.map(|lsn| lsn.parse::<Lsn>()).transpose()?;
             (Some(own), Some(bytes), row.try_get::<_, Option<i32>>(2)?.map(i32::cast_unsigned))
         }
         (None, Some(data)) => {
@@ -369,6 +371,7 @@ fn look_at_server(
             let primary = control.as_ref().filter(|_| timeline.is_some());
             archiving = primary.map(|control| Archiving::of_data_directory(data, control));
             let is_standby = control.is_some() && timeline.is_none();
+            written = primary.map(|control| control.checkpoint);
             failing = FailingArchiver::of_data_directory(data, files, is_standby);
             let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
             (control.map(|control| control.system_identifier), bytes, timeline)
@@ -428,8 +431,43 @@ fn look_at_server(
             }
         }
     }
-    found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last)));
+    let other = find_other_writer(queue, files, expected, timeline.zip(written))?;
+    match other {
+        // The report already contains this reason.
+        Some(_) if found.problems.iter().any(|problem| problem.contains("with other content")) => {}
+        Some(OtherWriter { problem, hint }) => found.problems.push(format!("{problem}; hint: {hint}")),
+        None => found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last))),
+    }
     Ok(found)
+}
+
+/// Finds a sign of another server that writes into the archive, by the timeline of a primary and up to where it has written, and by the
+/// files that are ready.
+fn find_other_writer(
+    queue: &QueueOptions,
+    files: &[QueuedFile],
+    expected: &Expected<'_>,
+    primary: Option<(Timeline, Lsn)>,
+) -> anyhow::Result<Option<OtherWriter>> {
+    let is_used = expected.holdings.is_some_and(|holdings| holdings.system_identifier.is_some());
+    let Some(archive) = expected.archive.filter(|_| is_used) else { return Ok(None) };
+    if let Some((own, written)) = primary
+        && let Some(found) = other_writer::find_branch(archive, own, written)?
+    {
+        return Ok(Some(found));
+    }
+    if let Some(found) = other_writer::find_taken_name(archive, queue, files)? {
+        return Ok(Some(found));
+    }
+    // The last checkpoint, which files show, does not show how far the server has written.
+    let last = expected.holdings.and_then(last_segment);
+    match primary.filter(|_| queue.dsn.is_some()) {
+        Some((own, written)) => {
+            let last = last.filter(|last| last.timeline == own);
+            Ok(other_writer::find_segment_ahead(archive, last, written)?)
+        }
+        None => Ok(None),
+    }
 }
 
 /// Describes an archiver that fails, with the cause unless `is_known`: the report contains a known cause as a separate problem.
@@ -519,7 +557,7 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
 }
 
 /// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, the timeline of a primary, with
-/// the segment that it writes, its settings for archiving, and the bytes of its segments.
+/// the segment that it writes, its settings for archiving, the bytes of its segments, and up to where a primary has written.
 const SERVER: &str = "
 SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
        CASE WHEN NOT pg_is_in_recovery()
@@ -528,7 +566,8 @@ SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_tim
        coalesce(last_archived_wal, ''), current_setting('archive_mode'),
        EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'),
        current_setting('archive_command') = '' AND coalesce(current_setting('archive_library', true), '') = '',
-       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size')
+       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'),
+       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn()::text END
 FROM pg_control_system(), pg_stat_archiver";
 
 /// What is said of segments that are missing.

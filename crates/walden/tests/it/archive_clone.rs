@@ -23,6 +23,7 @@ use crate::material::{Run, make_archive, walden};
 walden_testing::tests! {
     nothing_of_a_clone_is_archived_behind_what_is_refused,
     nothing_of_a_second_promotion_is_archived_behind_what_is_refused,
+    names_that_a_clone_has_taken_are_reported,
     an_archive_is_not_filled_from_a_clone,
     an_archive_is_not_filled_from_a_second_promotion,
 }
@@ -248,6 +249,40 @@ fn nothing_of_a_second_promotion_is_archived_behind_what_is_refused() -> Outcome
     let pushed = site.push(&third, "00000002.history", &[]);
     assert!(pushed.code == 1 && pushed.stderr.contains("with other content"), "{pushed:?}");
     assert_eq!(site.objects(), before);
+    Ok(())
+}
+
+/// A clone is busier than its primary and archives first: the primary's files are refused from there on.
+fn names_that_a_clone_has_taken_are_reported() -> Outcome {
+    let site = Site::new()?;
+    let clone = site.clone_of(&site.base);
+    let names = write_segments(&clone, 500);
+    let pushed = site.push(&clone, &names[0], &[]);
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    let (dsn, data) = (site.primary.dsn("postgres"), site.primary.data_dir());
+    let report = |command: [&str; 3]| {
+        let run = walden(&["archive", command[0], "--repo", text(&site.repo), command[1], command[2]]);
+        assert_eq!(run.code, 1, "{run:?}");
+        run.stdout
+    };
+    // The primary has not written the segments yet.
+    for command in [["status", "--dsn", &dsn], ["check", "--dsn", &dsn]] {
+        let found = report(command);
+        assert!(found.contains("another server archived names that this server has yet to write"), "{found}");
+    }
+    assert_eq!(write_segments(&site.primary, 1000), names);
+    let data = text(&data);
+    let by_files = [["status", "--pgdata", data], ["check", "--data", data]];
+    for command in [["status", "--dsn", &dsn], ["check", "--dsn", &dsn]].into_iter().chain(by_files) {
+        let found = report(command);
+        for part in ["archived already with other content", &names[0], "stop the other"] {
+            assert!(found.contains(part), "{command:?}: {part}: {found}");
+        }
+    }
+    // The same content is the server's own.
+    let own = write_segments(&clone, 500);
+    let found = walden(&["archive", "check", "--repo", text(&site.repo), "--dsn", &clone.dsn("postgres")]);
+    assert!(own.len() > names.len() && !found.stdout.contains("another server archived"), "{found:?}");
     Ok(())
 }
 

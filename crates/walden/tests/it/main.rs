@@ -3,6 +3,7 @@
 //! Tests that need what is not there are shown as ignored, and fail if `WALDEN_REQUIRE` names it (see `walden-testing`).
 
 mod archive;
+mod archive_branches;
 mod archive_care;
 mod archive_clone;
 mod archive_encrypted;
@@ -65,6 +66,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let modules = [
         archive::TESTS,
+        archive_branches::TESTS,
         archive_care::TESTS,
         archive_clone::TESTS,
         archive_encrypted::TESTS,

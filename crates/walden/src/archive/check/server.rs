@@ -11,7 +11,7 @@ use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::QueuedFile;
-use walden_format::lsn::SegmentSize;
+use walden_format::lsn::{Lsn, SegmentSize};
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
@@ -20,6 +20,7 @@ use crate::archive::activity::ActivityReader;
 use crate::archive::archiver::{Cause, FailingArchiver};
 use crate::archive::arrival::{self, Archiving, Arrives, NOT_YET};
 use crate::archive::commands::{describe_other, is_own_library, other_archive};
+use crate::archive::other_writer;
 use crate::archive::queue::{self, QueueOptions};
 use crate::archive::report::{self, written_timeline};
 use crate::archive::serve::SOCKET;
@@ -57,9 +58,11 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     let files = queue::of_data_directory(data);
     let archiver =
         files.as_ref().ok().filter(|_| is_own).and_then(|files| archiver_of_data(data, files, look));
+    let queue = QueueOptions { pgdata: Some(data.to_owned()), dsn: None };
+    let names = files.as_ref().ok().filter(|_| is_own).and_then(|files| names(look, &queue, files));
     let waiting = files.map(|files| backlog(&files, look, is_own));
     let waiting = waiting.unwrap_or_else(|error| Check::error("backlog", &error));
-    [Some(own), size, archiver, Some(waiting), arrives].into_iter().flatten().collect()
+    [Some(own), size, archiver, names, Some(waiting), arrives].into_iter().flatten().collect()
 }
 
 /// The archiver, if it fails, by a data directory.
@@ -139,6 +142,16 @@ fn compare_segment_size(own: u64, identity: &Identity) -> Check {
     }
     let found = report::other_segment_size(own, identity.segment_bytes);
     Check::fail(NAME, found, Some(report::OTHER_SEGMENT_SIZE_HINT.to_owned()))
+}
+
+/// Whether another server has archived under the name of a file that waits; nothing if not.
+fn names(look: &Look<'_>, queue: &QueueOptions, files: &[QueuedFile]) -> Option<Check> {
+    const NAME: &str = "names";
+    let archive = look.archive.filter(|_| look.identity.is_some())?;
+    match other_writer::find_taken_name(archive, queue, files) {
+        Ok(found) => found.map(|found| Check::fail(NAME, found.problem, Some(found.hint))),
+        Err(error) => Some(Check::error(NAME, &error)),
+    }
 }
 
 /// What waits, as `status` has it. Of a server that is not the archive's own, nothing is archived here whatever its names.
@@ -237,7 +250,12 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     if !is_received || is_archiving(&mut client).unwrap_or(true) {
         add("archiver", archiver(dsn, &mut client, arrived_in, look, expected));
     }
-    add("backlog", queue::of_server(&mut client).map(|files| backlog(&files, look, is_own)));
+    let files = queue::of_server(&mut client);
+    let queue = QueueOptions { dsn: Some(dsn.to_owned()), pgdata: None };
+    if let Some(found) = files.as_ref().ok().filter(|_| is_own).and_then(|files| names(look, &queue, files)) {
+        add("names", Ok(found));
+    }
+    add("backlog", files.map(|files| backlog(&files, look, is_own)));
     match (expected, archive) {
         (Arrival::Next(_), Some(_)) if !is_own => {
             add("switch", Ok(Check::fail("switch", "not tried: the archive is not this server's", None)));
@@ -268,15 +286,26 @@ fn segment_size(client: &mut Client, identity: &Identity) -> Result<Check> {
 /// Whether a primary writes the newest timeline that the archive has.
 fn timeline(client: &mut Client, archive: &Archive) -> Result<Check> {
     const NAME: &str = "timeline";
+    // Before the query, because the server may complete a segment in the meantime.
+    let last = list::last_segments(archive)?;
     let row = query(
         client,
         "SELECT CASE WHEN NOT pg_is_in_recovery()
-                     THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END",
+                     THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
+                CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn()::text END",
     )?;
     let Some(own) = row.get::<_, Option<i32>>(0).map(i32::cast_unsigned) else {
         return Ok(Check::ok(NAME, "a standby: it follows its primary's"));
     };
-    Ok(match list::newest_segment(archive)?.map(|last| last.timeline) {
+    let written: Lsn = row.get::<_, String>(1).parse()?;
+    let found = match other_writer::find_branch(archive, own, written)? {
+        None => other_writer::find_segment_ahead(archive, last.get(&own).copied(), written)?,
+        found => found,
+    };
+    if let Some(found) = found {
+        return Ok(Check::fail(NAME, found.problem, Some(found.hint)));
+    }
+    Ok(match last.keys().next_back().copied() {
         Some(newest) if own < newest => Check::warn(
             NAME,
             format!(

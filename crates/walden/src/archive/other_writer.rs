@@ -1,0 +1,107 @@
+//! Signs that another server writes into the archive of a server: a clone, or a copy that was promoted with the same `archive_command`.
+
+use std::io;
+use std::path::Path;
+
+use postgres::Client;
+use walden_archive::Archive;
+use walden_archive::against::find_taken;
+use walden_archive::archive::ArchiveError;
+use walden_archive::list::{self, Branch, ListOptions};
+use walden_archive::name::ArchivedFile;
+use walden_archive::status::QueuedFile;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::payload::Timestamp;
+use walden_source::regular_file;
+
+use super::against::read_file;
+use super::queue::QueueOptions;
+
+/// A sign of another writer.
+pub struct OtherWriter {
+    /// What was found.
+    pub problem: String,
+    /// What the user can do about it.
+    pub hint: String,
+}
+
+/// What to do about names that another server has taken.
+const TAKEN_HINT: &str = "find out which of the two servers is the primary, and stop the other from archiving here (archive_mode = off, or \
+                          an archive of its own). If this server is the primary, take it to an archive of its own: walden archive init \
+                          makes one, a new base backup starts it, and the first segments that it needs are still in pg_wal; the archive \
+                          here stays the other server's from the first such name on";
+
+/// Finds a file that a server has ready, and whose name the archive has with other content.
+pub fn find_taken_name(
+    archive: &Archive,
+    queue: &QueueOptions,
+    files: &[QueuedFile],
+) -> anyhow::Result<Option<OtherWriter>> {
+    let ready: Vec<ArchivedFile> = files.iter().map(|queued| queued.file).collect();
+    let taken = match (&queue.dsn, &queue.pgdata) {
+        (Some(dsn), _) => {
+            let mut client: Client = walden_source::connection::connect(dsn)?;
+            find_taken(archive, &ready, &mut |file| read_file(&mut client, file))?
+        }
+        (None, Some(data)) => find_taken(archive, &ready, &mut |file| read_ready(data, file))?,
+        (None, None) => None,
+    };
+    Ok(taken.map(|taken| OtherWriter {
+        problem: format!("another server archived the name of a file that waits here: {}", taken.problem),
+        hint: TAKEN_HINT.to_owned(),
+    }))
+}
+
+fn read_ready(data: &Path, file: ArchivedFile) -> io::Result<Vec<u8>> {
+    regular_file::read(&data.join("pg_wal").join(file.to_string()), SegmentSize::MAX.bytes())
+}
+
+/// Finds that the archive has a segment that a primary has not completed: `last` was the last one of its timeline before the primary said
+/// that it has written up to `written`.
+pub fn find_segment_ahead(
+    archive: &Archive,
+    last: Option<SegmentName>,
+    written: Lsn,
+) -> Result<Option<OtherWriter>, ArchiveError> {
+    let size = archive.segment_size()?;
+    let is_ahead =
+        |last: &SegmentName| last.number(size).is_some_and(|number| number >= size.segment_of(written));
+    Ok(last.filter(is_ahead).map(|last| OtherWriter {
+        problem: format!(
+            "another server archived names that this server has yet to write: the server has written up to {written}, and the archive \
+             has {last}"
+        ),
+        hint: TAKEN_HINT.to_owned(),
+    }))
+}
+
+/// Finds a timeline that a standby of a primary follows by default, and that left the primary's timeline before `written`.
+pub fn find_branch(
+    archive: &Archive,
+    own: Timeline,
+    written: Lsn,
+) -> Result<Option<OtherWriter>, ArchiveError> {
+    let Some(branch) = list::find_branch(archive, own, written)? else { return Ok(None) };
+    let Branch { timeline, parent, left_at } = branch;
+    let listing = list::list(archive, ListOptions::default())?;
+    let last_commit = listing
+        .timelines
+        .iter()
+        .find(|one| one.timeline == timeline)
+        .and_then(|one| one.parent_last_commit_time)
+        .map_or(String::new(), |time| {
+            format!(" (after the commit of {})", Timestamp::from_unix_micros(time))
+        });
+    Ok(Some(OtherWriter {
+        problem: format!(
+            "another server was promoted: the archive has the history of timeline {timeline}, which left timeline {parent} at \
+             {left_at}{last_commit}, and the server still writes timeline {own}, now at {written}. Recovery and standbys from a new base backup \
+             of this server fail with \"requested timeline {timeline} is not a child of this server's history\""
+        ),
+        hint: format!(
+            "if the server on timeline {timeline} is the primary, stop this one: its commits are lost at the next failover. If timeline \
+             {timeline} is abandoned, set recovery_target_timeline = 'current' on standbys and for recovery. The next promotion takes a \
+             number after {timeline}, and 'latest' works again from then on"
+        ),
+    }))
+}
