@@ -39,7 +39,7 @@ const FINAL_UPLOAD_TIMEOUT: Duration = Duration::from_millis(500);
 /// A server that begins to send the log says within so long that it cannot, as it has removed it.
 const MAX_REFUSAL: Duration = Duration::from_secs(1);
 
-/// Why the archive lacks what a receiver has skipped.
+/// Why the archive has the gap that a receiver has skipped.
 const GAP_REASON: &str = "the server had removed this WAL before it was received";
 
 pub(crate) struct Session<'s> {
@@ -304,8 +304,8 @@ impl Session<'_> {
         Ok(position)
     }
 
-    /// Continues with the oldest WAL that the server has, and records the gap before it in the archive. The archive gets what the spool has
-    /// of the segment in which the gap starts under the name `.partial`, which recovery does not read.
+    /// Continues with the oldest WAL that the server has, and records the gap before it in the archive. The received part of
+    /// the segment in which the gap starts is archived under the name `.partial`, which recovery does not read.
     fn skip_removed(
         &self,
         replication: &mut Replication,

@@ -133,7 +133,7 @@ impl Listing {
             }
             let begin = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse().ok());
             let begin = begin.map_or(0, |begin| size.segment_of(begin));
-            // Of a timeline that began in the segment in which it was left, what was found before that counts.
+            // A timeline that was left in its first segment has no commits to look for.
             if begin != end {
                 last_before_end = timeline.parent_last_commit_time.filter(|_| begin < end);
             }
@@ -254,7 +254,7 @@ pub struct TimelineListing {
     /// The last one. Recovery to a time stops only at a commit or abort later than that time: it can reach every moment before this one,
     /// and not this one.
     pub last_commit_time: Option<i64>,
-    /// Where commit times go back, in the segments that were looked into: the clock of the server was set back.
+    /// Where commit times go back, in the segments whose summaries were read: the clock of the server was set back.
     pub times_go_back: Vec<TimesGoBack>,
     /// The moments that recovery to a time can reach: a range for each part of the timeline between gaps.
     pub restorable: Vec<RestorableRange>,
@@ -475,8 +475,8 @@ pub(crate) fn list_objects(
     Ok((listing, found.all))
 }
 
-/// The newest segment of each timeline that was in the archive once: by `verify`, and by backup history files, each of which PostgreSQL
-/// archives after the segment in which the backup starts.
+/// The newest segment of each timeline that was in the archive once, according to `verify` and to backup history files: PostgreSQL
+/// archives such a file after the segment in which the backup starts.
 fn newest_known(archive: &Archive, without_start: &[BackupWithoutStart]) -> BTreeMap<Timeline, SegmentName> {
     let mut newest = verified::newest_segments(archive);
     for name in without_start.iter().filter_map(|backup| SegmentName::parse(&backup.segment)) {
@@ -1010,8 +1010,8 @@ fn is_unread(contents: &[Contents]) -> bool {
 /// Ranges between gaps of which times are read: of an archive that lacks every second segment, all summaries would be.
 const MAX_RANGES: usize = 16;
 
-/// Objects of a timeline in which it is looked whether commit times go back, beside those at the ends of ranges: in a folder, and in a store
-/// that takes some time for each.
+/// Objects of a timeline whose commit times are compared, in addition to those at the ends of ranges: in a folder, and in a slower object
+/// store.
 const LOCAL_SAMPLES: usize = 32;
 const REMOTE_SAMPLES: usize = 8;
 /// Commits at the same moment are not in the order of their times.

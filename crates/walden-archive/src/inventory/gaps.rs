@@ -216,8 +216,8 @@ pub(crate) fn ancestors_of(timeline: Timeline, histories: &BTreeMap<Timeline, Hi
     own.or_else(by_descendant).unwrap_or_default()
 }
 
-/// The last of a timeline's ancestors that can have a complete segment before the timeline: not one that was left in the segment in which
-/// it began, as after two promotions within one segment.
+/// The last of a timeline's ancestors that can have a complete segment before the timeline: not one that was left in its first
+/// segment, as after two promotions within one segment.
 pub(crate) fn with_whole_segments(ancestors: &[Ancestor], size: SegmentSize) -> Option<&Ancestor> {
     let began_in = |at: usize| Some(size.segment_of(ancestors.get(at.checked_sub(1)?)?.end));
     let is_whole = |&at: &usize| began_in(at) != Some(size.segment_of(ancestors[at].end));

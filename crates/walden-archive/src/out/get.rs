@@ -48,7 +48,7 @@ pub enum GetError {
         name: String,
         /// Where the archive is.
         location: String,
-        /// A later file of the timeline, the history of a timeline that branched off later, or what shows that the end is lost.
+        /// A later file of the timeline, the history of a timeline that branched off later, or the sign of a lost end.
         later: String,
     },
     /// The archive cannot be used: recovery must stop.
@@ -355,7 +355,7 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
     if is_left { Ok(None) } else { find_lost(archive, segment) }
 }
 
-/// What shows that a segment, or a later one of its timeline, was in the archive: a base backup that starts there, or a run of `verify`.
+/// Finds a sign that a segment, or a later one of its timeline, was in the archive: a base backup that starts there, or a run of `verify`.
 fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, ArchiveError> {
     let is_lost = |name: SegmentName| name.timeline == segment.timeline && name >= segment;
     let mut backup = None;
@@ -370,7 +370,7 @@ fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, 
     Ok(backup.or_else(|| verified().map(|name| format!("{name}, which walden archive verify has found"))))
 }
 
-/// The first segment after a log's last one, if it was in the archive, and what shows that.
+/// Finds the first segment after a log's last one, if it was in the archive, and the sign of that.
 pub(crate) fn find_lost_end(
     archive: &Archive,
     last: SegmentName,

@@ -432,7 +432,7 @@ fn backups_from_before_two_promotions_within_a_segment_count() {
     assert_eq!(listing.timelines[3].restorable, [range_after(0x26, range((4, 0x27), (4, 0x29), None))]);
     assert_eq!(listing.restorable(), [range((1, 0x20), (4, 0x29), None)]);
     assert_eq!(gaps(&archive), []);
-    // Where a segment before them is missing, one from behind that is needed.
+    // Where a segment before them is missing, a later backup is needed.
     remove(&archive, 1, [0x23]);
     assert_eq!(listed(&archive).timelines[3].restorable[0].base_backup_from, Some(name(1, 0x24).to_string()));
     remove(&archive, 2, [0x26]);

@@ -363,7 +363,7 @@ fn the_only_way_to_a_newer_timeline_is_kept_unless_it_is_given_up() {
     assert!(own.is_good() && own.kept_from == Some(lsn(0x30, 0).to_string()), "{own:?}");
 }
 
-/// A promoted copy archives beside its primary: the primary's WAL must not go because the copy's timeline is newer.
+/// A promoted copy archives into the archive of its primary: the primary's WAL must not go because the copy's timeline is newer.
 #[test]
 fn each_timeline_that_continues_keeps_its_newest_backups() {
     let root = tempfile::tempdir().expect("a folder");
@@ -396,7 +396,7 @@ fn each_timeline_that_continues_keeps_its_newest_backups() {
     assert_eq!(done.kept_from, Some(lsn(0x32, 0).to_string()));
     expect_all(&archive, &files[0x12..24], "timeline 1");
     expect_all(&archive, &more[0x0A..0x20], "timeline 2");
-    // The user may give a timeline up, and learns what that means.
+    // The user may give a timeline up, with a warning.
     let given_up = applied(&archive, &Rule::OlderThanPosition(lsn(0x40, 0)), Vec::new());
     assert_eq!(given_up.kept_from, Some(lsn(0x40, 0).to_string()));
     assert!(given_up.warnings[0].contains("timeline 1 cannot be restored to any more"), "{given_up:?}");

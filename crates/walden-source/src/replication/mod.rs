@@ -173,7 +173,7 @@ pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option
 /// The names of the files in a server's `pg_wal`, over an ordinary connection.
 ///
 /// # Errors
-/// No ordinary connection, a user without the rights of `pg_monitor`, and what the server reports.
+/// No ordinary connection, a user without the rights of `pg_monitor`, and errors of the server.
 pub fn wal_files_by_sql(parameters: &Parameters) -> Result<Vec<String>, SlotError> {
     let mut client = parameters.connect_anywhere()?;
     let rows = client.query("SELECT name FROM pg_ls_waldir()", &[])?;

@@ -351,7 +351,7 @@ fn a_bucket_with_object_lock_is_used() -> Outcome {
     Ok(())
 }
 
-/// Credentials without the right to delete: what `init` says of its test segment is true.
+/// Credentials without the right to delete: `init` reports that its test segment remains.
 fn a_store_that_keeps_what_is_removed_is_said_to() -> Outcome {
     let server = Server::start(&[])?;
     let (port, _) = proxy(server.port, &[Trouble::NoDelete]);
@@ -447,7 +447,7 @@ fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()>
         if request.starts_with(b"DELETE") || request.starts_with(b"POST") {
             return answer(client, "403 Forbidden");
         }
-        // One request for each connection, so that each is looked at.
+        // One request for each connection, so that each is checked.
         let line = request.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         server.write_all(&request[..line])?;
         server.write_all(b"Connection: close\r\n")?;
@@ -466,7 +466,7 @@ fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()>
     result
 }
 
-/// The head of a request, and what came with it.
+/// Reads the head of a request, and the bytes that came with it.
 fn read_head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut request: Vec<u8> = Vec::new();
     let mut buffer = [0; 4096];

@@ -775,7 +775,7 @@ fn trouble_is_named() -> Outcome {
     Ok(())
 }
 
-/// Without a slot, or with one that was lost: the server has removed what comes next, and no copy exists.
+/// Without a slot, or with one that was lost: the server has removed the next WAL, and no copy exists.
 fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(version)?)
         .wal_segsize_mb(1)
@@ -794,7 +794,7 @@ fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
     client
         .batch_execute("CREATE TABLE t AS SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
         .unwrap();
-    // In the middle of a segment, of which the spool has a part.
+    // In the middle of a segment: the spool has a part.
     wait("archiving", || repo.join("archive.json").exists());
     first.kill();
     for _ in 0..4 {

@@ -309,7 +309,7 @@ impl Plan {
 }
 
 impl Pruned {
-    /// The number of the first segment that stays, by what a rule keeps and by the timelines that would be lost by it.
+    /// Returns the number of the first segment that stays, so that a rule loses no timeline that continues.
     fn keep_other_timelines(&mut self, choice: &Choice<'_>, rule: &Rule, number: u64) -> u64 {
         let of_timelines = choice.kept_for_each_timeline(rule);
         let first = of_timelines.iter().map(|kept| choice.first_number(kept.backup)).fold(number, u64::min);

@@ -229,7 +229,7 @@ impl<'a> Choice<'a> {
     }
 
     /// Applies a rule that counts backups to each timeline that continues, if there are several. The archive does not show which of
-    /// them a live server writes: a promoted copy may archive beside its primary. Of a timeline with too few backups, all are kept.
+    /// them a live server writes: a promoted copy may archive into the archive of its primary. A timeline with too few backups keeps all of them.
     pub fn kept_for_each_timeline(&self, rule: &Rule) -> Vec<KeptForTimeline<'a>> {
         let lines = self.continuing_lines();
         if lines.len() < 2 {

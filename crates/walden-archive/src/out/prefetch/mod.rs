@@ -46,7 +46,7 @@ impl Default for PrefetchOptions {
 
 /// Until it is looked once more what is asked for.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How often the server is looked for.
+/// How often the server's process is checked.
 const SERVER_INTERVAL: Duration = Duration::from_millis(250);
 /// Until the archive is listed once more, if nothing else was asked for: each time twice as long as before, as each listing is a request.
 /// A standby that waits at the archive's end asks for the same segment again and again, which is nothing new: the process ends after
