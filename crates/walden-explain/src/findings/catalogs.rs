@@ -1,5 +1,8 @@
 //! Causes in system catalogs and sequences.
 
+use std::collections::BTreeMap;
+
+use walden_format::lsn::Lsn;
 use walden_format::rmgr::info::{dbase, smgr};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
@@ -158,6 +161,14 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
             "fewer and larger partitions, with fewer indexes and columns: each of these has rows of its own in the catalogs",
             None,
         )
+    } else if let Some(dropped) = dropped_files(facts) {
+        (
+            format!("{all} of the WAL is changes of system catalogs: {dropped}"),
+            "tables dropped",
+            "fewer and larger partitions, with fewer indexes and columns: a drop deletes the rows that each of these has in the catalogs. A \
+             cleanup that happens once needs no remedy",
+            None,
+        )
     } else {
         let Some(largest) = catalogs().max_by_key(|table| bytes(table)) else { return Vec::new() };
         (
@@ -172,6 +183,24 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
         )
     };
     vec![candidate(claim, text, what, remedy, saves)]
+}
+
+/// Describes the drop of many relations that are older than the WAL, if there is one.
+fn dropped_files(facts: &Facts<'_>) -> Option<String> {
+    /// Fewer files do not explain changes of catalogs.
+    const MIN_FILES: usize = 10;
+    let (created, dropped) = (&facts.explanation.created, &facts.explanation.dropped);
+    let mut commits: BTreeMap<Lsn, usize> = BTreeMap::new();
+    for (_, commit) in dropped.iter().filter(|(file, _)| !created.contains(*file)) {
+        *commits.entry(*commit).or_default() += 1;
+    }
+    let files: usize = commits.values().sum();
+    // TRUNCATE and rewrites create a file for each that they drop.
+    if files < MIN_FILES || files <= 2 * created.len() {
+        return None;
+    }
+    let (commit, most) = commits.into_iter().max_by_key(|(_, files)| *files)?;
+    Some(format!("{files} files of older relations were dropped, {most} of them by the commit at {commit}"))
 }
 
 pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {

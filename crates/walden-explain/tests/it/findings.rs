@@ -1119,6 +1119,17 @@ fn causes_of_changed_catalogs_are_named_where_rows_or_files_show_them() {
     });
     assert_eq!(cause, "pg_class");
     assert!(text.contains("no relation was entered in pg_class"), "{text}");
+    // DROP TABLE of older tables, ten in each transaction and fifteen in the last.
+    let (cause, text) = with(|log, xid| {
+        log.block_record(rmid::HEAP, heap::DELETE, xid, PG_CLASS, 2000);
+        if xid % 10 == 9 {
+            let files = if xid == 1199 { 15 } else { 10 };
+            log.commit_and_drop(xid, &Vec::from_iter(10 * xid..10 * xid + files));
+        }
+    });
+    assert_eq!(cause, "tables dropped");
+    let dropped = "205 files of older relations were dropped, 15 of them by the commit at ";
+    assert!(text.contains(dropped), "{text}");
     let (cause, text) = with(|log, xid| {
         if xid == 1000 {
             log.record((rmid::DBASE, dbase::CREATE_WAL_LOG), xid, 0, &[], &[0; 12]);
