@@ -25,6 +25,7 @@ mod files_recycled_after_load;
 mod inactive_logical_slot;
 mod inactive_physical_slot;
 mod library_missing_in_recovery;
+mod many_partitions_dropped;
 mod nothing_archived_yet;
 mod partitions_published_by_root;
 mod password_in_arguments;
@@ -71,6 +72,7 @@ pub const TESTS: &[Test] = &[
     on("it::situations::inactive_logical_slot", &[15], inactive_logical_slot::run),
     on("it::situations::inactive_physical_slot", &[15, 19], inactive_physical_slot::run),
     on("it::situations::library_missing_in_recovery", &[15], library_missing_in_recovery::run),
+    on("it::situations::many_partitions_dropped", &[15, 19], many_partitions_dropped::run),
     on("it::situations::nothing_archived_yet", &[15], nothing_archived_yet::run),
     on("it::situations::partitions_published_by_root", &[15, 18], partitions_published_by_root::run),
     on("it::situations::password_in_arguments", &[15], password_in_arguments::run),
