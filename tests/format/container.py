@@ -10,6 +10,8 @@ from parts import Cursor, Damage
 MAGIC = b"\x8aWLDN\r\n\x1a"
 FRAME_MAGIC = b"\xf7Wlz"
 VERSION = 1
+# The latest version whose files are decoded. Version 2 adds nothing to the container or to parts.
+READER = 2
 HEAD, PIECE, END, INDEX, FOOTER = 1, 2, 3, 4, 5
 # The first kind of those that a reader may leave out, and the only one of them in this version.
 SUMMARY = 128
@@ -109,8 +111,8 @@ class File:
         expect("the checksum of the file's header", crc32c(header[:36]), int.from_bytes(header[36:], "little"))
         fields = Cursor(header[8:])
         self.version, least_reader = fields.number(2), fields.number(2)
-        if least_reader > VERSION:
-            raise Damage(f"least reader: expected at most {VERSION}, found {least_reader}")
+        if least_reader > READER:
+            raise Damage(f"least reader: expected at most {READER}, found {least_reader}")
         form, _ = fields.number(1), fields.number(1)
         if form not in (1, 2):
             raise Damage(f"the file's form: expected 1 or 2, found {form}")

@@ -74,6 +74,7 @@ cases! {
     NearKeys "near-keys" "pages whose keys predict each other, up to level 3, without heap tuples",
     PendingWords "pending-words" "tuples of GIN pending lists predicted from the words of a tsvector",
     PendingEntries "pending-entries" "GIN entries predicted from pending lists",
+    MovedBytes "moved-bytes" "block data of Generic records as the changed page, whose bytes are copied from the page before",
     ReplacedEntries "replaced-entries" "GIN entries against those that they replace",
     Planes "planes" "rows transposed into planes",
     PlaneDeltas "plane-deltas" "planes as differences from byte to byte where these are cheaper",

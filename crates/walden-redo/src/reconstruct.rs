@@ -11,8 +11,8 @@ use walden_format::record::{BlockRef, Record, RecordHeader, decode};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
 
 use crate::manager::PagesAround;
-use crate::managers::{heap, manager};
-use crate::page::PAGE_BYTES;
+use crate::managers::{generic, heap, manager};
+use crate::page::{Misfit, PAGE_BYTES, Page};
 use crate::pool::PageBox;
 use crate::step::{Role, Touched, touched_with};
 
@@ -97,6 +97,20 @@ pub fn block_data_at(record: &Record<'_>, touched: &[Touched], index: usize) -> 
 /// `touched` are the pages before the record, as an observer sees them.
 pub fn shared_with_old(record: &Record<'_>, touched: &[Touched]) -> Option<SharedLengths> {
     heap::shared_with_old(&PagesAround { record, touched })
+}
+
+/// Applies the block data of a Generic record to its page: fragments, and zeros for the unused middle.
+///
+/// # Errors
+/// Fragments that are cut short or exceed the page, which is changed in part then.
+pub fn apply_fragments(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
+    generic::apply(page, data)
+}
+
+/// The block data of a Generic record that changes one page to another: what PostgreSQL writes. `None` if the free space of one of
+/// the pages has no valid bounds.
+pub fn fragments_between(before: &Page, after: &Page) -> Option<Vec<u8>> {
+    generic::fragments(before, after)
 }
 
 /// A record as PostgreSQL would have written it without full-page images.

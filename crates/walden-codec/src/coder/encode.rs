@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
-use super::magics::MIN_READER;
+use super::magics::{COPIES_READER, MIN_READER};
 use walden_format::fault::FaultKind;
 use walden_format::lsn::Lsn;
 use walden_format::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
@@ -59,6 +59,11 @@ impl SegmentColumns<'_> {
     /// Blocks that have to be kept at one time, since the keyframe.
     pub fn blocks(&self) -> usize {
         self.state.model.most_blocks()
+    }
+
+    /// The oldest reader that decodes the segment.
+    pub fn least_reader(&self) -> u16 {
+        if self.state.model.uses_copies() { COPIES_READER } else { MIN_READER }
     }
 
     /// Compresses the columns.

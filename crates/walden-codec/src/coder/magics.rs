@@ -2,10 +2,12 @@
 
 use walden_format::version::Major;
 
-/// The version of the format that is written.
-pub const FORMAT_VERSION: u16 = 1;
-/// The oldest reader that understands what is written.
+/// The latest version of the format.
+pub const FORMAT_VERSION: u16 = 2;
+/// The oldest reader of files that use nothing that a later version added. They are of this version.
 pub const MIN_READER: u16 = 1;
+/// The oldest reader of files that have [copies](crate::predict::copies).
+pub const COPIES_READER: u16 = 2;
 
 /// Page magics, each with the oldest reader of the format that decodes its records.
 ///

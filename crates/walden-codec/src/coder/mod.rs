@@ -15,6 +15,7 @@ pub use self::decode::Decoder;
 pub use self::encode::Encoder;
 pub use self::fallback::Fallback;
 use self::frame::FrameColumns;
+pub(crate) use self::magics::COPIES_READER;
 pub use self::magics::{FORMAT_VERSION, MIN_READER, least_reader};
 pub use crate::column_kind::Class;
 pub use crate::framing::{Input, Original, start_of};

@@ -12,7 +12,7 @@ use super::layout::{
     End, Entry, FileHeader, Footer, FrameHeader, Hash, Head, Kind, MAX_HEAD, Meta, Place, header_binding,
 };
 use super::limits::Needs;
-use crate::coder::{Encoded, Encoder, FORMAT_VERSION, Form, MIN_READER, Original, start_of};
+use crate::coder::{COPIES_READER, Encoded, Encoder, Form, MIN_READER, Original, start_of};
 
 /// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,8 @@ pub struct Writer<W> {
     last: Option<Continuation>,
     /// Bytes of WAL from the last keyframe on.
     since_keyframe: u64,
+    /// The oldest reader that decodes the last segment.
+    least_reader: u16,
 }
 
 /// What the next segment must be to need no keyframe.
@@ -81,6 +83,7 @@ struct Segment {
     bytes: u64,
     hash: Hash,
     needs: Needs,
+    least_reader: u16,
 }
 
 /// Where a segment comes from.
@@ -149,6 +152,7 @@ impl<W: Write> Writer<W> {
             binding: [0; 32],
             last: None,
             since_keyframe: 0,
+            least_reader: MIN_READER,
         }
     }
 
@@ -201,6 +205,7 @@ impl<W: Write> Writer<W> {
 
     fn add_segment(&mut self, meta: Meta, segment: Segment) -> Result<Added, Error> {
         let form = (Form::Records, segment.encoded.keyframe);
+        self.least_reader = segment.least_reader;
         let member = self.begin(meta, form, Some(segment.place), &segment.hash, segment.needs)?;
         self.piece(segment.bytes as usize, &segment.encoded)?;
         self.end(member, segment.bytes, segment.hash)
@@ -318,10 +323,11 @@ impl<W: Write> Writer<W> {
         let hash = columns.hash;
         let WriteOptions { form, level, .. } = self.options;
         let needs = Needs::of_member(form, level, columns.column_weight() as u64, columns.blocks() as u64);
+        let least_reader = columns.least_reader();
         let encoded = columns.pack();
         self.since_keyframe = if encoded.keyframe { bytes } else { self.since_keyframe + bytes };
         self.last = Some(Continuation { info, start: place.end() });
-        Ok(Some(Segment { encoded, place, bytes, hash, needs }))
+        Ok(Some(Segment { encoded, place, bytes, hash, needs, least_reader }))
     }
 
     fn begin(
@@ -366,8 +372,12 @@ impl<W: Write> Writer<W> {
         let id = u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().unwrap_or(&[0; 8]));
         self.id = Some(id);
         let WriteOptions { form, level, needs: limit, .. } = self.options;
-        let needs = if form == FileForm::Segment { needs } else { limit };
-        let header = FileHeader { version: FORMAT_VERSION, least_reader: MIN_READER, form, level, id, needs };
+        // The header of a pack is written before it is known what its members use.
+        let (needs, least_reader) = match form {
+            FileForm::Segment => (needs, self.least_reader),
+            FileForm::Pack => (limit, if level == 0 { MIN_READER } else { COPIES_READER }),
+        };
+        let header = FileHeader { version: least_reader, least_reader, form, level, id, needs };
         let bytes = header.to_bytes();
         self.binding = header_binding(&bytes);
         self.write(&bytes)

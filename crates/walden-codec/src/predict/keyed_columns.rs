@@ -44,6 +44,18 @@ topics! {
     Data,
     /// Block data of a relation and a shape that is longer.
     LongData,
+    /// Bounds of the free space of pages that Generic records change.
+    FreeSpaceBounds,
+    /// How many fragments a Generic record has for a page, and where they are.
+    FragmentBounds,
+    /// How many bytes precede each copied range.
+    LiteralLengths,
+    /// These bytes.
+    Literals,
+    /// Lengths of copied ranges.
+    CopyLengths,
+    /// How far the source of a copied range is from the expected place.
+    CopyShifts,
     /// Replication origins.
     Origins,
     /// Numbers of the headers of a relation's heap tuples.

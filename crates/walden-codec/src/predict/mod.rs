@@ -6,6 +6,8 @@
 //! (`survey.rs`), and the columns by what they are of (`keyed_columns.rs`).
 
 pub mod attributes;
+pub mod copies;
+pub mod fragments;
 pub mod gin;
 pub mod heap;
 pub mod index;
@@ -19,6 +21,7 @@ use walden_redo::PageStore;
 use walden_redo::page::Page;
 
 use self::attributes::Layouts;
+use self::fragments::RecentFragments;
 use self::gin::pending_keys::Pending;
 use self::heap::headers::HeapHeaders;
 use self::index::keys::Keys;
@@ -84,6 +87,8 @@ pub struct Predictors {
     pub keys: Keys,
     /// Keys of GIN indexes that have no entries yet.
     pub pending: Pending,
+    /// What the latest Generic records said of pages.
+    pub recent_fragments: RecentFragments,
     /// Buffers for the next run of similar items.
     run: Run,
 }
@@ -102,8 +107,21 @@ impl Predictors {
         coder: &'m mut S,
         store: &'m mut PageStore,
     ) -> TupleCoder<'m, S> {
-        let Predictors { cases, keyed_columns, heap_headers, layouts, keys, pending, run } = self;
-        TupleCoder { coder, cases: *cases, keyed_columns, heap_headers, layouts, keys, pending, run, store }
+        let Predictors { cases, keyed_columns, heap_headers, layouts, keys, pending, recent_fragments, run } =
+            self;
+        let cases = *cases;
+        TupleCoder {
+            coder,
+            cases,
+            keyed_columns,
+            heap_headers,
+            layouts,
+            keys,
+            pending,
+            recent_fragments,
+            run,
+            store,
+        }
     }
 
     /// The items of the last run that was looked for, and whether they repeated the values of the tuple before.
@@ -129,6 +147,8 @@ pub struct TupleCoder<'m, S> {
     pub keys: &'m mut Keys,
     /// As in [`Predictors`].
     pub pending: &'m mut Pending,
+    /// As in [`Predictors`].
+    pub recent_fragments: &'m mut RecentFragments,
     /// As in [`Predictors`].
     run: &'m mut Run,
     /// Pages as they are before the record.

@@ -5,10 +5,15 @@ use walden_format::payload::heap::{UpdateFlags, XlHeapInsert, XlHeapMultiInsert,
 use walden_format::payload::offset_numbers;
 use walden_format::rmgr::rmid;
 
+use walden_redo::PageBox;
+use walden_redo::reconstruct::{apply_fragments, fragments_between};
+
 use super::shape::Shape;
 use super::{Current, Fields, MAX_ROW_BYTES, Model};
+use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
+use crate::predict::fragments::{MIN_FRAGMENT_BYTES, split_fragments};
 use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::BlockAddress;
 use crate::predict::{gin, heap, index};
@@ -51,7 +56,11 @@ impl Model {
                 return Ok(());
             }
         }
-        self.data_bytes(current, fields, source, out)
+        self.data_bytes(current, fields, source, out)?;
+        if rmid == rmid::GENERIC && self.predictors.cases.has(Case::MovedBytes) {
+            self.predictors.recent_fragments.note(source.address.key(), out);
+        }
+        Ok(())
     }
 
     /// Codes a block's data by the predictor of its form; no if it is coded as bytes. `old` is the tuple that is replaced.
@@ -87,6 +96,48 @@ impl Model {
         }
     }
 
+    /// When encoding: how the block's data is better coded than as bytes, if it is fragments of a page.
+    fn fragment_form<'d>(&mut self, fields: Fields<'_>, source: &DataSource<'d>) -> Option<FragmentForm<'d>> {
+        let data = source.bytes?;
+        let is_generic = self.shapes.get(fields.shape).rmid == rmid::GENERIC;
+        if !is_generic || data.len() < MIN_FRAGMENT_BYTES || !self.predictors.cases.has(Case::MovedBytes) {
+            return None;
+        }
+        if let Some(before) = self.copy_of_known_page(source.address) {
+            let mut after = before.clone();
+            apply_fragments(&mut after, data).ok()?;
+            if fragments_between(&before, &after).is_some_and(|fragments| fragments == data) {
+                return Some(FragmentForm::Page(before, after));
+            }
+        }
+        match self.predictors.recent_fragments.has(source.address.key()) {
+            true => split_fragments(data).map(FragmentForm::Fragments),
+            false => None,
+        }
+    }
+
+    /// Codes a block's data as fragments of a page.
+    fn fragments<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        source: &DataSource<'_>,
+        (number, form): (u64, Option<FragmentForm<'_>>),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let mut coder = self.tuple_coder(current.coder);
+        match (number, form) {
+            (FRAGMENTS_OF_PAGE, Some(FragmentForm::Page(before, after))) => {
+                coder.page_fragments(source.address, Some((&before, &after)), out)
+            }
+            (FRAGMENTS_OF_PAGE, _) => coder.page_fragments(source.address, None, out),
+            (FRAGMENTS, Some(FragmentForm::Fragments(fragments))) => {
+                coder.fragments(source.address, Some(&fragments), out)
+            }
+            (FRAGMENTS, _) => coder.fragments(source.address, None, out),
+            _ => Err(corrupt("cannot decode block data: expected less than 64 kB, or fragments")),
+        }
+    }
+
     /// Codes a block's data as bytes of a length.
     fn data_bytes<S: Coder>(
         &mut self,
@@ -95,16 +146,25 @@ impl Model {
         source: &DataSource<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let (keyed_columns, coder) = (&mut self.predictors.keyed_columns, &mut *current.coder);
         let (relation, shape) = (source.address.relation.number, fields.shape as u32);
         let key = [relation, shape, source.index as u32];
-        let column = keyed_columns.column(coder, Topic::DataLengths, key, Kind::Symbols(Class::BlockData))?;
+        let keyed_columns = &mut self.predictors.keyed_columns;
+        let column =
+            keyed_columns.column(current.coder, Topic::DataLengths, key, Kind::Symbols(Class::BlockData))?;
         let bytes = source.bytes.unwrap_or_default();
-        let len = u16::try_from(coder.symbol(column, bytes.len() as u64)?);
+        let form = self.fragment_form(fields, source);
+        let number = form.as_ref().map_or(bytes.len() as u64, FragmentForm::number);
+        let number = current.coder.symbol(column, number)?;
+        if number > u16::MAX.into() {
+            self.uses_copies = true;
+            return self.fragments(current, source, (number, form), out);
+        }
+        let len = u16::try_from(number);
         let len = len.map_err(|_| corrupt("cannot decode block data: expected less than 64 kB"))?;
         if len == 0 {
             return Ok(());
         }
+        let (keyed_columns, coder) = (&mut self.predictors.keyed_columns, &mut *current.coder);
         // Data of one length beneath each other only where there is much of it.
         let column = if len <= MAX_ROW_BYTES {
             let key = [relation, shape << 8 | source.index as u32, len.into()];
@@ -113,6 +173,28 @@ impl Model {
             keyed_columns.column(coder, Topic::LongData, key, Kind::Bytes(Class::Payload))?
         };
         coder.bytes(column, bytes, len.into(), out)
+    }
+}
+
+/// In the place of the length of a block's data, which has 16 bits: it is fragments of a known page, coded as the page that they make.
+const FRAGMENTS_OF_PAGE: u64 = 1 << 16;
+/// The same: it is fragments, coded one by one.
+const FRAGMENTS: u64 = FRAGMENTS_OF_PAGE + 1;
+
+/// Fragments as they are coded.
+enum FragmentForm<'d> {
+    /// As the page after the record; with the one before.
+    Page(PageBox, PageBox),
+    /// One by one.
+    Fragments(Vec<(usize, &'d [u8])>),
+}
+
+impl FragmentForm<'_> {
+    fn number(&self) -> u64 {
+        match self {
+            FragmentForm::Page(..) => FRAGMENTS_OF_PAGE,
+            FragmentForm::Fragments(_) => FRAGMENTS,
+        }
     }
 }
 

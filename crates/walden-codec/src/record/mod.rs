@@ -61,6 +61,8 @@ pub struct Model {
     predictors: Predictors,
     replay: Replay,
     kept: Kept,
+    /// Whether anything since the keyframe was coded that readers of version 1 refuse.
+    uses_copies: bool,
     /// Buffers that are used again.
     main: Vec<u8>,
     old_tuple: Vec<u8>,
@@ -142,6 +144,7 @@ impl Model {
             predictors: Predictors::default(),
             replay: Replay::new(store),
             kept: Kept::default(),
+            uses_copies: false,
             main: Vec::new(),
             old_tuple: Vec::new(),
             reconstructed: None,
@@ -188,6 +191,11 @@ impl Model {
     /// After a segment: codes which of its pages were read.
     pub fn finish<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         self.kept.finish(coder, &mut self.replay.store)
+    }
+
+    /// Whether anything since the keyframe was coded that readers of version 1 refuse.
+    pub fn uses_copies(&self) -> bool {
+        self.uses_copies
     }
 
     /// Blocks that had to be kept at one time at most.

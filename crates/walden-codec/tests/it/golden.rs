@@ -1,6 +1,6 @@
 //! Files that a version wrote, one per feature of the format: every later version reads them, to the same bytes.
 //!
-//! `tests/golden/vN/` holds those of version *N* of the format; what is in them comes from `testdata/golden/`. Version 1 is
+//! `tests/golden/vN/` holds those that need a reader of version *N* of the format; what is in them comes from `testdata/golden/`. Version 1 is
 //! frozen, as archives may hold it: no file is ever made again, changed or removed. For what a file is to show beside them, add a
 //! row here; `WALDEN_ADD_GOLDEN=1 cargo test -p walden-codec --test it golden` writes the files that are not there yet.
 
@@ -55,6 +55,7 @@ fn all() -> Vec<Golden> {
         ("records-keyframes.wpk", WriteOptions { keyframe: 1, ..pack(5) }, vec![first, second, third]),
         ("records-clusters.wpk", pack(6), clusters),
         ("mixture.wpk", pack(1), mixture()),
+        (GENERIC, single(6), vec![of("15.20-rum", "000000010000000000000011", 128)]),
     ];
     let level = |level| (format!("records-level-{level}.wlz"), single(level), vec![of("17.11", SEGMENT, 8)]);
     let words = |level| {
@@ -67,6 +68,9 @@ fn all() -> Vec<Golden> {
 
 const SEGMENT: &str = "000000010000000000000009";
 
+/// The file of version 2.
+const GENERIC: &str = "records-generic.wlz";
+
 fn folder(version: u16) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
 }
@@ -76,7 +80,8 @@ fn every_version_reads_what_was_written() {
     let is_adding = std::env::var_os("WALDEN_ADD_GOLDEN").is_some();
     let mut expected = Vec::new();
     for (name, options, files) in all() {
-        let path = folder(1).join(&name);
+        let version = if name == GENERIC { 2 } else { 1 };
+        let path = folder(version).join(&name);
         if is_adding && !path.exists() {
             let written = write(options, &files).0;
             // Those are as a later version may write them.
@@ -92,12 +97,12 @@ fn every_version_reads_what_was_written() {
         }
         let is_feature = name.starts_with("records-");
         assert!(!is_feature || forms(&bytes).iter().all(|form| *form == Form::Records), "{name}");
+        assert!(version == 1 || bytes[8..12] == [2, 0, 2, 0], "{name}: version and least reader");
         expected.push(name);
     }
-    let mut found: Vec<String> = fs::read_dir(folder(1))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let names = |version| fs::read_dir(folder(version)).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut found: Vec<String> =
+        [1, 2].into_iter().flat_map(names).map(|name| name.into_string().unwrap()).collect();
     found.sort();
     expected.sort();
     assert_eq!(found, expected, "each file is read, and none is missing");

@@ -21,8 +21,9 @@ walden_testing::tests! {
 
 fn an_independent_decoder_gets_the_same_columns() -> Outcome {
     let python = Need::Python.find()?;
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let files = ["v1", "v2"].into_iter().flat_map(|version| fs::read_dir(folder.join(version)).unwrap());
+    let mut files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() > 20, "{files:?}");
     // A file takes up to ten seconds.

@@ -27,7 +27,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 /// `applyPageRedo`, and the unused middle, of which the fragments say nothing.
-fn apply(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
+pub(crate) fn apply(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
     const BEYOND: Misfit = Misfit("the record changes bytes beyond the page");
     let mut data = data;
     while !data.is_empty() {
@@ -50,7 +50,11 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 ///
 /// A page that an extension wants logged whole has none; what replays it without the image are these all the same.
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
-    let (before, after) = (around.before(block.id)?, around.after(block.id)?);
+    fragments(around.before(block.id)?, around.after(block.id)?)
+}
+
+/// The fragments from one page to another; nothing if one of them has its middle out of order.
+pub(crate) fn fragments(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let in_order = |page: &Page| page.lower() <= page.upper() && page.upper() <= PAGE_BYTES;
     if !in_order(before) || !in_order(after) {
         return None;

@@ -6,7 +6,7 @@ use crate::manager::Manager;
 
 mod brin;
 mod btree;
-mod generic;
+pub(crate) mod generic;
 mod gin;
 mod gist;
 mod hash;
