@@ -63,7 +63,7 @@ cases! {
     UpdateParts "update-parts" "updates that log a part of the tuple are coded as the whole one",
     ChangedNumbers "changed-numbers" "numbers in updated fields as distances from old values where these predict them",
     KeptTuples "kept-tuples" "tuples with the values of the layout's last one",
-    CompressedValues "compressed-values" "values that the server compressed are coded uncompressed, from level 4 on",
+    CompressedValues "compressed-values" "values that the server compressed are coded uncompressed, up to level 3 where that saves a third",
     ToastChunks "toast-chunks" "values in chunks of TOAST tables as a whole, with their first chunk",
     Jsonb "jsonb" "jsonb by its keys and values",
     Tsvectors "tsvectors" "tsvector as its words in the order of the text",
@@ -93,7 +93,6 @@ impl Case {
     /// Whether the case can occur at a level from 1 to 9, in packs (files that follow each other) or in files by themselves.
     pub fn may_occur(self, level: u8, is_pack: bool) -> bool {
         match self {
-            Case::CompressedValues => level >= 4,
             Case::NearKeys => level <= 3,
             Case::WordsInData => (4..=6).contains(&level),
             Case::DroppedPages => !is_pack,

@@ -19,8 +19,8 @@ use crate::entropy::{Packer, Statistics};
 use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
 use crate::record::Model;
 
-/// From this level on, nothing is left out that makes decoding slow: values that the server compressed are coded
-/// uncompressed, which takes a fifth of the space where there are many; index tuples are predicted from their heap tuples
+/// From this level on, nothing is left out that makes decoding slow: values that the server compressed are always coded
+/// uncompressed; index tuples are predicted from their heap tuples
 /// wherever these are known.
 const MIN_THOROUGH_LEVEL: u8 = 4;
 

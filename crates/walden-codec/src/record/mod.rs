@@ -159,10 +159,10 @@ impl Model {
         *self = Model::new(self.version, Limits { page_memory: 0, ..Limits::default() });
     }
 
-    /// Has encoding leave out what takes decoding long for what it saves: values that the server compressed stay as they are,
-    /// and index tuples are not predicted from heap tuples where others predict them.
+    /// Has encoding leave out what takes decoding long for what it saves: values that the server compressed stay as they are unless
+    /// a sample shows that this takes much more space, and index tuples are not predicted from heap tuples where others predict them.
     pub fn set_fast_mode(&mut self) {
-        self.predictors.layouts.recompressor.keep_values_compressed();
+        self.predictors.layouts.recompressor.decompress_where_it_pays();
         self.predictors.keys.is_fast = true;
     }
 
@@ -180,6 +180,7 @@ impl Model {
     pub fn start(&mut self, version: Major, bytes: usize) {
         self.version = version;
         self.predictors.layouts.survey.clear();
+        self.predictors.layouts.recompressor.restart_trial();
         self.predictors.keys.start(bytes);
     }
 

@@ -77,10 +77,43 @@ pub struct Recompressor {
     /// When encoding: the content that `scratch` is the compressed form of, by which method. It is compressed again at once.
     tried: Option<(Vec<u8>, Method)>,
     keeps_values_compressed: bool,
+    /// Where values are decompressed only if that pays: what is known about that.
+    trial: Option<Trial>,
     /// Bytes that values and images may still grow by when they are decompressed, so that the segment's columns stay within
     /// their limit. Only encoding spends it: decoding checks the limit itself, before it decodes any column.
     growth_left: usize,
     values: RecentValues,
+}
+
+/// Whether values take less space when they are decompressed, found by the first values.
+#[derive(Default)]
+struct Trial {
+    contents: Vec<u8>,
+    stored: Vec<u8>,
+    /// Known after enough values.
+    pays: Option<bool>,
+}
+
+impl Trial {
+    /// Bytes of compressed values that are looked at.
+    const STORED_BYTES: usize = 128 << 10;
+
+    /// Whether values pay, as far as is known, after one more.
+    fn pays(&mut self, content: &[u8], stored: &[u8]) -> bool {
+        if let Some(pays) = self.pays {
+            return pays;
+        }
+        self.contents.extend_from_slice(content);
+        self.stored.extend_from_slice(stored);
+        if self.stored.len() < Self::STORED_BYTES {
+            return false;
+        }
+        let [content, stored] = [&self.contents, &self.stored].map(|bytes| zstd::bulk::compress(bytes, 1));
+        let pays =
+            content.is_ok_and(|content| stored.is_ok_and(|stored| content.len() * 3 < stored.len() * 2));
+        *self = Trial { pays: Some(pays), ..Trial::default() };
+        pays
+    }
 }
 
 /// The latest compressed values of TOAST tables, the same in both directions.
@@ -104,6 +137,7 @@ impl Default for Recompressor {
             scratch: Vec::new(),
             tried: None,
             keeps_values_compressed: false,
+            trial: None,
             growth_left: 0,
             values: RecentValues::default(),
         }
@@ -111,9 +145,20 @@ impl Default for Recompressor {
 }
 
 impl Recompressor {
-    /// When encoding: leaves values compressed from here on, which makes decoding faster.
+    /// When encoding: leaves values compressed from here on.
     pub fn keep_values_compressed(&mut self) {
         self.keeps_values_compressed = true;
+    }
+
+    /// When encoding: leaves values compressed unless a sample shows that decompressing them saves a third of their space. To compress
+    /// them again takes most of the time of decoding them.
+    pub fn decompress_where_it_pays(&mut self) {
+        self.trial = Some(Trial::default());
+    }
+
+    /// Forgets the sample, before a segment.
+    pub fn restart_trial(&mut self) {
+        self.trial.iter_mut().for_each(|trial| *trial = Trial::default());
     }
 
     /// Sets how many bytes values and images may grow by when they are decompressed, from here on.
@@ -127,6 +172,7 @@ impl Recompressor {
         let info = CompressionInfo::from_bytes(*info);
         let raw = info.raw_bytes as usize;
         if self.keeps_values_compressed
+            || self.trial.as_ref().is_some_and(|trial| trial.pays == Some(false))
             || raw > MAX_RAW
             || raw <= stream.len()
             || raw - stream.len() > self.growth_left
@@ -144,6 +190,9 @@ impl Recompressor {
         };
         let mut content = vec![0; raw];
         if compression.decompress(stream, &mut content) != Some(raw) {
+            return None;
+        }
+        if self.trial.as_mut().is_some_and(|trial| !trial.pays(&content, stream)) {
             return None;
         }
         let method = self.method(&content, stream, compression)?;
@@ -341,6 +390,45 @@ mod tests {
         let (mut recompressor, mut out) = (Recompressor::default(), Vec::new());
         recompressor.recompress(content, method, &mut out).unwrap();
         out
+    }
+
+    /// Whether the last of many values is decompressed where that must pay.
+    fn is_last_decompressed(contents: impl Iterator<Item = Vec<u8>>) -> bool {
+        let mut recompressor = Recompressor::default();
+        recompressor.decompress_where_it_pays();
+        recompressor.set_growth_left(64 << 20);
+        let mut is_decompressed = true;
+        for content in contents {
+            is_decompressed = recompressor.decompress(&stored(&content, Method::Pglz)).is_some();
+        }
+        is_decompressed
+    }
+
+    #[test]
+    fn values_are_decompressed_where_they_are_alike() {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            (state >> 40) as usize
+        };
+        let words: Vec<[u8; 20]> = (0..100).map(|_| std::array::from_fn(|_| next() as u8)).collect();
+        let mut order = 11_usize;
+        let alike = (0..200).map(|_| {
+            let mut word = || {
+                order = order.wrapping_mul(1_103_515_245).wrapping_add(12_345) % (1 << 31);
+                words[(order >> 16) % words.len()]
+            };
+            (0..200).flat_map(|_| word()).collect()
+        });
+        assert!(is_last_decompressed(alike));
+        // Each has strings twice that no other has.
+        let other = (0..200).map(|_| {
+            let strings = (0..60).flat_map(|_| [std::array::from_fn::<u8, 50, _>(|_| next() as u8); 2]);
+            strings.flatten().collect()
+        });
+        assert!(!is_last_decompressed(other));
+        let few = (0..3).map(|_| content());
+        assert!(!is_last_decompressed(few), "too few values to know");
     }
 
     #[test]
