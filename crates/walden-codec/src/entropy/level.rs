@@ -67,6 +67,22 @@ pub fn has_words(class: usize, level: i32, cases: Cases) -> bool {
     cases.has(Case::Words) && is_among(class, classes)
 }
 
+/// Levels of zstd beside which a lower one is tried on a sample of text.
+const WITH_ALTERNATIVE: RangeInclusive<i32> = 3..=5;
+const ALTERNATIVE: i32 = 2;
+/// Bytes of the sample. The content has at least so many times as many, so that the sample takes little of the time.
+const SAMPLE_BYTES: usize = 128 << 10;
+const MIN_SAMPLES: usize = 8;
+
+/// A sample of a content, and the lower level that may be better for it.
+pub fn alternative(class: usize, level: i32, content: &[u8]) -> Option<(&[u8], i32)> {
+    let may_be_better = WITH_ALTERNATIVE.contains(&level)
+        && is_among(class, &WITH_WORDS)
+        && content.len() >= MIN_SAMPLES * SAMPLE_BYTES;
+    let start = content.len() / 2;
+    may_be_better.then(|| (&content[start..start + SAMPLE_BYTES], ALTERNATIVE))
+}
+
 /// Whether the contents of a class are compressed after earlier ones.
 pub fn has_prefix(class: usize) -> bool {
     !is_among(class, &WITHOUT_PREFIX)

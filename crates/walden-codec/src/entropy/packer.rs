@@ -221,6 +221,16 @@ impl Packer {
         (encoder.finish(raw.div_ceil(MAX_MIXING_RATIO)), chosen)
     }
 
+    /// zstd's level for a content: a lower one if that makes a part of it smaller. More effort finds short matches, which cost more than
+    /// they save in random text.
+    fn level_for(&mut self, class: usize, level: i32, content: &[u8]) -> i32 {
+        let Some((sample, lower)) = level::alternative(class, level, content) else { return level };
+        let mut len =
+            |level| self.zstd.compress(sample, &[], effort_of(class, level)).map(|bytes| bytes.len());
+        let (at_lower, at_level) = (len(lower), len(level));
+        if at_lower.is_some() && at_lower < at_level { lower } else { level }
+    }
+
     /// Compresses a content without context mixing.
     fn compress(&mut self, class: usize, content: &[u8]) -> Compressed {
         let (level, is_mixing) = match self.method {
@@ -230,10 +240,12 @@ impl Packer {
         if !is_mixing
             && level::has_words(class, level, self.cases)
             && let Some(coded) = dictionary::encode(content)
+            && let level = self.level_for(class, level, &coded)
             && let Some(stored) = self.zstd.compress(&coded, &[], effort_of(class, level))
         {
             return Compressed { coder: CODER_DICTIONARY, raw: coded.len(), stored };
         }
+        let level = if is_mixing { level } else { self.level_for(class, level, content) };
         let prefix = match level::has_prefix(class) && self.cases.has(Case::Prefixes) {
             true => level::prefix_for(content.len(), self.state.before(class)),
             false => &[],

@@ -266,3 +266,19 @@ fn statistics_have_the_sizes_of_classes() {
     let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };
     assert_eq!(packer.statistics(), [expected]);
 }
+
+#[test]
+fn a_lower_level_is_tried_on_a_sample_of_much_text() {
+    let content = vec![7; 1 << 20];
+    let sampled = |class: Class, level, bytes: usize| {
+        super::level::alternative(class as usize, level, &content[..bytes]).map(|(sample, lower)| {
+            assert!(sample.len() * 8 <= bytes, "the sample takes little of the time");
+            lower
+        })
+    };
+    assert_eq!((3..=5).map(|level| sampled(Class::Text, level, 1 << 20)).collect::<Vec<_>>(), [Some(2); 3]);
+    assert_eq!(sampled(Class::Text, 2, 1 << 20), None);
+    assert_eq!(sampled(Class::Text, 12, 1 << 20), None);
+    assert_eq!(sampled(Class::Text, 3, 1 << 19), None);
+    assert_eq!(sampled(Class::Fixed, 3, 1 << 20), None);
+}
