@@ -372,7 +372,7 @@ impl<W: Write> Writer<W> {
         let id = u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().unwrap_or(&[0; 8]));
         self.id = Some(id);
         let WriteOptions { form, level, needs: limit, .. } = self.options;
-        // The header of a pack is written before it is known what its members use.
+        // The header of a pack precedes its members, which may use version 2.
         let (needs, least_reader) = match form {
             FileForm::Segment => (needs, self.least_reader),
             FileForm::Pack => (limit, if level == 0 { MIN_READER } else { COPIES_READER }),

@@ -67,10 +67,10 @@ pub fn has_words(class: usize, level: i32, cases: Cases) -> bool {
     cases.has(Case::Words) && is_among(class, classes)
 }
 
-/// Levels of zstd beside which a lower one is tried on a sample of text.
+/// Levels of zstd for which a sample of text is also compressed at a lower level.
 const WITH_ALTERNATIVE: RangeInclusive<i32> = 3..=5;
 const ALTERNATIVE: i32 = 2;
-/// Bytes of the sample. The content has at least so many times as many, so that the sample takes little of the time.
+/// Bytes of the sample. A content of fewer samples is not sampled: that takes too much of the time.
 const SAMPLE_BYTES: usize = 128 << 10;
 const MIN_SAMPLES: usize = 8;
 

@@ -221,8 +221,8 @@ impl Packer {
         (encoder.finish(raw.div_ceil(MAX_MIXING_RATIO)), chosen)
     }
 
-    /// zstd's level for a content: a lower one if that makes a part of it smaller. More effort finds short matches, which cost more than
-    /// they save in random text.
+    /// zstd's level for a content: a lower one if that makes a sample smaller. In random text, more effort finds short
+    /// matches, which cost more than they save.
     fn level_for(&mut self, class: usize, level: i32, content: &[u8]) -> i32 {
         let Some((sample, lower)) = level::alternative(class, level, content) else { return level };
         let mut len =

@@ -1,7 +1,7 @@
 //! Bytes as copies from a *source*, which both directions have, and literals between them.
 //!
-//! Where each copy is expected follows from the last one: the source goes on there, past as many bytes as there were literals.
-//! So bytes that changed in place cost nothing but themselves, and bytes that were inserted one shift for all that follow.
+//! The expected source of a copy is the end of the last one plus the number of literals since. So bytes that changed in
+//! place need no shift, and inserted bytes need one shift for everything after them.
 
 use super::TupleCoder;
 use super::keyed_columns::Topic;
@@ -78,7 +78,7 @@ impl SourceIndex {
         (word.wrapping_mul(0x9E37_79B1) >> 16) as usize & (self.last.len() - 1)
     }
 
-    /// The longest range of the source that the target begins with: its place and length.
+    /// The longest range of the source that starts the target: its place and length.
     fn longest(&self, source: &[u8], target: &[u8]) -> (usize, usize) {
         let mut best = (0, 0);
         if target.len() < HASHED || self.before.is_empty() {
@@ -117,7 +117,7 @@ impl SourceIndex {
     }
 }
 
-/// How many bytes two strings begin with in common.
+/// The length of the common prefix.
 fn common(one: &[u8], other: &[u8]) -> usize {
     walden_redo::compress::pglz::same_start(one, other)
 }
@@ -135,8 +135,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         })
     }
 
-    /// Codes bytes of a length that both directions know as copies from `source`, and appends them to `out`. The target is
-    /// given when encoding, with an index of the source. Gives where in the source what follows is expected.
+    /// Codes `len` bytes as copies from `source`, and appends them to `out`. Encoding passes the target with an index of
+    /// the source. Returns the expected source of the next bytes.
     pub fn copies(
         &mut self,
         columns: CopyColumns,

@@ -1,7 +1,7 @@
-//! Block data of Generic records: fragments, which say which bytes of a page become what.
+//! Block data of Generic records: fragments with the new bytes of ranges of a page.
 //!
-//! Extensions write a page anew where items move, and the fragments have most of its bytes. So the page after the record is coded as
-//! copies from the page before, and the fragments are computed from both, as PostgreSQL does.
+//! Where items move, the fragments contain most bytes of the page. So the page after the record is coded as copies from
+//! the page before. Decoding computes the fragments from both pages, as PostgreSQL does.
 
 use std::collections::VecDeque;
 
@@ -24,10 +24,10 @@ use crate::{Corrupt, corrupt};
 /// Shorter fragments are coded as bytes: to compare pages takes longer than that gains.
 pub const MIN_FRAGMENT_BYTES: usize = 128;
 
-/// Most pages that are kept of what fragments said.
+/// The most pages of recent fragments.
 const MAX_RECENT_PAGES: usize = 512;
 
-/// What the latest fragments said of pages: the pages themselves may not be known, as their images are in an earlier segment.
+/// Pages that contain the latest fragments alone: an earlier segment may have their images.
 #[derive(Default)]
 pub struct RecentFragments {
     pages: FxHashMap<BlockKey, PageBox>,
@@ -74,7 +74,7 @@ pub fn split_fragments(mut data: &[u8]) -> Option<Vec<(usize, &[u8])>> {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes fragments one by one, as copies of what the latest fragments said of the page, and appends them to `out`.
+    /// Codes fragments one by one, as copies from recent fragments of the page, and appends them to `out`.
     pub fn fragments(
         &mut self,
         address: BlockAddress,
@@ -117,8 +117,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// Codes fragments as the page that they make, and appends them to `out`; `source` are the pages before and after the record, when
-    /// encoding.
+    /// Codes fragments as the page after the record, and appends them to `out`. Encoding passes the pages before and after
+    /// the record as `source`.
     pub fn page_fragments(
         &mut self,
         address: BlockAddress,
@@ -185,7 +185,7 @@ mod tests {
         BlockAddress { relation: Relation { number: 0, locator }, fork: 0, block: 7 }
     }
 
-    /// What a file's columns make that has fragments after these.
+    /// Decodes fragments of a page that had the fragments `before`.
     fn decoded(before: &[u8], coder: &mut Encoder) -> Result<Vec<u8>, Corrupt> {
         let chunk = coder.chunk(&mut Packer::new(1, true));
         let (mut coder, mut predictors) = (Decoder::default(), Predictors::default());
@@ -229,7 +229,7 @@ mod tests {
             prop_assert_eq!(decoded(&before, &mut coder).unwrap(), data);
         }
 
-        /// Whatever a file's columns have, decoding ends, with no more bytes than block data may have.
+        /// Decoding of arbitrary columns ends, with at most 65,535 bytes.
         #[test]
         fn any_columns_end(
             bounds in proptest::collection::vec(0..20_000_u64, 1..40),

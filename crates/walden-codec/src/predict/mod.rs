@@ -87,7 +87,7 @@ pub struct Predictors {
     pub keys: Keys,
     /// Keys of GIN indexes that have no entries yet.
     pub pending: Pending,
-    /// What the latest Generic records said of pages.
+    /// Recent fragments of Generic records.
     pub recent_fragments: RecentFragments,
     /// Buffers for the next run of similar items.
     run: Run,

@@ -176,7 +176,8 @@ impl Model {
     }
 }
 
-/// In the place of the length of a block's data, which has 16 bits: it is fragments of a known page, coded as the page that they make.
+/// A number instead of a length of block data, which has 16 bits: fragments of a known page, coded as the page after the
+/// record.
 const FRAGMENTS_OF_PAGE: u64 = 1 << 16;
 /// The same: it is fragments, coded one by one.
 const FRAGMENTS: u64 = FRAGMENTS_OF_PAGE + 1;

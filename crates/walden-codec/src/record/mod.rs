@@ -61,7 +61,7 @@ pub struct Model {
     predictors: Predictors,
     replay: Replay,
     kept: Kept,
-    /// Whether anything since the keyframe was coded that readers of version 1 refuse.
+    /// Whether readers of version 1 refuse a record since the keyframe.
     uses_copies: bool,
     /// Buffers that are used again.
     main: Vec<u8>,
@@ -159,8 +159,8 @@ impl Model {
         *self = Model::new(self.version, Limits { page_memory: 0, ..Limits::default() });
     }
 
-    /// Has encoding leave out what takes decoding long for what it saves: values that the server compressed stay as they are unless
-    /// a sample shows that this takes much more space, and index tuples are not predicted from heap tuples where others predict them.
+    /// Has encoding omit transforms whose decoding time outweighs their gain: values that the server compressed stay as they
+    /// are unless a sample shows that this takes much more space, and index tuples are not predicted from heap tuples where others predict them.
     pub fn set_fast_mode(&mut self) {
         self.predictors.layouts.recompressor.decompress_where_it_pays();
         self.predictors.keys.is_fast = true;
@@ -194,7 +194,7 @@ impl Model {
         self.kept.finish(coder, &mut self.replay.store)
     }
 
-    /// Whether anything since the keyframe was coded that readers of version 1 refuse.
+    /// Whether readers of version 1 refuse a record since the keyframe.
     pub fn uses_copies(&self) -> bool {
         self.uses_copies
     }

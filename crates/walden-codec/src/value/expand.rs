@@ -77,7 +77,7 @@ pub struct Recompressor {
     /// When encoding: the content that `scratch` is the compressed form of, by which method. It is compressed again at once.
     tried: Option<(Vec<u8>, Method)>,
     keeps_values_compressed: bool,
-    /// Where values are decompressed only if that pays: what is known about that.
+    /// The sample that decides whether values are decompressed; without it, all are.
     trial: Option<Trial>,
     /// Bytes that values and images may still grow by when they are decompressed, so that the segment's columns stay within
     /// their limit. Only encoding spends it: decoding checks the limit itself, before it decodes any column.
@@ -95,7 +95,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Bytes of compressed values that are looked at.
+    /// Bytes of compressed values in the sample.
     const STORED_BYTES: usize = 128 << 10;
 
     /// Whether values pay, as far as is known, after one more.

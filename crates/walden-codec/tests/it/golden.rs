@@ -1,6 +1,6 @@
 //! Files that a version wrote, one per feature of the format: every later version reads them, to the same bytes.
 //!
-//! `tests/golden/vN/` holds those that need a reader of version *N* of the format; what is in them comes from `testdata/golden/`. Version 1 is
+//! `tests/golden/vN/` holds those that need a reader of version *N* of the format; their originals come from `testdata/golden/`. Version 1 is
 //! frozen, as archives may hold it: no file is ever made again, changed or removed. For what a file is to show beside them, add a
 //! row here; `WALDEN_ADD_GOLDEN=1 cargo test -p walden-codec --test it golden` writes the files that are not there yet.
 
