@@ -125,9 +125,9 @@ impl Members {
     }
 }
 
-/// What decoding may use: enough for what `walden compress` writes if no other limit is given to it.
-fn limits() -> ReadLimits {
-    ReadLimits { page_memory: page_memory(), ..ReadLimits::of_largest_segments() }
+/// The limits for decoding a file of so many bytes: enough for what `walden compress` writes if no other limit is given to it.
+fn limits(file_bytes: u64) -> ReadLimits {
+    ReadLimits { page_memory: page_memory(), ..ReadLimits::of_file(file_bytes) }
 }
 
 /// A compressed file that is open.
@@ -141,8 +141,9 @@ struct Pack {
 
 impl Pack {
     fn open(path: &Path) -> Result<Pack, Error> {
-        let file = BufReader::with_capacity(256 << 10, File::open(path).map_err(Error::Io)?);
-        let mut reader = Reader::open(file, limits())?;
+        let file = File::open(path).map_err(Error::Io)?;
+        let limits = limits(file.metadata().map_err(Error::Io)?.len());
+        let mut reader = Reader::open(BufReader::with_capacity(256 << 10, file), limits)?;
         let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
         let entries = if is_pack { reader.index()? } else { Vec::new() };
         Ok(Pack { reader, entries, next: None })
@@ -269,8 +270,16 @@ mod tests {
     #[test]
     fn packs_of_the_largest_segments_are_read() {
         for level in 0..=9 {
-            assert!(limits().admit(Needs::of_segments(FileForm::Pack, level, 1 << 30)).is_ok(), "{level}");
+            let needs = Needs::of_segments(FileForm::Pack, level, 1 << 30);
+            assert!(limits(1 << 20).admit(needs).is_ok(), "{level}");
         }
+    }
+
+    #[test]
+    fn a_small_file_cannot_demand_much_memory() {
+        let demanding = Needs { memory_mib: 3 << 10, blocks: 0 };
+        assert!(matches!(limits(38 << 10).admit(demanding), Err(Excess::Memory { .. })));
+        assert!(limits(38 << 10).admit(Needs::of_segments(FileForm::Pack, 9, 128 << 20)).is_ok());
     }
 
     #[test]

@@ -13,9 +13,9 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use postgres::Client;
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_source::connection::Client;
 
 use crate::process::ServerProcess;
 use crate::server::{QueryError, ServerState, Slot, rows};

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use postgres::error::SqlState;
-use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+use postgres::{SimpleQueryMessage, SimpleQueryRow};
 use serde::Serialize;
 use walden_format::lsn::Lsn;
+use walden_source::connection::{self, Client};
 use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
@@ -135,7 +136,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
 /// Why a server does not answer a query.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", error_text(.0))]
-pub struct QueryError(#[from] postgres::Error);
+pub struct QueryError(#[from] connection::QueryError);
 
 impl QueryError {
     /// What the user can do about it.

@@ -95,20 +95,13 @@ pub struct LimitArgs {
     spill: Option<usize>,
 }
 
-/// Bytes of memory for each byte of a compressed file, unless the user allows more. Segments of the largest size rarely compress to a
-/// thousandth, and take some 10 bytes of memory for each of theirs.
-const MEMORY_RATIO: u64 = 16_384;
-
 impl LimitArgs {
     /// The limits for the codec.
     ///
     /// A small file gets less memory; `file_bytes` is `None` for a stream.
     pub fn to_limits(&self, file_bytes: Option<u64>) -> ReadLimits {
-        let default = ReadLimits::of_largest_segments();
-        let usual = file_bytes.map_or(default.memory, |bytes| {
-            bytes.saturating_mul(MEMORY_RATIO).clamp(ReadLimits::default().memory, default.memory)
-        });
-        let memory = self.memory.map_or(usual, |bytes| bytes as u64);
+        let default = file_bytes.map_or_else(ReadLimits::of_largest_segments, ReadLimits::of_file);
+        let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
         ReadLimits {
             memory,
             spill: self.spill.map_or(default.spill, |bytes| bytes as u64),

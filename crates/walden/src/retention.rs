@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use postgres::{Client, SimpleQueryMessage};
+use postgres::SimpleQueryMessage;
 use walden_explain::group::{Dimension, Owner};
 use walden_explain::{Explanation, Request, explain, rewrites};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_report::table::{Row, harmless, table, wrap};
 use walden_report::units::{bytes, count, seconds};
-use walden_source::connection::{self, ConnectionError};
+use walden_source::connection::{self, Client, ConnectionError};
 use walden_source::follow::{FolderFollower, Follower as _};
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;

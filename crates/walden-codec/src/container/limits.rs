@@ -25,6 +25,9 @@ const MEMBER: u64 = 4 * MIB;
 const MAX_BLOCKS: u32 = 1 << 19;
 /// Pages that a reader keeps in memory at least.
 const MIN_PAGES: u64 = 16;
+/// Bytes of memory for each byte of a compressed file. Segments of the largest size rarely compress to a thousandth, and take some 10
+/// bytes of memory for each of theirs.
+const MEMORY_RATIO: u64 = 16_384;
 /// The highest level.
 const MAX_LEVEL: u8 = 9;
 
@@ -153,6 +156,13 @@ impl ReadLimits {
     pub fn of_largest_segments() -> ReadLimits {
         let memory = Needs::of_segments(FileForm::Pack, MAX_LEVEL, SegmentSize::MAX.bytes()).memory();
         ReadLimits { memory: memory.next_multiple_of(1 << 30), ..ReadLimits::default() }
+    }
+
+    /// As [`ReadLimits::of_largest_segments`], with less memory for a small file: no more than segments of such a compressed size take.
+    pub fn of_file(file_bytes: u64) -> ReadLimits {
+        let (least, most) = (ReadLimits::default(), ReadLimits::of_largest_segments());
+        let memory = file_bytes.saturating_mul(MEMORY_RATIO).clamp(least.memory, most.memory);
+        ReadLimits { memory, ..most }
     }
 
     /// Bytes of memory for pages when a file of such needs is decoded; or what it needs more of.

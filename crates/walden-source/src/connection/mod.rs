@@ -3,19 +3,20 @@
 //!
 //! Documentation: "Database Connection Control Functions" and "SSL Support" in PostgreSQL's chapter on libpq; `fe-connect.c` decides.
 
+mod client;
 mod parameters;
 mod passwords;
 mod text;
 mod tls;
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::time::Duration;
 
-use postgres::config::SslMode;
 use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls};
+use tokio::runtime::Builder;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+pub use client::{Client, QueryError};
 pub use parameters::{Endpoint, Parameters};
 pub use tls::TlsMode;
 
@@ -38,8 +39,13 @@ pub enum ConnectionError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The server accepts the connection, and nothing more is heard of it.
-    #[error("cannot connect to {place}: expected an answer within {seconds} s, found none")]
+    /// The operating system has nothing to connect with.
+    #[error("cannot prepare a connection: {0}")]
+    Runtime(#[source] std::io::Error),
+    /// The server accepts the connection, and does not let us in within the time limit.
+    #[error(
+        "cannot connect to {place}: expected a PostgreSQL server to complete the login within {seconds} s (connect_timeout), found none"
+    )]
     Silent {
         /// Host and port, or the folder of the socket.
         place: String,
@@ -129,32 +135,19 @@ impl Parameters {
             TlsMode::Disable => None,
             _ => Some(MakeRustlsConnect::new(self.tls_config()?)),
         };
-        // For the connection, and once more for what is said then, of which the client library has no limit.
-        let limit = config.get_connect_timeout().map(|limit| 2 * *limit);
-        let (sender, receiver) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut result = attempt(&config, mode, tls);
-            if let Ok(client) = &mut result
-                && let Err(error) = client.batch_execute("SET search_path = pg_catalog")
-            {
-                result = Err(error);
-            }
-            // Nobody waits any more if this fails.
-            let _ = sender.send(result);
-        });
-        let result = match limit {
-            Some(limit) => receiver.recv_timeout(limit).ok(),
-            None => receiver.recv().ok(),
-        };
-        let silent = || ConnectionError::Silent {
-            place: endpoint.to_string(),
-            seconds: limit.unwrap_or_default().as_secs(),
-        };
-        result.ok_or_else(silent)?.map_err(|source| ConnectionError::Server {
-            notes: self.notes(endpoint, mode, &source),
-            place: endpoint.to_string(),
-            source,
-        })
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(ConnectionError::Runtime)?;
+        match Client::connect(runtime, &config, mode, tls) {
+            Ok(Some(client)) => Ok(client),
+            Ok(None) => Err(ConnectionError::Silent {
+                place: endpoint.to_string(),
+                seconds: config.get_connect_timeout().map_or(0, Duration::as_secs),
+            }),
+            Err(source) => Err(ConnectionError::Server {
+                notes: self.notes(endpoint, mode, &source),
+                place: endpoint.to_string(),
+                source,
+            }),
+        }
     }
 
     /// What was demanded of TLS, and what was not used.
@@ -168,34 +161,6 @@ impl Parameters {
         }
         notes
     }
-}
-
-/// Connects with as much TLS as is wanted. As libpq does, the other way is tried where the server refuses the first one.
-fn attempt(
-    config: &Config,
-    mode: TlsMode,
-    tls: Option<MakeRustlsConnect>,
-) -> Result<Client, postgres::Error> {
-    let plain = || config.clone().ssl_mode(SslMode::Disable).connect(NoTls);
-    let Some(tls) = tls else { return plain() };
-    let encrypted = |ssl_mode| config.clone().ssl_mode(ssl_mode).connect(tls);
-    match mode {
-        TlsMode::Disable => plain(),
-        TlsMode::Allow => match plain() {
-            Err(error) if is_refused(&error) => encrypted(SslMode::Require),
-            other => other,
-        },
-        TlsMode::Prefer => match encrypted(SslMode::Prefer) {
-            Err(error) if is_refused(&error) || is_of_tls(&error) => plain(),
-            other => other,
-        },
-        TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => encrypted(SslMode::Require),
-    }
-}
-
-/// Whether `pg_hba.conf` has no line for such a connection: it may have one for the other kind.
-fn is_refused(error: &postgres::Error) -> bool {
-    error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
 }
 
 fn is_of_tls(error: &postgres::Error) -> bool {

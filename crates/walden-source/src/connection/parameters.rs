@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use postgres::Config;
+use tokio_postgres::Config;
 
 use super::passwords::{self, Found, Wanted};
 use super::{ConnectionError, text};
@@ -87,7 +87,7 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/etc/postgresql-common", "/etc/sysconfig/pgs
 /// Folders of Unix sockets.
 const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 const DEFAULT_PORT: &str = "5432";
-/// Seconds to wait for a server, if nothing else is said. Unlike libpq, no command waits forever.
+/// Seconds within which a server has to accept a login, by default. Unlike libpq, no command waits forever.
 const CONNECT_TIMEOUT: u32 = 10;
 
 /// The parameters of a connection, complete but for what the server knows better.

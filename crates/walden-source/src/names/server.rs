@@ -1,13 +1,13 @@
 //! Names from a running server's catalogs.
 
-use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+use postgres::{SimpleQueryMessage, SimpleQueryRow};
 use walden_format::record::RelFileLocator;
 
 use super::{
     Column, Database, GLOBAL_TABLESPACE, Identifier, Missing, Names, NamesError, Origin, Persistence,
     Relation, RelationKind, Type,
 };
-use crate::connection::Parameters;
+use crate::connection::{Client, Parameters};
 use crate::error_text;
 
 /// The settings that decide how much log there is, and how the server's own log is read. A server does not list those that it lacks.

@@ -3,10 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
-use postgres::Config;
-use postgres::config::ChannelBinding as Wanted;
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{self, ChannelBinding, ScramSha256};
+use tokio_postgres::Config;
+use tokio_postgres::config::ChannelBinding as Wanted;
 
 use super::message::Authentication;
 use super::transport::{Keepalive, Transport};

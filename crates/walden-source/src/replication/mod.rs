@@ -21,7 +21,7 @@ use walden_format::payload::Timestamp;
 
 use self::message::{Begin, Message, Streamed};
 use self::transport::Transport;
-use crate::connection::{ConnectionError, Parameters};
+use crate::connection::{ConnectionError, Parameters, QueryError};
 
 pub use message::{NextTimeline, Progress, read_messages};
 
@@ -155,7 +155,7 @@ pub enum SlotError {
     Connection(#[from] ConnectionError),
     /// The server does not say it.
     #[error("cannot read pg_replication_slots")]
-    Query(#[from] postgres::Error),
+    Query(#[from] QueryError),
 }
 
 /// The oldest position that a server keeps for a slot; nothing if the slot was never used, or is not there. The server is asked over an
@@ -167,7 +167,8 @@ pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option
     let query = "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
     let mut client = parameters.connect_anywhere()?;
     let Some(row) = client.query_opt(query, &[&name])? else { return Ok(None) };
-    Ok(row.try_get::<_, Option<String>>(0)?.and_then(|lsn| lsn.parse().ok()))
+    let restart: Option<String> = row.try_get(0).map_err(QueryError::from)?;
+    Ok(restart.and_then(|lsn| lsn.parse().ok()))
 }
 
 /// The names of the files in a server's `pg_wal`, over an ordinary connection.

@@ -6,13 +6,13 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use postgres::Client;
 use walden_archive::against::{self, Compared, Facts, Mark, Outcome, Server, ServerError, ServerFile};
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::PushOptions;
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::connection::Client;
 use walden_source::counted;
 
 use crate::FOUND;

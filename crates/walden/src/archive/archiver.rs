@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use postgres::Client;
 use walden_archive::Archive;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{self, PushOptions};
 use walden_archive::status::QueuedFile;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::connection::Client;
 use walden_source::error_text;
 use walden_watch::process::ArchiverProcess;
 use walden_watch::settings::Settings;

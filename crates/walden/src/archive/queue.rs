@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use postgres::Client;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push;
 use walden_archive::status::{Lag, QueuedFile};
 use walden_report::units;
+use walden_source::connection::Client;
 use walden_source::counted;
 
 use crate::place::Place;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use postgres::Client;
+use walden_source::connection::Client;
 use walden_source::names::Names;
 use walden_watch::server::{self, Folders, ServerState};
 use walden_watch::settings::Settings;

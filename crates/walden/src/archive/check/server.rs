@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
-use postgres::{Client, Row};
+use postgres::Row;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::{Lsn, SegmentSize};
+use walden_source::connection::Client;
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
