@@ -30,7 +30,7 @@ Examples:
       the tables that write most
   walden sql --names names.json \"SELECT * FROM transactions WHERE bytes > 1e9\" /archive/wal
       transactions of more than 1 GB
-  walden sql \"SELECT lsn_text(start_lsn), record_type FROM records WHERE start_lsn >= lsn('16/B374D848') LIMIT 5\" /archive/wal
+  walden sql \"SELECT lsn_text(start_lsn), record_type FROM records WHERE start_lsn >= '16/B374D848' LIMIT 5\" /archive/wal
       what is at a position
   walden sql --format parquet -o hours.parquet \"SELECT date_trunc('hour', time) AS hour, relation, sum(bytes) AS bytes FROM \
 records GROUP BY ALL\" s3://backups/main
@@ -43,7 +43,7 @@ records GROUP BY ALL\" s3://backups/main
 
 Tables: records, blocks, framing, transactions, checkpoints, segments, relations; docs/tables.md describes their columns and has \
 queries for many questions. row_changes('public.orders') has the changes of a table's rows, with the table's columns from --base \
-or --names. Functions beside SQL's own: lsn('16/B374D848'), lsn_text(position). Conditions on start_lsn and time \
+or --names. Functions beside SQL's own: lsn('16/B374D848'), lsn_text(position), pg_lsn_text(position). Conditions on start_lsn and time \
 of records and blocks skip segments.
 
 Exit status: 0 done, 1 row_changes() may lack rows (a note says why), 2 wrong usage or a wrong query, 3 input unreadable or damaged, or a query that failed while it ran.";

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, UInt64Array};
+use datafusion::arrow::array::{ArrayRef, AsArray, StringArray, UInt64Array};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Decimal128Type};
+use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Decimal128Type, UInt64Type};
 use datafusion::common::{ScalarValue, plan_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
@@ -12,12 +12,13 @@ use datafusion::logical_expr::{
 };
 use walden_format::lsn::Lsn;
 
-/// Every function: `lsn('16/B374D848')` and `lsn_text(number)`.
-pub(crate) fn all() -> [ScalarUDF; 2] {
+/// Every function: `lsn('16/B374D848')`, `lsn_text(number)` and `pg_lsn_text(number)`.
+pub(crate) fn all() -> [ScalarUDF; 3] {
     let lsn = Arc::new(|arguments: &[ColumnarValue]| apply(arguments, parse));
     [
         create_udf("lsn", vec![DataType::Utf8], DataType::UInt64, Volatility::Immutable, lsn),
-        ScalarUDF::new_from_impl(LsnText { signature: Signature::user_defined(Volatility::Immutable) }),
+        ScalarUDF::new_from_impl(LsnText::new("lsn_text", false)),
+        ScalarUDF::new_from_impl(LsnText::new("pg_lsn_text", true)),
     ]
 }
 
@@ -47,15 +48,24 @@ fn parse(array: &ArrayRef) -> Result<ArrayRef> {
 /// has the values of both.
 const WHOLE_NUMBER: DataType = DataType::Decimal128(DECIMAL128_MAX_PRECISION, 0);
 
-/// `lsn_text(number)`, for any type of whole numbers.
+/// `lsn_text(number)`, for any type of whole numbers, and `pg_lsn_text(number)`, the same without the zeros that PostgreSQL prints only
+/// from 19 on (`pg_lsn_out`).
 #[derive(PartialEq, Eq, Hash, Debug)]
 struct LsnText {
+    name: &'static str,
+    is_unpadded: bool,
     signature: Signature,
+}
+
+impl LsnText {
+    fn new(name: &'static str, is_unpadded: bool) -> LsnText {
+        LsnText { name, is_unpadded, signature: Signature::user_defined(Volatility::Immutable) }
+    }
 }
 
 impl ScalarUDFImpl for LsnText {
     fn name(&self) -> &str {
-        "lsn_text"
+        self.name
     }
 
     fn signature(&self) -> &Signature {
@@ -79,7 +89,7 @@ impl ScalarUDFImpl for LsnText {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        apply(&arguments.args, text)
+        apply(&arguments.args, if self.is_unpadded { unpadded_text } else { text })
     }
 }
 
@@ -87,6 +97,13 @@ fn text(array: &ArrayRef) -> Result<ArrayRef> {
     let texts = walden_arrow::lsn_text(&positions(array)?);
     debug_assert_eq!(texts.len(), array.len());
     Ok(texts)
+}
+
+fn unpadded_text(array: &ArrayRef) -> Result<ArrayRef> {
+    let positions = positions(array)?;
+    let half = |lsn: u64| format!("{:X}/{:X}", lsn >> 32, lsn & u64::from(u32::MAX));
+    let numbers = positions.as_primitive_opt::<UInt64Type>().into_iter().flatten();
+    Ok(Arc::new(StringArray::from_iter(numbers.map(|lsn| lsn.map(half)))))
 }
 
 /// Numbers of 64 bits from these or from whole numbers.

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod functions;
+mod mistakes;
+mod positions;
 mod pruning;
 mod row_changes;
 mod table;
@@ -14,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::DiskManager;
 use datafusion::execution::memory_pool::FairSpillPool;
@@ -115,8 +118,7 @@ impl Database {
         let reads_only =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         self.runtime.block_on(async {
-            let frame = self.context.sql_with_options(sql, reads_only).await?;
-            let mut stream = frame.execute_stream().await?;
+            let mut stream = self.plan(sql, &reads_only).await.map_err(|error| self.explain(error, sql))?;
             let schema = stream.schema();
             each(&schema, None)?;
             while let Some(batch) = stream.next().await {
@@ -124,6 +126,19 @@ impl Database {
             }
             Ok(())
         })
+    }
+
+    /// Prepares a query; the stream runs it.
+    async fn plan(&self, sql: &str, allowed: &SQLOptions) -> Result<SendableRecordBatchStream> {
+        let plan = self.context.state().create_logical_plan(sql).await?;
+        allowed.verify_plan(&plan)?;
+        let plan = positions::replace_texts(plan)?;
+        self.context.execute_logical_plan(plan).await?.execute_stream().await
+    }
+
+    fn explain(&self, error: DataFusionError, sql: &str) -> DataFusionError {
+        let tables: Vec<String> = Table::all().map(|table| table.name().to_owned()).collect();
+        mistakes::explain(error, sql, &tables)
     }
 }
 
@@ -212,9 +227,61 @@ mod tests {
         let syntax = wrong("SELEC 1");
         assert!(syntax.starts_with("wrong syntax: ") && syntax.contains("SELEC"), "{syntax}");
         assert!(!syntax.contains("ParserError") && !syntax.contains("sql parser error"), "{syntax}");
-        assert!(wrong("SELECT * FROM nowhere").contains("nowhere"));
-        let failed = error_of(&database, "SELECT * FROM records WHERE start_lsn > lsn('x')");
+        let failed = error_of(&database, "SELECT lsn(relation) FROM records");
         assert!(what_is_wrong(&failed).is_none() && !is_out_of_memory(&failed), "{failed}");
+    }
+
+    #[test]
+    fn common_mistakes_are_explained() {
+        let database = database();
+        for (query, expected) in [
+            ("SELECT * FROM record", "no table is named record: the tables are records, blocks,"),
+            ("SELECT * FROM other.t", "no table is named datafusion.other.t"),
+            ("SELECT * FROM records WHERE record_type = \"INSERT\"", "text in single quotes: 'INSERT'"),
+            ("SELECT * FROM records WHERE start_lsn > 'x'", "expected a position such as '16/B374D848'"),
+            ("SELECT * FROM records WHERE time > 'yesterday'", "now() - interval '1 day'"),
+            ("SELECT * FROM records WHERE time BETWEEN 'now' AND 'then'", "found 'now'"),
+            ("SELECT * FROM records WHERE start_lsn > '0/1'::pg_lsn", "lsn('16/B374D848') makes a position"),
+        ] {
+            let wrong = what_is_wrong(&error_of(&database, query)).unwrap();
+            assert!(wrong.contains(expected), "{query}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn positions_are_compared_with_text() {
+        let database = database();
+        let count = |condition: &str| count(&database, &format!("records AS r WHERE {condition}"));
+        let middle = "0/980000";
+        for (text, number) in [
+            ("start_lsn >= '0/980000'", "start_lsn >= lsn('0/980000')"),
+            ("'0/980000' > r.start_lsn", "start_lsn < lsn('0/980000')"),
+            ("end_lsn BETWEEN '0/940000' AND '0/00980000'", "end_lsn BETWEEN 9699328 AND 9961472"),
+            ("start_lsn > '9961472'", "start_lsn > 9961472"),
+            (
+                "start_lsn IN (SELECT min(start_lsn) FROM records WHERE start_lsn > '0/980000')",
+                "start_lsn IN (SELECT min(start_lsn) FROM records WHERE start_lsn > 9961472)",
+            ),
+        ] {
+            assert!(count(number) > 0, "{number}");
+            assert_eq!(count(text), count(number), "{text}");
+        }
+        let first = format!(
+            "start_lsn IN ('0/1', (SELECT min(start_lsn) FROM records WHERE start_lsn > '{middle}'))"
+        );
+        assert_eq!(count(&first), 1);
+    }
+
+    fn count(database: &Database, table: &str) -> i64 {
+        let mut rows = 0;
+        let query = format!("SELECT count(*) FROM {table}");
+        let result = database.query::<DataFusionError>(&query, |_, batch| {
+            let counts = batch.as_ref().map(|batch| batch.column(0).as_primitive::<Int64Type>());
+            rows += counts.into_iter().flatten().flatten().sum::<i64>();
+            Ok(())
+        });
+        result.unwrap();
+        rows
     }
 
     /// As a checkpoint of a running server does it at any time.
@@ -229,17 +296,6 @@ mod tests {
         fs::write(folder.join(segment.name.to_string()), content).unwrap();
         let held = database_of(&folder);
         fs::remove_dir_all(&folder).unwrap();
-        let count = |database: &Database, table: &str| {
-            let mut rows = 0;
-            let query = format!("SELECT count(*) FROM {table}");
-            let result = database.query::<DataFusionError>(&query, |_, batch| {
-                let counts = batch.as_ref().map(|batch| batch.column(0).as_primitive::<Int64Type>());
-                rows += counts.into_iter().flatten().flatten().sum::<i64>();
-                Ok(())
-            });
-            result.unwrap();
-            rows
-        };
         for table in ["records", "transactions"] {
             let rows = count(&database(), table);
             assert!(rows > 0, "{table}");

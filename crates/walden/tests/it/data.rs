@@ -395,11 +395,13 @@ fn wrong_queries_are_errors() {
     for (query, part) in [
         ("SELEC 1", "SELEC"),
         ("SELECT nothing FROM records", "nothing"),
-        ("SELECT * FROM nowhere", "nowhere"),
+        ("SELECT * FROM nowhere", "no table is named nowhere: the tables are records, "),
         ("SELECT * FROM records WHERE start_lsn > lsn('x')", "expected a position"),
         ("SELECT * FROM row_changes('nowhere')", "cannot find the table nowhere: give the names"),
         ("SELECT * FROM row_changes(7)", "expected a table's name"),
         ("SELECT * FROM row_changes()", "expected a table's name"),
+        ("SELECT * FROM records WHERE time > 'yesterday'", "now() - interval '1 day'"),
+        ("SELECT * FROM records WHERE start_lsn > 'x'", "expected a position such as '16/B374D848'"),
         ("CREATE TABLE t AS SELECT 1", "DDL"),
         ("COPY (SELECT 1) TO '/tmp/never.csv'", "DML"),
         ("SET datafusion.execution.batch_size = 1", "Statement"),
@@ -671,9 +673,10 @@ fn positions_are_printed_whatever_their_type() {
     let golden = golden.to_str().unwrap();
     let query = "SELECT lsn_text(8192) AS a, lsn_text(CAST(1 AS SMALLINT)) AS b, lsn_text(NULL) AS c, \
                  lsn_text(lsn('16/B374D848') + 8) AS d, lsn_text(lsn('16/B374D848') - lsn('0/48')) AS e, \
-                 lsn_text(CAST(NULL AS BIGINT)) AS f";
+                 lsn_text(CAST(NULL AS BIGINT)) AS f, pg_lsn_text(lsn('16/74D848')) AS g, pg_lsn_text(NULL) AS h";
     let expected = serde_json::json!({
-        "a": "0/00002000", "b": "0/00000001", "c": null, "d": "16/B374D850", "e": "16/B374D800", "f": null
+        "a": "0/00002000", "b": "0/00000001", "c": null, "d": "16/B374D850", "e": "16/B374D800", "f": null,
+        "g": "16/74D848", "h": null
     });
     assert_eq!(sql(query, &[golden]), [expected]);
     let query =
