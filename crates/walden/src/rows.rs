@@ -386,7 +386,7 @@ fn selection(args: &RowsArgs) -> String {
 
 /// Writes a script; gives back also whether it reverts all changes of the log that was read.
 fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
-    let mut script = Script::new(changes.names_at_end(), changes.gaps.clone())?;
+    let mut script = Script::new(changes.names_at_end(), changes.gaps.clone(), changes.notes.clone())?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
     let is_whole = script.finish(&selection(args), &summary)?;
     Ok((summary, is_whole))

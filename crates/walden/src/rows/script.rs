@@ -28,6 +28,8 @@ pub(super) struct Script {
     names: NamesAtEnd,
     /// Why there may be changes that the script does not have.
     gaps: Vec<Gap>,
+    /// What else the user should know of the log that was read.
+    notes: Vec<String>,
     file: BufWriter<File>,
     bytes: u64,
     statements: u64,
@@ -55,12 +57,14 @@ struct Line {
 }
 
 impl Script {
-    pub fn new(names: NamesAtEnd, gaps: Vec<Gap>) -> Result<Script> {
+    pub fn new(names: NamesAtEnd, gaps: Vec<Gap>, mut notes: Vec<String>) -> Result<Script> {
+        notes.retain(|note| gaps.iter().all(|gap| gap.why != *note));
         let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
         let file = BufWriter::new(file);
         Ok(Script {
             names,
             gaps,
+            notes,
             file,
             bytes: 0,
             statements: 0,
@@ -263,22 +267,41 @@ impl Script {
         Ok(found)
     }
 
+    /// What the script does not revert, with its verb.
+    fn not_reverted(&self) -> String {
+        let one_or_many = |count, one: &str, many: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            _ => Some(format!("{count} {many}")),
+        };
+        let unlogged = (self.unlogged > 0).then(|| "changes while the table was unlogged".to_owned());
+        let parts = [
+            one_or_many(self.missing, "change", "changes"),
+            one_or_many(self.truncations, "truncation or drop", "truncations or drops"),
+            unlogged,
+        ];
+        let is_one = self.missing + self.truncations == 1 && self.unlogged == 0;
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        format!("{} {}", parts.join(" and "), if is_one { "is" } else { "are" })
+    }
+
     fn header(&self, relation: &str, summary: &Summary) -> String {
         let counts = &summary.counts;
-        let relation: String = relation.chars().filter(|c| !c.is_control()).collect();
+        let relation = one_line(relation);
         let gaps: String = self.gaps.iter().map(gap_comment).collect();
         let complete = match self.missing + self.truncations + self.unlogged {
             0 if self.gaps.is_empty() => {
                 "-- Complete: every committed change of the selection is reverted.\n".to_owned()
             }
             0 => "-- NOT COMPLETE: only the changes that are known are reverted.\n".to_owned(),
-            _ => format!(
-                "-- NOT COMPLETE: {} changes and {} truncations or drops are not reverted in full{}; look for NOT REVERTED.\n",
-                self.missing,
-                self.truncations,
-                if self.unlogged > 0 { ", nor what was changed while the table was unlogged" } else { "" }
-            ),
+            _ => {
+                format!(
+                    "-- NOT COMPLETE: {} not reverted in full; look for NOT REVERTED.\n",
+                    self.not_reverted()
+                )
+            }
         };
+        let notes: String = self.notes.iter().map(|note| format!("-- Note: {}\n", one_line(note))).collect();
         let unfinished = match counts.unfinished {
             0 => String::new(),
             many => format!(
@@ -298,7 +321,7 @@ impl Script {
             self.alterations.iter().map(|(_, [first, _])| format!("{first}\n")).collect();
         format!(
             "-- Reverts the changes of {relation} from {} to {}: {} statements for {} changes.\n\
-             {complete}{gaps}{unfinished}{aborted}\
+             {complete}{gaps}{notes}{unfinished}{aborted}\
              -- It changes nothing if a row is not as the log left it. Stop at the first error: psql -v ON_ERROR_STOP=1\n\
              -- Triggers fire and foreign keys are checked, unless you uncomment this as a superuser:\n\
              -- SET session_replication_role = replica;\n\
@@ -310,6 +333,11 @@ impl Script {
             sql::SETTINGS
         )
     }
+}
+
+/// Text for a comment, which ends at the end of its line.
+fn one_line(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// The line that ends at a position of the file.

@@ -120,6 +120,10 @@ fn a_backup_that_starts_late_is_a_gap() -> Outcome {
     let note = "the WAL before it, from 0/01000000 on, is not read";
     assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
     assert!(script.stderr.contains(note), "{script:?}");
+    assert!(
+        script.stdout.lines().any(|line| line.starts_with("-- Note: ") && line.contains(note)),
+        "{script:?}"
+    );
     let (wal, late) = (cluster.data_dir().join("pg_wal"), late.to_str().unwrap());
     for condition in [format!("xid = {deleted}"), format!("lsn >= lsn('{from}')")] {
         let query = format!("SELECT lsn FROM row_changes('t') WHERE {condition}");
