@@ -125,7 +125,7 @@ impl Members {
     }
 }
 
-/// The limits for decoding a file of so many bytes: enough for what `walden compress` writes if no other limit is given to it.
+/// The limits for decoding a file of this size: enough for what `walden compress` writes if no other limit is given to it.
 fn limits(file_bytes: u64) -> ReadLimits {
     ReadLimits { page_memory: page_memory(), ..ReadLimits::of_file(file_bytes) }
 }

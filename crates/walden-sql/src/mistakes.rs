@@ -1,4 +1,4 @@
-//! Mistakes in queries, with what the user should write.
+//! Mistakes in queries, with their corrections.
 
 use datafusion::common::SchemaError;
 use datafusion::error::DataFusionError;

@@ -1,7 +1,7 @@
 //! Positions and times that a query compares with text.
 //!
 //! A position is a number of 64 bits, for which `DataFusion` reads text as decimal digits. A condition such as
-//! `start_lsn > '0/3000000'` gets the number in place of the text, so that it also skips segments.
+//! `start_lsn > '0/3000000'` gets the number of the position, and skips segments.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode as _};

@@ -98,7 +98,7 @@ impl Client {
     /// Runs a query without parameters, over the protocol that every connection pooler supports.
     ///
     /// # Errors
-    /// What the server reports, a lost connection, and a server that does not answer.
+    /// An error of the server, a lost connection, and a server that does not answer.
     pub fn simple_query(&mut self, query: &str) -> Result<Vec<SimpleQueryMessage>, QueryError> {
         let (client, limit) = (&self.client, self.limit);
         let result = self.session.run(collect(limit, client.simple_query_raw(query)));
@@ -174,7 +174,7 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Says goodbye to the server, and leaves behind a name server or a network that does not answer.
+    /// Ends the session on the server; does not wait for a name server or a network that does not answer.
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         if let Some(task) = self.task.take() {

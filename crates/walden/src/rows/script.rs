@@ -267,7 +267,7 @@ impl Script {
         Ok(found)
     }
 
-    /// What the script does not revert, with its verb.
+    /// Numbers of changes that the script does not revert, with the verb of the sentence.
     fn not_reverted(&self) -> String {
         let one_or_many = |count, one: &str, many: &str| match count {
             0 => None,
