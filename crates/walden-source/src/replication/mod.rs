@@ -178,7 +178,7 @@ pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option
 pub fn wal_files_by_sql(parameters: &Parameters) -> Result<Vec<String>, SlotError> {
     let mut client = parameters.connect_anywhere()?;
     let rows = client.query("SELECT name FROM pg_ls_waldir()", &[])?;
-    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    rows.iter().map(|row| Ok(row.try_get(0).map_err(QueryError::from)?)).collect()
 }
 
 /// What becomes of the wish for the log from a position on.
