@@ -280,9 +280,9 @@ mod tests {
 
     fn log_in(stream: &mut TcpStream) -> io::Result<()> {
         let mut request = [0; 1000];
-        stream.read(&mut request)?;
+        let _ = stream.read(&mut request)?;
         stream.write_all(&[b"R\0\0\0\x08\0\0\0\0", READY].concat())?;
-        stream.read(&mut request)?;
+        let _ = stream.read(&mut request)?;
         stream.write_all(&[b"C\0\0\0\x08SET\0", READY].concat())
     }
 
