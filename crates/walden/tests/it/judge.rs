@@ -277,7 +277,7 @@ fn settings_that_change_in_the_log_are_named(major: u32) -> Outcome {
     };
     assert_eq!(of("wal_level"), ["replica", "logical"]);
     assert_eq!(of("full_page_writes"), ["on", "off"]);
-    let table = walden(&["explain", wal]);
+    let table = walden(&["explain", "--full", wal]);
     assert!(table.stdout.contains("wal_level changes from replica to logical at "), "{}", table.stdout);
     let forecast = walden(&["whatif", "--set", "max_wal_size=2GB", wal]);
     assert!(forecast.stdout.contains("wal_level changes from replica to logical"), "{}", forecast.stdout);
