@@ -35,6 +35,7 @@ walden_testing::tests! {
     a_server_without_older_histories_is_received,
     a_slot_of_before_is_received_from_its_start on [14, 15],
     an_old_spool_goes_on_behind_the_archive,
+    a_gap_is_skipped_on_request on [15, 19],
     a_receiver_whose_server_is_silent_stops_at_once,
     a_lost_spool_is_restored_from_parts on [15, 19],
 }
@@ -771,6 +772,72 @@ fn trouble_is_named() -> Outcome {
     let receiving = Receiving::start(&other.dsn("postgres"), &repo, &other.dir().join("spool"), &[]);
     let (code, said) = receiving.ended();
     assert!(code == Some(1) && said.contains("another cluster's: expected system identifier"), "{said}");
+    Ok(())
+}
+
+/// Without a slot, or with one that was lost: the server has removed the next WAL, and no copy exists.
+fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(version)?)
+        .wal_segsize_mb(1)
+        .setting("max_wal_size", "8MB")
+        .setting("min_wal_size", "2MB")
+        .setting("wal_keep_size", "0")
+        .start()
+        .unwrap();
+    let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
+    make_archive(&repo);
+    let dsn = cluster.dsn("postgres");
+    let start = |options: &[&str]| Receiving::start(&dsn, &repo, &spool, options);
+    let mut client = cluster.client("postgres").unwrap();
+    let first = start(&[]);
+    wait("the connection", || first.said().contains("receiving from"));
+    client
+        .batch_execute("CREATE TABLE t AS SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
+        .unwrap();
+    // The archive has segments from before the gap.
+    let listing = || {
+        let run = walden(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+        serde_json::from_str::<Value>(&run.stdout).unwrap_or_default()
+    };
+    wait("archiving", || listing()["timelines"][0]["segments"].as_u64().is_some_and(|segments| segments > 0));
+    first.kill();
+    for _ in 0..4 {
+        client.batch_execute("UPDATE t SET md5 = md5 || 'x'; CHECKPOINT; SELECT pg_switch_wal()").unwrap();
+    }
+    client.batch_execute("CHECKPOINT").unwrap();
+    let stuck = start(&[]);
+    wait("the error", || stuck.said().contains("has already been removed"));
+    assert!(stuck.said().contains("--accept-gap"), "{}", stuck.said());
+    assert_eq!(stuck.stop().1, Some(0));
+
+    let skipping = start(&["--accept-gap"]);
+    wait("the gap", || skipping.said().contains("the archive records the gap"));
+    // So little that no checkpoint removes it before it is received.
+    client.batch_execute("INSERT INTO t VALUES (0, 'y')").unwrap();
+    let target: String = client.query_one("SELECT pg_switch_wal()::text", &[]).unwrap().get(0);
+    let target: Lsn = target.parse().unwrap();
+    let archived = || status_of(&spool, "archived_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok());
+    wait("the archive", || archived().is_some_and(|lsn| lsn >= target));
+    let listing = listing();
+    let gaps = listing["timelines"][0]["gaps"].as_array().unwrap();
+    assert_eq!(gaps.len(), 1, "{listing:#}");
+    assert_eq!(gaps[0]["acknowledged"]["by"], "walden receive --accept-gap", "{listing:#}");
+    let first_missing = gaps[0]["first"].as_str().unwrap();
+    let listed = walden(&["archive", "list", "--repo", text(&repo)]);
+    assert!(listed.code == 0 && listed.stdout.contains("the server had removed this WAL"), "{listed:?}");
+    // The received part of the segment in which the gap starts is kept.
+    assert_eq!(listing["timelines"][0]["partial_segment"], first_missing, "{listing:#}");
+    let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+    assert!(verified.code == 0 && verified.stdout.contains(first_missing), "{verified:?}");
+    let got =
+        walden(&["archive", "get", "--repo", text(&repo), first_missing, text(&cluster.dir().join("got"))]);
+    assert!(got.code == 200 && got.stderr.contains("found a gap"), "{got:?}");
+    assert_eq!(skipping.stop().1, Some(0));
+    // The next process continues without the option.
+    let after = start(&[]);
+    wait("the connection", || after.said().matches("receiving from").count() > 2);
+    let text_after = after.said().split("records the gap").last().unwrap().to_owned();
+    assert!(!text_after.contains("has already been removed"), "{text_after}");
     Ok(())
 }
 
