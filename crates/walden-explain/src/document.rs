@@ -78,6 +78,17 @@ pub struct Document {
     pub damage: Option<DamageDocument>,
 }
 
+impl Document {
+    /// Bytes by bucket, largest first, without empty buckets and the unused end of the last segment.
+    pub fn wal_buckets(&self) -> Vec<(Bucket, u64)> {
+        let bytes = |bucket: Bucket| self.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
+        let all = Bucket::all().filter(|bucket| !bucket.is_unused()).map(|bucket| (bucket, bytes(bucket)));
+        let mut sums: Vec<(Bucket, u64)> = all.filter(|(_, bytes)| *bytes > 0).collect();
+        sums.sort_by_key(|(bucket, bytes)| (std::cmp::Reverse(*bytes), *bucket));
+        sums
+    }
+}
+
 /// A contiguous range of WAL.
 #[derive(Clone, Debug, Serialize)]
 pub struct RangeDocument {

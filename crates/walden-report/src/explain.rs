@@ -69,13 +69,11 @@ fn brief_header(document: &Document, look: Look) -> String {
 }
 
 fn largest_buckets(document: &Document, look: Look) -> String {
-    let mut sums = bucket_sums(document);
+    let sums = document.wal_buckets();
+    let mut rows: Vec<Row> = sums.iter().take(BRIEF_ROWS).map(|sum| bucket_row(document, *sum)).collect();
     let others: u64 = sums.iter().skip(BRIEF_ROWS).map(|(_, bytes)| bytes).sum();
-    sums.truncate(BRIEF_ROWS);
-    let mut rows: Vec<Row> =
-        sums.into_iter().map(|(label, bytes)| bucket_row(document, label, bytes)).collect();
     if others > 0 {
-        rows.push(bucket_row(document, "other parts", others));
+        rows.push(part_row(document, "other parts", others));
     }
     titled_table(look, ("Where the bytes are", &["bytes", "share"]), &rows)
 }
@@ -121,9 +119,8 @@ fn brief_findings(document: &Document, look: Look, room: usize) -> (String, usiz
 /// A finding without the line of its object, which the text or the remedy names.
 fn brief_finding(finding: &Finding, number: usize, document: &Document, look: Look) -> String {
     let width = look.width.saturating_sub(5);
-    let advice = format!("{}{}", finding.remedy, saves_text(finding, document.wal_bytes));
-    let (text, advice) = (harmless(&finding.text), harmless(&advice));
-    let (text, advice) = (wrap(&text, width, 5), wrap(&advice, width - 2, 7));
+    let text = wrap(&harmless(&finding.text), width, 5);
+    let advice = wrap(&advice(finding, document), width - 2, 7);
     format!("{number:>3}. {text}\n     {} {advice}\n", look.pointer("→"))
 }
 
@@ -179,27 +176,18 @@ fn short_time(time: &str) -> String {
 }
 
 fn buckets(document: &Document, look: Look) -> String {
-    let sums = bucket_sums(document).into_iter();
-    let rows: Vec<Row> = sums.map(|(label, bytes)| bucket_row(document, label, bytes)).collect();
+    let rows: Vec<Row> = document.wal_buckets().into_iter().map(|sum| bucket_row(document, sum)).collect();
     table(look, "Where the bytes are", ("", &["bytes", "share"]), &rows)
 }
 
-fn bucket_row(document: &Document, label: &str, bytes: u64) -> Row {
+fn bucket_row(document: &Document, (bucket, bytes): (Bucket, u64)) -> Row {
+    part_row(document, bucket.description(), bytes)
+}
+
+fn part_row(document: &Document, label: &str, bytes: u64) -> Row {
     let share = bytes as f64 / document.wal_bytes.max(1) as f64;
     let cells = vec![units::bytes(bytes), units::percent(share)];
     Row { depth: 0, label: label.to_owned(), cells, share: Some(share) }
-}
-
-/// The buckets that are not empty, largest first, without the unused end of the last segment.
-fn bucket_sums(document: &Document) -> Vec<(&'static str, u64)> {
-    let mut sums: Vec<(Bucket, u64)> = Bucket::all()
-        .map(|bucket| {
-            (bucket, document.buckets.get(bucket.name()).and_then(|bytes| bytes.as_u64()).unwrap_or(0))
-        })
-        .filter(|(bucket, bytes)| *bytes > 0 && !bucket.is_unused())
-        .collect();
-    sums.sort_by_key(|(bucket, bytes)| (std::cmp::Reverse(*bytes), *bucket));
-    sums.into_iter().map(|(bucket, bytes)| (bucket.description(), bytes)).collect()
 }
 
 fn images(document: &Document, look: Look) -> String {
@@ -437,14 +425,18 @@ fn findings(document: &Document, look: Look) -> String {
 /// A finding with its number in the list.
 fn finding_text(finding: &Finding, number: usize, document: &Document, look: Look) -> String {
     let width = look.width.saturating_sub(5);
-    let advice = format!("{}{}", finding.remedy, saves_text(finding, document.wal_bytes));
     format!(
         "{number:>3}. {}\n     {} {}\n     {}\n",
         wrap(&harmless(&finding.text), width, 5),
         look.pointer("→"),
         look.pointer(&harmless(&finding.points_at)),
-        wrap(&harmless(&advice), width, 5)
+        wrap(&advice(finding, document), width, 5)
     )
+}
+
+/// The remedy of a finding, and what it saves.
+fn advice(finding: &Finding, document: &Document) -> String {
+    harmless(&format!("{}{}", finding.remedy, saves_text(finding, document.wal_bytes))).into_owned()
 }
 
 /// The lists of findings, with their headings.

@@ -237,12 +237,7 @@ fn over_time(document: &Document) -> Section {
 
 fn buckets(document: &Document) -> Section {
     let mut table = Table::new(&["part", "bytes", "share"]).caption("Every byte once");
-    let mut sums: Vec<(Bucket, u64)> = Bucket::all()
-        .map(|bucket| (bucket, document.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0)))
-        .filter(|(bucket, bytes)| *bytes > 0 && !bucket.is_unused())
-        .collect();
-    sums.sort_by_key(|(bucket, bytes)| (std::cmp::Reverse(*bytes), *bucket));
-    for (bucket, bytes) in sums {
+    for (bucket, bytes) in document.wal_buckets() {
         let share = bytes as f64 / document.wal_bytes.max(1) as f64;
         table.row(vec![Cell::text(bucket.description()), Cell::bytes(bytes), Cell::share(share)]);
     }

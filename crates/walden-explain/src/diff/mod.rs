@@ -10,7 +10,7 @@ mod noise;
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 pub use self::document::{
     Change, Diff, DiffFinding, FORMAT_VERSION, ImageChange, Per, Rates, SideDocument, Status, ViewChange,
@@ -143,7 +143,7 @@ impl Numbers {
         };
         let redos = document.checkpoints.list.iter().filter(|one| inside(&one.redo)).count() as u64;
         Numbers {
-            bytes: written(&document.buckets),
+            bytes: document.wal_bytes,
             micros: side.micros,
             transactions: document.transactions.committed,
             whole_cycles: redos.saturating_sub(1),
@@ -156,12 +156,6 @@ impl Numbers {
 /// One of the document's last views, which [`views`] asked for.
 fn own_view(document: &Document, index: usize) -> Option<&ViewDocument> {
     document.views.get((document.views.len() + index).checked_sub(views().len())?)
-}
-
-/// Bytes of buckets that were written.
-fn written(buckets: &Map<String, Value>) -> u64 {
-    let bytes = |bucket: Bucket| buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
-    Bucket::all().filter(|bucket| !bucket.is_unused()).map(bytes).sum()
 }
 
 /// A fraction that bytes of A are multiplied by.
@@ -216,7 +210,7 @@ impl Bytes {
     fn of(sum: &TallyDocument) -> Bytes {
         let of = |bucket: Bucket| sum.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
         let (forced, checkpoint) = (of(Bucket::ImageForced), of(Bucket::ImageCheckpoint));
-        Bytes { bytes: written(&sum.buckets), images: sum.images, forced, checkpoint, ..Bytes::default() }
+        Bytes { bytes: sum.wal_bytes(), images: sum.images, forced, checkpoint, ..Bytes::default() }
     }
 
     fn merge(&mut self, other: Bytes) {
@@ -232,11 +226,10 @@ impl Bytes {
 type Rows = BTreeMap<String, Bytes>;
 
 fn bucket_rows(side: Side<'_>) -> Rows {
-    let bytes =
-        |bucket: Bucket| side.document.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
-    let rows = Bucket::all().filter(|bucket| !bucket.is_unused() && bytes(*bucket) > 0);
-    rows.map(|bucket| (bucket.description().to_owned(), Bytes { bytes: bytes(bucket), ..Bytes::default() }))
-        .collect()
+    let row = |(bucket, bytes): (Bucket, u64)| {
+        (bucket.description().to_owned(), Bytes { bytes, ..Bytes::default() })
+    };
+    side.document.wal_buckets().into_iter().map(row).collect()
 }
 
 fn relation_rows(side: Side<'_>) -> Rows {
@@ -409,7 +402,7 @@ fn image_changes(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>) -> Vec<Imag
             .map(|(cause, bytes)| (cause.to_owned(), Bytes { bytes, ..Bytes::default() }))
             .collect();
         let images: u64 = rows.values().map(|row| row.bytes).sum();
-        let bytes = written(&side.document.buckets).saturating_sub(images);
+        let bytes = side.document.wal_bytes.saturating_sub(images);
         rows.insert("no image".to_owned(), Bytes { bytes, ..Bytes::default() });
         rows
     };

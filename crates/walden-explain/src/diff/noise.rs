@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::written;
 use crate::document::{GroupDocument, ViewDocument};
 
 /// Bytes in each of consecutive spans of time.
@@ -64,7 +63,7 @@ impl Series {
             let Ok(at) = usize::try_from((start - frame.first) / frame.width) else { continue };
             let empty = || Series { width: frame.width, bytes: vec![0; frame.spans] };
             if let Some(bytes) = all.entry(key).or_insert_with(empty).bytes.get_mut(at) {
-                *bytes += written(&group.sum.buckets);
+                *bytes += group.sum.wal_bytes();
             }
         }
         all
