@@ -3,8 +3,8 @@
 //! A backup needs everything from its start on, on its timeline and on all that descend from it. So a single position decides: where
 //! the WAL of the oldest kept backup begins. What lies before it on any timeline is of no use to any of them, and what lies behind it
 //! stays, as do all histories and every pack of which something stays. Backups count only if the archive has the WAL that makes them
-//! consistent. If several timelines continue, a rule that counts backups applies to each of them. The last one that leads to a timeline which is newer than those of all kept backups is kept too, unless the user chose
-//! the position.
+//! consistent. If several timelines continue, a rule that counts backups applies to each of them. The last backup that leads to a
+//! timeline newer than those of all kept backups is kept too, unless the user chose the position.
 
 mod plan;
 
