@@ -50,12 +50,7 @@ const KNOWN: [Known; 15] = [
 impl Settings {
     /// Reads the settings of a data directory, where the defaults are those of its version. A file that cannot be read has none.
     pub fn of_data_directory(data: &Path) -> Settings {
-        let mut found = BTreeMap::new();
-        let options = command_line(&fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default());
-        let main = options.get("config_file").map_or_else(|| data.join("postgresql.conf"), PathBuf::from);
-        read_file(&main, MAX_DEPTH, &mut found);
-        read_file(&data.join("postgresql.auto.conf"), MAX_DEPTH, &mut found);
-        found.extend(options);
+        let found = values_in_files(data);
         let version = version_of(data);
         let mut settings = BTreeMap::new();
         for Known { name, unit, default, earlier } in KNOWN {
@@ -121,6 +116,22 @@ impl Settings {
         };
         number.checked_mul(factor)?.checked_mul(scale)
     }
+}
+
+/// A setting of a data directory or a base backup as its files have it; `None` if they do not set it, or set it to nothing.
+pub fn value_in_files(data: &Path, name: &str) -> Option<String> {
+    values_in_files(data).remove(name).filter(|value| !value.is_empty())
+}
+
+/// The values in a data directory's files, the last one of each setting.
+fn values_in_files(data: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let options = command_line(&fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default());
+    let main = options.get("config_file").map_or_else(|| data.join("postgresql.conf"), PathBuf::from);
+    read_file(&main, MAX_DEPTH, &mut found);
+    read_file(&data.join("postgresql.auto.conf"), MAX_DEPTH, &mut found);
+    found.extend(options);
+    found
 }
 
 /// The major version of a data directory; 9 for all versions of 9.
@@ -249,6 +260,22 @@ mod tests {
         assert_eq!(parsed("# max_wal_size = 1GB"), None);
         assert_eq!(parsed(""), None);
         assert_eq!(parsed("checkpoint_timeout=5min#x").unwrap(), "checkpoint_timeout|5min");
+    }
+
+    #[test]
+    fn the_last_value_in_the_files_counts() {
+        let base = tempfile::tempdir().unwrap();
+        let value = || value_in_files(base.path(), "shared_preload_libraries");
+        assert_eq!(value(), None);
+        let main =
+            "#shared_preload_libraries = ''\nshared_preload_libraries = 'one'\t# (change requires restart)\n";
+        fs::write(base.path().join("postgresql.conf"), main).unwrap();
+        assert_eq!(value().as_deref(), Some("one"));
+        let automatic = base.path().join("postgresql.auto.conf");
+        fs::write(&automatic, "shared_preload_libraries = 'one, two'\n").unwrap();
+        assert_eq!(value().as_deref(), Some("one, two"));
+        fs::write(&automatic, "shared_preload_libraries = ''\n").unwrap();
+        assert_eq!(value(), None);
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub struct DrillOptions {
     pub database: String,
     /// Lines for the server's configuration.
     pub settings: Vec<(String, String)>,
+    /// `shared_preload_libraries` of the original, for the hint where recovery needs one of them; `None` if they are not known.
+    pub original_libraries: Option<String>,
     /// Queries whose results are shown; without any, all rows are counted.
     pub queries: Vec<String>,
     /// Run `pg_amcheck`, if the server has it.
@@ -201,8 +203,8 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let copied = DataDir::open(&data)?;
     let version = std::fs::read_to_string(data.join("PG_VERSION")).context("cannot read PG_VERSION")?;
     let bin = find_programs(options.bin.as_deref(), version.trim())?;
-    let libraries = server::preloaded_libraries(&options.base);
-    let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone(), libraries };
+    let (user, libraries) = (options.user.clone(), options.original_libraries.clone());
+    let server = server::Server { guard, bin: bin.0, version: bin.1, user, libraries };
     server.configure(&copied, archive.segment_size()?, options)?;
     server.check_restore_command(first_segment(&log, &start))?;
     // How many segments recovery to the end asks for, more or less.

@@ -97,6 +97,7 @@ fn a_drill_refuses_to_follow_a_timeline_whose_history_is_missing() {
         user: "postgres".to_owned(),
         database: "postgres".to_owned(),
         settings: Vec::new(),
+        original_libraries: None,
         queries: Vec::new(),
         should_amcheck: false,
         timeout: None,

@@ -16,6 +16,7 @@ use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_watch::settings;
 
 use super::moment::{Moment, time_text};
 use crate::place::Place;
@@ -125,6 +126,7 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         user: args.user.clone(),
         database: args.database.clone(),
         settings: args.set.clone(),
+        original_libraries: settings::value_in_files(&args.base, "shared_preload_libraries"),
         queries: args.query.clone(),
         should_amcheck: !args.no_amcheck,
         timeout: args.timeout.map(Duration::from_secs),

@@ -77,24 +77,6 @@ fn library_hint(libraries: Option<&str>) -> String {
     )
 }
 
-/// `shared_preload_libraries` in the configuration files of a backup, where the last line counts.
-pub fn preloaded_libraries(base: &Path) -> Option<String> {
-    let mut found = None;
-    for name in ["postgresql.conf", "postgresql.auto.conf"] {
-        let text = fs::read_to_string(base.join(name)).unwrap_or_default();
-        for line in text.lines() {
-            let Some(rest) = line.trim_start().strip_prefix("shared_preload_libraries") else { continue };
-            let value = rest.trim_start().trim_start_matches('=').trim_start();
-            let value = match value.strip_prefix('\'') {
-                Some(quoted) => quoted.split('\'').next(),
-                None => value.split(['#', ' ', '\t']).next(),
-            };
-            found = value.map(str::to_owned);
-        }
-    }
-    found.filter(|libraries| !libraries.is_empty())
-}
-
 /// Refuses settings by which the server would leave the drill's folder.
 ///
 /// # Errors
@@ -121,7 +103,7 @@ pub struct Server {
     pub bin: PathBuf,
     pub version: Version,
     pub user: String,
-    /// `shared_preload_libraries` of the original, if the backup has its configuration.
+    /// `shared_preload_libraries` of the original, if they are known.
     pub libraries: Option<String>,
 }
 
@@ -445,16 +427,8 @@ mod tests {
 
     #[test]
     fn the_libraries_of_the_original_are_named() {
-        let base = tempfile::tempdir().unwrap();
-        assert_eq!(preloaded_libraries(base.path()), None);
-        let main =
-            "#shared_preload_libraries = ''\nshared_preload_libraries = 'one'\t# (change requires restart)\n";
-        fs::write(base.path().join("postgresql.conf"), main).unwrap();
-        assert_eq!(preloaded_libraries(base.path()).as_deref(), Some("one"));
-        fs::write(base.path().join("postgresql.auto.conf"), "shared_preload_libraries = 'one, two'\n")
-            .unwrap();
-        assert_eq!(preloaded_libraries(base.path()).as_deref(), Some("one, two"));
         assert!(library_hint(Some("one, two")).ends_with("--set shared_preload_libraries=one, two"));
+        assert!(library_hint(None).ends_with("--set shared_preload_libraries=LIBRARY"));
     }
 
     #[test]
