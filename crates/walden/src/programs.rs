@@ -29,29 +29,12 @@ struct Delegate {
     program: &'static str,
     /// Whether the program expects the command as its first word.
     passes_command: bool,
-    /// The folder of its package.
-    package: &'static str,
 }
 
 const DELEGATES: [Delegate; 3] = [
-    Delegate {
-        command: "sql",
-        program: "walden-sql",
-        passes_command: false,
-        package: "crates/walden-sql-program",
-    },
-    Delegate {
-        command: "lab",
-        program: "walden-lab",
-        passes_command: false,
-        package: "crates/walden-lab-program",
-    },
-    Delegate {
-        command: "bench",
-        program: "walden-lab",
-        passes_command: true,
-        package: "crates/walden-lab-program",
-    },
+    Delegate { command: "sql", program: "walden-sql", passes_command: false },
+    Delegate { command: "lab", program: "walden-lab", passes_command: false },
+    Delegate { command: "bench", program: "walden-lab", passes_command: true },
 ];
 
 /// A program with its arguments.
@@ -75,14 +58,14 @@ pub fn named_by(command_line: impl Iterator<Item = OsString>) -> Option<Program>
 impl Program {
     /// Replaces this process by the program. Returns only if the program cannot be run.
     pub fn run(&self) -> ExitCode {
-        let Delegate { command, program, package, .. } = self.delegate;
+        let Delegate { command, program, .. } = self.delegate;
         let reason = match path_of(program) {
             Ok(path) => Command::new(path).args(&self.words).exec().to_string(),
             Err(_) => "it is not installed".to_owned(),
         };
         let text = format!(
             "error: cannot run {program}, which `walden {command}` needs: {reason}\nhint: the Debian package and the release archives \
-             contain it; from the sources: cargo install --path {package}; it has to be in the folder of walden or in PATH\n"
+             contain it; from the sources: cargo install --path crates/{program}-program; it has to be in the folder of walden or in PATH\n"
         );
         let _ = anstream::stderr().lock().write_all(text.as_bytes());
         ExitCode::from(NOT_FOUND)
