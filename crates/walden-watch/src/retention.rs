@@ -728,27 +728,33 @@ mod tests {
         assert!((found - 10.0).abs() < 0.5, "{found}");
     }
 
+    /// A server that has written segments 1 to 9.
+    fn situation(server: ServerState) -> Situation {
+        let segment_size = SegmentSize::DEFAULT;
+        let end = segment_size.start_of(10);
+        Situation { end, segment_size, server, failures: None, disk: None, oldest_transaction: None }
+    }
+
+    /// Segments 1 to 9, each written so many seconds before the next one.
+    fn segments(seconds: u64) -> Vec<WalFile> {
+        let file = |number| WalFile {
+            name: SegmentName::new(1, number, SegmentSize::DEFAULT).to_string(),
+            bytes: SegmentSize::DEFAULT.bytes(),
+            modified: SystemTime::now().checked_sub(Duration::from_secs(seconds * (10 - number))),
+        };
+        (1..10).map(file).collect()
+    }
+
     /// Segments 1 to 9, where recovery needs the last two; each was written 50 s before the next one.
     fn retention(settings: &[(&str, &str)], ready: &[&str], summarised: Option<Lsn>) -> Retention {
         let size = SegmentSize::DEFAULT;
         let at = |number: u64| Lsn(number * size.bytes());
         let mut server = ServerState { checkpoint: Some((at(8), 0)), ..ServerState::default() };
         assert!(settings.iter().all(|(name, value)| server.settings.set(name, value)));
-        let situation = Situation {
-            end: at(10),
-            segment_size: size,
-            server,
-            failures: None,
-            disk: None,
-            oldest_transaction: None,
-        };
-        let files = (1..10).map(|number| WalFile {
-            name: SegmentName::new(1, number, size).to_string(),
-            bytes: size.bytes(),
-            modified: SystemTime::now().checked_sub(Duration::from_secs(50 * (10 - number))),
-        });
+        let situation = situation(server);
+        let files = segments(50);
         let ready = ready.iter().map(|name| (*name).to_owned()).collect();
-        Retention::new(&Listing { files: files.collect(), ready, summarised }, &situation)
+        Retention::new(&Listing { files, ready, summarised }, &situation)
     }
 
     /// As [`retention`], with inactive slots at the starts of segments and a disk with so many free bytes.
@@ -764,20 +770,9 @@ mod tests {
             ..Slot::default()
         }));
         let disk = Some((free, 1 << 40));
-        let situation = Situation {
-            end: at(10),
-            segment_size: size,
-            server,
-            failures: None,
-            disk,
-            oldest_transaction: None,
-        };
-        let files = (1..10).map(|number| WalFile {
-            name: SegmentName::new(1, number, size).to_string(),
-            bytes: size.bytes(),
-            modified: SystemTime::now().checked_sub(Duration::from_secs(50 * (10 - number))),
-        });
-        Retention::new(&Listing { files: files.collect(), ..Listing::default() }, &situation)
+        let situation = Situation { disk, ..situation(server) };
+        let files = segments(50);
+        Retention::new(&Listing { files, ..Listing::default() }, &situation)
     }
 
     #[test]
@@ -839,14 +834,7 @@ mod tests {
             assert!(server.settings.set("wal_keep_size", "48MB"));
             let slot = Slot { name: "a".to_owned(), restart_lsn: Some(at(3)), ..Slot::default() };
             server.slots.push(slot);
-            let situation = Situation {
-                end: at(10),
-                segment_size: size,
-                server,
-                failures: None,
-                disk: None,
-                oldest_transaction: None,
-            };
+            let situation = situation(server);
             let files = (1..10).map(|number| WalFile {
                 name: SegmentName::new(1, number, size).to_string(),
                 bytes: size.bytes(),
@@ -884,20 +872,9 @@ mod tests {
         let at = |number: u64| Lsn(number * size.bytes());
         let server =
             ServerState { checkpoint: Some((at(8), 0)), slots: vec![slot], ..ServerState::default() };
-        let situation = Situation {
-            end: at(10),
-            segment_size: size,
-            server,
-            failures: None,
-            disk: None,
-            oldest_transaction,
-        };
-        let files = (1..10).map(|number| WalFile {
-            name: SegmentName::new(1, number, size).to_string(),
-            bytes: size.bytes(),
-            modified: SystemTime::now().checked_sub(Duration::from_secs(10 - number)),
-        });
-        Retention::new(&Listing { files: files.collect(), ..Listing::default() }, &situation)
+        let situation = Situation { oldest_transaction, ..situation(server) };
+        let files = segments(1);
+        Retention::new(&Listing { files, ..Listing::default() }, &situation)
     }
 
     #[test]
