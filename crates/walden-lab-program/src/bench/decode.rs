@@ -1,6 +1,5 @@
 //! `walden bench decode`: `walden explain` compared with pg_waldump.
 
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,11 +13,8 @@ use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 
-use super::{Material, Sample, find_workloads, measure};
-use crate::output::Overwrite;
-use crate::protect::Inputs;
-use crate::terminal::Format;
-use crate::{judge, output, terminal};
+use super::{Material, ResultArgs, Sample, find_workloads, measure};
+use crate::{judge, terminal};
 
 /// Time `walden explain` and `pg_waldump --stats=record` alternately on the same cached WAL
 #[derive(Args, Debug)]
@@ -43,16 +39,8 @@ pub struct DecodeArgs {
     #[arg(long, value_name = "N")]
     size: Option<u64>,
 
-    /// Also write a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-
     #[command(flatten)]
-    overwrite: Overwrite,
-
-    /// How to print it
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    results: ResultArgs,
 }
 
 #[derive(Serialize, Debug)]
@@ -81,10 +69,10 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
-    output::can_write(&[("--html", args.html.as_deref())], args.overwrite, &Inputs::default())?;
+    args.results.expect_writable()?;
     let results: Result<Vec<_>> =
         find_workloads(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
-    super::show(&results?, args.format, tables, args.html.as_deref().zip(Some(args.overwrite)), page)
+    args.results.show(&results?, tables, page)
 }
 
 fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {

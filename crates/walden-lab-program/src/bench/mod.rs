@@ -32,6 +32,7 @@ use walden_report::html::{Page, Section, Table};
 use walden_server::guard::Undo;
 
 use crate::output::Overwrite;
+use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{output, terminal};
 
@@ -123,18 +124,39 @@ fn speed_section<'a>(
     Section::new(&title).chart(chart, note).table(table)
 }
 
-/// Writes a page if one is asked for, and prints the results even if the page cannot be written.
-fn show<T: Serialize>(
-    results: &[T],
+/// How results are printed, and the page with charts.
+#[derive(Args, Debug)]
+struct ResultArgs {
+    /// Also write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    #[command(flatten)]
+    overwrite: Overwrite,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
-    tables: impl Fn(&[T]) -> String,
-    html: Option<(&Path, Overwrite)>,
-    page: impl Fn(&[T]) -> Page,
-) -> Result<ExitCode> {
-    let written =
-        html.map_or(Ok(()), |(path, overwrite)| output::write_page(path, &page(results), overwrite));
-    let printed = terminal::show(format, || results, || tables(results));
-    written.and(printed).map(|()| ExitCode::SUCCESS)
+}
+
+impl ResultArgs {
+    /// Checks before the measurement that the page can be written.
+    fn expect_writable(&self) -> Result<()> {
+        output::can_write(&[("--html", self.html.as_deref())], self.overwrite, &Inputs::default())
+    }
+
+    /// Writes the page, and prints the results even if the page cannot be written.
+    fn show<T: Serialize>(
+        &self,
+        results: &[T],
+        tables: impl Fn(&[T]) -> String,
+        page: impl Fn(&[T]) -> Page,
+    ) -> Result<ExitCode> {
+        let html = self.html.as_deref();
+        let written = html.map_or(Ok(()), |path| output::write_page(path, &page(results), self.overwrite));
+        let printed = terminal::show(self.format, || results, || tables(results));
+        written.and(printed).map(|()| ExitCode::SUCCESS)
+    }
 }
 
 /// A workload's WAL, generated now or by an earlier run, and the LSN range of it that is measured.

@@ -15,11 +15,8 @@ use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::{Material, Sample, find_workloads, measure, time_recovery};
-use crate::output::Overwrite;
-use crate::protect::Inputs;
-use crate::terminal::Format;
-use crate::{output, terminal};
+use super::{Material, ResultArgs, Sample, find_workloads, measure, time_recovery};
+use crate::terminal;
 
 /// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, alternately, and
 /// decompression of that WAL
@@ -65,16 +62,8 @@ pub struct RedoArgs {
     #[arg(long, value_name = "SIZE", default_value = "64MB")]
     memory: String,
 
-    /// Also write a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-
     #[command(flatten)]
-    overwrite: Overwrite,
-
-    /// How to print it
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    results: ResultArgs,
 }
 
 #[derive(Serialize, Debug)]
@@ -107,12 +96,18 @@ struct Timed {
 /// Runs the command.
 pub fn run(args: &RedoArgs) -> Result<ExitCode> {
     if let Some(path) = &args.calibrate {
-        return super::calibrate::run(path.as_deref(), args.overwrite, args.pg, args.runs, args.format);
+        return super::calibrate::run(
+            path.as_deref(),
+            args.results.overwrite,
+            args.pg,
+            args.runs,
+            args.results.format,
+        );
     }
-    output::can_write(&[("--html", args.html.as_deref())], args.overwrite, &Inputs::default())?;
+    args.results.expect_writable()?;
     let results: Result<Vec<_>> =
         find_workloads(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
-    super::show(&results?, args.format, tables, args.html.as_deref().zip(Some(args.overwrite)), page)
+    args.results.show(&results?, tables, page)
 }
 
 fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {

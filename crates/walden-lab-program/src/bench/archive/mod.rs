@@ -16,10 +16,7 @@ use walden_lab::workloads::Workload;
 use walden_lab::{Progress, Scratch, Wanted, median};
 
 use super::drive::Driven;
-use super::{Material, Variant, find_workloads, time_recovery};
-use crate::output::{self, Overwrite};
-use crate::protect::Inputs;
-use crate::terminal::Format;
+use super::{Material, ResultArgs, Variant, find_workloads, time_recovery};
 use contenders::Contender;
 
 /// Time archiving and restoring of the same WAL by Walden, pgBackRest, cp, scp and rsync, in turns
@@ -75,16 +72,8 @@ pub struct ArchiveArgs {
     #[arg(long)]
     no_recovery: bool,
 
-    /// Also write a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-
     #[command(flatten)]
-    overwrite: Overwrite,
-
-    /// How to print it
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    results: ResultArgs,
 }
 
 /// One log in segments of one size.
@@ -127,7 +116,7 @@ struct Rate {
 
 /// Runs the command.
 pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
-    output::can_write(&[("--html", args.html.as_deref())], args.overwrite, &Inputs::default())?;
+    args.results.expect_writable()?;
     for name in &args.only {
         ensure!(
             contenders::ALL.iter().any(|(known, _)| known == name),
@@ -141,13 +130,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
             results.push(measure(args, workload, megabytes)?);
         }
     }
-    super::show(
-        &results,
-        args.format,
-        show::tables,
-        args.html.as_deref().zip(Some(args.overwrite)),
-        show::page,
-    )
+    args.results.show(&results, show::tables, show::page)
 }
 
 fn measure(args: &ArchiveArgs, workload: &'static Workload, megabytes: u32) -> Result<Archived> {
