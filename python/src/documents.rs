@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
 use walden_explain::group::ViewSpec;
-use walden_explain::{ExplainError, Request, Timeline, rewrites};
+use walden_explain::{ExplainError, Request, Timeline, rewrites, savings};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::{Inventory, Run};
 use walden_whatif::document::{Document as Forecasts, Recovery};
@@ -51,6 +51,7 @@ pub fn explain(
         to: log.to,
         every,
         writers: None,
+        sample_images: true,
         threads: log.threads,
     };
     let (inventory, names) = (Arc::clone(&log.inventory), Arc::clone(&log.names));
@@ -62,6 +63,7 @@ pub fn explain(
         let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
         let context = Context { names: &names, checkpoint_settings, top, pattern: None, writers: None };
         let mut document = Document::new(&explanation, &context);
+        savings::estimate(&mut document, &explanation, checkpoint_settings);
         if !has_cycles {
             document.cycles.clear();
         }

@@ -208,6 +208,12 @@ pub fn explain_checkpoints(
     checkpoints
 }
 
+/// The fewest segments between the redo pointers of a checkpoint by volume and the one before it; `None` if there is no such checkpoint.
+pub(crate) fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<u64> {
+    let by_volume = checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::Volume);
+    by_volume.filter_map(|one| Some(crossed_segments(one, one.distance?, size))).min()
+}
+
 /// Segments that were filled between the redo pointer before and this one's.
 fn crossed_segments(checkpoint: &Checkpoint, distance: u64, size: SegmentSize) -> u64 {
     let redo = checkpoint.record.redo;

@@ -16,7 +16,7 @@ use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact::{self, TransactionEnd};
 
 use walden_format::payload::{self, Payload};
-use walden_format::record::{Fork, Image, RECORD_HEADER, Record};
+use walden_format::record::{BlockRef, Fork, Image, RECORD_HEADER, Record};
 use walden_format::rmgr::{KindTable, rmid};
 use walden_format::simple::{self, SimpleRecord};
 use walden_format::stream::Visitor;
@@ -28,6 +28,7 @@ use self::evidence::{SegmentEvidence, is_evidence};
 pub(crate) use self::sums::TransactionTally;
 use self::sums::{TransactionSums, USUAL, UsualSums, key_of, place_of};
 use crate::group::{Cell, Dimension, Owner, ViewSpec};
+use crate::savings::{Sample, Sampler};
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageCause, ImageTable, Tally};
 
@@ -42,6 +43,8 @@ pub(crate) struct CollectSpec<'a> {
     pub from: Option<Lsn>,
     pub geometry: Geometry,
     pub data_page_bytes: u32,
+    /// Whether to sample images.
+    pub sample_images: bool,
 }
 
 /// The sums over the records of one segment.
@@ -80,6 +83,7 @@ pub(crate) struct SegmentTally<'a> {
     slice: u32,
     next_slice: Lsn,
     pub evidence: SegmentEvidence,
+    sampler: Option<Box<Sampler>>,
 }
 
 /// What the sums of a view are by in one segment.
@@ -122,6 +126,7 @@ impl<'a> SegmentTally<'a> {
             slice: 0,
             next_slice: Lsn::INVALID,
             evidence: SegmentEvidence::new(spec.version),
+            sampler: spec.sample_images.then(|| Box::new(Sampler::new(spec.version))),
         }
     }
 
@@ -153,6 +158,9 @@ impl<'a> SegmentTally<'a> {
         self.events.clear();
         self.pieces.iter_mut().for_each(FxHashMap::clear);
         self.evidence.clear();
+        if let Some(sampler) = &mut self.sampler {
+            sampler.clear();
+        }
         // Cell 0 is that of framing, and the initial one of `recent`.
         self.look_up_cell(Cell::FRAMING, 0);
     }
@@ -173,6 +181,11 @@ impl<'a> SegmentTally<'a> {
         if first >= self.next_slice {
             self.next_slice(first);
         }
+    }
+
+    /// The samples of the segment, if images are sampled.
+    pub fn sample(&self) -> Option<&Sample> {
+        self.sampler.as_ref().map(|sampler| &sampler.sample)
     }
 
     /// Begins a range without a record at what follows the last record, unless that was before it: then the range before has it
@@ -237,6 +250,9 @@ impl<'a> SegmentTally<'a> {
             (Bucket::MainHeader, records * simple::MAIN_HEADER as u64),
             (Bucket::MainData, sums.main_data.into()),
         ];
+        if let Some(sampler) = self.sampler.as_mut().filter(|_| sums.block_data > 0) {
+            sampler.add_data(records, sums.block_data.into());
+        }
         tally.records += records;
         for (bucket, bytes) in parts {
             tally.buckets.add(bucket, bytes);
@@ -318,11 +334,14 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    fn image(&mut self, image: &Image, block_id: u8, kind: u16, cell: u32, xid: u32) {
-        let cause = ImageCause::of(image, self.spec.kinds, kind.into(), block_id);
+    fn image(&mut self, record: &Record<'_>, block: &BlockRef, image: &Image, kind: u16, cell: u32) {
+        let cause = ImageCause::of(image, self.spec.kinds, kind.into(), block.id);
+        if let Some(sampler) = &mut self.sampler {
+            sampler.add_image(record, block, image, cause);
+        }
         let plain = image.uncompressed_len(self.spec.data_page_bytes);
         self.images.add(cause, image.compression, image.len.into(), plain.into());
-        self.add(cell, xid, |tally| {
+        self.add(cell, record.header.xid, |tally| {
             tally.images += 1;
             tally.buckets.add(Bucket::ImageHeader, image.header_len.into());
             tally.buckets.add(cause.bucket(), image.len.into());
@@ -467,7 +486,9 @@ impl Visitor for SegmentTally<'_> {
             }
             if let Some(image) = &block.image {
                 image_bytes += u32::from(image.len);
-                self.image(image, block.id, kind, of_block, header.xid);
+                self.image(record, block, image, kind, of_block);
+            } else if let Some(sampler) = &mut self.sampler {
+                sampler.add_plain(record.lsn, block);
             }
         }
         let transaction = self.transaction(header.xid);
@@ -499,6 +520,11 @@ impl Visitor for SegmentTally<'_> {
         sums.aligned_bytes += record.aligned_len();
         sums.block_data += u32::from(record.data_len());
         sums.main_data += u32::from(record.main_len());
+        if record.will_init()
+            && let Some(sampler) = &mut self.sampler
+        {
+            sampler.add_initialized(record.lsn, record.relation(), record.fork(), record.block());
+        }
         let transaction = self.transaction(header.xid);
         transaction.records += 1;
         transaction.bytes += record.aligned_len();

@@ -55,6 +55,7 @@ pub fn explain(
         from,
         geometry: first.geometry(),
         data_page_bytes: PAGE_BYTES as u32,
+        sample_images: request.sample_images,
     };
     let mut merge = Merge::new(&views, &cuts.slices, request.top, request.writers.as_deref());
     // Tallies of merged segments, for reuse.

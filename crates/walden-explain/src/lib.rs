@@ -16,6 +16,7 @@ pub mod live;
 mod merge;
 mod request;
 pub mod rewrites;
+pub mod savings;
 mod slices;
 pub mod tally;
 mod time;

@@ -72,6 +72,7 @@ impl Live {
             from: None,
             geometry: info.geometry(),
             data_page_bytes,
+            sample_images: false,
         };
         let cluster = Cluster { version, system_id, segment_size };
         let merge = Merge::new(&[], &NO_SLICES, TOP, None);

@@ -23,6 +23,7 @@ use crate::explanation::{
 };
 use crate::group::{Cell, Dimension, ViewSpec};
 use crate::request::Request;
+use crate::savings::Sample;
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageTable, ImageTally, Tally};
 use crate::transactions::Transactions;
@@ -67,6 +68,7 @@ pub(crate) struct Merge<'a> {
     cells: FxHashMap<Cell, Tally>,
     images: ImageTable,
     uncompressed: ImageTally,
+    sample: Option<Sample>,
     groups: Vec<ViewGroups<'a>>,
     transactions: Transactions,
     subtransactions: Subtransactions<Rollback>,
@@ -106,6 +108,7 @@ impl<'a> Merge<'a> {
             cells: FxHashMap::default(),
             images: ImageTable::default(),
             uncompressed: ImageTally::default(),
+            sample: None,
             groups: views.iter().map(|view| ViewGroups::new(view, top, writers)).collect(),
             transactions: Transactions::new(top),
             subtransactions: Subtransactions::default(),
@@ -262,6 +265,9 @@ impl<'a> Merge<'a> {
         let uncompressed = tally.images.compressible_by(Compression::None);
         if uncompressed.count == tally.images.compressible().count {
             self.uncompressed = self.uncompressed.plus(uncompressed);
+        }
+        if let Some(sample) = tally.sample() {
+            self.sample.get_or_insert_default().append(sample);
         }
         for (cell, sum) in &tally.cells {
             self.cells.entry(*cell).or_default().merge(sum);
@@ -545,6 +551,7 @@ impl<'a> Merge<'a> {
             buckets: sum.buckets,
             images: self.images,
             uncompressed: self.uncompressed,
+            sample: self.sample,
             cells,
             views,
             transactions,

@@ -27,6 +27,8 @@ pub struct Request {
     pub every: Option<i64>,
     /// Who wrote transactions, for views by user, application, client or statement.
     pub writers: Option<Arc<Writers>>,
+    /// Whether to sample images, for [`crate::savings::estimate`].
+    pub sample_images: bool,
     /// Number of decoding threads, at least 1. They end before [`explain`](crate::explain()) returns.
     pub threads: usize,
 }
@@ -34,13 +36,22 @@ pub struct Request {
 impl Request {
     /// A request for the whole WAL: no views beyond the standard ones, and the ten largest transactions.
     pub fn new(threads: usize) -> Request {
-        Request { views: Vec::new(), top: 10, from: None, to: None, every: None, writers: None, threads }
+        Request {
+            views: Vec::new(),
+            top: 10,
+            from: None,
+            to: None,
+            every: None,
+            writers: None,
+            sample_images: false,
+            threads,
+        }
     }
 
     /// A request for the sums of a range only.
     pub fn sums(from: Lsn, to: Lsn, threads: usize) -> Request {
         let (from, to) = (Some(Bound::Lsn(from)), Some(Bound::Lsn(to)));
-        Request { views: Vec::new(), top: 0, from, to, every: None, writers: None, threads }
+        Request { top: 0, from, to, ..Request::new(threads) }
     }
 }
 

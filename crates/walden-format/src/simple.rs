@@ -132,6 +132,12 @@ impl<'a> SimpleRecord<'a> {
         (self.word(RECORD_HEADER + 12) >> 32) as u32
     }
 
+    /// Whether redo initializes the block's page and does not read the old one.
+    #[inline(always)]
+    pub fn will_init(&self) -> bool {
+        self.flags() & WILL_INIT != 0
+    }
+
     /// Bytes of data that belong to the block.
     #[inline(always)]
     pub fn data_len(&self) -> u16 {
@@ -179,7 +185,7 @@ impl<'a> SimpleRecord<'a> {
             fork: self.fork(),
             id: 0,
             flags: self.flags(),
-            will_init: self.flags() & WILL_INIT != 0,
+            will_init: self.will_init(),
             header_len: BLOCK_HEADER as u8,
             data_len: self.data_len(),
             block: self.block(),

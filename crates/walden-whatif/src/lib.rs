@@ -24,6 +24,7 @@ pub mod outcome;
 pub mod predict;
 mod predicted;
 pub mod recovery;
+pub mod savings;
 pub mod settings;
 pub mod simulate;
 pub mod survey;

@@ -132,9 +132,9 @@ pub struct ExplainArgs {
     #[command(flatten)]
     overwrite: Overwrite,
 
-    /// When to replay the WAL to predict what changed settings would save, which reads it twice more
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    savings: savings::When,
+    /// How to compute what changed settings would save
+    #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
+    savings: savings::Method,
 
     /// Threads that decode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -183,9 +183,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let mut document = Document::new(&explanation, &context);
-    if args.savings.applies_to(&inventory.runs) {
-        savings::predict_savings(&mut document, &explanation, &inventory.runs, &names, threads)?;
-    }
+    let settings = (&names, checkpoint_settings);
+    args.savings.write(&mut document, &explanation, &inventory.runs, settings, threads);
     if let Some(path) = &args.html {
         let top = Some(args.top.unwrap_or(explain_html::ROWS)).filter(|top| *top > 0);
         let page = Document::new(&explanation, &Context { top, ..context });
@@ -250,6 +249,7 @@ fn explain(args: &ExplainArgs, inventory: &Inventory, writers: Option<Arc<Writer
         to: args.to,
         every: args.every,
         writers,
+        sample_images: args.savings.needs_sample(),
         threads,
     };
     let total: u64 =

@@ -516,7 +516,7 @@ def explain(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Where the bytes of a log come from: the document of ``walden explain --format json --savings never``.
+    """Where the bytes of a log come from: the document of ``walden explain --format json``.
 
     by: views, each a name of a dimension or several with commas: ``"relation,record"``, ``"time"``, ``"checkpoint"``.
     every: seconds of a span of a view by time.

@@ -1,12 +1,13 @@
 //! Settings, and commands that act like them.
 
-use walden_format::version::Major;
+use walden_redo::compress::Method;
 
 use super::facts::Facts;
 use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::checkpoints::Cause;
 use crate::group::Cell;
+use crate::savings::usual_method;
 use crate::tally::Bucket;
 
 /// How many times as far apart checkpoints should come.
@@ -134,9 +135,12 @@ fn larger_max_wal_size(facts: &Facts<'_>) -> String {
     if megabytes >= 4096 { format!("{}GB", megabytes.div_ceil(1024)) } else { format!("{megabytes}MB") }
 }
 
-/// The method that a server of this version most likely has and that costs little.
+/// The value of `wal_compression` that a server of this version most likely accepts and that costs little.
 pub(super) fn compression_method(facts: &Facts<'_>) -> &'static str {
-    if facts.explanation.version >= Major::V15 { "lz4" } else { "on" }
+    match usual_method(facts.explanation.version) {
+        Method::Pglz => "on",
+        _ => "lz4",
+    }
 }
 
 /// What else there is where the server was built without a method, and refuses it.

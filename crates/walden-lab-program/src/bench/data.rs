@@ -218,7 +218,7 @@ impl Bench<'_> {
             command.args(["--threads", &threads.to_string()]);
             Some(command)
         };
-        let explain = self.command(&["explain", "--savings", "never"])?;
+        let explain = self.command(&["explain"])?;
         let mut contenders = vec![
             ("pg_walinspect".to_owned(), None),
             ("walden explain, 1 thread".to_owned(), with(explain, 1)),

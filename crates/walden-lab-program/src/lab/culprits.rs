@@ -41,7 +41,8 @@ pub fn run(only: &[String], installation: Option<Installation>, format: Format) 
 fn findings(window: &Window) -> Result<Vec<Finding>> {
     let mut names = Names::from_server(&window.dsn)?;
     let inventory = Inventory::of(&[&window.wal_dir])?;
-    let request = Request { top: 10, ..Request::sums(window.from, window.to, terminal::cores()) };
+    let request =
+        Request { top: 10, sample_images: true, ..Request::sums(window.from, window.to, terminal::cores()) };
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     if let Some(damage) = &explanation.damage {
         bail!("{damage}");
@@ -51,7 +52,14 @@ fn findings(window: &Window) -> Result<Vec<Finding>> {
         &explanation,
         &Context { names: &names, checkpoint_settings, top: None, pattern: None, writers: None },
     );
-    savings::predict_savings(&mut document, &explanation, &inventory.runs, &names, terminal::cores())?;
+    let settings = (&names, checkpoint_settings);
+    savings::Method::Estimate.write(
+        &mut document,
+        &explanation,
+        &inventory.runs,
+        settings,
+        terminal::cores(),
+    );
     Ok(document.findings)
 }
 

@@ -52,6 +52,7 @@ mod rows_complete;
 mod rows_computed;
 mod rows_names;
 mod rows_property;
+mod savings;
 mod server_log;
 mod situations;
 mod sources;
@@ -113,6 +114,7 @@ fn main() -> ExitCode {
         rows_computed::TESTS,
         rows_names::TESTS,
         rows_property::TESTS,
+        savings::TESTS,
         server_log::TESTS,
         situations::TESTS,
         sources::TESTS,

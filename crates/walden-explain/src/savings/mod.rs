@@ -1,0 +1,378 @@
+//! Estimates what a changed setting would save, without reading the WAL again.
+//!
+//! The first pass samples pages and images ([`Sample`]). From these, [`estimate`] computes what `wal_compression`, `max_wal_size` and
+//! `checkpoint_timeout` would save, with a range. `walden_whatif::savings` replays the WAL instead, which is exact and slower.
+
+mod sample;
+mod simulate;
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashSet;
+use walden_format::lsn::Lsn;
+
+pub use self::sample::Sample;
+use self::sample::{RatioSums, Touch, TouchKind};
+pub(crate) use self::sample::{Sampler, usual_method};
+use self::simulate::{Bounds, ImageRatios, RedoPointer, Trigger, Workload};
+use crate::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints, volume_segments};
+use crate::document::Document;
+use crate::explanation::{Explanation, Range};
+use crate::findings::{Finding, FindingKind, rank};
+
+/// A setting that saves a smaller share of the WAL is no finding.
+const MIN_SAVING: f64 = 0.02;
+/// Seconds: the default of `checkpoint_timeout`.
+const DEFAULT_TIMEOUT: i64 = 300;
+/// What else an estimate may be wrong by: a share of what it says is saved.
+const RELATIVE_ERROR: f64 = 0.03;
+/// Shares of the first interval between checkpoints, or of the WAL if that is shorter, that another run may begin with.
+const PHASES: [f64; 3] = [0.25, 0.5, 0.75];
+
+/// Settings and their new values.
+pub type Changes = Vec<(String, String)>;
+
+/// Bytes that a change of settings saves, and by how much that may be wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Saving {
+    /// Bytes.
+    pub bytes: u64,
+    /// By how much they may be wrong in either direction.
+    pub error: u64,
+}
+
+/// Estimates what findings save whose remedy is a setting, and ranks all findings by what they save. `settings`: those of the server,
+/// if known.
+///
+/// An estimate follows one range. Where the WAL has gaps, several timelines or damage, or images were not sampled, savings stay unknown.
+pub fn estimate(document: &mut Document, explanation: &Explanation, settings: Option<CheckpointSettings>) {
+    let changes = distinct_changes(&document.findings);
+    let Some(estimator) = Estimator::new(explanation, settings).filter(|_| !changes.is_empty()) else {
+        return;
+    };
+    let savings: Vec<(Changes, Saving)> =
+        changes.into_iter().filter_map(|change| Some((change.clone(), estimator.saving(&change)?))).collect();
+    apply(document, &savings, explanation.buckets.images());
+}
+
+/// What estimates are made from.
+struct Estimator<'a> {
+    explanation: &'a Explanation,
+    sample: &'a Sample,
+    /// Bytes that each byte of the sample stands for.
+    weight: f64,
+    workload: Workload,
+    /// What triggers the checkpoints of the WAL; `None` if none of them came by time or volume.
+    trigger: Option<Trigger>,
+    /// `checkpoint_completion_target`, in thousandths.
+    completion_target_milli: u64,
+}
+
+impl<'a> Estimator<'a> {
+    fn new(explanation: &'a Explanation, settings: Option<CheckpointSettings>) -> Option<Estimator<'a>> {
+        let ([range], Some(sample), None) =
+            (explanation.ranges.as_slice(), &explanation.sample, &explanation.damage)
+        else {
+            return None;
+        };
+        let checkpoints = explain_checkpoints(&explanation.checkpoints, explanation.segment_size, settings);
+        let trigger = trigger_of(&checkpoints, explanation, settings);
+        Some(Estimator {
+            explanation,
+            sample,
+            weight: weight_of(sample, explanation),
+            workload: workload(explanation, (range, sample), &checkpoints, trigger),
+            trigger,
+            completion_target_milli: settings.map_or(900, |known| known.completion_target_milli),
+        })
+    }
+
+    /// What a change saves; `None` if it changes other settings than those that can be estimated.
+    fn saving(&self, change: &Changes) -> Option<Saving> {
+        let mut trigger = self.trigger;
+        let (mut ratios, mut ratio_error) = (ImageRatios::UNCOMPRESSED, 0.0);
+        for (name, value) in change {
+            match name.as_str() {
+                "wal_compression" => (ratios, ratio_error) = self.ratios(),
+                "max_wal_size" => trigger.get_or_insert_default().segments = Some(self.segments(value)?),
+                "checkpoint_timeout" => trigger.get_or_insert_default().timeout = Some(parse_seconds(value)?),
+                _ => return None,
+            }
+        }
+        let workload = &self.workload;
+        let with_all = workload.saved_with_all_pointers(ImageRatios::UNCOMPRESSED);
+        let Some((now, then)) = self.trigger.zip(trigger) else {
+            let saved = workload.saved_with_all_pointers(ratios) - with_all;
+            return Some(with_error(saved, ratio_error));
+        };
+        let before = workload.saved(now, ImageRatios::UNCOMPRESSED, 1.0);
+        let after = workload.saved(then, ratios, 1.0);
+        let longest = workload.intervals(then).min(1.0);
+        let by_phase = PHASES.map(|phase| (workload.saved(then, ratios, phase * longest) - after).abs());
+        let phase_error = by_phase.into_iter().fold(0.0, f64::max) / 2.0;
+        Some(with_error(after - before, ratio_error + phase_error + (before - with_all).abs()))
+    }
+
+    /// Ratios of compressed images, and by how many bytes they may be wrong in sum.
+    fn ratios(&self) -> (ImageRatios, f64) {
+        let mut classes = [(RatioSums::default(), 0.0); 3];
+        let mut all = RatioSums::default();
+        let mut seen = FxHashSet::default();
+        for touch in self.sample.touches.touches() {
+            let is_first = seen.insert(touch.page);
+            let class = match touch.kind {
+                TouchKind::Forced => 0,
+                _ if is_first => 1,
+                _ => 2,
+            };
+            classes[class].1 += f64::from(touch.bytes) * self.weight;
+            if let Some(image) = touch.compressed {
+                classes[class].0.add(image);
+                all.add(image);
+            }
+        }
+        // All together stand for a class without images in the sample.
+        let [forced, first, repeated] = classes.map(|(sums, _)| sums.ratio().or(all.ratio()).unwrap_or(1.0));
+        let errors = classes.map(|(sums, bytes)| 2.0 * sums.error() * bytes);
+        (ImageRatios { forced, first, repeated }, errors.into_iter().fold(0.0, f64::hypot))
+    }
+
+    /// Segments between redo pointers under a `max_wal_size`.
+    fn segments(&self, max_wal_size: &str) -> Option<u64> {
+        let settings = CheckpointSettings {
+            timeout: DEFAULT_TIMEOUT,
+            max_wal_size: parse_bytes(max_wal_size)?,
+            completion_target_milli: self.completion_target_milli,
+            keeps_one: true,
+        };
+        Some(settings.segments(self.explanation.segment_size))
+    }
+}
+
+fn with_error(saved: f64, error: f64) -> Saving {
+    let saved = saved.max(0.0);
+    Saving { bytes: saved as u64, error: (error + RELATIVE_ERROR * saved) as u64 }
+}
+
+fn workload(
+    explanation: &Explanation,
+    (range, sample): (&Range, &Sample),
+    checkpoints: &[Checkpoint],
+    trigger: Option<Trigger>,
+) -> Workload {
+    let size = explanation.segment_size;
+    let (first_time, last_time) =
+        explanation.time_span.map_or((0, 0), |(first, last)| (first / 1_000_000, last / 1_000_000));
+    let pointer = |checkpoint: &Checkpoint| RedoPointer {
+        redo: checkpoint.record.redo,
+        time: checkpoint.record.time,
+        is_requested: matches!(checkpoint.cause, Cause::Requested | Cause::Shutdown),
+    };
+    let mut pointers: Vec<RedoPointer> = checkpoints.iter().map(pointer).collect();
+    pointers.sort_by_key(|pointer| pointer.redo);
+    let before = pointers.iter().rfind(|pointer| pointer.redo <= range.start).copied();
+    pointers.retain(|pointer| pointer.redo > range.start);
+    let at = |redo: Lsn, time: i64| RedoPointer { redo, time, is_requested: false };
+    let last = pointers.last().copied().or(before);
+    if let Some((last, redo)) = last.and_then(|last| Some((last, unfinished_redo(sample, last.redo)?))) {
+        let intervals: Vec<i64> = checkpoints.iter().filter_map(|checkpoint| checkpoint.interval).collect();
+        let interval = intervals.iter().sum::<i64>() / intervals.len().max(1) as i64;
+        pointers.push(at(redo, (last.time + interval).min(last_time)));
+    }
+    let last_checkpoint = pointers.last().map_or(last_time, |pointer| pointer.time);
+    let bounds = Bounds {
+        begin: before.unwrap_or_else(|| {
+            // One that is not in the WAL is an interval before the first one that is.
+            let distance = trigger.and_then(|trigger| trigger.segments).unwrap_or(0) * size.bytes();
+            let interval = trigger.and_then(|trigger| trigger.timeout).unwrap_or(0);
+            let first = pointers.first().copied().unwrap_or(at(range.start, first_time));
+            at(
+                Lsn(first.redo.0.saturating_sub(distance)).min(range.start),
+                (first.time - interval).min(first_time),
+            )
+        }),
+        end: at(range.end, last_time.max(last_checkpoint)),
+        segment_size: size,
+    };
+    let weight = weight_of(sample, explanation);
+    Workload::new(sample.touches.touches(), weight, sample.mean_data(), bounds, pointers)
+}
+
+/// Bytes that each byte of a sample stands for.
+fn weight_of(sample: &Sample, explanation: &Explanation) -> f64 {
+    if sample.touches.is_complete() {
+        return 1.0;
+    }
+    let in_sample: f64 = sample.touches.touches().iter().map(|touch| f64::from(touch.bytes)).sum();
+    explanation.images.compressible().bytes as f64 / in_sample.max(1.0)
+}
+
+/// The redo pointer of a checkpoint that began behind `last` and whose record is not in the WAL, to within a few records. Before 17, only
+/// that record has it; but pages that had an image have another one behind it.
+fn unfinished_redo(sample: &Sample, last: Lsn) -> Option<Lsn> {
+    /// A few pages may have two images for other reasons, as after a truncation.
+    const MIN_REPEATED: usize = 3;
+
+    let mut seen = FxHashSet::default();
+    let has_image = |touch: &&Touch| matches!(touch.kind, TouchKind::Image | TouchKind::Hint);
+    let behind = sample.touches.touches().iter().filter(|touch| touch.lsn >= last).filter(has_image);
+    let repeated: Vec<Lsn> =
+        behind.filter(|touch| !seen.insert(touch.page)).map(|touch| touch.lsn).take(MIN_REPEATED).collect();
+    repeated.first().copied().filter(|_| repeated.len() >= MIN_REPEATED)
+}
+
+/// What triggers the checkpoints of the WAL, from the server's settings or from the checkpoints themselves.
+fn trigger_of(
+    checkpoints: &[Checkpoint],
+    explanation: &Explanation,
+    settings: Option<CheckpointSettings>,
+) -> Option<Trigger> {
+    let size = explanation.segment_size;
+    let has = |cause| checkpoints.iter().any(|checkpoint| checkpoint.cause == cause);
+    if !has(Cause::Volume) && !has(Cause::Time) {
+        return None;
+    }
+    if let Some(settings) = settings {
+        return Some(Trigger { segments: Some(settings.segments(size)), timeout: Some(settings.timeout) });
+    }
+    let intervals = |cause: Option<Cause>| {
+        let of_cause = move |checkpoint: &&Checkpoint| cause.is_none_or(|cause| checkpoint.cause == cause);
+        checkpoints.iter().filter(of_cause).filter_map(|checkpoint| checkpoint.interval)
+    };
+    // A longer interval than the default contradicts it.
+    let at_least = || intervals(None).max().unwrap_or_default().max(DEFAULT_TIMEOUT);
+    let timeout = intervals(Some(Cause::Time)).min().unwrap_or_else(at_least);
+    Some(Trigger { segments: volume_segments(checkpoints, size), timeout: Some(timeout) })
+}
+
+/// Bytes of a size such as `512MB` or `4GB`.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, scale) = match text.strip_suffix("MB") {
+        Some(digits) => (digits, 1 << 20),
+        None => (text.strip_suffix("GB")?, 1 << 30),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(scale)
+}
+
+/// Seconds of a time such as `1200s`.
+fn parse_seconds(text: &str) -> Option<i64> {
+    text.strip_suffix('s')?.parse().ok()
+}
+
+fn change_of(finding: &Finding) -> Changes {
+    finding.try_settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The change of each finding, and that of all settings together.
+pub fn distinct_changes(findings: &[Finding]) -> Vec<Changes> {
+    let mut all: Vec<Changes> = Vec::new();
+    let with_settings = || findings.iter().filter(|finding| !finding.try_settings.is_empty());
+    for finding in with_settings() {
+        let change = change_of(finding);
+        if !all.contains(&change) {
+            all.push(change);
+        }
+    }
+    let settings = with_settings().filter(|finding| finding.kind == FindingKind::Setting);
+    let joint: BTreeMap<String, String> = settings.flat_map(change_of).collect();
+    let joint: Changes = joint.into_iter().collect();
+    if !joint.is_empty() && !all.contains(&joint) {
+        all.push(joint);
+    }
+    all
+}
+
+/// Writes savings into the findings of a document, drops settings that save next to nothing, and ranks the findings. `image_bytes`: those
+/// of all images.
+pub fn apply(document: &mut Document, savings: &[(Changes, Saving)], image_bytes: u64) {
+    write_savings(&mut document.findings, savings, image_bytes);
+    let least = (document.wal_bytes as f64 * MIN_SAVING) as u64;
+    document.findings.retain(|finding| {
+        finding.kind == FindingKind::Cause || finding.saves_bytes.is_none_or(|saves| saves >= least)
+    });
+    rank(&mut document.findings);
+}
+
+/// Settings act on the same images: the one that saves most gets all that it saves alone, the next one what it saves in addition.
+fn write_savings(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u64) {
+    let of = |change: &Changes| savings.iter().find(|(one, _)| one == change).map(|(_, saving)| *saving);
+    let joint = savings.iter().map(|(_, saving)| saving.bytes).max().unwrap_or(0);
+    let mut settings: Vec<(usize, Saving)> = Vec::new();
+    for (at, finding) in findings.iter_mut().enumerate() {
+        let Some(saving) = of(&change_of(finding)).filter(|_| !finding.try_settings.is_empty()) else {
+            continue;
+        };
+        match finding.kind {
+            FindingKind::Setting => settings.push((at, saving)),
+            FindingKind::Cause => {
+                // Of what the setting saves, the part of these images.
+                let share = finding.bytes as f64 / image_bytes.max(1) as f64;
+                finding.saves_bytes = Some((saving.bytes as f64 * share) as u64);
+                finding.saves_error_bytes = Some((saving.error as f64 * share) as u64 + saving.bytes / 20);
+            }
+        }
+    }
+    settings.sort_by_key(|(_, saving)| std::cmp::Reverse(saving.bytes));
+    let first = settings.first().map_or(0, |(_, saving)| saving.bytes);
+    let first_change = settings.first().map_or_else(String::new, |(at, _)| settings_text(&findings[*at]));
+    for (rank, (at, saving)) in settings.into_iter().enumerate() {
+        let bytes = if rank == 0 { first } else { saving.bytes.min(joint.saturating_sub(first)) };
+        findings[at].saves_bytes = Some(bytes.min(findings[at].bytes));
+        findings[at].saves_error_bytes = Some(saving.error);
+        if rank > 0 {
+            findings[at].remedy += &format!("; what it saves is in addition to {first_change}");
+        }
+    }
+}
+
+/// The settings that a finding's remedy changes, as `NAME=VALUE`.
+fn settings_text(finding: &Finding) -> String {
+    let settings: Vec<String> =
+        finding.try_settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    settings.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str) -> Changes {
+        vec![(name.to_owned(), "x".to_owned())]
+    }
+
+    #[test]
+    fn sizes_and_times_of_remedies_are_parsed() {
+        assert_eq!(parse_bytes("512MB"), Some(512 << 20));
+        assert_eq!(parse_bytes("4GB"), Some(4 << 30));
+        assert_eq!(parse_bytes("4"), None);
+        assert_eq!(parse_bytes("99999999999999999999GB"), None);
+        assert_eq!(parse_seconds("1200s"), Some(1200));
+        assert_eq!(parse_seconds("20min"), None);
+    }
+
+    #[test]
+    fn the_second_setting_gets_what_it_saves_in_addition() {
+        let finding = |name: &str| Finding {
+            kind: FindingKind::Setting,
+            rule: "checkpoint-images",
+            bytes: 100,
+            share: 0.5,
+            text: String::new(),
+            points_at: name.to_owned(),
+            remedy: String::new(),
+            saves_bytes: None,
+            saves_error_bytes: None,
+            try_settings: change(name).into_iter().collect(),
+        };
+        let mut findings = vec![finding("a"), finding("b")];
+        assert_eq!(distinct_changes(&findings).len(), 3);
+        let saving = |bytes| Saving { bytes, error: 1 };
+        let both: Changes = change("a").into_iter().chain(change("b")).collect();
+        let savings = [(change("a"), saving(50)), (change("b"), saving(70)), (both, saving(90))];
+        let saves = |at: usize, findings: &[Finding]| findings[at].saves_bytes;
+        write_savings(&mut findings, &savings, 100);
+        assert_eq!((saves(0, &findings), saves(1, &findings)), (Some(20), Some(70)));
+        assert_eq!(findings[0].remedy, "; what it saves is in addition to b=x");
+        assert_eq!(findings[1].remedy, "");
+    }
+}

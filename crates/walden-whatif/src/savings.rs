@@ -1,0 +1,104 @@
+//! What remedies of findings would save, predicted by replay.
+
+use walden_explain::Explanation;
+use walden_explain::document::Document;
+use walden_explain::savings::{Changes, Saving, apply, distinct_changes};
+use walden_format::lsn::Lsn;
+use walden_source::inventory::Run;
+use walden_source::names::Names;
+
+use crate::learn;
+use crate::outcome::Prediction;
+use crate::predict::{Forecast, PredictError, Question, predict};
+
+/// Predicts what findings save whose remedy is a setting, and ranks all findings by what they save. `walden_explain::savings::estimate`
+/// is faster and less exact.
+///
+/// A prediction follows one range. Where the WAL has gaps, several timelines or damage, or cannot be predicted from, savings stay
+/// unknown.
+pub fn predict_savings(
+    document: &mut Document,
+    explanation: &Explanation,
+    runs: &[Run],
+    names: &Names,
+    (threads, memory_bytes): (usize, usize),
+) {
+    let changes = distinct_changes(&document.findings);
+    let ([range], [run], None) = (explanation.ranges.as_slice(), runs, &explanation.damage) else { return };
+    if changes.is_empty() {
+        return;
+    }
+    let question = Question {
+        from: (range.start > run.start()).then_some(range.start),
+        to: (range.end < run.end()).then_some(Lsn(range.end.0)),
+        traced: learn::settings_from_server(&names.settings),
+        changes: changes.clone(),
+        threads,
+        memory_bytes,
+        ..Question::default()
+    };
+    let Ok(forecast) = predict_from_trace(run, question) else { return };
+    let savings: Vec<(Changes, Saving)> = changes
+        .into_iter()
+        .zip(&forecast.predictions)
+        .filter_map(|(change, (_, one))| Some((change, saving_of(&forecast, one)?)))
+        .collect();
+    apply(document, &savings, explanation.buckets.images());
+}
+
+/// Settings that records show. Those of checkpoints are only estimated from them, so that the server's are better.
+const SHOWN_BY_RECORDS: [&str; 4] = ["wal_compression", "full_page_writes", "wal_level", "wal_log_hints"];
+
+/// Predicts from settings that the trace does not contradict: a session may have its own `wal_compression`, and the server's may
+/// have changed since.
+fn predict_from_trace(run: &Run, question: Question<'_>) -> Result<Forecast, PredictError> {
+    let forecast = predict(run, &question, &|_| {})?;
+    let is_shown = |name: &str| SHOWN_BY_RECORDS.contains(&name);
+    let contradicted = forecast.learned.traced.iter().filter(|one| one.contradicted && is_shown(one.name));
+    let contradicted: Vec<&str> = contradicted.map(|one| one.name).collect();
+    if contradicted.is_empty() {
+        return Ok(forecast);
+    }
+    let mut traced = question.traced.clone();
+    traced.retain(|(name, _)| !contradicted.contains(&name.as_str()));
+    predict(run, &Question { traced, ..question }, &|_| {})
+}
+
+/// The largest relative error of the prediction for the trace's own settings with which it is the better base: what is wrong with
+/// both predictions then cancels out.
+const MAX_SELF_CHECK_ERROR: f64 = 0.2;
+
+/// `None` if the prediction is no better than none: a simulated server can be far from one that could not keep up with its
+/// checkpoints.
+fn saving_of(forecast: &Forecast, prediction: &Prediction) -> Option<Saving> {
+    let error = forecast.error_bytes(prediction) as u64;
+    saving_between(forecast.self_check.bytes, forecast.trace_bytes, prediction.bytes, error)
+}
+
+fn saving_between(self_check: u64, trace: u64, predicted: u64, error: u64) -> Option<Saving> {
+    let is_good = self_check.abs_diff(trace) as f64 <= MAX_SELF_CHECK_ERROR * trace as f64;
+    match is_good {
+        true => Some(Saving {
+            bytes: self_check.saturating_sub(predicted),
+            // Not all that is wrong with the one need be wrong with the other.
+            error: error + self_check.abs_diff(trace),
+        }),
+        false => trace.checked_sub(predicted).map(|bytes| Saving { bytes, error: error.min(bytes) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn savings_are_of_the_trace_where_its_own_settings_predict_something_else() {
+        let saves = |self_check, predicted| {
+            saving_between(self_check, 1000, predicted, 500).map(|saving| (saving.bytes, saving.error))
+        };
+        assert_eq!(saves(1100, 900), Some((200, 600)), "the self-check is off by 100");
+        assert_eq!(saves(900, 950), Some((0, 600)));
+        assert_eq!(saves(6000, 700), Some((300, 300)), "not 5300");
+        assert_eq!(saves(6000, 5000), None);
+    }
+}
