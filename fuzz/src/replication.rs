@@ -1,6 +1,6 @@
 //! What a server says over a replication connection: any messages, of any length.
 
-use walden_source::replication::read_messages;
+use walden_postgres::replication::read_messages;
 
 /// Runs one input.
 pub fn run(data: &[u8]) {

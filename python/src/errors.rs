@@ -9,10 +9,11 @@ use pyo3::prelude::*;
 use walden_archive::sources::SourcesError;
 use walden_arrow::ReadError;
 use walden_explain::ExplainError;
+use walden_postgres::names::NamesError;
 use walden_rows::RowsError;
 use walden_source::datadir::DataDirError;
 use walden_source::inventory::InventoryError;
-use walden_source::names::NamesError;
+use walden_source::names as saved;
 use walden_source::scan::Damage;
 use walden_whatif::PredictError;
 
@@ -79,7 +80,7 @@ pub fn of_sources(error: &SourcesError) -> PyErr {
 
 pub fn of_names(error: &NamesError) -> PyErr {
     match error {
-        NamesError::File { error: cause, .. } => file(error, cause),
+        NamesError::Saved(saved::NamesError::File { error: cause, .. }) => file(error, cause),
         _ => other(error),
     }
 }

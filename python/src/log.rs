@@ -13,8 +13,9 @@ use walden_archive::url::{self, PlaceOptions};
 use walden_arrow::ReadOptions;
 use walden_explain::{Bound as Place, ExplainError};
 use walden_format::lsn::Lsn;
+use walden_postgres::names::{self, NamesError};
 use walden_source::inventory::Inventory;
-use walden_source::names::{Names, NamesError};
+use walden_source::names::Names;
 
 use crate::errors;
 use crate::interrupt;
@@ -175,7 +176,7 @@ fn open(
 fn read_names(sources: &[String]) -> Result<Names, NamesError> {
     let mut names = Names::default();
     for source in sources {
-        names.merge(Names::read(source)?)?;
+        names.merge(names::read(source)?)?;
     }
     Ok(names)
 }

@@ -7,7 +7,7 @@ use walden_archive::push::PushError;
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::version::UnreadableMagic;
-use walden_source::replication::ReplicationError;
+use walden_postgres::replication::ReplicationError;
 
 use crate::spool::SpoolError;
 
@@ -282,7 +282,7 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
 #[cfg(test)]
 mod tests {
     use walden_format::stream::StreamInfo;
-    use walden_source::replication::ServerError;
+    use walden_postgres::replication::ServerError;
 
     use super::*;
 

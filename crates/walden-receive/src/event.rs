@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walden_archive::push::{PushError, Pushed};
 use walden_format::lsn::{Lsn, Timeline};
-use walden_source::replication::SlotError;
+use walden_postgres::replication::SlotError;
 
 use crate::error::ReceiveError;
 use crate::spool::Position;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use walden_archive::{Archive, ArchiveError};
 use walden_format::lsn::{Lsn, SegmentSize};
-use walden_source::connection::Parameters;
+use walden_postgres::connection::Parameters;
+use walden_postgres::replication::{Replication, System};
 use walden_source::error_text;
-use walden_source::replication::{Replication, System};
 
 use crate::archiving::Archiving;
 use crate::backoff::Backoff;
@@ -227,7 +227,7 @@ mod tests {
     use std::net::TcpListener;
 
     use walden_archive::store;
-    use walden_source::replication::{ReplicationError, ServerError};
+    use walden_postgres::replication::{ReplicationError, ServerError};
 
     use super::*;
     use crate::disk::Folder;

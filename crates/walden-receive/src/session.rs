@@ -10,8 +10,8 @@ use walden_archive::name::{ArchivedFile, Object};
 use walden_archive::push::PushOptions;
 use walden_archive::{Archive, ArchiveError, acknowledge, get, list, parts, push};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
-use walden_source::connection::Parameters;
-use walden_source::replication::{
+use walden_postgres::connection::Parameters;
+use walden_postgres::replication::{
     self, NextTimeline, Progress, Received, Replication, ReplicationError, Started, System,
 };
 

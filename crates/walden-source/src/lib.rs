@@ -3,13 +3,11 @@
 
 mod compressed;
 mod compression;
-pub mod connection;
 mod counted;
 pub mod datadir;
 mod decoding;
 mod error_text;
 mod file_kind;
-pub mod follow;
 mod held;
 pub mod history;
 pub mod inventory;
@@ -18,7 +16,6 @@ pub mod names;
 pub mod open;
 pub mod regular_file;
 pub mod replay;
-pub mod replication;
 pub mod scan;
 mod segment_file;
 pub mod server_log;

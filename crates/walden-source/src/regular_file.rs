@@ -55,14 +55,9 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-pub(crate) fn make_fifo(path: &Path) {
-    // `mkfifoat` of rustix is not there on all systems.
-    let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
-    assert!(made.success());
-}
-
-#[cfg(test)]
 mod tests {
+    use walden_testing::make_fifo;
+
     use super::*;
 
     #[test]

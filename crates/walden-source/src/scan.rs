@@ -57,7 +57,7 @@ pub struct SegmentOutcome<V> {
 }
 
 /// A visitor that looks at nothing.
-pub(crate) struct Nothing;
+pub struct Nothing;
 
 impl Visitor for Nothing {
     fn record(&mut self, _: &Record<'_>) -> ControlFlow<()> {

@@ -14,7 +14,19 @@ mod need;
 mod servers;
 pub mod writer;
 
+use std::path::Path;
+use std::process::Command;
+
 pub use harness::{Body, IntoOutcome, Outcome, Test, run};
 pub use need::{ALL_SERVERS, Missing, Need};
 #[cfg(feature = "servers")]
 pub use servers::{pg_waldump, postgres, server_headers};
+
+/// Makes a named pipe, which no reader of files may wait for.
+///
+/// # Panics
+/// If it cannot be made.
+pub fn make_fifo(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status().expect("mkfifo");
+    assert!(made.success(), "{}", path.display());
+}

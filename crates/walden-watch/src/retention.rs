@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
-use walden_source::connection::Client;
+use walden_postgres::connection::Client;
 
 use crate::process::ServerProcess;
 use crate::server::{QueryError, ServerState, Slot, rows};

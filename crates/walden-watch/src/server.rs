@@ -7,7 +7,7 @@ use postgres::error::SqlState;
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 use serde::Serialize;
 use walden_format::lsn::Lsn;
-use walden_source::connection::{self, Client};
+use walden_postgres::connection::{self, Client};
 use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 

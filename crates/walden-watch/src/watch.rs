@@ -11,7 +11,7 @@ use walden_explain::{Explanation, Labels, rewrites};
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::stream::{StreamInfo, Visitor};
-use walden_source::follow::{
+use walden_postgres::follow::{
     CheckpointSearch, ConnectionFollower, FolderFollower, FollowError, Follower, GapReason, News, Polled,
 };
 use walden_source::names::Names;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Deserialize;
-use walden_source::connection;
+use walden_postgres::connection;
 
 /// The file that is looked for.
 pub const FILE: &str = "walden.toml";

@@ -71,7 +71,7 @@ use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use walden_archive::name::ArchivedFile;
-use walden_source::connection;
+use walden_postgres::connection;
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;

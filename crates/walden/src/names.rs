@@ -25,7 +25,7 @@ pub fn load(sources: &[String]) -> Result<Names> {
             );
         } else {
             // Not repeated in errors: it may have a password.
-            Names::from_server(source)?
+            walden_postgres::names::from_server(source)?
         };
         let place = if path.is_file() { source } else { "the server" };
         names.merge(more).with_context(|| format!("cannot use the names of {place}"))?;

@@ -27,9 +27,9 @@ use walden_archive::pending::{self, parent_folder};
 use walden_archive::recovery::RecoveryError;
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
+use walden_postgres::follow::FollowError;
 use walden_report::html::Page;
 use walden_report::table::harmless;
-use walden_source::follow::FollowError;
 use walden_source::names::Names;
 use walden_watch::server::QueryError;
 

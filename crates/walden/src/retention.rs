@@ -9,10 +9,10 @@ use postgres::SimpleQueryMessage;
 use walden_explain::group::{Dimension, Owner};
 use walden_explain::{Explanation, Request, explain, rewrites};
 use walden_format::lsn::{Lsn, SegmentSize};
+use walden_postgres::connection::{self, Client, ConnectionError};
+use walden_postgres::follow::{FolderFollower, Follower as _};
 use walden_report::table::{Row, harmless, table, wrap};
 use walden_report::units::{bytes, count, seconds};
-use walden_source::connection::{self, Client, ConnectionError};
-use walden_source::follow::{FolderFollower, Follower as _};
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 use walden_watch::retention::{
@@ -226,7 +226,7 @@ fn backlogs(
     if slots.is_empty() {
         return Ok(backlogs);
     }
-    let mut names = dsn.and_then(|dsn| Names::from_server(dsn).ok());
+    let mut names = dsn.and_then(|dsn| walden_postgres::names::from_server(dsn).ok());
     let inventory = Inventory::of(&[&folders.wal])?;
     for (slot, restart) in slots {
         let length = situation.end.0.saturating_sub(restart.0);

@@ -13,7 +13,6 @@ use walden_lab::{Installation, Progress};
 use walden_report::table::{Row, table, wrap};
 use walden_report::units;
 use walden_source::inventory::Inventory;
-use walden_source::names::Names;
 
 use crate::terminal::{self, Format};
 use crate::{FOUND, names, savings};
@@ -39,7 +38,7 @@ pub fn run(only: &[String], installation: Option<Installation>, format: Format) 
 
 /// What `walden explain --names` finds in a server's WAL.
 fn findings(window: &Window) -> Result<Vec<Finding>> {
-    let mut names = Names::from_server(&window.dsn)?;
+    let mut names = walden_postgres::names::from_server(&window.dsn)?;
     let inventory = Inventory::of(&[&window.wal_dir])?;
     let request =
         Request { top: 10, sample_images: true, ..Request::sums(window.from, window.to, terminal::cores()) };

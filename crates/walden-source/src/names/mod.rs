@@ -8,7 +8,6 @@ pub mod builtin;
 mod column;
 mod relation;
 mod saved;
-mod server;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,7 +20,6 @@ use walden_format::version::Major;
 
 pub use self::column::{Column, Missing, Type};
 pub use self::relation::{FIRST_USER_OID, Identifier, Persistence, Relation, RelationKind};
-use crate::connection::ConnectionError;
 
 /// The tablespace `pg_default`, where a database is unless it was put elsewhere.
 pub const DEFAULT_TABLESPACE: u32 = 1663;
@@ -96,12 +94,6 @@ pub enum Resolved<'a> {
 /// Why reading names failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
-    /// The server cannot be reached, or refuses the connection.
-    #[error("cannot read names from the server")]
-    Connection(#[from] ConnectionError),
-    /// The server does not answer as expected.
-    #[error("cannot read names from the server: {0}")]
-    Server(String),
     /// The file cannot be read or written.
     #[error("cannot read or write names in {}", .path.display())]
     File {
@@ -142,31 +134,6 @@ impl Names {
     /// The names of the system catalogs alone, as this version has them.
     pub fn builtin(version: Option<Major>) -> Names {
         Names { version, ..Names::default() }
-    }
-
-    /// Reads names from where `source` says: a server, if it is a URL or has `key=value`, otherwise a saved file.
-    ///
-    /// # Errors
-    /// Those of [`Names::from_server`] and [`Names::load`].
-    pub fn read(source: &str) -> Result<Names, NamesError> {
-        let is_url = source.starts_with("postgres://") || source.starts_with("postgresql://");
-        if is_url || (source.contains('=') && !Path::new(source).exists()) {
-            Names::from_server(source)
-        } else {
-            Names::load(Path::new(source))
-        }
-    }
-
-    /// Reads the catalogs of all databases of a running server, 9.5 or newer; a standby serves as well.
-    ///
-    /// `conninfo` is a URL or a list of `key=value`, as for psql; what it leaves out comes from where libpq takes it
-    /// ([`crate::connection`]). Connects once per database; databases that don't let us in are named in [`Names::notes`]. Needs no
-    /// privileges.
-    ///
-    /// # Errors
-    /// The server cannot be reached, refuses the connection, or is older than 9.5.
-    pub fn from_server(conninfo: &str) -> Result<Names, NamesError> {
-        server::read(conninfo)
     }
 
     /// Reads names from a file that [`Names::write`] wrote.
@@ -307,7 +274,7 @@ impl Names {
     }
 
     /// Adds the label of an enum's value to its type.
-    pub(crate) fn add_label(&mut self, database: u32, of: u32, value: u32, label: &str) {
+    pub fn add_label(&mut self, database: u32, of: u32, value: u32, label: &str) {
         if let Some(found) = self.types.get_mut(&(database, of)) {
             found.labels.push((value, label.to_owned()));
         }

@@ -127,7 +127,8 @@ pub enum Persistence {
 }
 
 impl Persistence {
-    pub(super) fn from_letter(letter: char) -> Persistence {
+    /// The kind that a letter of `pg_class.relpersistence` stands for.
+    pub fn from_letter(letter: char) -> Persistence {
         match letter {
             'u' => Persistence::Unlogged,
             't' => Persistence::Temporary,

@@ -244,7 +244,7 @@ mod tests {
     fn a_log_must_be_a_regular_file() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("postgresql.log");
-        crate::regular_file::make_fifo(&fifo);
+        walden_testing::make_fifo(&fifo);
         let error = read(&fifo, None, &mut |_| ()).unwrap_err().to_string();
         assert!(error.ends_with("postgresql.log: expected a regular file, found a FIFO"), "{error}");
         assert!(first_time(&fifo, None).is_err());

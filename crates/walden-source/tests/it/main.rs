@@ -1,7 +1,6 @@
 //! Tests of the crate through its public face, without a server.
 
 mod inventory;
-mod leftovers;
 mod material;
 mod names;
 mod next_segment;

@@ -10,9 +10,9 @@ use walden_archive::against::{self, Compared, Facts, Mark, Outcome, Server, Serv
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::PushOptions;
 use walden_format::lsn::{Lsn, SegmentSize};
+use walden_postgres::connection::Client;
 use walden_report::table::harmless;
 use walden_report::units;
-use walden_source::connection::Client;
 use walden_source::counted;
 
 use crate::FOUND;
@@ -22,7 +22,7 @@ use crate::terminal::{self, Format};
 /// Runs `walden archive check --against`.
 pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<ExitCode> {
     let (archive, section) = place.open()?;
-    let mut server = SqlServer { client: walden_source::connection::connect(dsn)? };
+    let mut server = SqlServer { client: walden_postgres::connection::connect(dsn)? };
     let options = PushOptions {
         level: section.level.unwrap_or(PushOptions::default().level),
         accept_unknown_versions: section.accept_unknown_versions,

@@ -11,9 +11,9 @@ use walden_archive::Archive;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{self, PushOptions};
 use walden_archive::status::QueuedFile;
+use walden_postgres::connection::Client;
 use walden_report::table::harmless;
 use walden_report::units;
-use walden_source::connection::Client;
 use walden_source::error_text;
 use walden_watch::process::ArchiverProcess;
 use walden_watch::settings::Settings;
@@ -188,7 +188,7 @@ struct ArchivingSettings {
 impl ArchivingSettings {
     fn read(queue: &QueueOptions) -> Option<ArchivingSettings> {
         if let Some(dsn) = &queue.dsn {
-            let mut client = walden_source::connection::connect(dsn).ok()?;
+            let mut client = walden_postgres::connection::connect(dsn).ok()?;
             let row = client.query_one(ARCHIVING_SETTINGS, &[]).ok()?;
             let text = |column: usize| row.try_get::<_, String>(column).unwrap_or_default();
             return Some(ArchivingSettings { command: text(0), library: text(1), socket: text(2) });

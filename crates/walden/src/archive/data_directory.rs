@@ -29,7 +29,7 @@ pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
 
 /// The data directory of a server on this machine, as far as it says it to this user.
 pub fn of_server(dsn: &str) -> Option<PathBuf> {
-    let mut client = walden_source::connection::connect(dsn).ok()?;
+    let mut client = walden_postgres::connection::connect(dsn).ok()?;
     let row = client.query_one(DATA_DIRECTORY, &[]).ok()?;
     let is_here: bool = row.try_get(1).ok()?;
     let path: String = row.try_get(0).ok()?;

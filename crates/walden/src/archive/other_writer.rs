@@ -39,7 +39,7 @@ pub fn find_taken_name(
     let ready: Vec<ArchivedFile> = files.iter().map(|queued| queued.file).collect();
     let taken = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
-            let mut client = walden_source::connection::connect(dsn)?;
+            let mut client = walden_postgres::connection::connect(dsn)?;
             find_taken(archive, &ready, &mut |file| read_file(&mut client, file))?
         }
         (None, Some(data)) => find_taken(archive, &ready, &mut |file| read_ready(data, file))?,

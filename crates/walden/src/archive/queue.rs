@@ -10,8 +10,8 @@ use clap::Args;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push;
 use walden_archive::status::{Lag, QueuedFile};
+use walden_postgres::connection::Client;
 use walden_report::units;
-use walden_source::connection::Client;
 use walden_source::counted;
 
 use crate::place::Place;
@@ -79,7 +79,7 @@ impl QueueOptions {
     /// The files that are ready; nothing if no server was named.
     pub fn read(&self) -> Result<Option<Vec<QueuedFile>>> {
         match (&self.dsn, &self.pgdata) {
-            (Some(dsn), _) => of_server(&mut walden_source::connection::connect(dsn)?).map(Some),
+            (Some(dsn), _) => of_server(&mut walden_postgres::connection::connect(dsn)?).map(Some),
             (None, Some(data)) => of_data_directory(data).map(Some),
             (None, None) => Ok(None),
         }

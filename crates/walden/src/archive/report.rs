@@ -345,7 +345,7 @@ fn look_at_server(
     let (mut archiving, mut failing, mut written) = (None, None, None);
     let (own, own_bytes, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
-            let mut client = walden_source::connection::connect(dsn)?;
+            let mut client = walden_postgres::connection::connect(dsn)?;
             let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
             let is_failing: bool = row.try_get(1)?;
             failing = FailingArchiver::of_server(&mut client, files)?;
@@ -629,7 +629,7 @@ pub fn holdings(
 /// Whether a server is of the archive's cluster, with segments of its size, as far as both say it.
 fn is_own_server(archive: &Archive, queue: &QueueOptions) -> bool {
     let by_sql = |dsn: &str| {
-        let mut client = walden_source::connection::connect(dsn).ok()?;
+        let mut client = walden_postgres::connection::connect(dsn).ok()?;
         let row = client.query_one(IDENTITY, &[]).ok()?;
         let number = |column: usize| Some(row.try_get::<_, i64>(column).ok()?.cast_unsigned());
         Some((number(0)?, number(1)))

@@ -119,7 +119,7 @@ impl Worked {
 
     /// The names of the server's relations, and its settings.
     pub fn names(&self) -> Result<Names> {
-        Ok(Names::from_server(&self.cluster.dsn(DATABASE))?)
+        Ok(walden_postgres::names::from_server(&self.cluster.dsn(DATABASE))?)
     }
 
     /// The methods of `wal_compression` that the server was built with; none where it is a switch, as in 14.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use walden_archive::Archive;
 use walden_archive::pending;
+use walden_postgres::connection::Parameters;
 use walden_receive::disk::Folder;
 use walden_receive::status::{self, Status};
 use walden_receive::{AckAfter, Options};
-use walden_source::connection::Parameters;
 
 use super::ReceiveArgs;
 use crate::archive::{ANSWER_WITHIN, Log};

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use walden_source::connection::Client;
+use walden_postgres::connection::Client;
+use walden_postgres::names::{self, NamesError};
 use walden_source::names::Names;
 use walden_watch::server::{self, Folders, ServerState};
 use walden_watch::settings::Settings;
@@ -99,7 +100,7 @@ impl Reader {
         let of_files = self.subject.folders.as_ref().map(server::from_files).unwrap_or_default();
         let Some(dsn) = &self.subject.dsn else { return of_files };
         if self.client.is_none() {
-            self.client = walden_source::connection::connect(dsn).ok();
+            self.client = walden_postgres::connection::connect(dsn).ok();
         }
         let Some(client) = &mut self.client else { return of_files };
         match server::by_sql(client, &Settings::of_server(&self.subject.settings)) {
@@ -123,18 +124,18 @@ impl Reader {
     /// All names anew; nothing if none of their sources can change.
     fn names(&mut self) -> Option<Names> {
         self.subject.dsn.as_ref()?;
-        let mut names = Names::default();
+        let mut all = Names::default();
         for source in &self.subject.name_sources {
             let more = match Path::new(source).is_file() {
-                true => Names::load(Path::new(source)),
-                false => Names::from_server(source),
+                true => Names::load(Path::new(source)).map_err(NamesError::from),
+                false => names::from_server(source),
             };
-            if let Err(error) = more.and_then(|more| names.merge(more)) {
+            if let Err(error) = more.and_then(|more| Ok(all.merge(more)?)) {
                 self.problem = Some(format!("names: {}", walden_source::error_text(&error)));
                 return None;
             }
         }
-        self.subject.settings = names.settings.clone();
-        Some(names)
+        self.subject.settings = all.settings.clone();
+        Some(all)
     }
 }

@@ -11,9 +11,9 @@ use rcgen::{
 };
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder};
-use walden_source::connection::{Parameters, connect};
+use walden_postgres::connection::{Parameters, connect};
+use walden_postgres::replication::Replication;
 use walden_source::error_text;
-use walden_source::replication::Replication;
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::text;

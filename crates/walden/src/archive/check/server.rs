@@ -12,7 +12,7 @@ use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::{Lsn, SegmentSize};
-use walden_source::connection::Client;
+use walden_postgres::connection::Client;
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
@@ -204,7 +204,7 @@ pub struct Look<'a> {
 /// What the server says, and whether its WAL arrives.
 pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     let Look { archive, identity, is_received, .. } = *look;
-    let mut client = match walden_source::connection::connect(dsn) {
+    let mut client = match walden_postgres::connection::connect(dsn) {
         Ok(client) => client,
         Err(error) => return vec![Check::error("server", &error.into())],
     };

@@ -289,7 +289,7 @@ impl Parameters {
         }
         conninfo.parse().map_err(|error: postgres::Error| ConnectionError::Parameter {
             place: "the connection's parameters".to_owned(),
-            problem: crate::error_text(&error),
+            problem: walden_source::error_text(&error),
         })
     }
 

@@ -83,7 +83,7 @@ impl Attempt<'_> {
         let tls = self.parameters.tls_config()?;
         transport
             .start_tls(tls, &self.endpoint.host)
-            .map_err(|error| self.untrusted(crate::error_text(&error)))?;
+            .map_err(|error| self.untrusted(walden_source::error_text(&error)))?;
         Ok(transport)
     }
 

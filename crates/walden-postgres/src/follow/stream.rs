@@ -21,7 +21,7 @@ use crate::connection::Parameters;
 use crate::replication::{
     NextTimeline, Progress, Received, Replication, ReplicationError, ServerError, Started, System,
 };
-use crate::scan::Nothing;
+use walden_source::scan::Nothing;
 
 /// Log before the present end in which the last record is looked for.
 const BYTES_BACK: u64 = 1 << 20;

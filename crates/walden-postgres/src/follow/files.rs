@@ -23,10 +23,10 @@ use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
 
 use super::arrivals::Arrivals;
 use super::{FollowError, Follower, GapReason, MAX_POLL_BYTES, News, Polled};
-use crate::history::History;
-use crate::regular_file;
-use crate::scan::Nothing;
-use crate::timelines::{Stretch, timeline_of};
+use walden_source::history::History;
+use walden_source::regular_file;
+use walden_source::scan::Nothing;
+use walden_source::timelines::{Stretch, timeline_of};
 
 /// The largest history of a timeline that is read; one has a line for each of its ancestors.
 const MAX_HISTORY: u64 = 16 << 20;
@@ -595,7 +595,7 @@ mod tests {
     fn a_fifo_is_no_segment_whatever_its_name() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["000000010000000000000001", "00000002.history"] {
-            regular_file::make_fifo(&folder.path().join(name));
+            walden_testing::make_fifo(&folder.path().join(name));
         }
         let error = FolderFollower::at_end(folder.path()).unwrap_err();
         assert!(matches!(error, FollowError::NoWal { .. }), "{error}");

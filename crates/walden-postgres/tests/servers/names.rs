@@ -5,6 +5,7 @@ use std::fs::File;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
 use walden_lab::ClusterBuilder;
+use walden_postgres::names;
 use walden_source::names::{Names, Persistence, RelationKind, Resolved, builtin};
 use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
@@ -58,7 +59,7 @@ fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Opti
     for statement in statements {
         shop.batch_execute(statement).unwrap();
     }
-    let names = Names::read(dsn).unwrap();
+    let names = names::read(dsn).unwrap();
     assert_eq!(names.notes, ["database closed: it allows no connections"]);
     assert_eq!(names.origin.server_version_num, Some(version as u32));
     assert!(names.origin.system_id.is_some() && names.origin.lsn.is_some() && names.origin.read_at.is_some());
@@ -127,7 +128,7 @@ fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Opti
     shop.batch_execute("VACUUM FULL sales.orders").unwrap();
     let new: String = shop.query_one(path_of, &[]).unwrap().get(0);
     assert_ne!(old, new);
-    saved.merge(Names::read(dsn).unwrap()).unwrap();
+    saved.merge(names::read(dsn).unwrap()).unwrap();
     assert!(matches!(saved.resolve(locator(&old)), Resolved::Rewritten(r) if r.name == "orders"));
     assert!(matches!(saved.resolve(locator(&new)), Resolved::Current(r) if r.name == "orders"));
 

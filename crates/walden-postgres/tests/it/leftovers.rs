@@ -11,7 +11,7 @@ use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::record::Record;
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
-use walden_source::follow::{FolderFollower, Follower};
+use walden_postgres::follow::{FolderFollower, Follower};
 use walden_source::inventory::{Inventory, SpareKind};
 use walden_source::scan::{ScanOptions, SegmentEnd, scan, scan_in_order};
 use walden_testing::writer::{LogWriter, PAGE};

@@ -1,14 +1,17 @@
 //! Names from a running server's catalogs.
 
+use std::path::Path;
+
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 use walden_format::record::RelFileLocator;
 
-use super::{
-    Column, Database, GLOBAL_TABLESPACE, Identifier, Missing, Names, NamesError, Origin, Persistence,
-    Relation, RelationKind, Type,
+use walden_source::error_text;
+use walden_source::names::{
+    self as saved, Column, DEFAULT_TABLESPACE, Database, FIRST_USER_OID, GLOBAL_TABLESPACE, Identifier,
+    Missing, Names, Origin, Persistence, Relation, RelationKind, Type,
 };
-use crate::connection::{Client, Parameters};
-use crate::error_text;
+
+use crate::connection::{Client, ConnectionError, Parameters};
 
 /// The settings that decide how much log there is, and how the server's own log is read. A server does not list those that it lacks.
 const SETTINGS: [&str; 13] = [
@@ -32,7 +35,42 @@ const PRINTED: &str =
     "SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'postgres';
     SET LOCAL extra_float_digits = 3; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C';";
 
-pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
+/// Why reading names failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NamesError {
+    /// The server cannot be reached, or refuses the connection.
+    #[error("cannot read names from the server")]
+    Connection(#[from] ConnectionError),
+    /// The server does not answer as expected.
+    #[error("cannot read names from the server: {0}")]
+    Server(String),
+    /// The file of saved names cannot be read.
+    #[error(transparent)]
+    Saved(#[from] saved::NamesError),
+}
+
+/// Reads names from where `source` says: a server, if it is a URL or has `key=value`, otherwise a saved file.
+///
+/// # Errors
+/// Those of [`from_server`] and [`Names::load`].
+pub fn read(source: &str) -> Result<Names, NamesError> {
+    let is_url = source.starts_with("postgres://") || source.starts_with("postgresql://");
+    if is_url || (source.contains('=') && !Path::new(source).exists()) {
+        from_server(source)
+    } else {
+        Ok(Names::load(Path::new(source))?)
+    }
+}
+
+/// Reads the catalogs of all databases of a running server, 9.5 or newer; a standby serves as well.
+///
+/// `conninfo` is a URL or a list of `key=value`, as for psql; what it leaves out comes from where libpq takes it
+/// ([`crate::connection`]). Connects once per database; databases that refuse connections are named in [`Names::notes`]. Needs no
+/// privileges.
+///
+/// # Errors
+/// The server cannot be reached, refuses the connection, or is older than 9.5.
+pub fn from_server(conninfo: &str) -> Result<Names, NamesError> {
     let parameters = Parameters::parse(conninfo)?;
     let mut names = Names::default();
     let mut client = parameters.connect_anywhere()?;
@@ -130,8 +168,7 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
          LEFT JOIN pg_stat_all_indexes s ON s.indexrelid = c.oid
          WHERE c.relkind IN ('r', 'i', 't', 'S', 'm', 'p', 'I') AND c.relpersistence <> 't'"
     );
-    let default_tablespace =
-        names.database(database).map_or(super::DEFAULT_TABLESPACE, |known| known.tablespace);
+    let default_tablespace = names.database(database).map_or(DEFAULT_TABLESPACE, |known| known.tablespace);
     for row in rows(client, &query)? {
         let optional =
             |at| row.get(at).and_then(|value| value.parse::<u32>().ok()).filter(|value| *value != 0);
@@ -184,7 +221,7 @@ fn columns(client: &mut Client, database: u32, version: u32, names: &mut Names) 
          ORDER BY a.attrelid, a.attnum",
         since(120_000, "a.attgenerated"),
         since(100_000, "a.attidentity"),
-        super::FIRST_USER_OID
+        FIRST_USER_OID
     );
     let mut tables: Vec<(u32, Vec<Column>)> = Vec::new();
     for row in rows(client, &query)? {
@@ -232,7 +269,7 @@ fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) ->
                 t.typbasetype, t.typtypmod, t.typrelid,
                 COALESCE((SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid), {multirange})
          FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid >= {}",
-        super::FIRST_USER_OID
+        FIRST_USER_OID
     );
     for row in rows(client, &query)? {
         let letter = |at| text(&row, at).chars().next().unwrap_or(' ');

@@ -53,7 +53,7 @@ pub enum ConnectionError {
         seconds: u64,
     },
     /// The server cannot be reached or refuses the connection.
-    #[error("cannot connect to {place}: {}{notes}", crate::error_text(.source))]
+    #[error("cannot connect to {place}: {}{notes}", walden_source::error_text(.source))]
     Server {
         /// Host and port, or the folder of the socket.
         place: String,

@@ -46,7 +46,7 @@ mod linux {
     use rustix::io::Errno;
 
     use super::*;
-    use crate::regular_file;
+    use walden_source::regular_file;
 
     impl Arrivals {
         /// Watches a folder from now on; `None` if it cannot be watched.

@@ -1,0 +1,9 @@
+//! The crate against real servers: what they say.
+
+mod names;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers"), &[names::TESTS])
+}
