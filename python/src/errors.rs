@@ -87,9 +87,7 @@ pub fn of_names(error: &NamesError) -> PyErr {
 
 pub fn of_explain(error: &ExplainError) -> PyErr {
     match error {
-        ExplainError::TimeAfterEnd => {
-            wrong_value("start: no transaction in the source ends at this time or later")
-        }
+        ExplainError::TimeAfterEnd(_) => wrong_value(format!("start: {}", text(error))),
         _ => other(error),
     }
 }

@@ -14,6 +14,7 @@ pub mod group;
 mod labels;
 pub mod live;
 mod merge;
+pub mod moment;
 mod request;
 pub mod rewrites;
 pub mod savings;
@@ -33,4 +34,5 @@ pub use explanation::{
 pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
 pub use labels::{Label, Labels, Part};
 pub use request::{Bound, BoundError, ExplainError, Request};
+pub use time::second_text;
 pub use timeline::Timeline;

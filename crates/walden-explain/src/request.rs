@@ -8,6 +8,8 @@ use walden_format::lsn::{InvalidLsn, Lsn};
 use walden_format::version::Major;
 
 use crate::group::ViewSpec;
+use crate::moment::Moment;
+use crate::time::second_text;
 use crate::writers::Writers;
 
 /// What to explain and how.
@@ -67,27 +69,21 @@ pub enum Bound {
 impl FromStr for Bound {
     type Err = BoundError;
 
-    /// Reads an LSN (`16/B374D848`) or a time (`2026-11-20 22:00`, `2026-11-20T22:00:00.25Z`, `2026-11-20 22:00:00.25 UTC`), local
-    /// unless it has a zone.
+    /// Reads an LSN (`16/B374D848`) or a time as [`Moment::parse`] does, local unless it has a zone.
     fn from_str(text: &str) -> Result<Bound, BoundError> {
-        if text.contains('/') {
-            return text.parse().map(Bound::Lsn).map_err(|error: InvalidLsn| BoundError(error.to_string()));
+        // A time has a year before its first dash; the names of time zones have slashes too.
+        let is_time = text.trim().find('-').is_some_and(|at| at >= 4);
+        if is_time {
+            return Moment::parse(text)
+                .map(|moment| Bound::Time(micros(moment.timestamp())))
+                .map_err(BoundError);
         }
-        if let Ok(time) = text.parse::<jiff::Timestamp>() {
-            return Ok(Bound::Time(micros(time)));
-        }
-        // As `walden rows` prints times.
-        let (clock, zone) = match text.strip_suffix(" UTC") {
-            Some(clock) => (clock, jiff::tz::TimeZone::UTC),
-            None => (text, jiff::tz::TimeZone::system()),
-        };
-        let clock = clock.parse::<jiff::civil::DateTime>().or_else(|_| format!("{clock}:00").parse());
-        match clock.map(|time| time.to_zoned(zone)) {
-            Ok(Ok(time)) => Ok(Bound::Time(micros(time.timestamp()))),
-            _ => Err(BoundError(format!(
-                "\"{text}\" is neither an LSN such as 16/B374D848 nor a time such as 2026-11-20 22:00 or 2026-11-20T22:00:00Z"
-            ))),
-        }
+        text.trim().parse().map(Bound::Lsn).map_err(|_: InvalidLsn| {
+            BoundError(format!(
+                "\"{text}\" is neither an LSN such as 16/B374D848 nor a time such as 2026-11-20, 2026-11-20 22:00, \
+                 2026-11-20 22:00:30.5+01, 2026-11-20 22:00 Europe/Berlin or 2026-11-20T22:00:00Z"
+            ))
+        })
     }
 }
 
@@ -116,9 +112,17 @@ pub enum ExplainError {
     /// The segments were written by several major versions; two of them.
     #[error("cannot explain segments of PostgreSQL {0} and {1} together: name the segments of one")]
     SeveralVersions(Major, Major),
-    /// No transaction ends at or after the start of the range.
-    #[error("cannot start at the given time: no transaction in the input ends at or after it")]
-    TimeAfterEnd,
+    /// No transaction ends at or after the start of the range. The times at which the first and the last one end, in seconds since
+    /// 1970-01-01 UTC.
+    #[error("cannot start at the given time: no transaction in the source ends at or after it{}", known_times(.0))]
+    TimeAfterEnd(Option<(i64, i64)>),
+}
+
+fn known_times(ended: &Option<(i64, i64)>) -> String {
+    match ended {
+        Some((first, last)) => format!("; they end from {} to {}", second_text(*first), second_text(*last)),
+        None => "; it has the end of none".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -131,8 +135,12 @@ mod tests {
         assert_eq!("1970-01-01T00:01:00Z".parse(), Ok(Bound::Time(60_000_000)));
         assert!(matches!("2026-11-20 22:00".parse(), Ok(Bound::Time(_))));
         assert!(matches!("2026-11-20".parse(), Ok(Bound::Time(_))));
-        assert!("yesterday".parse::<Bound>().is_err());
-        assert!("0/xyz".parse::<Bound>().is_err());
+        assert_eq!("2026-11-28 21:00 Europe/Berlin".parse::<Bound>(), "2026-11-28T20:00:00Z".parse());
+        assert_eq!("2026-11-28 21:00:00.5+01".parse::<Bound>(), "2026-11-28 20:00:00.5 UTC".parse());
+        for wrong in ["yesterday", "0/xyz", "Europe/Berlin", "2026-11-28 21:00 Europe/Nowhere", "12:00"] {
+            let error = wrong.parse::<Bound>().unwrap_err().to_string();
+            assert!(error.contains("Europe/Berlin"), "{error}");
+        }
     }
 
     #[test]

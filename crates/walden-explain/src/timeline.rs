@@ -124,6 +124,11 @@ impl<'a> Timeline<'a> {
         position
     }
 
+    /// When the first and the last transaction end, in seconds since 1970-01-01 UTC; `None` if none does.
+    pub fn times(&self) -> Option<(i64, i64)> {
+        Some((self.seconds.first()?.1, self.seconds.last()?.1))
+    }
+
     /// Converts bounds to positions.
     ///
     /// # Errors
@@ -138,7 +143,8 @@ impl<'a> Timeline<'a> {
             Bound::Lsn(lsn) => Some(lsn),
             Bound::Time(micros) => self.position_of(micros),
         };
-        let start = from.map(|from| position(from).ok_or(ExplainError::TimeAfterEnd)).transpose()?;
+        let start =
+            from.map(|from| position(from).ok_or(ExplainError::TimeAfterEnd(self.times()))).transpose()?;
         // No transaction ends before. A checkpoint that started by then proves that the log covers the time since.
         let start = match (start, from) {
             (Some(Lsn(0)), Some(Bound::Time(micros))) => {
@@ -292,7 +298,10 @@ mod tests {
         let [early, between, late] = [50, 150, 201].map(|second| Bound::Time(second * SECOND));
         assert_eq!(timeline.range(Some(early), Some(between)).unwrap(), (Some(Lsn(10)), Some(Lsn(20))));
         assert_eq!(timeline.range(None, Some(late)).unwrap(), (None, None));
-        assert!(matches!(timeline.range(Some(late), None), Err(ExplainError::TimeAfterEnd)));
+        let error = timeline.range(Some(late), None).unwrap_err();
+        assert_eq!(error, ExplainError::TimeAfterEnd(Some((100, 200))));
+        let text = error.to_string();
+        assert!(text.ends_with("they end from 1970-01-01T00:01:40Z to 1970-01-01T00:03:20Z"), "{text}");
         let lsn = Bound::Lsn(Lsn(7));
         assert_eq!(timeline.range(Some(lsn), Some(lsn)).unwrap(), (Some(Lsn(7)), Some(Lsn(7))));
     }

@@ -6,6 +6,7 @@ pub mod document;
 pub mod forecast;
 pub mod process;
 pub mod retention;
+pub mod running;
 pub mod server;
 pub mod settings;
 pub mod slots;

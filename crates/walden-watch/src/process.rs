@@ -108,11 +108,42 @@ impl PidFile {
 
 /// The process ID in a `postmaster.pid`; `None` if it has none yet.
 fn read_pid(data: &Path) -> io::Result<Option<Pid>> {
-    let content = regular_file::read(&data.join(PID_FILE), MAX_BYTES)?;
-    let text = String::from_utf8_lossy(&content);
-    let number = text.lines().next().and_then(|line| line.trim().parse::<i32>().ok());
-    // That of a server in single-user mode is negative.
-    Ok(number.and_then(i32::checked_abs).and_then(Pid::from_raw))
+    let pid = PostmasterFile::read(data)?.pid.and_then(|pid| i32::try_from(pid).ok());
+    Ok(pid.and_then(Pid::from_raw))
+}
+
+/// The content of a `postmaster.pid`; what the server has not written yet is `None` (`pidfile.h` has the lines).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PostmasterFile {
+    /// The ID of the server's first process, in the PID namespace of the server.
+    pub pid: Option<u32>,
+    /// When that process started, in seconds since 1970-01-01 UTC.
+    pub started: Option<i64>,
+    /// The port.
+    pub port: Option<u16>,
+    /// The folder of the first socket, or else the first address that the server listens on.
+    pub host: Option<String>,
+}
+
+impl PostmasterFile {
+    /// Reads the file of a data directory.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn read(data: &Path) -> io::Result<PostmasterFile> {
+        let content = regular_file::read(&data.join(PID_FILE), MAX_BYTES)?;
+        let text = String::from_utf8_lossy(&content);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let line = |number: usize| lines.get(number - 1).copied().filter(|line| !line.is_empty());
+        // That of a server in single-user mode is negative.
+        let pid = line(1).and_then(|line| line.parse::<i32>().ok()).map(i32::unsigned_abs);
+        Ok(PostmasterFile {
+            pid: pid.filter(|pid| *pid != 0),
+            started: line(3).and_then(|line| line.parse().ok()),
+            port: line(4).and_then(|line| line.parse().ok()),
+            host: line(5).or(line(6)).map(|host| if host == "*" { "localhost" } else { host }.to_owned()),
+        })
+    }
 }
 
 /// The archiver process of a server, by its title (`pgarch_ArchiverCopyLoop` and `pgarch_archiveXlog` in `pgarch.c`).
@@ -233,6 +264,16 @@ mod tests {
         assert_eq!(of(None), PidFile::Absent);
         assert_eq!(of(Some(&format!("{own}\n/data\n1795000000\n5432\n"))), PidFile::Running);
         assert_eq!(of(Some(&format!("-{own}\n/data\n"))), PidFile::Running);
+        let whole = "4711\n/data\n1795000000\n5433\n\n*\n  1 2\nready\n";
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(PID_FILE), whole).unwrap();
+        let expected = PostmasterFile {
+            pid: Some(4711),
+            started: Some(1_795_000_000),
+            port: Some(5433),
+            host: Some("localhost".to_owned()),
+        };
+        assert_eq!(PostmasterFile::read(folder.path()).unwrap(), expected);
         for unusable in ["", "\n", "0\n", "postmaster\n", "-2147483648\n", "99999999999\n"] {
             assert_eq!(of(Some(unusable)), PidFile::Unknown, "{unusable:?}");
         }

@@ -22,12 +22,14 @@ use crate::output::Overwrite;
 use crate::progress::Progress;
 use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
-use crate::{names, output, savings, terminal};
+use crate::{USAGE, names, output, savings, servers, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
   walden explain /var/lib/postgresql/18/main/pg_wal
-      where the WAL of a running server comes from
+      where the WAL of a running server comes from; walden explain alone lists the servers of this machine
+  walden explain 'host=/run/postgresql'
+      the same with the names of tables and indexes; run it as the server's user (sudo -u postgres)
   walden explain --names 'host=/run/postgresql user=postgres' /archive/wal
       the same of an archive, with the names of tables and indexes
   walden explain --by relation,record --top 20 0000000100000A2B000000C5.zst
@@ -60,8 +62,9 @@ Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes be
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
     /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), tar files (pg_wal.tar or
-    /// base.tar of pg_basebackup), or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX)
-    #[arg(value_name = "SOURCE", required_unless_present_any = ["save_names", "path"])]
+    /// base.tar of pg_basebackup), archives of `walden archive` (a folder, or s3://BUCKET/PREFIX), or the connection string of a
+    /// server on this machine, which is also asked for names. Without a source, the servers of this machine are listed
+    #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
 
     /// Another SOURCE, as pg_waldump names it
@@ -161,9 +164,15 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         crate::wrong_usage("--by group needs a pattern: --group 'tenant_(\\d+)'");
     }
     let sources: Vec<PathBuf> = args.sources.iter().chain(&args.path).cloned().collect();
+    if sources.is_empty() && args.save_names.is_none() {
+        output::tell(servers::without_source("explain").trim_end());
+        return Ok(ExitCode::from(USAGE));
+    }
+    let (sources, servers) = servers::local_sources(sources)?;
     let wanted = [("--save-names", args.save_names.as_deref()), ("--html", args.html.as_deref())];
     output::can_write(&wanted, args.overwrite, &Inputs::new(sources.iter().chain(&args.log)))?;
-    let mut names = load_names(args)?;
+    let name_sources = if args.names.is_empty() { servers } else { args.names.clone() };
+    let mut names = load_names(args, &name_sources)?;
     if sources.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -172,6 +181,9 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     names::check_cluster(&names, &inventory)?;
     let writers = load_log(args, &names)?;
     let explanation = explain(args, &inventory, writers.clone())?;
+    if explanation.wal_bytes() == 0 && explanation.damage.is_none() && (args.from.or(args.to)).is_some() {
+        sources::tell_times(&inventory, args.threads.map_or_else(terminal::cores, usize::from));
+    }
     let checkpoint_settings = names::complete(&mut names, &explanation);
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
     let context = Context {
@@ -285,8 +297,8 @@ fn load_log(args: &ExplainArgs, names: &Names) -> Result<Option<Arc<Writers>>> {
     Ok(Some(Arc::new(writers)))
 }
 
-fn load_names(args: &ExplainArgs) -> Result<Names> {
-    let names = names::load(&args.names)?;
+fn load_names(args: &ExplainArgs, sources: &[String]) -> Result<Names> {
+    let names = names::load(sources)?;
     if let Some(path) = &args.save_names {
         let saved = output::write_names(path, &names, args.overwrite);
         saved.with_context(|| format!("cannot save names to {}", path.display()))?;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::builder::styling::Styles;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
 use crate::{Arguments, terminal};
@@ -64,6 +65,24 @@ fn groups(command: &Command, width: usize) -> String {
 fn heading(text: &str) -> String {
     let style = *Styles::styled().get_header();
     format!("{style}{text}:{style:#}")
+}
+
+/// Options by which psql and other programs of PostgreSQL name a server.
+const OF_CONNECTIONS: [&str; 11] =
+    ["-U", "-d", "-h", "-p", "-W", "--username", "--user", "--dbname", "--database", "--host", "--port"];
+
+/// An error with a tip for options that Walden has in another form, in place of one that takes the option for a file's name.
+pub fn with_tip(mut error: clap::Error) -> clap::Error {
+    let name = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(name)) => name.split('=').next().unwrap_or_default().to_owned(),
+        _ => return error,
+    };
+    if error.kind() == ErrorKind::UnknownArgument && OF_CONNECTIONS.contains(&name.as_str()) {
+        let tip = "a connection string names the server, its user and database: 'host=/run/postgresql port=5432 user=postgres \
+                   dbname=postgres'";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// What to try first.

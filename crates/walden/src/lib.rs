@@ -25,6 +25,7 @@ mod http;
 #[cfg(feature = "demo")]
 #[doc(hidden)]
 pub mod judge;
+mod level;
 mod man;
 #[doc(hidden)]
 pub mod memory;
@@ -50,6 +51,7 @@ mod rows;
 #[doc(hidden)]
 pub mod savings;
 mod segment_sink;
+mod servers;
 #[doc(hidden)]
 pub mod sources;
 mod systemd;
@@ -205,6 +207,7 @@ fn parse_arguments() -> Arguments {
     }
     let matches = help::command().try_get_matches();
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).unwrap_or_else(|error| {
+        let error = help::with_tip(error);
         let words: Vec<String> =
             std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
         let status = if !error.use_stderr() {
@@ -257,7 +260,7 @@ fn option_with_password(words: &[String]) -> Option<&str> {
 pub fn parse<P: Parser>() -> P {
     warn_of_passwords();
     P::try_parse().unwrap_or_else(|error| match error.use_stderr() {
-        true => error.exit(),
+        true => help::with_tip(error).exit(),
         false => std::process::exit(print_help(&error).into()),
     })
 }

@@ -27,7 +27,9 @@ use walden_archive::pending::{self, parent_folder};
 use walden_archive::recovery::RecoveryError;
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
+use walden_postgres::connection::ConnectionError;
 use walden_postgres::follow::FollowError;
+use walden_postgres::replication::ReplicationError;
 use walden_report::html::Page;
 use walden_report::table::harmless;
 use walden_source::names::Names;
@@ -503,8 +505,16 @@ fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static s
     if let Some(AgainstError::Archive(error)) = cause.downcast_ref() {
         return error.hint();
     }
-    if let Some(FollowError::UnknownVersion { .. }) = cause.downcast_ref() {
-        return Some(UNKNOWN_VERSION_HINT);
+    if let Some(error) = cause.downcast_ref::<ConnectionError>() {
+        return Some(error.hint());
+    }
+    if let Some(error) = cause.downcast_ref::<ReplicationError>() {
+        return error.hint();
+    }
+    match cause.downcast_ref() {
+        Some(FollowError::UnknownVersion { .. }) => return Some(UNKNOWN_VERSION_HINT),
+        Some(FollowError::Replication(error)) => return error.hint(),
+        _ => {}
     }
     cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())
 }

@@ -1,6 +1,6 @@
 //! `walden retention`: why pg_wal is as large as it is.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -22,6 +22,7 @@ use walden_watch::retention::{
 use walden_watch::server::{self, Folders, QueryError, ServerState, Slot};
 use walden_watch::settings::Settings;
 
+use crate::servers::is_connection_string;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
 
@@ -98,12 +99,6 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     terminal::show(args.format, || &retention, || text(&retention))?;
     let is_alarming = retention.is_growing || retention.disk_is_full;
     Ok(if is_alarming { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
-}
-
-/// Whether it is a connection string, as `walden watch` takes one in the same place, and no folder.
-fn is_connection_string(source: &Path) -> bool {
-    let text = source.to_string_lossy();
-    (text.contains("://") || text.contains('=')) && !source.exists()
 }
 
 /// Connects to the server. Where it is down, or does not let anybody in as it cannot end its recovery on a full disk, its files still
@@ -642,17 +637,6 @@ mod tests {
         assert_eq!(remedy_lines(&[remedy(5, 5)]), ["5 B: x"]);
         let lines = remedy_lines(&[remedy(5, 5), remedy(0, 5), remedy(0, 50), remedy(7, 57)]);
         assert_eq!(lines, ["5 B: x", "0 B alone: x", "0 B alone, 50 B with those above: x", "7 B: x"]);
-    }
-
-    #[test]
-    fn a_connection_string_is_no_folder() {
-        assert!(is_connection_string(Path::new("host=db1 port=5432")));
-        assert!(is_connection_string(Path::new("postgresql://db1/postgres")));
-        assert!(!is_connection_string(Path::new("/var/lib/postgresql/18/main")));
-        let folder = tempfile::tempdir().unwrap();
-        let named = folder.path().join("a=b");
-        std::fs::create_dir(&named).unwrap();
-        assert!(!is_connection_string(&named));
     }
 
     #[test]

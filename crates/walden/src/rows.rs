@@ -207,6 +207,12 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         false => (write(args, changes, &mut progress)?, true),
     };
     progress.finish();
+    if summary.counts.changes + summary.counts.events == 0 {
+        let Summary { from, reached, .. } = summary;
+        eprintln!(
+            "note: no change of these rows from {from} to {reached}; walden explain shows what that range consists of"
+        );
+    }
     for note in notes.into_iter().chain(summary.counts.notes()) {
         eprintln!("note: {note}");
     }

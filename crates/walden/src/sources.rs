@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit};
 use walden_archive::Archive;
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
-use walden_explain::Bound;
+use walden_explain::{Bound, second_text};
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
@@ -129,6 +129,18 @@ fn tell_if_outside(inventory: &Inventory, range: &SourceRange) {
     if is_behind || is_before {
         eprintln!("warning: nothing is in the range: the segments are from {start} to {end}");
     }
+}
+
+/// Says what the source has where a range has nothing of it.
+pub fn tell_times(inventory: &Inventory, threads: usize) {
+    let ended = walden_explain::Timeline::read(&inventory.runs, threads, |_| {}).times();
+    let times = ended.map_or("has the end of no transaction".to_owned(), |(first, last)| {
+        format!("has transactions that ended from {} to {}", second_text(first), second_text(last))
+    });
+    let starts = inventory.runs.iter().map(Run::start).min();
+    let ends = inventory.runs.iter().map(Run::end).max();
+    let positions = starts.zip(ends).map_or_else(String::new, |(start, end)| format!(" ({start} to {end})"));
+    eprintln!("warning: the range has no WAL: the source{positions} {times}");
 }
 
 /// Makes sure that the segments are of one cluster: positions, blocks and transactions of another mean something else.

@@ -307,7 +307,10 @@ impl Cause {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StoreError { operation, key, location, cause, .. } = self;
-        write!(f, "cannot {operation} {key} in {location}")?;
+        match key.is_empty() {
+            true => write!(f, "cannot {operation} {location}")?,
+            false => write!(f, "cannot {operation} {key} in {location}")?,
+        }
         match cause {
             Cause::NotFound => f.write_str(": no such object"),
             Cause::NoBucket => f.write_str(": no such bucket"),

@@ -4,6 +4,7 @@
 //! Documentation: "Database Connection Control Functions" and "SSL Support" in PostgreSQL's chapter on libpq; `fe-connect.c` decides.
 
 mod client;
+pub(crate) mod hint;
 mod parameters;
 mod passwords;
 mod text;

@@ -21,7 +21,7 @@ use walden_format::payload::Timestamp;
 
 use self::message::{Begin, Message, Streamed};
 use self::transport::Transport;
-use crate::connection::{ConnectionError, Parameters, QueryError};
+use crate::connection::{ConnectionError, Parameters, QueryError, hint};
 
 pub use message::{NextTimeline, Progress, read_messages};
 
@@ -120,6 +120,21 @@ pub enum ReplicationError {
 }
 
 impl ReplicationError {
+    /// What the user can do about a connection that was not made; `None` of one that was lost.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            ReplicationError::Parameters(error) => Some(error.hint()),
+            ReplicationError::Connect { source, .. } => Some(hint::hint_of_io(Some(source))),
+            ReplicationError::Tls { .. } => Some(hint::TLS),
+            ReplicationError::Authentication { .. } => Some(hint::PASSWORD),
+            ReplicationError::Server(error) => hint::hint_of_sqlstate(&error.code, &error.message),
+            ReplicationError::Protocol { .. } => Some(
+                "check that host and port are those of a PostgreSQL server, and not of a connection pooler",
+            ),
+            ReplicationError::Lost(_) | ReplicationError::Closed => None,
+        }
+    }
+
     /// What the server reports, if that is what it is.
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {

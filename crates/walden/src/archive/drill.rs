@@ -13,12 +13,12 @@ use walden_archive::base::BackupStart;
 use walden_archive::drill::{self, Amcheck, Drill, DrillOptions, Step, Target, UnknownRestorePoint};
 use walden_archive::list;
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
+use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_watch::settings;
 
-use super::moment::{Moment, time_text};
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};

@@ -16,11 +16,11 @@ use walden_archive::get;
 use walden_archive::name::ArchivedFile;
 use walden_archive::recovery::{Recovery, RecoveryError, RecoveryStart, TransactionEnd, recovery_to};
 use walden_archive::verify::DAMAGE_HINT;
+use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_report::units;
 use walden_source::counted;
 
-use super::moment::{Moment, time_text};
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::protect::Inputs;

@@ -19,6 +19,7 @@ use walden_source::open::{self, Compression, Foreign};
 use walden_source::regular_file;
 
 use crate::FOUND;
+use crate::level::LevelFlags;
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
@@ -54,6 +55,9 @@ pub struct ImportArgs {
     /// Level of compression, 1 (fast) to 9 (small) [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
     level: Option<u8>,
+
+    #[command(flatten)]
+    level_flags: LevelFlags,
 
     /// Files that are worked on at the same time [default: one per core]
     #[arg(long, value_name = "N")]
@@ -111,7 +115,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode> {
         );
     }
     let options = ImportOptions {
-        level: args.level.or(section.level).unwrap_or(PushOptions::default().level),
+        level: args.level_flags.or(args.level).or(section.level).unwrap_or(PushOptions::default().level),
         accept_damaged: args.accept_damaged,
         accept_unknown_versions: args.accept_unknown_versions || section.accept_unknown_versions,
         threads: args.threads.or(section.threads).unwrap_or_else(terminal::cores),

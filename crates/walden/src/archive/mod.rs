@@ -19,7 +19,6 @@ mod key;
 mod list;
 mod log;
 mod metrics;
-mod moment;
 mod other_writer;
 mod pack;
 mod prune;
@@ -42,6 +41,7 @@ use walden_archive::archive::ArchiveError;
 
 use crate::{FOUND, output};
 
+pub use commands::{program, word as shell_word};
 pub use get::{PREFETCH_FAILED, TROUBLE};
 pub use log::{Entry, Log, LogOptions};
 pub use push::{ANSWER_WITHIN, Effort, complain};

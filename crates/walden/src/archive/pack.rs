@@ -13,6 +13,7 @@ use walden_source::counted;
 
 use crate::FOUND;
 use crate::arguments::parse_size;
+use crate::level::LevelFlags;
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
@@ -55,6 +56,9 @@ pub struct PackArgs {
         value_parser = clap::value_parser!(u8).range(1..=9))]
     level: u8,
 
+    #[command(flatten)]
+    level_flags: LevelFlags,
+
     /// Memory for coding: a segment that needs more is compressed as bytes, and a pack that gets larger than a quarter of it
     /// ends early [default: what the largest segment may need]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -94,7 +98,7 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
         segments: args.segments,
         keep: args.keep,
         before,
-        level: args.level,
+        level: args.level_flags.or(None).unwrap_or(args.level),
         max_bytes: memory.map_or(max_bytes, |memory| max_bytes.min(memory / 4)),
         memory,
         threads: args.threads,

@@ -11,6 +11,7 @@ use walden_archive::push::{self, PushError, PushOptions, Pushed};
 use super::log::{Entry, Log, LogOptions};
 use super::queue::waiting;
 use crate::configuration::ArchiveSection;
+use crate::level::LevelFlags;
 use crate::output;
 use crate::place::Place;
 
@@ -54,6 +55,9 @@ pub struct Effort {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
     level: Option<u8>,
 
+    #[command(flatten)]
+    level_flags: LevelFlags,
+
     /// While more files than this wait, compress them at level 0; 'walden archive pack' makes them small later [default: 64]
     #[arg(long, value_name = "N")]
     fast_queue: Option<usize>,
@@ -72,7 +76,7 @@ impl Effort {
     pub fn options(&self, section: &ArchiveSection) -> PushOptions {
         let defaults = PushOptions::default();
         PushOptions {
-            level: self.level.or(section.level).unwrap_or(defaults.level),
+            level: self.level_flags.or(self.level).or(section.level).unwrap_or(defaults.level),
             fast_queue: self.fast_queue.or(section.fast_queue).unwrap_or(defaults.fast_queue),
             threads: self.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1),
             accept_unknown_versions: self.accept_unknown_versions || section.accept_unknown_versions,

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use clap::{ArgAction, Args};
+use clap::Args;
 use walden_codec::coder::Form;
 use walden_codec::container::{
     self, Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
@@ -30,6 +30,7 @@ pub use self::inputs::{Input, gather_compressed, open};
 pub use self::pack::write_pack_of;
 pub use self::show::{form_name, ratio};
 use crate::arguments::parse_size;
+use crate::level::LevelFlags;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::protect::Inputs;
@@ -49,6 +50,11 @@ Examples:
   ssh db cat pg_wal/0000000100000A2B000000C5 | walden compress - > 0000000100000A2B000000C5.wlz
       standard input to standard output
 
+Levels: 1 is the fastest; 3, the default for single files, is about as fast as gzip -1. From 4 on, values that the server compressed (TOAST) \
+are decompressed before: smaller where a log has such values. 6, the default for packs, is 6 % smaller than 5, in 2.5 times the time. From 7 on \
+contexts are mixed, and decompressing takes as long as compressing: packs of 7 are 8 % smaller than of 6, in twice the time; 8 is 5 % smaller \
+than 7, in 2.4 times its time; 9, the smallest, is 2 % smaller than 8, in 1.4 times its time.
+
 Segments are compressed record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Every file is restored byte for byte, with its name, permissions and time of modification. An existing compressed file is not replaced; it is no error if the new one would be the same. What a killed run left unfinished (.NAME.walden-tmp), a run that writes to the same folder removes a minute later or after that.
 
 Exit status: 0 done, 2 wrong usage, or compressed files exist and --force is not given, 3 a file could not be read or written (the others are done).";
@@ -67,8 +73,12 @@ pub struct CompressArgs {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
+    /// Level of compression, 1 (fast) to 9 (small), also as -1 to -9 [default: 3 for files, 6 for packs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
+    level: Option<u8>,
+
     #[command(flatten)]
-    levels: Levels,
+    level_flags: LevelFlags,
 
     /// Write all files, in the order of the log, to one pack, in the folder of --output or under a path of its own, which ends in
     /// .wpk; only one of them may name a folder [default name: FIRST-LAST.wpk]
@@ -109,39 +119,6 @@ pub struct CompressArgs {
     /// Threads, each with a file of its own [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-}
-
-/// `-1` to `-9`.
-#[derive(Args, Debug)]
-#[group(multiple = false)]
-struct Levels {
-    /// Fastest
-    #[arg(short = '1', action = ArgAction::SetTrue)]
-    one: bool,
-    /// Between -1 and -3
-    #[arg(short = '2', action = ArgAction::SetTrue)]
-    two: bool,
-    /// Default for single files; about as fast as gzip -1
-    #[arg(short = '3', action = ArgAction::SetTrue)]
-    three: bool,
-    /// From here on, values that the server compressed (TOAST) are decompressed before: smaller where a log has such values
-    #[arg(short = '4', action = ArgAction::SetTrue)]
-    four: bool,
-    /// Between -4 and -6
-    #[arg(short = '5', action = ArgAction::SetTrue)]
-    five: bool,
-    /// Default for packs: 6 % smaller than with -5, in 2.5 times the time
-    #[arg(short = '6', action = ArgAction::SetTrue)]
-    six: bool,
-    /// Context mixing: packs 8 % smaller than with -6, in twice the time. Decompressing takes as long as compressing
-    #[arg(short = '7', action = ArgAction::SetTrue)]
-    seven: bool,
-    /// 5 % smaller than -7, in 2.4 times its time
-    #[arg(short = '8', action = ArgAction::SetTrue)]
-    eight: bool,
-    /// Smallest: 2 % smaller than -8, in 1.4 times its time
-    #[arg(short = '9', action = ArgAction::SetTrue)]
-    nine: bool,
 }
 
 /// The ending of a compressed segment.
@@ -488,9 +465,7 @@ pub fn is_stream(path: &Path) -> bool {
 
 /// The level that was chosen, or that of the form.
 fn level(args: &CompressArgs, form: FileForm) -> u8 {
-    let Levels { one, two, three, four, five, six, seven, eight, nine } = args.levels;
-    let chosen = [one, two, three, four, five, six, seven, eight, nine];
-    chosen.iter().position(|chosen| *chosen).map_or(form.default_level(), |at| at as u8 + 1)
+    args.level_flags.or(args.level).unwrap_or(form.default_level())
 }
 
 /// `largest` is the size of the largest file.

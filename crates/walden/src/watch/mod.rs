@@ -20,8 +20,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use walden_explain::document::{Context, Document};
 use walden_postgres::connection::Parameters;
-use walden_postgres::follow::{ConnectionFollower, FolderFollower, FollowError};
-use walden_postgres::replication::ReplicationError;
+use walden_postgres::follow::{ConnectionFollower, FolderFollower};
 use walden_server::signals::{self, SIGINT, SIGTERM};
 use walden_watch::document::{Grouping, WatchDocument};
 use walden_watch::server::{self, Folders};
@@ -221,7 +220,8 @@ impl<'a> Session<'a> {
         let (source, folders) = match is_connection {
             true => {
                 let parameters = Parameters::parse(&args.source)?;
-                let follower = ConnectionFollower::connect(&parameters).map_err(cannot_connect)?;
+                let follower =
+                    ConnectionFollower::connect(&parameters).context("cannot follow the server's log")?;
                 (Source::Connection(Box::new(follower)), None)
             }
             false => {
@@ -404,17 +404,6 @@ fn listen(session: Session<'_>, address: SocketAddr) -> Result<ExitCode> {
 
 fn lock(page: &Mutex<String>) -> MutexGuard<'_, String> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Of a socket that is not there, the hint is not that of a file.
-fn cannot_connect(error: FollowError) -> anyhow::Error {
-    match error {
-        FollowError::Replication(ReplicationError::Connect { .. }) => output::with_hint(
-            format!("cannot follow the server's log: {}", walden_source::error_text(&error)),
-            "is the server running, and are host and port its own? The host of a socket is its folder (unix_socket_directories)",
-        ),
-        error => anyhow::Error::new(error).context("cannot follow the server's log"),
-    }
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {

@@ -30,6 +30,7 @@ mod data;
 mod demo;
 mod diff;
 mod drill_tablespaces;
+mod first_steps;
 mod golden;
 mod groups;
 mod html;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         demo::TESTS,
         diff::TESTS,
         drill_tablespaces::TESTS,
+        first_steps::TESTS,
         golden::TESTS,
         groups::TESTS,
         html::TESTS,

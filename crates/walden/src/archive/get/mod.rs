@@ -17,6 +17,7 @@ use walden_archive::get::{self, GetError};
 use walden_archive::name::{ArchivedFile, IDENTITY};
 use walden_archive::prefetch::{PrefetchOptions, Spool};
 use walden_archive::server::{asking_server, expect_own_archive};
+use walden_explain::moment::Moment;
 use walden_format::lsn::Timeline;
 use walden_receive::handover::{CopyError, Known, copy_out};
 
@@ -25,7 +26,6 @@ pub use self::prefetch::{PREFETCH_FAILED, PrefetchArgs, run_prefetch};
 use self::until::get_until;
 use super::export::{Position, parse_position};
 use super::log::{Entry, Log, LogOptions};
-use super::moment::Moment;
 use super::push::complain;
 use crate::configuration::ArchiveSection;
 use crate::place::Place;

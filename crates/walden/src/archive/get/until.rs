@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use walden_explain::moment::Moment;
 
 use super::{GetArgs, TROUBLE};
 use crate::archive::export::{self, ExportArgs, START_NEEDED};
-use crate::archive::moment::Moment;
 
 /// Runs `walden archive get --until`.
 pub fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {

@@ -10,11 +10,14 @@ pub struct Moment(Zoned);
 
 impl Moment {
     /// Reads a moment. Without a time zone it is in the system's, or that of the environment variable `TZ`.
+    ///
+    /// # Errors
+    /// The text is no time, its zone is unknown, or it has none and `TZ` is none either.
     pub fn parse(text: &str) -> Result<Moment, String> {
-        Moment::parse_in(text, TimeZone::system())
+        Moment::parse_in(text, local_zone)
     }
 
-    fn parse_in(text: &str, local: TimeZone) -> Result<Moment, String> {
+    fn parse_in(text: &str, local: impl FnOnce() -> Result<TimeZone, String>) -> Result<Moment, String> {
         let wrong = || {
             format!(
                 "\"{text}\" is no time such as 2026-11-20 10:00, 2026-11-20 10:00:30.5+01 or 2026-11-20 10:00 Europe/Berlin"
@@ -31,16 +34,21 @@ impl Moment {
             time => parse_time(time).ok_or_else(wrong)?,
         };
         let zone = match rest[zone_at..].trim() {
-            "" => local,
+            "" => local()?,
             "Z" | "z" => TimeZone::UTC,
             zone => parse_zone(zone).ok_or_else(|| {
-                format!("\"{zone}\" is no time zone such as +01, UTC or Europe/Berlin (abbreviations have several meanings)")
+                format!("\"{zone}\" is no time zone of this machine, such as +01, UTC or Europe/Berlin (abbreviations have several meanings; the package tzdata has the names)")
             })?,
         };
         // Of an hour that the clocks repeat, PostgreSQL takes the second one, and of one that they leave out, the time that the
         // clocks before it would show (`DetermineTimeZoneOffset` in `datetime.c`).
         let zoned = zone.to_ambiguous_zoned(DateTime::from_parts(date, time)).later();
         zoned.map(Moment).map_err(|error| format!("\"{text}\": {error}"))
+    }
+
+    /// The moment as a timestamp.
+    pub fn timestamp(&self) -> Timestamp {
+        self.0.timestamp()
     }
 
     /// Microseconds since 1970-01-01 00:00:00 UTC.
@@ -57,6 +65,19 @@ impl Moment {
     pub fn text(&self) -> String {
         let here = self.0.strftime("%Y-%m-%d %H:%M:%S%.f %:z");
         format!("{here} ({})", in_utc(self.0.timestamp()))
+    }
+}
+
+/// The time zone of the environment or the system. One that `TZ` misspells is an error: the C library takes UTC without a word.
+fn local_zone() -> Result<TimeZone, String> {
+    let named = std::env::var("TZ").unwrap_or_default();
+    match TimeZone::try_system() {
+        Ok(zone) => Ok(zone),
+        Err(_) if named.is_empty() => Ok(TimeZone::UTC),
+        Err(_) => Err(format!(
+            "the environment variable TZ={named} is no time zone of this machine, such as Europe/Berlin (the package tzdata has them): \
+             correct it, or write the zone after the time"
+        )),
     }
 }
 
@@ -106,7 +127,7 @@ mod tests {
 
     #[test]
     fn times_are_read_as_postgresql_reads_them() {
-        let berlin = || TimeZone::get("Europe/Berlin").unwrap();
+        let berlin = || TimeZone::get("Europe/Berlin").map_err(|error| error.to_string());
         for (text, utc) in [
             ("2026-11-20 10:00", "2026-11-20 09:00:00+00"),
             ("2026-11-20", "2026-11-19 23:00:00+00"),
@@ -121,7 +142,7 @@ mod tests {
             ("2026-10-25 02:30", "2026-10-25 01:30:00+00"),
             ("2026-03-29 02:30", "2026-03-29 01:30:00+00"),
         ] {
-            let moment = Moment::parse_in(text, berlin()).unwrap_or_else(|error| panic!("{error}"));
+            let moment = Moment::parse_in(text, berlin).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(moment.for_settings(), utc, "{text}");
         }
         for text in [
@@ -134,7 +155,7 @@ mod tests {
             "2026-11-20 10",
             "2026-11-20 10:00:00.x",
         ] {
-            assert!(Moment::parse_in(text, berlin()).is_err(), "{text}");
+            assert!(Moment::parse_in(text, berlin).is_err(), "{text}");
         }
     }
 

@@ -1,0 +1,239 @@
+//! Servers as sources: those that run on this machine, and the data directory of the one that a connection string names.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use walden_postgres::connection;
+use walden_server::account;
+use walden_server::programs::find_in_path;
+use walden_source::datadir::ControlFile;
+use walden_watch::process::PostmasterFile;
+use walden_watch::running::{self, RunningServer};
+
+use crate::archive::shell_word;
+use crate::output;
+
+/// Needs `pg_read_all_settings`.
+const WHERE_IT_IS: &str = "SELECT current_setting('data_directory'), (SELECT system_identifier FROM pg_control_system()), \
+     extract(epoch FROM pg_postmaster_start_time())::bigint";
+/// Seconds from the start of a server's first process until it notes its start time, at most.
+const MAX_START_SECONDS: i64 = 60;
+
+/// Whether a source is a connection string, and no file or archive.
+pub fn is_connection_string(source: &Path) -> bool {
+    let text = source.to_string_lossy();
+    let has_keyword = || {
+        let name = text.split_once('=').map_or("", |(name, _)| name.trim());
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
+    (is_url || has_keyword()) && !source.exists()
+}
+
+/// Replaces connection strings among sources by the data directories of their servers. Returns the sources and the strings.
+pub fn local_sources(sources: impl IntoIterator<Item = PathBuf>) -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let mut found = (Vec::new(), Vec::new());
+    for source in sources {
+        if is_connection_string(&source) {
+            let dsn = source.to_string_lossy().into_owned();
+            found.0.push(data_directory(&dsn)?);
+            found.1.push(dsn);
+        } else {
+            found.0.push(source);
+        }
+    }
+    Ok(found)
+}
+
+/// The data directory of a server on this machine.
+fn data_directory(dsn: &str) -> Result<PathBuf> {
+    let mut client = connection::connect(dsn)?;
+    let row = client.query_one(WHERE_IT_IS, &[]).map_err(|error| {
+        output::with_hint(
+            format!("cannot ask the server for its data directory: {}", walden_source::error_text(&error)),
+            "the user needs pg_read_all_settings (GRANT pg_monitor TO ...); or name the data directory itself",
+        )
+    })?;
+    let wrong = "the server's answer has other types than expected";
+    let named: String = row.try_get(0).context(wrong)?;
+    // SQL has no unsigned numbers.
+    let system_id = row.try_get::<_, i64>(1).context(wrong)?.cast_unsigned();
+    let started: i64 = row.try_get(2).context(wrong)?;
+    let named = PathBuf::from(named);
+    // A container's is found among the processes.
+    let candidates =
+        || std::iter::once(named.clone()).chain(running::servers().into_iter().map(|server| server.data));
+    match candidates().find(|data| is_of_server(data, system_id, started)) {
+        Some(data) => Ok(data),
+        None => Err(no_local_files(&named)),
+    }
+}
+
+/// Whether a data directory is the one of a server, by what its files contain.
+fn is_of_server(data: &Path, system_id: u64, started: i64) -> bool {
+    // A standby beside its primary has the same system identifier.
+    let is_started = |file: PostmasterFile| {
+        file.started.is_some_and(|first| (0..=MAX_START_SECONDS).contains(&(started - first)))
+    };
+    ControlFile::of_data_directory(data).is_some_and(|control| control.system_identifier == system_id)
+        && PostmasterFile::read(data).is_ok_and(is_started)
+}
+
+fn no_local_files(named: &Path) -> anyhow::Error {
+    let closed = std::fs::metadata(named.join(ControlFile::PATH))
+        .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    if closed {
+        return output::with_hint(
+            format!("cannot read the server's data directory {}: this user may not", named.display()),
+            "run the command as the user that owns the data directory (sudo -u postgres walden ..., or as root: runuser -u postgres -- walden ...)",
+        );
+    }
+    output::with_hint(
+        format!("cannot find the server's data directory {} on this machine", named.display()),
+        "explain reads files: run walden on the server's machine, or receive the log here (walden receive --dsn ... --repo FOLDER --slot walden \
+         --create-slot) and explain FOLDER; walden watch takes the connection string and shows what is written from now on",
+    )
+}
+
+/// What a command without a source says: which servers run here, and how the command is called for each.
+pub fn without_source(command: &str) -> String {
+    let mut text = format!(
+        "error: walden {command} needs a source: a data directory, its pg_wal folder, an archive of WAL, segments, or a connection string\n\n"
+    );
+    let servers = running::servers();
+    if servers.is_empty() {
+        text += "This user sees no PostgreSQL server on this machine. With the files of another one:\n";
+        let _ = writeln!(text, "  walden {command} /archive/wal");
+        return text;
+    }
+    text += "PostgreSQL servers on this machine, with the command for each:\n";
+    for server in &servers {
+        let version = server.version.as_ref().map_or(String::new(), |version| format!(" {version}"));
+        let port = server.file.as_ref().and_then(|file| file.port);
+        let port = port.map_or(String::new(), |port| format!(", port {port}"));
+        let _ = writeln!(
+            text,
+            "\n  PostgreSQL{version} in {}{port}, user {}",
+            server.data.display(),
+            server.owner
+        );
+        for (line, what) in commands(command, server) {
+            let _ = writeln!(text, "    {line}\n      {what}");
+        }
+    }
+    if let Some(note) = closed_program(&servers) {
+        let _ = write!(text, "\n{note}");
+    }
+    text
+}
+
+/// The commands for a server, and what each needs.
+fn commands(command: &str, server: &RunningServer) -> Vec<(String, &'static str)> {
+    let own = rustix::process::geteuid();
+    let program = invoked_as();
+    let as_owner = match own.as_raw() == server.uid {
+        true => String::new(),
+        false if own.is_root() && find_in_path("sudo").is_none() => {
+            format!("runuser -u {} -- ", shell_word(&server.owner))
+        }
+        false => format!("sudo -u {} ", shell_word(&server.owner)),
+    };
+    let file = server.file.as_ref();
+    let mut lines = Vec::new();
+    if let Some((host, port)) = file.and_then(|file| Some((file.host.as_deref()?, file.port?))) {
+        let dsn = shell_word(&format!("host={} port={port}", connection_value(host)));
+        lines.push((
+            format!("{as_owner}{program} {command} {dsn}"),
+            "with the names of tables and indexes, which the server is asked for",
+        ));
+    }
+    let reader = if own.is_root() { "" } else { &as_owner };
+    let data = shell_word(&server.data.to_string_lossy());
+    lines.push((format!("{reader}{program} {command} {data}"), "from the files alone"));
+    lines
+}
+
+/// A value of a connection string, in quotation marks if it needs them.
+fn connection_value(value: &str) -> String {
+    match value.contains([' ', '\'', '\\']) {
+        true => format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'")),
+        false => value.to_owned(),
+    }
+}
+
+/// This program as the user called it: by its name if the shell found it, else by its full path.
+fn invoked_as() -> String {
+    let first = std::env::args().next().unwrap_or_default();
+    match first.contains('/') {
+        true => shell_word(&crate::archive::program()),
+        false => "walden".to_owned(),
+    }
+}
+
+/// A note if the program's file is closed to the owner of a server.
+fn closed_program(servers: &[RunningServer]) -> Option<String> {
+    let program = PathBuf::from(crate::archive::program());
+    let own = rustix::process::geteuid().as_raw();
+    let is_open =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
+    let owns = |uid: u32| std::fs::metadata(&program).is_ok_and(|found| found.uid() == uid);
+    let is_closed = program.ancestors().any(|path| !is_open(path));
+    let other = servers.iter().find(|server| server.uid != own && !owns(server.uid))?;
+    (is_closed && account::is_root()).then(|| {
+        let program = program.display();
+        let owner = &other.owner;
+        format!(
+            "{owner} may not run {program}: install -m 755 {program} /usr/local/bin/walden, and call that\n"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_strings_are_told_from_files() {
+        for text in ["host=db1 port=5432", "host = db1", "postgresql://db1/postgres", "postgres://u@h"] {
+            assert!(is_connection_string(Path::new(text)), "{text}");
+        }
+        for text in [
+            "/var/lib/postgresql/18/main",
+            "s3://bucket/a=b",
+            "/backup/a=b",
+            "./host=x",
+            "000000010000000000000001",
+        ] {
+            assert!(!is_connection_string(Path::new(text)), "{text}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("a=b");
+        std::fs::create_dir(&named).unwrap();
+        assert!(!is_connection_string(&named));
+    }
+
+    #[test]
+    fn commands_are_those_of_a_shell() {
+        let file = PostmasterFile {
+            host: Some("/run/it's".to_owned()),
+            port: Some(5433),
+            ..PostmasterFile::default()
+        };
+        let uid = rustix::process::geteuid().as_raw();
+        let data = PathBuf::from("/data of/main");
+        let server =
+            RunningServer { data, owner: "postgres".to_owned(), uid, version: None, file: Some(file) };
+        let lines: Vec<String> = commands("explain", &server).into_iter().map(|(line, _)| line).collect();
+        assert!(lines[0].ends_with(r#" explain 'host='\''/run/it\'\''s'\'' port=5433'"#), "{}", lines[0]);
+        assert!(lines[1].ends_with(" explain '/data of/main'"), "{}", lines[1]);
+        let other = RunningServer { uid: uid + 1, ..server };
+        let line = &commands("explain", &other)[0].0;
+        assert!(
+            line.starts_with("sudo -u postgres ") || line.starts_with("runuser -u postgres -- "),
+            "{line}"
+        );
+    }
+}
