@@ -204,10 +204,10 @@ impl ArchiveError {
                 Some("walden archive verify says what else is damaged")
             }
             ArchiveError::Missing(location) if location.contains("://") => Some(
-                "check the URL, its prefix, and the endpoint in walden.toml or the environment; a new archive is made by walden archive init, once, or by walden archive import, and never by what archives a server's WAL",
+                "check the URL, its prefix, and the endpoint in walden.toml or the environment; walden archive init and import create an archive; push, serve and receive never do",
             ),
             ArchiveError::Missing(_) => Some(
-                "mount the file system if it is not mounted, or check the path or URL; a new archive is made by walden archive init, once, or by walden archive import, and never by what archives a server's WAL",
+                "mount the file system if it is not mounted, or check the path or URL; walden archive init and import create an archive; push, serve and receive never do",
             ),
             ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),

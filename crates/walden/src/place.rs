@@ -120,6 +120,11 @@ impl Place {
         self.open_with(None)
     }
 
+    /// Opens the archive for a command that a user waits for, which says within half a minute that an object store does not answer.
+    pub fn open_for_user(&self) -> Result<(Archive, ArchiveSection)> {
+        self.open_with(Some(Duration::from_secs(20)))
+    }
+
     /// Opens the archive for a command that PostgreSQL waits for: an object store that does not answer within this time is an error.
     pub fn open_to_answer_within(&self, time: Duration) -> Result<(Archive, ArchiveSection)> {
         self.open_with(Some(time))

@@ -269,7 +269,7 @@ impl Cause {
             }
             Cause::ReadOnly => "the archive's file system is mounted read-only; see the system's log for why",
             Cause::Unavailable => {
-                "check the network and the store's service; archive_command is called again by itself, a recovery that has stopped goes on when the server is started again"
+                "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL, or endpoint in [archive.store] of walden.toml); the server calls archive_command again; a recovery that has stopped continues when the server is started again"
             }
             Cause::Locked => {
                 "name the file with a private key that may read: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml"

@@ -73,7 +73,7 @@ pub struct DrillArgs {
     #[arg(long, value_name = "NAME", default_value = "postgres")]
     user: String,
 
-    /// Show the result of a query in place of counting all rows; may be given more than once
+    /// Show the result of a query in --database in place of counting all rows; may be given more than once
     #[arg(long, value_name = "SQL")]
     query: Vec<String>,
 

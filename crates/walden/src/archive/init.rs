@@ -1,5 +1,6 @@
 //! `walden archive init`: a configuration file, and the lines for postgresql.conf.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ use walden_archive::archive::ArchiveError;
 use walden_archive::name::{Object, WAL};
 use walden_archive::pending::parent_folder;
 use walden_archive::probe::{PROBES, Probe};
+use walden_report::table::harmless;
 use walden_source::error_text;
 
 use super::commands::{program, quoted, server_commands, word};
@@ -18,6 +20,7 @@ use super::{check, data_directory};
 use crate::configuration::FILE;
 use crate::output::{self, Overwrite};
 use crate::place::Place;
+use crate::progress::Waiting;
 use crate::protect::Inputs;
 use crate::terminal;
 
@@ -79,7 +82,8 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         (Some(repo), _) => Place::of(repo.clone()),
         (None, config) => Place { repo: None, config: config.clone(), identity: None },
     };
-    let (archive, section) = place.open()?;
+    let (archive, section) = place.open_for_user()?;
+    let waiting = Waiting::new(format!("asking {}", harmless(archive.store().location())));
     let of_server = args.dsn.as_deref().and_then(data_directory::of_server);
     let known: Vec<PathBuf> = args.data.iter().cloned().chain(of_server).collect();
     if let Some(problem) = data_directory::problem_of(&archive, &known) {
@@ -105,6 +109,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     }
     // Last, so that what could not be set up is no archive that something archives to.
     archive.found()?;
+    drop(waiting);
     let program = program();
     let written = args.config.as_ref().map_or("is written", |_| "is as it was");
     let config = std::path::absolute(args.config.as_ref().unwrap_or(&args.output))?.display().to_string();
@@ -127,11 +132,49 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         "{config} {written}, and the archive works: a segment {came_back}. {removed}\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = {archive_command}\n  restore_command = {restore_command}\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {check_command} --dsn {} --switch\n",
         quoted(dsn)
     ))?;
+    let stored = place.repo.is_none().then_some(&section.store);
+    if let Some(note) = environment_note(archive.store().location(), stored, &config) {
+        output::tell(&note);
+    }
     if let Some(dsn) = &args.dsn {
         let server = check::describe_server(dsn, &archive, &section, &commands);
         terminal::print(&format!("\nThe server as it is now:\n\n{server}"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Variables of the environment that object stores take settings from.
+const STORE_VARIABLES: [&str; 6] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+];
+
+/// A warning where an object store's settings come from the environment of this command, which the server's commands do not have.
+fn environment_note(
+    location: &str,
+    stored: Option<&BTreeMap<String, String>>,
+    config: &str,
+) -> Option<String> {
+    let is_stored = |variable: &str| {
+        let variable = variable.to_ascii_lowercase();
+        let mut names = stored.into_iter().flat_map(BTreeMap::keys);
+        names.any(|name| variable.contains(name.trim_start_matches("aws_")))
+    };
+    let is_used = |name: &&str| std::env::var_os(name).is_some() && !is_stored(name);
+    let used: Vec<&str> = STORE_VARIABLES.into_iter().filter(is_used).collect();
+    if used.is_empty() || !location.starts_with("s3://") {
+        return None;
+    }
+    Some(format!(
+        "warning: {} of this shell are not in {config}: archive_command and restore_command fail if the server's service lacks them, as under \
+         systemd. Write access_key_id, secret_access_key, region and endpoint into [archive.store] of {config} (chmod 600, owned by the \
+         server's user), or the variables into a file that the service reads (systemctl edit: [Service], EnvironmentFile=)",
+        used.join(", ")
+    ))
 }
 
 /// What to do where an archive has lost `archive.json`.
@@ -165,7 +208,7 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments that lie ready for recovery\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments that lie ready for recovery\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
         serde_json::Value::String(repo.to_owned())
     );
     output::write(path, &text, Overwrite::default())

@@ -21,6 +21,7 @@ use walden_source::counted;
 
 use super::report::KEYS_MISSING;
 use crate::place::Place;
+use crate::progress::Waiting;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
 
@@ -50,9 +51,11 @@ pub struct ListArgs {
 
 /// Runs `walden archive list`.
 pub fn run(args: &ListArgs) -> Result<ExitCode> {
-    let (archive, _) = args.place.open()?;
+    let (archive, _) = args.place.open_for_user()?;
+    let waiting = Waiting::new(format!("listing {}", harmless(archive.store().location())));
     let options = ListOptions { all_summaries: args.all, base_backups: true, time_samples: true };
     let listing = list::list(&archive, options)?;
+    drop(waiting);
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
     terminal::show(args.format, || &listing, || table(&listing))?;
     if listing.are_keys_missing {
@@ -337,8 +340,8 @@ fn is_before(one: &str, other: &str) -> bool {
 /// time: nothing is later than the last one.
 pub fn moments((first, last): (i64, i64)) -> String {
     match first < last {
-        true => format!("from {} to before {}", time_text(first), time_text(last)),
-        false => format!("before {}", time_text(last)),
+        true => format!("from {} until just before the last commit, {}", time_text(first), time_text(last)),
+        false => format!("before the last commit, {}", time_text(last)),
     }
 }
 
@@ -480,14 +483,14 @@ mod tests {
 Timeline 1
 │ 4 segments in 4 objects, 000000010000000000000001 to 000000010000000000000008
 │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│ restorable to any moment from 2026-11-20 10:00:00.000000 UTC to before 2026-11-20 10:10:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later
-│ restorable to any moment from 2026-11-20 10:20:00.000000 UTC to before 2026-11-20 10:30:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later
+│ restorable to any moment from 2026-11-20 10:00:00.000000 UTC until just before the last commit, 2026-11-20 10:10:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later
+│ restorable to any moment from 2026-11-20 10:20:00.000000 UTC until just before the last commit, 2026-11-20 10:30:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later
 │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 │ recovery along this timeline: recovery_target_timeline = '1'
 ├─ Timeline 2, which left timeline 1 at 0/7000000
 │  │ 4 segments in 4 objects, 000000020000000000000007 to 000000020000000000000008
 │  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-│  │ restorable to any moment from 2026-11-20 10:29:00.000000 UTC to before 2026-11-20 10:50:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later (of timeline 1, one that ended before 0/7000000)
+│  │ restorable to any moment from 2026-11-20 10:29:00.000000 UTC until just before the last commit, 2026-11-20 10:50:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later (of timeline 1, one that ended before 0/7000000)
 │  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
 │  │ recovery along this timeline: recovery_target_timeline = '2'
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
@@ -496,7 +499,7 @@ Timeline 1
 └─ Timeline 4, which left timeline 1 at 0/2000000
      4 segments in 4 objects, 000000040000000000000002 to 000000040000000000000003
      64.0 MB of WAL in 8.0 MB (8.0 times smaller)
-     restorable to any moment before 2026-11-20 11:00:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later (of timeline 1, one that ended before 0/2000000)
+     restorable to any moment before the last commit, 2026-11-20 11:00:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later (of timeline 1, one that ended before 0/2000000)
      (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
      recovery along this timeline: recovery_target_timeline = '4'
 

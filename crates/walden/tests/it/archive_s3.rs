@@ -23,6 +23,7 @@ walden_testing::tests! {
     a_store_that_keeps_what_is_removed_is_said_to,
     a_bucket_that_is_missing_is_no_end_of_the_archive,
     wrong_credentials_are_refused_and_said_so,
+    credentials_of_the_shell_are_warned_of,
     a_network_that_cuts_and_refuses_costs_time_and_nothing_else,
     a_slow_network_costs_time_alone,
     a_store_that_does_not_answer_is_given_up_in_time,
@@ -403,6 +404,26 @@ fn wrong_credentials_are_refused_and_said_so() -> Outcome {
     Ok(())
 }
 
+/// A server that systemd starts lacks them.
+fn credentials_of_the_shell_are_warned_of() -> Outcome {
+    let server = Server::start(&[])?;
+    let client = Client::new(server.port);
+    assert!(!client.command(&["init"]).stderr.contains("warning"), "all settings are in the file");
+    let (repo, config) = (format!("s3://{BUCKET}/shell"), client.path("shell.toml"));
+    let mut init = Command::new(env!("CARGO_BIN_EXE_walden"));
+    init.args(["archive", "init", "--repo", &repo, "-o", text(&config)]);
+    init.env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", server.port)).env("AWS_REGION", "us-east-1");
+    init.env("AWS_ACCESS_KEY_ID", "somebody").env("AWS_SECRET_ACCESS_KEY", "secret");
+    let made = Run::of(&mut init);
+    assert_eq!(made.code, 0, "{made:?}");
+    for part in ["AWS_SECRET_ACCESS_KEY", "systemd", "[archive.store]"] {
+        assert!(made.stderr.contains(part), "{part}: {made:?}");
+    }
+    let written = fs::read_to_string(&config).unwrap();
+    assert!(written.contains("# secret_access_key = "), "{written}");
+    Ok(())
+}
+
 /// What a proxy does with a connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
@@ -570,5 +591,10 @@ fn a_store_that_does_not_answer_is_given_up_in_time() {
         assert!(took < Duration::from_secs(20), "{took:?}: {pushed:?}");
         assert!(pushed.code == 1 && pushed.stderr.contains(expected), "{pushed:?}");
         assert!(pushed.stderr.contains("HINT: check the network and the store"), "{pushed:?}");
+        assert!(pushed.stderr.contains("endpoint in [archive.store]"), "{pushed:?}");
+        let began = Instant::now();
+        let listed = client.command(&["list"]);
+        let took = began.elapsed();
+        assert!(listed.code == 3 && took < Duration::from_secs(30), "{took:?}: {listed:?}");
     }
 }

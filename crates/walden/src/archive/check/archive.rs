@@ -46,7 +46,7 @@ pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSect
         Ok((_, None)) => Check::ok(NAME, format!("no {FILE}: options and the environment alone")),
         Err(error) => return (vec![Check::error(NAME, &error)], None, String::new()),
     };
-    match place.open() {
+    match place.open_for_user() {
         Ok((archive, section)) => {
             let location = archive.store().location().to_owned();
             (vec![check], Some((archive, section)), location)
