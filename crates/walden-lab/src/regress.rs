@@ -19,7 +19,7 @@ use crate::cluster::{Cluster, ClusterBuilder};
 use crate::facts::Facts;
 use crate::install::{Installation, Wanted, find_or_install, installations};
 use crate::progress::Progress;
-use crate::run::{Recording, keep_wal, prepare_output, write_facts};
+use crate::run::{Recording, keep_wal, prepare_new_output, write_facts};
 
 /// The database of the suite.
 const DATABASE: &str = "regression";
@@ -117,7 +117,7 @@ pub struct SuiteRun {
 pub fn run_suite(options: &SuiteOptions) -> Result<SuiteRun> {
     let SuiteOptions { progress, output, .. } = options;
     let schedule = Schedule::read(&options.sql)?;
-    prepare_output(output, options.force)?;
+    let _removed_if_empty = prepare_new_output(output, options.force)?;
     let installation = match &options.installation {
         Some(installation) => installation.clone(),
         None => find_or_install(Wanted::Any)?,

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use postgres::Client;
 use serde_json::Value;
 use walden_format::lsn::Lsn;
+use walden_server::guard::Undo;
 
 use crate::cluster::{Cluster, ClusterBuilder, StopMode, insert_lsn};
 use crate::facts::{self, Facts, Server};
@@ -97,7 +98,7 @@ pub fn run_workload(
     if size == 0 {
         bail!("the size of a workload is at least 1");
     }
-    prepare_output(output, options.force)?;
+    let _removed_if_empty = prepare_new_output(output, options.force)?;
     let cluster = start_cluster(&options)?;
     let context = Context { cluster: &cluster, size, seed: *seed, progress, own_settings: &options.settings };
 
@@ -289,6 +290,14 @@ pub(crate) fn keep_wal(builder: ClusterBuilder) -> ClusterBuilder {
         Some((_, name, value)) => builder.setting(name, value),
         None => builder,
     }
+}
+
+/// As [`prepare_output`]. The returned action removes the folder if the run created it and left it empty, as after Ctrl-C.
+pub(crate) fn prepare_new_output(output: &Path, force: bool) -> Result<Option<Undo>> {
+    let is_new = !output.exists();
+    prepare_output(output, force)?;
+    let output = output.to_owned();
+    Ok(is_new.then(|| Undo::new(move || drop(fs::remove_dir(output)))))
 }
 
 /// Creates the output folder. With `force`, removes an earlier run's files in it and no others.

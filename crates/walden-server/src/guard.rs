@@ -150,16 +150,20 @@ impl Guard {
                 let _ = self.wait(Duration::from_secs(10));
             }
         }
-        // Children of a killed server may still be creating files.
-        for _ in 0..20 {
-            match fs::remove_dir_all(&self.dir) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    thread::sleep(Duration::from_millis(100))
-                }
-                _ => break,
-            }
-        }
+        remove_folder(&self.dir);
         lock(&self.watchdog).dismiss();
+    }
+}
+
+/// Removes a folder in which children of a killed server, or other threads, may still be creating files.
+fn remove_folder(folder: &Path) {
+    for _ in 0..20 {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                thread::sleep(Duration::from_millis(100))
+            }
+            _ => break,
+        }
     }
 }
 
@@ -180,6 +184,11 @@ impl Undo {
         // If the handler cannot be installed, dropping still runs the action.
         let _ = stop_on_signals();
         Undo(undo)
+    }
+
+    /// Removes a folder with its content.
+    pub fn by_removing(folder: PathBuf) -> Undo {
+        Undo::new(move || remove_folder(&folder))
     }
 }
 

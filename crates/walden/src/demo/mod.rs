@@ -17,6 +17,7 @@ use walden_format::lsn::Lsn;
 use walden_lab::{Progress, Wanted, find_or_install, tools, waldump};
 use walden_report::explain_html;
 use walden_report::html::Page;
+use walden_server::guard::Undo;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
@@ -26,6 +27,7 @@ use self::work::{Work, Worked};
 use crate::explain::Format;
 use crate::output::Overwrite;
 use crate::protect::Inputs;
+use crate::savings::predict_savings;
 use crate::{FOUND, judge, output, terminal};
 
 const EXAMPLES: &str = "\
@@ -85,8 +87,9 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     say(args, &format!("PostgreSQL {} on a Unix socket in a temporary folder\n", installation.version))?;
     let progress = Progress::new("starting");
     let work = Work { installation, transactions: args.transactions, progress: &progress };
-    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
-    let wal = folder.path().join("wal");
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?.keep();
+    let _removed = Undo::by_removing(folder.clone());
+    let wal = folder.join("wal");
 
     let worked = work.on_new_server(&[])?;
     progress.phase("reading the names and the WAL");
@@ -102,17 +105,19 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
             &Context { names: &names, checkpoint_settings, top, pattern: None, writers: None },
         )
     };
-    let page = explain_html::page(&with_top(Some(explain_html::ROWS)));
     let mut document = with_top((args.format == Format::Table).then_some(TOP));
     // These are the page's.
     document.views.clear();
     document.cycles.clear();
+    let remedy = Remedy::of(&document, &names, &methods);
+    predict_savings(&mut document, &explanation, &inventory.runs, &names, terminal::cores())?;
+    let page = Document { findings: document.findings.clone(), ..with_top(Some(explain_html::ROWS)) };
+    let page = explain_html::page(&page);
     show(args, || walden_report::explain::explain(&document, terminal::look()))?;
     let agreed = check(args, &worked, &wal, &explanation)?;
 
     let progress = Progress::new("predicting");
     let work = Work { progress: &progress, ..work };
-    let remedy = Remedy::of(&document, &names, &methods);
     let prediction =
         remedy.map(|remedy| try_remedy(remedy, &work, &worked, &names, &inventory)).transpose()?;
     progress.finish();
@@ -120,7 +125,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
         show(args, || format!("\n{}", tried.table(terminal::look())))?;
     }
     let progress = Progress::new("compressing");
-    let compression = compress_segments(&wal, &folder.path().join("demo.wpk"), &progress)?;
+    let compression = compress_segments(&wal, &folder.join("demo.wpk"), &progress)?;
     progress.finish();
     show(args, || format!("\n{}", compression_table(&compression, terminal::look())))?;
 
@@ -201,8 +206,7 @@ fn check(args: &DemoArgs, worked: &Worked, wal: &Path, explanation: &Explanation
 fn next_steps(page: &str) -> Result<()> {
     let look = terminal::look();
     let text = format!(
-        "\n{}\n  {page}\n\n{}\n  walden explain /path/to/pg_wal                       your own server's WAL
-  walden explain --names 'host=/run/postgresql' DIR    with the names of its tables
+        "\n{}\n  {page}\n\n{}\n  walden explain                                       your own servers, with the command for each
   walden whatif --set max_wal_size=8GB DIR             the same work under another setting
   walden compress --pack -o /backup DIR                the log in a fraction of its size
   walden archive --help                                an archive that PostgreSQL recovers from

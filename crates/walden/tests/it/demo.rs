@@ -1,13 +1,18 @@
 //! The demo, as a newcomer runs it.
 
 use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use walden_testing::{Outcome, postgres};
 
 use crate::material::{sum, walden};
 
 walden_testing::tests! {
     the_demo_tells_the_whole_story_and_agrees_with_pg_waldump on [15, 19],
+    an_interrupted_demo_and_run_of_the_lab_leave_nothing,
 }
 
 fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump(major: u32) -> Outcome {
@@ -29,6 +34,8 @@ fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump(major: u32) -> Outc
     for rule in ["rolled-back", "unused-index", "checkpoint-images"] {
         assert!(rules.contains(&rule), "{rule} is not among {rules:?}");
     }
+    let has_savings = |one: &serde_json::Value| one["saves_bytes"].as_u64().is_some_and(|bytes| bytes > 0);
+    assert!(document["findings"].as_array().unwrap().iter().any(has_savings), "{document}");
     let named = |name: &str| run.stdout.contains(name);
     assert!(named("orders_changed") && named("pgbench_accounts"));
     assert!(!run.stderr.contains("DIFFERENT"), "{}", run.stderr);
@@ -52,6 +59,29 @@ fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump(major: u32) -> Outc
     let html = fs::read_to_string(&page).unwrap();
     for heading in ["Findings", "Another setting: predicted, then measured", "The log, compressed"] {
         assert!(html.contains(heading), "{heading}");
+    }
+    Ok(())
+}
+
+fn an_interrupted_demo_and_run_of_the_lab_leave_nothing() -> Outcome {
+    let version = postgres(15)?.version.to_string();
+    let demo = ["demo", "--pg", &version];
+    let lab = ["lab", "run", "oltp", "--pg", &version, "-o", "output"];
+    for arguments in [&demo[..], &lab] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+        command.args(arguments).current_dir(&folder).env("TMPDIR", folder.path());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let entries = || fs::read_dir(folder.path()).unwrap().count();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while entries() == 0 && Instant::now() < deadline {
+            assert!(child.try_wait().unwrap().is_none(), "{arguments:?} ended before it made a folder");
+            thread::sleep(Duration::from_millis(10));
+        }
+        thread::sleep(Duration::from_millis(500));
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        assert!(!child.wait().unwrap().success(), "{arguments:?}");
+        assert_eq!(entries(), 0, "{arguments:?} left something");
     }
     Ok(())
 }
