@@ -388,7 +388,13 @@ fn checkpoints(document: &Document, look: Look) -> String {
         0 => String::new(),
         unfinished => format!(", {unfinished} of them without an end in the log"),
     };
-    let mut line = format!("  {} met: {}{unfinished}{origin}", checkpoints.count, causes.join(", "));
+    let are_known = checkpoints.by_cause.keys().any(|cause| cause != "first");
+    let count = format!("{} checkpoint{}", checkpoints.count, if checkpoints.count == 1 { "" } else { "s" });
+    let mut line = match are_known {
+        true => format!("  {count}: {}{unfinished}{origin}", causes.join(", ")),
+        // Without one before it, the first has nothing to infer a cause from.
+        false => format!("  {count}, cause unknown{unfinished}"),
+    };
     if let (Some(distance), Some(interval)) = (checkpoints.mean_distance, checkpoints.mean_interval_seconds) {
         line.push_str(&format!(
             "; on average {} and {} from one redo pointer to the next",

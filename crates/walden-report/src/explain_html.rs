@@ -1,6 +1,8 @@
 //! An explanation as a page with charts: findings, then the bytes over time, by checkpoint, by relation, by kind of record,
 //! by transaction.
 
+use std::cmp::Reverse;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use walden_explain::document::{
@@ -8,7 +10,7 @@ use walden_explain::document::{
 };
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::tally::{Bucket, ImageCause};
-use walden_explain::{Label, Part};
+use walden_explain::{Finding, Label, Part};
 
 use crate::chart::{
     Axis, Bars, CheckpointTimeline, Cycle, Layer, Mark, Node, StackedOverTime, Tone, Treemap, Unit,
@@ -127,7 +129,10 @@ fn findings(document: &Document) -> Section {
     if document.findings.is_empty() {
         return section.text("Nothing stands out.");
     }
-    section.findings(document.findings.iter().map(|one| {
+    // One list: the largest finding is first, whether work or a setting causes it.
+    let mut findings: Vec<&Finding> = document.findings.iter().collect();
+    findings.sort_by_key(|one| Reverse(one.saves_bytes.unwrap_or(one.bytes)));
+    section.findings(findings.into_iter().map(|one| {
         let saves = saves_text(one, document.wal_bytes);
         (one.text.clone(), format!("{}: {}{saves}", one.points_at, one.remedy))
     }))
@@ -279,7 +284,7 @@ fn checkpoints(document: &Document) -> Section {
             true => "Causes follow from the server's settings.",
             false => "The log does not say why a checkpoint came: causes are inferred from the distances.",
         };
-        let mut text = format!("{} met: {}.", units::count(sums.count), causes(&sums.by_cause));
+        let mut text = format!("Checkpoints: {} ({}).", units::count(sums.count), causes(&sums.by_cause));
         if sums.unfinished > 0 {
             text += &format!(" The log does not have the end of {} of them.", units::count(sums.unfinished));
         }

@@ -44,7 +44,7 @@ fn head(document: &Document, look: Look) -> String {
         causes(&trace.checkpoints),
     );
     let of_check = format!(
-        "  self-check: its own settings predicted give {} ({}), checkpoints: {}; the rule for images was right {} of {} times",
+        "  self-check: its own settings predicted give {} ({}), checkpoints: {}; images predicted correctly for {} of {} changes",
         units::bytes(check.predicted_bytes),
         signed(check.error, 2),
         causes(&check.checkpoints),
@@ -114,7 +114,7 @@ fn predictions(document: &Document, look: Look) -> String {
         (false, true) => format!("Predicted, by {}", sweep.names.join(", ")),
         (false, false) => format!("Predicted with {}, by {}", with.join(", "), sweep.names.join(", ")),
     };
-    let head = ["WAL", "change", "error", "checkpoints", "to recover", "in at most"];
+    let head = ["WAL", "change", "error", "checkpoints", "to replay", "recovery ≤"];
     let mut text = table(look, &title, ("settings", &head), &rows);
     if let Some(note) = of_unused_ends(document, &sweep) {
         text.push_str(&format!("  {}\n", wrap(&note, look.width, 4)));
@@ -183,7 +183,7 @@ fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
     let mut text = table(look, "Where it goes", ("", &["now", "then", "change"]), &rows);
     let [exact, reconstructed, sampled, estimated] = only.shares;
     let shares = format!(
-        "  of what is predicted, {} is in the trace as it would be, {} follows from replayed pages, {} from a sample of \
+        "  of what is predicted, {} is taken unchanged from the WAL, {} follows from replayed pages, {} from a sample of \
          images, {} is estimated",
         units::percent(exact),
         units::percent(reconstructed),

@@ -184,7 +184,7 @@ fn table(document: &Document, sweep: &Sweep) -> Table {
     let mut head: Vec<&str> = names.iter().map(String::as_str).collect();
     head.extend(["WAL", "change", "±"]);
     head.extend(causes.iter().map(|(name, _)| *name));
-    head.extend(["images", "segments/h", "to recover", "in at most"]);
+    head.extend(["images", "segments/h", "WAL to replay", "recovery at most"]);
     if hints {
         head.push("hints at most");
     }
@@ -494,7 +494,7 @@ fn objects(document: &Document) -> Section {
 // ---- How sure ----------------------------------------------------------------------------------------------------------
 
 const SHARES: [(&str, &str); 4] = [
-    ("exact", "in the trace as it would be"),
+    ("exact", "taken unchanged from the WAL"),
     ("reconstructed", "follows from pages that were replayed"),
     ("sampled", "follows from a sample of a table's images"),
     ("estimated", "the mean of others like it, or a usual size"),
@@ -545,8 +545,8 @@ fn sureness(document: &Document, sweep: &Sweep) -> Section {
 fn learned(document: &Document) -> Section {
     let check = &document.self_check;
     let text = format!(
-        "Self-check: the trace's own settings predicted give {} instead of {} ({}), and checkpoints: {} instead of {}. The \
-         rule that says which change of a page has an image was put to the trace itself {} times and was right {} times. Of \
+        "Self-check: the trace's own settings predicted give {} instead of {} ({}), and checkpoints: {} instead of {}. Of \
+         {} changes in the trace, {} were predicted correctly as to whether they have an image. Of \
          {} blocks touched, {} were of pages that the trace does not show.",
         units::bytes(check.predicted_bytes),
         units::bytes(document.trace_bytes),

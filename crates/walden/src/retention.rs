@@ -323,7 +323,7 @@ fn text(retention: &Retention) -> String {
         })
         .collect();
     let title = format!("pg_wal: {} in {} files", bytes(retention.bytes), count(retention.files));
-    let head = ("held by", &["bytes", "files", "keeps in all", "frees alone", "oldest"][..]);
+    let head = ("held by", &["bytes", "files", "held with others", "freed alone", "oldest"][..]);
     let mut text = table(look, &title, head, &rows);
     text.push('\n');
     let redo = retention.redo_lsn.as_deref().unwrap_or("unknown");

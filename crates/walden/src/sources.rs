@@ -131,7 +131,7 @@ fn tell_if_outside(inventory: &Inventory, range: &SourceRange) {
     }
 }
 
-/// Says what the source has where a range has nothing of it.
+/// Warns of a range without WAL, with the positions and times of the source.
 pub fn tell_times(inventory: &Inventory, threads: usize) {
     let ended = walden_explain::Timeline::read(&inventory.runs, threads, |_| {}).times();
     let times = ended.map_or("has the end of no transaction".to_owned(), |(first, last)| {
@@ -176,8 +176,9 @@ pub fn tell_about(inventory: &Inventory) {
     let (spares, bytes) = inventory.spare_bytes();
     if spares > 0 {
         let bytes = units::bytes(bytes);
-        let files = counted(spares as u64, "file");
-        eprintln!("note: {files} ({bytes}) kept for later use, with nothing yet");
+        let (files, verb) =
+            (counted(spares as u64, "recycled file"), if spares == 1 { "contains" } else { "contain" });
+        eprintln!("note: {files} ({bytes}) {verb} no new WAL yet");
     }
 }
 

@@ -148,6 +148,10 @@ fn assert_dark_and_narrow(browser: &mut Browser) {
     browser.look(390, 844, false);
     browser.wait_for("document.querySelector('figure svg').getBoundingClientRect().width < 390");
     assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 390);
+    // The shares are in view without scrolling a table to the side.
+    let hidden = "[...document.querySelectorAll('thead th')].filter((head) => head.textContent.trim() === 'share' \
+                  && head.getBoundingClientRect().right > 390).length";
+    assert_eq!(browser.evaluate(hidden), 0);
 }
 
 /// The policy holds: nothing can be fetched, no script can be added. (The console would report it.)
