@@ -12,7 +12,7 @@ impl Moment {
     /// Reads a moment. Without a time zone it is in the system's, or that of the environment variable `TZ`.
     ///
     /// # Errors
-    /// The text is no time, its zone is unknown, or it has none and `TZ` is none either.
+    /// The text is no time, its zone is unknown, or `TZ`, which applies to a text without a zone, is invalid.
     pub fn parse(text: &str) -> Result<Moment, String> {
         Moment::parse_in(text, local_zone)
     }

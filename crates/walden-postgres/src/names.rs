@@ -64,7 +64,7 @@ pub fn read(source: &str) -> Result<Names, NamesError> {
 
 /// Reads the catalogs of all databases of a running server, 9.5 or newer; a standby serves as well.
 ///
-/// `conninfo` is a URL or a list of `key=value`, as for psql; what it leaves out comes from where libpq takes it
+/// `conninfo` is a URL or a list of `key=value`, as for psql; other parameters come from the places that libpq reads
 /// ([`crate::connection`]). Connects once per database; databases that refuse connections are named in [`Names::notes`]. Needs no
 /// privileges.
 ///

@@ -112,7 +112,7 @@ fn read_pid(data: &Path) -> io::Result<Option<Pid>> {
     Ok(pid.and_then(Pid::from_raw))
 }
 
-/// The content of a `postmaster.pid`; what the server has not written yet is `None` (`pidfile.h` has the lines).
+/// The content of a `postmaster.pid`; lines that the server has not written yet are `None` (`pidfile.h` has the lines).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PostmasterFile {
     /// The ID of the server's first process, in the PID namespace of the server.

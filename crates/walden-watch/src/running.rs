@@ -20,7 +20,7 @@ pub struct RunningServer {
     pub uid: u32,
     /// Its major version; `None` if this user may not read it.
     pub version: Option<String>,
-    /// What its `postmaster.pid` contains, if this user may read it.
+    /// The content of its `postmaster.pid`, if this user may read it.
     pub file: Option<PostmasterFile>,
 }
 

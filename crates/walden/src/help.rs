@@ -18,11 +18,12 @@ const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// What `walden` without arguments says to try: a command, what it needs, and what it does.
-const FIRST_STEPS: [(&str, &str); 5] = [
-    ("walden demo", "all of it on a server of its own, in two minutes"),
-    ("walden explain /path/to/pg_wal", "what writes your server's WAL"),
-    ("walden whatif --set max_wal_size=8GB /archive/wal", "the same work under another setting"),
-    ("walden compress --pack -o /backup /archive/wal", "the log in a fraction of its size"),
+const FIRST_STEPS: [(&str, &str); 6] = [
+    ("walden demo", "all of it on a server of its own"),
+    ("walden explain", "your servers, and the sources of WAL"),
+    ("walden retention /data", "why pg_wal is so large"),
+    ("walden whatif --set max_wal_size=8GB DIR", "the same work under another setting"),
+    ("walden archive --help", "an archive for point-in-time recovery"),
     ("walden --help", "all commands"),
 ];
 
@@ -71,7 +72,7 @@ fn heading(text: &str) -> String {
 const OF_CONNECTIONS: [&str; 11] =
     ["-U", "-d", "-h", "-p", "-W", "--username", "--user", "--dbname", "--database", "--host", "--port"];
 
-/// An error with a tip for options that Walden has in another form, in place of one that takes the option for a file's name.
+/// Replaces the tip of an error about an option of psql: it would treat the option as the name of a file.
 pub fn with_tip(mut error: clap::Error) -> clap::Error {
     let name = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(name)) => name.split('=').next().unwrap_or_default().to_owned(),
@@ -105,6 +106,13 @@ pub fn first_steps() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_steps_fit_into_80_columns() {
+        let steps = first_steps();
+        let steps: Vec<&str> = steps.lines().filter(|line| line.starts_with("  walden")).collect();
+        assert!(steps.len() > 4 && steps.iter().all(|line| line.len() <= 80), "{steps:#?}");
+    }
 
     #[test]
     fn every_command_is_in_one_group() {

@@ -1,4 +1,4 @@
-//! Levels of compression as gzip and xz take them, `-1` to `-9`, beside `--level`.
+//! Levels of compression as in gzip and xz, `-1` to `-9`, in addition to `--level`.
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, Error, FromArgMatches};
 

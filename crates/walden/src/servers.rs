@@ -72,9 +72,9 @@ fn data_directory(dsn: &str) -> Result<PathBuf> {
     }
 }
 
-/// Whether a data directory is the one of a server, by what its files contain.
+/// Whether a data directory belongs to a server, by the content of its files.
 fn is_of_server(data: &Path, system_id: u64, started: i64) -> bool {
-    // A standby beside its primary has the same system identifier.
+    // A standby on the machine of its primary has the same system identifier.
     let is_started = |file: PostmasterFile| {
         file.started.is_some_and(|first| (0..=MAX_START_SECONDS).contains(&(started - first)))
     };
@@ -98,7 +98,7 @@ fn no_local_files(named: &Path) -> anyhow::Error {
     )
 }
 
-/// What a command without a source says: which servers run here, and how the command is called for each.
+/// The message of a command without a source: the servers of this machine, with the command for each.
 pub fn without_source(command: &str) -> String {
     let mut text = format!(
         "error: walden {command} needs a source: a data directory, its pg_wal folder, an archive of WAL, segments, or a connection string\n\n"
@@ -130,7 +130,7 @@ pub fn without_source(command: &str) -> String {
     text
 }
 
-/// The commands for a server, and what each needs.
+/// The commands for a server, and their results.
 fn commands(command: &str, server: &RunningServer) -> Vec<(String, &'static str)> {
     let own = rustix::process::geteuid();
     let program = invoked_as();

@@ -1,4 +1,4 @@
-//! What to do about a connection that failed.
+//! The next step after a connection that failed.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -12,10 +12,10 @@ const PEER: &str = "over its socket this server accepts an operating system user
      host=localhost with a password";
 pub(crate) const PASSWORD: &str = "put the password into a password file (~/.pgpass or PGPASSFILE with a line HOST:PORT:DATABASE:USER:PASSWORD and mode \
      0600), a service file or PGPASSWORD; without a password, connect over the server's socket as the user that owns the server: sudo -u postgres";
-pub(crate) const TLS: &str = "sslmode and sslrootcert decide what is demanded of the server's certificate: see \"Connections to servers\" in docs/archive.md";
+pub(crate) const TLS: &str = "sslmode and sslrootcert decide which certificates are accepted: see \"Connections to servers\" in docs/archive.md";
 
 impl ConnectionError {
-    /// What the user can do about it.
+    /// The next step for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             ConnectionError::Parameter { .. } => {
@@ -51,7 +51,7 @@ fn hint_of_server(error: &postgres::Error) -> &'static str {
     )
 }
 
-/// What to do about an error of the operating system while connecting.
+/// The next step after an error of the operating system while connecting.
 pub(crate) fn hint_of_io(error: Option<&io::Error>) -> &'static str {
     match error.map(io::Error::kind) {
         Some(ErrorKind::PermissionDenied) => {
@@ -65,7 +65,7 @@ pub(crate) fn hint_of_io(error: Option<&io::Error>) -> &'static str {
     }
 }
 
-/// What to do about an error that a server reports before a session starts. The messages may be translated; words of `pg_hba.conf` are not.
+/// The next step after an error that a server reports before a session starts. The messages may be translated; words of `pg_hba.conf` are not.
 pub(crate) fn hint_of_sqlstate(code: &str, message: &str) -> Option<&'static str> {
     let is_peer = message.to_ascii_lowercase().contains("peer");
     Some(match code {

@@ -120,7 +120,7 @@ pub enum ReplicationError {
 }
 
 impl ReplicationError {
-    /// What the user can do about a connection that was not made; `None` of one that was lost.
+    /// The next step for the user if no connection was made; `None` if one was lost.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ReplicationError::Parameters(error) => Some(error.hint()),

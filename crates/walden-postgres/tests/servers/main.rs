@@ -1,4 +1,4 @@
-//! The crate against real servers: what they say.
+//! The crate against real servers: their names of relations.
 
 mod names;
 

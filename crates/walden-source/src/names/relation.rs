@@ -127,7 +127,7 @@ pub enum Persistence {
 }
 
 impl Persistence {
-    /// The kind that a letter of `pg_class.relpersistence` stands for.
+    /// The persistence that a letter of `pg_class.relpersistence` denotes.
     pub fn from_letter(letter: char) -> Persistence {
         match letter {
             'u' => Persistence::Unlogged,

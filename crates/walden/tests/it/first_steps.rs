@@ -1,4 +1,4 @@
-//! What a user meets first: a command without arguments, a server in place of files, and errors that name the next step.
+//! The first commands of a new user: without arguments, with a server instead of files, and with errors that name the next step.
 
 use std::process::Command;
 
@@ -53,7 +53,7 @@ fn a_connection_string_stands_for_the_files_of_its_server() -> Outcome {
     assert!(found.code == 0 && found.stdout.contains("plainly_named"), "{found:?}");
     let alone = walden(&["explain", "--by", "relation", &cluster.data_dir().display().to_string()]);
     assert!(alone.code == 0 && !alone.stdout.contains("plainly_named"), "{alone:?}");
-    // A server whose files say that it is another one, as behind a forwarded port.
+    // The files belong to another server, as with a forwarded port.
     let pid_file = cluster.data_dir().join("postmaster.pid");
     let content = std::fs::read_to_string(&pid_file).unwrap();
     let mut lines: Vec<&str> = content.lines().collect();
