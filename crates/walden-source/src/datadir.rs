@@ -87,6 +87,31 @@ pub enum DataDirError {
     },
 }
 
+impl DataDirError {
+    /// The next step for the user; `None` if the error of the file system decides it.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            DataDirError::NotOne { .. } => {
+                "name a base backup in plain format (pg_basebackup -D FOLDER), or the data directory of a stopped server: both have PG_VERSION and \
+                 global/pg_control"
+            }
+            DataDirError::Io { .. } => return None,
+            DataDirError::Control { error: ControlError::Version(_), .. } => {
+                "use a Walden that knows the version of this server"
+            }
+            DataDirError::Control { error: ControlError::PageSize(_), .. } => {
+                "servers that were built with another BLCKSZ are not supported here; walden explain and archive read their WAL"
+            }
+            DataDirError::Control { .. } | DataDirError::Label { .. } => {
+                "use another base backup: this one is damaged or incomplete"
+            }
+            DataDirError::Running { .. } => {
+                "make a base backup (pg_basebackup -D FOLDER) and name that, or stop the server first (pg_ctl stop -m fast)"
+            }
+        })
+    }
+}
+
 impl DataDir {
     /// Looks at a folder.
     ///

@@ -25,14 +25,19 @@ use walden_archive::archive::ArchiveError;
 use walden_archive::export::ExportError;
 use walden_archive::pending::{self, parent_folder};
 use walden_archive::recovery::RecoveryError;
+use walden_archive::sources::SourcesError;
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_postgres::connection::ConnectionError;
 use walden_postgres::follow::FollowError;
+use walden_postgres::names::NamesError;
 use walden_postgres::replication::ReplicationError;
 use walden_report::html::Page;
 use walden_report::table::harmless;
-use walden_source::names::Names;
+use walden_rows::RowsError;
+use walden_source::datadir::DataDirError;
+use walden_source::inventory::InventoryError;
+use walden_source::names::{self as saved, Names};
 use walden_watch::server::QueryError;
 
 use crate::protect::{Inputs, find_protected};
@@ -452,6 +457,8 @@ pub fn with_hint(text: String, hint: &'static str) -> anyhow::Error {
 const UNKNOWN_VERSION_HINT: &str =
     "only a Walden that knows this version can read it; walden compress keeps it as bytes";
 
+const NO_WAL_HINT: &str = "name the data directory of the server or its pg_wal; walden explain without a source lists the servers of this machine";
+
 /// A hint for an error that has one, or for one of the file system, among an error's causes.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(hint) = error.chain().find_map(hint_of_cause) {
@@ -514,9 +521,33 @@ fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static s
     match cause.downcast_ref() {
         Some(FollowError::UnknownVersion { .. }) => return Some(UNKNOWN_VERSION_HINT),
         Some(FollowError::Replication(error)) => return error.hint(),
+        Some(FollowError::NoWal { .. }) => return Some(NO_WAL_HINT),
         _ => {}
     }
+    if let Some(hint) = hint_of_file(cause) {
+        return Some(hint);
+    }
     cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())
+}
+
+/// A hint for an error about a source, a data directory or saved names.
+fn hint_of_file(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if let Some(SourcesError::Inventory(error)) = cause.downcast_ref() {
+        return error.hint();
+    }
+    if let Some(error) = cause.downcast_ref::<InventoryError>() {
+        return error.hint();
+    }
+    if let Some(RowsError::DataDir(error)) = cause.downcast_ref() {
+        return error.hint();
+    }
+    if let Some(error) = cause.downcast_ref::<DataDirError>() {
+        return error.hint();
+    }
+    match cause.downcast_ref() {
+        Some(NamesError::Saved(error)) => error.hint(),
+        _ => cause.downcast_ref::<saved::NamesError>()?.hint(),
+    }
 }
 
 /// An error with its causes, without causes whose text is repeated.

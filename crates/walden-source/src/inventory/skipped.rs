@@ -112,6 +112,28 @@ pub enum InventoryError {
     },
 }
 
+impl InventoryError {
+    /// The next step for the user; `None` if the error of the file system decides it.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            InventoryError::NotFound(_) => {
+                "check the path; walden explain without a source lists the data directories of the servers on this machine"
+            }
+            InventoryError::Unreadable(Unreadable { reason: UnreadableReason::Io(_), .. })
+            | InventoryError::Io { .. } => {
+                return None;
+            }
+            InventoryError::Unreadable(_) => {
+                "name files of pg_wal or of an archive of WAL; decrypt encrypted ones first, and get another copy of a damaged one"
+            }
+            InventoryError::NoSegments { .. } => {
+                "name a data directory, its pg_wal, or an archive of WAL (a dump or a base backup without WAL contains none); walden explain \
+                 without a source lists the servers of this machine"
+            }
+        })
+    }
+}
+
 impl std::error::Error for Unreadable {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.reason {

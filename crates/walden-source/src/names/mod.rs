@@ -121,6 +121,19 @@ pub enum NamesError {
     },
 }
 
+impl NamesError {
+    /// The next step for the user; `None` if the error of the file system decides it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            NamesError::File { .. } => None,
+            NamesError::Format { .. } => {
+                Some("walden explain --names DSN --save-names FILE writes such a file")
+            }
+            NamesError::OtherCluster { .. } => Some("take the names from the server that wrote the WAL"),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct NamedFile {
     relation: usize,

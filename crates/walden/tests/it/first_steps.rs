@@ -13,6 +13,7 @@ walden_testing::tests! {
     a_refused_user_is_told_how_to_connect,
     a_range_without_wal_names_what_the_log_has,
     levels_and_servers_are_named_as_other_programs_do,
+    errors_of_files_have_a_hint,
 }
 
 /// Accepts one role under the operating system's user alone, as Debian does for all.
@@ -82,7 +83,7 @@ fn a_refused_user_is_told_how_to_connect() -> Outcome {
         (with("user=missing dbname=x nonsense=1"), "as for psql"),
         ("host=/no/such/folder user=x".to_owned(), "walden explain without a source lists the servers"),
     ] {
-        for command in [&["explain", "--names", &dsn, "/tmp"][..], &["watch", "--duration", "1", &dsn]] {
+        for command in [&["explain", "--names", &dsn, "/tmp"][..], &["watch", "--for", "1", &dsn]] {
             let refused = walden(command);
             assert!(
                 refused.code == 3 && refused.stderr.contains("\nhint: ") && refused.stderr.contains(hint),
@@ -144,5 +145,29 @@ fn levels_and_servers_are_named_as_other_programs_do() -> Outcome {
     }
     let unknown = walden(&["archive", "list", "--repo", "s4://bucket/main"]);
     assert!(unknown.stderr.contains("cannot open s4://bucket/main: expected a path"), "{unknown:?}");
+    Ok(())
+}
+
+fn errors_of_files_have_a_hint() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, content) = golden_segment();
+    let segment = write(folder.path(), &name, &content).display().to_string();
+    let text = write(folder.path(), "text", b"no segment").display().to_string();
+    let empty = folder.path().join("empty").display().to_string();
+    std::fs::create_dir(&empty).unwrap();
+    let missing = folder.path().join("missing").display().to_string();
+    for (command, part) in [
+        (&["explain", &missing][..], "lists the data directories"),
+        (&["explain", &empty], "name a data directory"),
+        (&["explain", &text], "name files of pg_wal"),
+        (&["explain", "--names", &text, &segment], "--save-names FILE writes such a file"),
+        (&["rows", "--relation", "public.t", "--base", &empty, &segment], "pg_basebackup -D FOLDER"),
+        (&["retention", &empty], "name the data directory of the server"),
+        (&["watch", "--for", "1", &empty], "name the data directory of the server"),
+    ] {
+        let failed = walden(command);
+        let hint = failed.stderr.lines().find(|line| line.starts_with("hint: ")).unwrap_or_default();
+        assert!(failed.code == 3 && hint.contains(part), "{command:?}: {failed:?}");
+    }
     Ok(())
 }
