@@ -75,6 +75,9 @@ fn largest_buckets(document: &Document, look: Look) -> String {
     if others > 0 {
         rows.push(part_row(document, "other parts", others));
     }
+    if rows.is_empty() {
+        return String::new();
+    }
     titled_table(look, ("Where the bytes are", &["bytes", "share"]), &rows)
 }
 
@@ -92,6 +95,9 @@ fn largest_relations(document: &Document, look: Look) -> String {
         let images = count(|sum| sum.images);
         let cells = vec![units::bytes(bytes), units::percent(share), images, count(|sum| sum.records)];
         rows.push(Row { depth: 0, label: "others".into(), cells, share: Some(share) });
+    }
+    if rows.is_empty() {
+        return String::new();
     }
     titled_table(look, ("Relations, with indexes and TOAST", SUMS), &rows)
 }

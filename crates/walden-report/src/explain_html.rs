@@ -478,29 +478,29 @@ fn text_of(group: &GroupDocument) -> String {
 fn transactions(document: &Document) -> Section {
     let sums = &document.transactions;
     let mut table =
-        Table::new(&["transaction", "outcome", "ended", "bytes", "share", "bytes of images", "records"])
+        Table::new(&["transaction", "bytes", "share", "bytes of images", "records", "outcome", "ended"])
             .caption("The largest transactions");
     for one in &sums.largest {
         table.row(vec![
             Cell::number(&one.xid.to_string(), one.xid.into()),
-            Cell::text(one.outcome),
-            Cell::text(&one.time.as_deref().map(whole_seconds).unwrap_or_default()),
             Cell::bytes(one.bytes),
             Cell::share(one.share),
             Cell::bytes(one.image_bytes),
             Cell::count(one.records),
+            Cell::text(one.outcome),
+            Cell::text(&one.time.as_deref().map(whole_seconds).unwrap_or_default()),
         ]);
     }
     let mut more = |name: String, bytes: u64, records: Cell| {
         let share = bytes as f64 / document.wal_bytes.max(1) as f64;
         let cells = vec![
             Cell::text(&name),
-            Cell::none(),
-            Cell::none(),
             Cell::bytes(bytes),
             Cell::share(share),
             Cell::none(),
             records,
+            Cell::none(),
+            Cell::none(),
         ];
         table.row(Row::new(cells).weight(Weight::Rest));
     };

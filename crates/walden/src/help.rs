@@ -20,10 +20,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// What `walden` without arguments says to try: a command, what it needs, and what it does.
 const FIRST_STEPS: [(&str, &str); 6] = [
     ("walden demo", "all of it on a server of its own"),
-    ("walden explain", "your servers, and the sources of WAL"),
+    ("walden explain", "your servers; the causes of WAL"),
     ("walden retention /data", "why pg_wal is so large"),
     ("walden whatif --set max_wal_size=8GB DIR", "the same work under another setting"),
-    ("walden archive --help", "an archive for point-in-time recovery"),
+    ("walden archive --help", "an archive to restore from (PITR)"),
     ("walden --help", "all commands"),
 ];
 
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn what_to_try_first_is_there() {
         let command = Arguments::command();
-        for (line, _) in FIRST_STEPS.iter().filter(|(line, _)| *line != "walden --help") {
+        for (line, _) in FIRST_STEPS.iter().filter(|(line, _)| !line.ends_with("--help")) {
             let arguments = line.split(' ');
             assert!(command.clone().try_get_matches_from(arguments).is_ok(), "{line}");
         }

@@ -477,7 +477,8 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     Some(match kind {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
         io::ErrorKind::PermissionDenied => {
-            "the user that runs walden needs to read the files, and to write in the folder of what it makes"
+            "the user that runs walden needs to read the files, and to write in the folder of its output: the files of a server belong to its user (sudo -u \
+             postgres walden ..., or as root: runuser -u postgres -- walden ...)"
         }
         io::ErrorKind::OutOfMemory => {
             "the file may be good: free some memory, raise the limit of the process (ulimit -v), or use fewer --threads"

@@ -74,7 +74,8 @@ pub(crate) fn hint_of_sqlstate(code: &str, message: &str) -> Option<&'static str
         }
         "28000" if is_peer => PEER,
         "28000" => {
-            "check the role's name, and that it may log in (\\du in psql); without user= it is that of the operating system user"
+            "check the role's name, and that it may log in (\\du in psql); without user= the role is that of the operating system user: run the command \
+                    as the server's user (sudo -u postgres walden ...), or name a role"
         }
         "28P01" => PASSWORD,
         "3D000" => {

@@ -120,10 +120,14 @@ impl InventoryError {
                 "check the path; walden explain without a source lists the data directories of the servers on this machine"
             }
             InventoryError::Unreadable(Unreadable { reason: UnreadableReason::Io(_), .. })
+            | InventoryError::NoSegments {
+                first_unreadable: Some(Unreadable { reason: UnreadableReason::Io(_), .. }),
+                ..
+            }
             | InventoryError::Io { .. } => {
                 return None;
             }
-            InventoryError::Unreadable(_) => {
+            InventoryError::Unreadable(_) | InventoryError::NoSegments { first_unreadable: Some(_), .. } => {
                 "name files of pg_wal or of an archive of WAL; decrypt encrypted ones first, and get another copy of a damaged one"
             }
             InventoryError::NoSegments { .. } => {

@@ -17,7 +17,7 @@ walden_testing::tests! {
 }
 
 /// Accepts one role under the operating system's user alone, as Debian does for all.
-const HBA: &str = "local all somebody_else peer\nlocal all without_entry reject\nlocal all all trust\n";
+const HBA: &str = "local all,replication somebody_else peer\nlocal all,replication without_entry reject\nlocal all,replication all trust\n";
 
 fn start() -> Result<Cluster, walden_testing::Missing> {
     let hba = |data: &std::path::Path| std::fs::write(data.join("pg_hba.conf"), HBA).map_err(Into::into);
@@ -127,7 +127,8 @@ fn levels_and_servers_are_named_as_other_programs_do() -> Outcome {
     assert_eq!(size(&["-1"]), size(&["--level", "1"]));
     assert_ne!(size(&["--level=1"]), size(&["--level=6"]));
     let repo = folder.path().join("archive").display().to_string();
-    assert_eq!(walden(&["archive", "init", "--repo", &repo]).code, 0);
+    let configuration = folder.path().join("walden.toml").display().to_string();
+    assert_eq!(walden(&["archive", "init", "--repo", &repo, "-o", &configuration]).code, 0);
     let pushed = walden(&["archive", "push", "-1", "--repo", &repo, &segment]);
     assert_eq!(pushed.code, 0, "{pushed:?}");
     assert_eq!(walden(&["archive", "pack", "-9", "--dry-run", "--repo", &repo]).code, 0);
