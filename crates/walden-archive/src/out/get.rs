@@ -219,17 +219,7 @@ pub fn get_after(
 ) -> Result<(), GetError> {
     let name = || file.to_string();
     let write = |source| GetError::Write { path: target.to_owned(), source };
-    let not_there = || GetError::NotThere { name: name(), location: archive.store().location().to_owned() };
     let mut found = Some(found);
-    let mut has_parts = false;
-    let find = || match (archive.find_in_one_listing(file)?, file) {
-        // The parts of a segment go once it is archived: if neither is there at first, the second look finds what was archived between.
-        (None, ArchivedFile::Segment(segment)) => {
-            has_parts = !parts::list(archive, segment)?.is_empty();
-            archive.find_in_one_listing(file)
-        }
-        (found, _) => Ok(found),
-    };
     let mut read = |object, bytes| {
         if let Some(found) = found.take() {
             found();
@@ -244,7 +234,7 @@ pub fn get_after(
             (decoded, None) => decoded.map(|()| Ok(output.file)),
         }
     };
-    let mut content = with_found_object(find, &mut read);
+    let mut content = with_found_object(|| archive.find_in_one_listing(file), &mut read);
     if let Err(error) = &content
         && error.is_damage()
         && let Some((pack, bytes)) = pack_beside(archive, file)
@@ -252,34 +242,58 @@ pub fn get_after(
     {
         content = Ok(Some(output));
     }
-    match content.map_err(|source| GetError::Archive { name: name(), source })? {
+    match (content.map_err(|source| GetError::Archive { name: name(), source })?, file) {
+        (None, ArchivedFile::History(timeline)) => {
+            archive.expect_archive().map_err(|source| GetError::Archive { name: name(), source })?;
+            look_again_for_history(archive, timeline, target)
+        }
+        (None, _) => {
+            archive.expect_archive().map_err(|source| GetError::Archive { name: name(), source })?;
+            Err(GetError::NotThere { name: name(), location: archive.store().location().to_owned() })
+        }
+        (Some(output), _) => output.map_err(write)?.publish().map_err(write),
+    }
+}
+
+/// Writes the archived beginning of a segment that is still being written (`live/`), with zeros after it: recovery ends there.
+///
+/// If WAL after the segment is or was archived, the segment cannot be completed by the server, and recovery would end in the middle of the
+/// log. `may_end_at_gap` writes the beginning then, too.
+///
+/// # Errors
+/// [`GetError::NotThere`] if the archive has nothing of the segment, or later WAL is archived; the errors of [`get`].
+pub fn get_begun(
+    archive: &Archive,
+    segment: SegmentName,
+    target: &Path,
+    may_end_at_gap: bool,
+) -> Result<(), GetError> {
+    let file = ArchivedFile::Segment(segment);
+    let name = || segment.to_string();
+    let not_there = || GetError::NotThere { name: name(), location: archive.store().location().to_owned() };
+    let failed = |source| GetError::Archive { name: name(), source };
+    let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? else {
+        // The parts of a segment are removed once it is archived.
+        return match archive.find(file).map_err(failed)? {
+            Some(_) => get(archive, file, target),
+            None => Err(not_there()),
+        };
+    };
+    let size = archive.segment_size().map_err(failed)?;
+    let histories = archive.histories().map_err(failed)?;
+    match parts::left_at(segment, size, &histories) {
+        Some(0) => return Err(not_there()),
+        Some(offset) => bytes.truncate(offset as usize),
         None => {
-            let failed = |source| GetError::Archive { name: name(), source };
-            archive.expect_archive().map_err(failed)?;
-            let segment = match file {
-                ArchivedFile::Segment(segment) if has_parts => segment,
-                ArchivedFile::History(timeline) => return look_again_for_history(archive, timeline, target),
-                _ => return Err(not_there()),
-            };
-            if let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? {
-                let size = archive.segment_size().map_err(failed)?;
-                let histories = archive.histories().map_err(failed)?;
-                match parts::left_at(segment, size, &histories) {
-                    Some(0) => return Err(not_there()),
-                    Some(offset) => bytes.truncate(offset as usize),
-                    None => {}
-                }
-                let mut output = Incoming::create(target).map_err(write)?;
-                return write_begun(&bytes, size, &mut output).and_then(|()| output.publish()).map_err(write);
-            }
-            match archive.find(file).map_err(failed)? {
-                // Archived since its parts were listed, and they are removed.
-                Some(_) => get(archive, file, target),
-                None => Err(not_there()),
+            let is_whole = bytes.len() as u64 == size.bytes();
+            if !may_end_at_gap && !is_whole && find_later(archive, segment).map_err(failed)?.is_some() {
+                return Err(not_there());
             }
         }
-        Some(output) => output.map_err(write)?.publish().map_err(write),
     }
+    let write = |source| GetError::Write { path: target.to_owned(), source };
+    let mut output = Incoming::create(target).map_err(write)?;
+    write_begun(&bytes, size, &mut output).and_then(|()| output.publish()).map_err(write)
 }
 
 /// The pack that has a segment whose own object is there too, and cannot be decoded. Each of the two is enough: the pack was compared with
@@ -338,7 +352,10 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
             nearest = Some(nearest.map_or(first, |nearest| nearest.min(first)));
         }
     })?;
-    if let Some(nearest) = nearest {
+    // With `receive --ack-after archive`, of a segment that is still being written.
+    let live = parts::segments(archive)?.into_iter().filter(|live| live.timeline == segment.timeline);
+    let live = live.filter_map(|live| live.number(size)).filter(|&live| live > number);
+    if let Some(nearest) = nearest.into_iter().chain(live).min() {
         return Ok(Some(SegmentName::new(segment.timeline, nearest, size).to_string()));
     }
     let (histories, _) = archive.undamaged_histories()?;
@@ -378,6 +395,9 @@ pub(crate) fn find_lost_end(
     let size = archive.segment_size()?;
     let Some(number) = last.number(size) else { return Ok(None) };
     let next = SegmentName::new(last.timeline, number + 1, size);
+    if !parts::list(archive, next)?.is_empty() {
+        return Ok(None);
+    }
     Ok(find_later(archive, next)?.map(|later| (next, later)))
 }
 

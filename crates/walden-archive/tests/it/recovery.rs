@@ -5,6 +5,7 @@ use std::path::Path;
 use walden_archive::Archive;
 use walden_archive::drill::{DrillOptions, Target, drill, is_recovery_failure};
 use walden_archive::export::{ExportError, Plan, Selection, export};
+use walden_archive::get::{GetError, get_begun, report_gap};
 use walden_archive::log::Log;
 use walden_archive::name::{ArchivedFile, PackName};
 use walden_archive::pack::{PackOptions, pack};
@@ -280,6 +281,37 @@ fn what_is_damaged_is_named_and_all_else_is_exported() {
         }
         assert_eq!(there, done.written);
     }
+}
+
+/// With `receive --ack-after archive` and `--accept-gap`, the beginning of a segment may precede a gap.
+#[test]
+fn the_beginning_of_a_segment_is_the_end_of_the_log_only_without_later_wal() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 0x20, 5);
+    let archive = archive_of(root.path(), &files[..1]);
+    let target = root.path().join("segment");
+    let store = |number: usize, start: usize, end: usize| {
+        let part = Part { segment: name(1, 0x20 + number as u64), start: start as u32, end: end as u32 };
+        parts::store(&archive, part, &files[number].1[start..end]).expect("stored");
+    };
+    let get = |may_end: bool| get_begun(&archive, name(1, 0x21), &target, may_end);
+    let is_refused = || matches!(get(false), Err(GetError::NotThere { .. }));
+    store(1, 0, 4096);
+    get(false).expect("the last segment");
+    let written = std::fs::read(&target).expect("a segment");
+    assert!(written[..4096] == files[1].1[..4096] && written[4096..].iter().all(|&byte| byte == 0));
+    // Later WAL that is live, and then archived.
+    store(3, 0, 4096);
+    assert!(is_refused());
+    push_all(&archive, &pg_wal(root.path(), &files[4..]), &files[4..]);
+    assert!(is_refused());
+    let error = report_gap(&archive, name(1, 0x21), &target).expect_err("a gap");
+    assert!(matches!(&error, GetError::Gap { later, .. } if *later == files[3].0), "{error}");
+    get(true).expect("on request");
+    // A segment of which all parts are archived is whole.
+    store(1, 4096, files[1].1.len());
+    get(false).expect("a whole segment");
+    assert!(std::fs::read(&target).expect("a segment") == files[1].1);
 }
 
 /// With `receive --ack-after archive`, these have commits that were acknowledged.

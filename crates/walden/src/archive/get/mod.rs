@@ -18,7 +18,7 @@ use walden_archive::name::{ArchivedFile, IDENTITY};
 use walden_archive::prefetch::{PrefetchOptions, Spool};
 use walden_archive::server::{asking_server, expect_own_archive};
 use walden_explain::moment::Moment;
-use walden_format::lsn::Timeline;
+use walden_format::lsn::{SegmentName, Timeline};
 use walden_receive::handover::{CopyError, Known, copy_out};
 
 use self::prefetch::start_prefetch;
@@ -130,6 +130,7 @@ pub fn run(args: &GetArgs) -> ExitCode {
 fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
     let result = get_from_archive(args, name, target)
+        .or_else(|error| get_begun(args, target, error))
         .or_else(|error| get_from_spool(args, name, target, error))
         .or_else(|error| expect_end(args, target, error))
         .and_then(|()| redirect_tablespaces(args, name, target));
@@ -156,14 +157,33 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
 /// Reports a segment that is missing in the middle of the log, unless the server can get it elsewhere: a standby continues by streaming, and
 /// PostgreSQL reads the copy in its `pg_wal` if there is one.
 fn expect_end(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
-    let Some(GetError::NotThere { name, .. }) = error.downcast_ref::<GetError>() else { return Err(error) };
-    let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name) else { return Err(error) };
-    let has_other_source = target.with_file_name(name).exists() || serves_standby(target);
-    if args.ignore_gaps || has_other_source {
+    let Some(segment) = missing_segment(&error) else { return Err(error) };
+    if may_end_at_gap(args, segment, target) {
         return Err(error);
     }
     let (archive, _) = args.place.open()?;
     Ok(get::report_gap(&archive, segment, target)?)
+}
+
+/// Whether recovery may stop reading the archive before a gap.
+fn may_end_at_gap(args: &GetArgs, segment: SegmentName, target: &Path) -> bool {
+    args.ignore_gaps || target.with_file_name(segment.to_string()).exists() || serves_standby(target)
+}
+
+/// The archived beginning of the segment that is being written.
+fn get_begun(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
+    let Some(segment) = missing_segment(&error) else { return Err(error) };
+    let (archive, _) = args.place.open()?;
+    Ok(get::get_begun(&archive, segment, target, may_end_at_gap(args, segment, target))?)
+}
+
+/// The segment that the archive does not have.
+fn missing_segment(error: &anyhow::Error) -> Option<SegmentName> {
+    let Some(GetError::NotThere { name, .. }) = error.downcast_ref::<GetError>() else { return None };
+    match ArchivedFile::parse(name) {
+        Some(ArchivedFile::Segment(segment)) => Some(segment),
+        _ => None,
+    }
 }
 
 /// Whether the server that asks for a file is a standby, which does not promote at the end of the archive.
