@@ -477,7 +477,10 @@ pub(crate) fn list_objects(
 
 /// The newest segment of each timeline that was in the archive once, according to `verify` and to backup history files: PostgreSQL
 /// archives such a file after the segment in which the backup starts.
-fn newest_known(archive: &Archive, without_start: &[BackupWithoutStart]) -> BTreeMap<Timeline, SegmentName> {
+pub(crate) fn newest_known(
+    archive: &Archive,
+    without_start: &[BackupWithoutStart],
+) -> BTreeMap<Timeline, SegmentName> {
     let mut newest = verified::newest_segments(archive);
     for name in without_start.iter().filter_map(|backup| SegmentName::parse(&backup.segment)) {
         let known = newest.entry(name.timeline).or_insert(name);
@@ -714,7 +717,7 @@ fn read_backups(
 }
 
 /// The backup history files whose first segment is not archived, on their timeline or on one that left it in that segment.
-fn backups_without_start(
+pub(crate) fn backups_without_start(
     archive: &Archive,
     names: &[String],
     objects: &BTreeMap<Timeline, BTreeMap<Object, u64>>,

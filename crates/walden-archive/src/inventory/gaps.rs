@@ -296,10 +296,11 @@ impl Expected {
 }
 
 /// What is missing of an archive that has these objects, by timeline: between a timeline's segments, from where a timeline begins and up to
-/// where it was left. A timeline of which nothing is left has such segments, too.
+/// where it was left, or to the newest segment that is known. A timeline of which nothing is left has such segments, too.
 pub(crate) fn missing_among(
     objects: impl IntoIterator<Item = Object>,
     histories: &BTreeMap<Timeline, History>,
+    newest_known: &BTreeMap<Timeline, SegmentName>,
     size: SegmentSize,
     acknowledged: &[Acknowledgement],
 ) -> Vec<(Timeline, Gap)> {
@@ -318,7 +319,8 @@ pub(crate) fn missing_among(
     for timeline in timelines {
         let mut ranges = ranges.remove(&timeline).unwrap_or_default();
         ranges.sort_unstable();
-        let expected = Expected::of(timeline, histories, &first_numbers, size);
+        let newest = newest_known.get(&timeline).and_then(|name| name.number(size));
+        let expected = Expected::of(timeline, histories, &first_numbers, size).up_to(newest);
         let gaps = expected.missing(timeline, ranges, size, acknowledged);
         missing.extend(gaps.into_iter().map(|gap| (timeline, gap)));
     }
@@ -481,7 +483,7 @@ mod tests {
                 (first..=last).map(move |at| file(timeline, at))
             };
             let objects = ranges.iter().flat_map(of_range);
-            let gaps = missing_among(objects, &histories.into_iter().collect(), SIZE, &[]);
+            let gaps = missing_among(objects, &histories.into_iter().collect(), &BTreeMap::new(), SIZE, &[]);
             let number = |name: &str| SegmentName::parse(name).unwrap().number(SIZE).unwrap();
             let gap = |(timeline, gap): (Timeline, Gap)| (timeline, number(&gap.first), number(&gap.last));
             gaps.into_iter().map(gap).collect::<Vec<_>>()

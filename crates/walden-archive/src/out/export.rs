@@ -207,7 +207,7 @@ impl Plan {
         // Names of one timeline sort as their positions do.
         let is_known = |gap: &Gap| known.iter().any(|(first, last)| *first <= gap.last && gap.first <= *last);
         let mut found = Vec::new();
-        for (timeline, gap) in gaps::missing_among(objects, histories, self.size, &[]) {
+        for (timeline, gap) in gaps::missing_among(objects, histories, &BTreeMap::new(), self.size, &[]) {
             let (Some(first), Some(last)) = (number(&gap.first), number(&gap.last)) else { continue };
             let (first, last) = (first.max(*range.start()), last.min(*range.end()));
             if first <= last && !is_known(&gap) {

@@ -10,6 +10,7 @@ use walden_archive::backup::{self, Backup};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Pruned, Rule, plan};
+use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
 use crate::material::{archive_of, commit_time, expect_all, log, push_all, stored};
@@ -133,6 +134,37 @@ fn gaps_are_warned_of_where_nothing_goes_too() {
         [format!("on timeline 1, 1 segment is missing, {gap} to {gap}: recovery ends before them")]
     );
     assert!(plan.reason.is_some() && !plan.is_good(), "{plan:?}");
+}
+
+/// Nothing after the newest segment shows that it is missing, but a backup history file or `verify` does.
+#[test]
+fn a_lost_end_of_the_archive_is_warned_of() {
+    let warnings_without = |first_lost: usize, verified: bool| {
+        let root = tempfile::tempdir().expect("a folder");
+        let (archive, files) = with_backups(root.path());
+        if verified {
+            let found = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+            verify::record(&archive, &found, false).expect("recorded");
+        }
+        for (name, _) in &files[first_lost..24] {
+            let key = walden_archive::name::ArchivedFile::parse(name).expect("a name").key();
+            archive.store().remove(&key).expect("removed");
+        }
+        let done = applied(&archive, &Rule::KeepBackups(1), Vec::new());
+        assert!(done.is_good() == done.warnings.is_empty() && done.backups[0].problem.is_none());
+        done.warnings
+    };
+    let missing = |first: u64, last: u64| {
+        let (segments, first, last) = (last - first + 1, name(1, first), name(1, last));
+        format!(
+            "on timeline 1, {segments} segments are missing, {first} to {last}: recovery ends before them"
+        )
+    };
+    // The third backup starts in 0x32, the last segment is 0x37.
+    assert_eq!(warnings_without(0x10, false), [missing(0x30, 0x32)]);
+    assert_eq!(warnings_without(0x10, true), [missing(0x30, 0x37)]);
+    assert_eq!(warnings_without(0x14, true), [missing(0x34, 0x37)]);
+    assert_eq!(warnings_without(0x14, false), Vec::<String>::new());
 }
 
 /// PostgreSQL 17 and later: a backup of what has changed since another one.

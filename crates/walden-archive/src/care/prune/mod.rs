@@ -17,6 +17,7 @@ use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline, Segments};
 use crate::archive::{Archive, ArchiveError};
 use crate::care::backup::{self, Backup};
 use crate::history::History;
+use crate::inspect::list::{self, ListOptions};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::snapshot::Snapshot;
 use crate::out::log::stretches;
@@ -145,13 +146,11 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     let backups = backup::merge(backup::archived(archive, size)?, on_disk);
     let segments = Segments::new(&objects, size);
     let newest = match rule {
-        Rule::KeepSince { .. } => {
-            crate::inspect::list::list(archive, crate::inspect::list::ListOptions::default())?
-                .timelines
-                .iter()
-                .filter_map(|timeline| timeline.last_commit_time)
-                .max()
-        }
+        Rule::KeepSince { .. } => list::list(archive, ListOptions::default())?
+            .timelines
+            .iter()
+            .filter_map(|timeline| timeline.last_commit_time)
+            .max(),
         _ => None,
     };
     let states: Vec<Option<String>> = backups
@@ -184,14 +183,35 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     pruned.add_backups(&backups, states, cut, first_kept, size);
     let cuts = Cuts::new(cut, &objects, &histories, size);
     // Also where nothing goes: all of it is kept then. What is missing before what stays would go as well.
-    let acknowledged = gaps::all_acknowledged(archive)?;
-    let kept = objects.keys().copied().filter(|object| !cuts.removes_object(*object, size));
-    let gaps = gaps::missing_among(kept, &histories, size, &acknowledged);
+    let gaps =
+        find_gaps(archive, &objects, &backups, &histories, |object| !cuts.removes_object(object, size))?;
     pruned.warnings.extend(gaps.iter().filter(|(_, gap)| gap.is_new()).map(describe_gap));
     let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
     pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
     let keys = pruned.divide(&objects, &backups, &cuts, size);
     Ok(Plan { pruned, keys })
+}
+
+/// Finds what is missing among the kept objects, and after them up to where the archive is known to have reached.
+fn find_gaps(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    backups: &[Backup],
+    histories: &BTreeMap<Timeline, History>,
+    is_kept: impl Fn(Object) -> bool,
+) -> Result<Vec<(Timeline, Gap)>, ArchiveError> {
+    let size = archive.segment_size()?;
+    let acknowledged = gaps::all_acknowledged(archive)?;
+    let names: Vec<String> = backups.iter().filter_map(|backup| Some(backup.file?.to_string())).collect();
+    let mut by_timeline: BTreeMap<Timeline, BTreeMap<Object, u64>> = BTreeMap::new();
+    for (&object, &bytes) in objects {
+        by_timeline.entry(object.timeline()).or_default().insert(object, bytes);
+    }
+    let without_start =
+        list::backups_without_start(archive, &names, &by_timeline, histories, &acknowledged, size)?;
+    let newest_known = list::newest_known(archive, &without_start);
+    let kept = objects.keys().copied().filter(|&object| is_kept(object));
+    Ok(gaps::missing_among(kept, histories, &newest_known, size, &acknowledged))
 }
 
 /// The number of the first segment that stays, by timeline.
