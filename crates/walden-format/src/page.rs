@@ -14,11 +14,13 @@
 //!     36      4  xlp_xlog_blcksz bytes of a page
 //! ```
 //!
-//! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`.
+//! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`. The padding is that of a 64-bit machine, and of a 32-bit
+//! one that aligns 8-byte numbers to 8 bytes. 32-bit x86 aligns them to 4: there `xlp_sysid` is at offset 20, and the header has 36 bytes.
 
 use std::fmt;
 use std::ops::Range;
 
+use crate::geometry::Geometry;
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::reader::Reader;
 use crate::version::{Major, UnreadableMagic};
@@ -88,6 +90,14 @@ impl LongHeader {
     pub fn segment_size(&self) -> Option<SegmentSize> {
         SegmentSize::new(self.segment_bytes.into())
     }
+
+    fn read(reader: &mut Reader<'_>) -> Option<LongHeader> {
+        Some(LongHeader { system_id: reader.u64()?, segment_bytes: reader.u32()?, page_bytes: reader.u32()? })
+    }
+
+    fn has_valid_sizes(&self) -> bool {
+        self.segment_size().is_some_and(|size| Geometry::new(size, self.page_bytes).is_some())
+    }
 }
 
 /// Why bytes are not a page header.
@@ -131,7 +141,14 @@ impl PageHeader {
         let mut reader = Reader::new(page);
         let magic = reader.u16().ok_or(PageHeaderError::Short)?;
         let version = Major::from_magic(magic).map_err(|reason| PageHeaderError::Magic(magic, reason))?;
-        PageHeader::after_magic(&mut reader, version)
+        let header = PageHeader::after_magic(&mut reader, version)?;
+        if header.long.is_some_and(|long| !long.has_valid_sizes()) {
+            let mut unpadded = Reader::new(&page[HEADER_PADDING.start..]);
+            if LongHeader::read(&mut unpadded).is_some_and(|long| long.has_valid_sizes()) {
+                return Err(PageHeaderError::Magic(magic, UnreadableMagic::FourByteAlignment(version)));
+            }
+        }
+        Ok(header)
     }
 
     fn after_magic(reader: &mut Reader<'_>, version: Major) -> Result<PageHeader, PageHeaderError> {
@@ -144,14 +161,9 @@ impl PageHeader {
         let address = Lsn(reader.u64().ok_or(short)?);
         let remaining = reader.u32().ok_or(short)?;
         reader.take(4).ok_or(short)?;
-        let long = if info & flags::LONG_HEADER != 0 {
-            Some(LongHeader {
-                system_id: reader.u64().ok_or(short)?,
-                segment_bytes: reader.u32().ok_or(short)?,
-                page_bytes: reader.u32().ok_or(short)?,
-            })
-        } else {
-            None
+        let long = match info & flags::LONG_HEADER {
+            0 => None,
+            _ => Some(LongHeader::read(reader).ok_or(short)?),
         };
         Ok(PageHeader { version, info, timeline, address, remaining, long })
     }
@@ -226,11 +238,7 @@ impl UnreadPageHeader {
         reader.take(SHORT_HEADER - 16)?;
         let long = match info & flags::LONG_HEADER {
             0 => None,
-            _ => Some(LongHeader {
-                system_id: reader.u64()?,
-                segment_bytes: reader.u32()?,
-                page_bytes: reader.u32()?,
-            }),
+            _ => Some(LongHeader::read(&mut reader)?),
         };
         Some(UnreadPageHeader { magic, timeline, address, long })
     }
@@ -240,7 +248,12 @@ impl UnreadPageHeader {
         match Major::from_magic(magic) {
             Err(UnreadableMagic::Newer | UnreadableMagic::Development(_)) => true,
             Err(UnreadableMagic::TooOld(_)) => magic >= FIRST_MAGIC,
-            Ok(_) | Err(UnreadableMagic::BigEndian(_) | UnreadableMagic::NotWal) => false,
+            Ok(_) => false,
+            Err(
+                UnreadableMagic::BigEndian(_)
+                | UnreadableMagic::FourByteAlignment(_)
+                | UnreadableMagic::NotWal,
+            ) => false,
         }
     }
 }
@@ -270,6 +283,26 @@ mod tests {
             prop_assert_eq!(PageHeader::parse(&bytes[..header.width()]), Ok(header));
             prop_assert_eq!(PageHeader::parse(&bytes[..header.width() - 1]), Err(PageHeaderError::Short));
             prop_assert!(bytes[header.width()..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn headers_aligned_to_4_bytes_are_recognized() {
+        let long = LongHeader { system_id: 7 << 61 | 9, segment_bytes: 1 << 24, page_bytes: 8192 };
+        for version in Major::all() {
+            let (timeline, address) = (3, Lsn(0x0500_0000));
+            let header = PageHeader { version, info: 0, timeline, address, remaining: 9, long: Some(long) };
+            let mut bytes = header.to_bytes().to_vec();
+            assert!(PageHeader::parse(&bytes).is_ok());
+            bytes.drain(HEADER_PADDING);
+            // What the first record begins with, its length.
+            bytes.extend([114, 0, 0, 0]);
+            let reason = UnreadableMagic::FourByteAlignment(version);
+            assert_eq!(PageHeader::parse(&bytes), Err(PageHeaderError::Magic(version.magic(), reason)));
+            assert_eq!(UnreadPageHeader::parse(&bytes), None);
+            // Neither layout.
+            bytes[29] = 1;
+            assert!(PageHeader::parse(&bytes).is_ok());
         }
     }
 

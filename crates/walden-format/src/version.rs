@@ -57,13 +57,15 @@ const MAGICS: &[MagicRow] = &[
     row(0xD122, "19",  Some(Major::V19)),
 ];
 
-/// What a page magic that Walden does not read says about the version that wrote the page.
+/// What the header of a page that Walden does not read says about the server that wrote the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnreadableMagic {
     /// A release whose records have another form; its name.
     TooOld(&'static str),
     /// The magic of a readable version with its bytes swapped: a big-endian server.
     BigEndian(Major),
+    /// The magic of a readable version, in a header whose 8-byte numbers are aligned to 4 bytes: a 32-bit x86 server.
+    FourByteAlignment(Major),
     /// Between two known values: a development snapshot, beta or fork of about this version.
     Development(&'static str),
     /// Above all known values: a version newer than this program.
@@ -128,6 +130,10 @@ impl fmt::Display for UnreadableMagic {
             UnreadableMagic::BigEndian(major) => {
                 write!(f, "written by PostgreSQL {major} on a big-endian machine, which Walden does not read")
             }
+            UnreadableMagic::FourByteAlignment(major) => write!(
+                f,
+                "written by PostgreSQL {major} on a 32-bit machine that aligns to 4 bytes, which Walden does not read"
+            ),
             UnreadableMagic::Development(name) => write!(
                 f,
                 "written by a development snapshot, a beta or a fork of PostgreSQL {name}: Walden reads released versions"

@@ -408,6 +408,12 @@ pub enum ControlError {
     Short(usize),
     #[error("its format {0} is not known here (PostgreSQL 13 to 19 are)")]
     Version(u32),
+    #[error("the server runs on a big-endian machine, which Walden does not read")]
+    BigEndian,
+    #[error(
+        "the server runs on a 32-bit machine that aligns to {0} bytes (maxAlign), which Walden does not read"
+    )]
+    Alignment(u32),
     #[error("its checksum is wrong: stored {stored:08x}, computed {computed:08x}")]
     Checksum { stored: u32, computed: u32 },
     #[error("data pages have {0} bytes; only pages of 8192 bytes are read")]
@@ -472,6 +478,22 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
     },
 ];
 
+fn unknown_format(version: u32) -> ControlError {
+    match CONTROL_LAYOUTS.iter().any(|layout| layout.version == version.swap_bytes()) {
+        true => ControlError::BigEndian,
+        false => ControlError::Version(version),
+    }
+}
+
+/// `maxAlign`, to which a server aligns, wherever a layout has it: before `floatFormat`, which is always `FLOATFORMAT_VALUE`
+/// (`pg_control.h`).
+fn max_align(bytes: &[u8]) -> Option<u32> {
+    const FLOATFORMAT_VALUE: f64 = 1_234_567.0;
+    let fields = bytes.windows(12).step_by(4);
+    let mut fields = fields.filter(|fields| fields[4..] == FLOATFORMAT_VALUE.to_le_bytes());
+    fields.next()?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
 impl ControlFile {
     /// Where it is in a data directory.
     pub const PATH: &str = "global/pg_control";
@@ -499,11 +521,12 @@ impl ControlFile {
         let u64_at = |at: usize| Ok(u64::from(u32_at(at)?) | u64::from(u32_at(at + 4)?) << 32);
         let version = u32_at(8)?;
         let layout = CONTROL_LAYOUTS.iter().find(|layout| layout.version == version);
-        let layout = layout.ok_or(ControlError::Version(version))?;
+        let layout = layout.ok_or_else(|| unknown_format(version))?;
         let stored = u32_at(layout.crc)?;
         let computed = crc32c_append(0, &bytes[..layout.crc]);
         if stored != computed {
-            return Err(ControlError::Checksum { stored, computed });
+            let alignment = max_align(bytes).filter(|&alignment| alignment == 4).map(ControlError::Alignment);
+            return Err(alignment.unwrap_or(ControlError::Checksum { stored, computed }));
         }
         let page_bytes = u32_at(layout.page_bytes)?;
         if page_bytes as usize != PAGE_BYTES {
@@ -629,6 +652,22 @@ mod tests {
         let mut large = whole;
         large[216..220].copy_from_slice(&32768u32.to_le_bytes());
         assert_eq!(ControlFile::parse(&seal(large)), Err(ControlError::PageSize(32768)));
+    }
+
+    #[test]
+    fn a_pg_control_of_another_machine_is_recognized() {
+        let mut big = control(1800);
+        big[8..12].copy_from_slice(&1800_u32.to_be_bytes());
+        assert_eq!(ControlFile::parse(&big), Err(ControlError::BigEndian));
+        // On 32-bit x86, the fields before it are shorter.
+        for (version, at) in [(1300, 184), (1700, 188)] {
+            let mut bytes = control(version);
+            bytes[at..at + 4].copy_from_slice(&4_u32.to_le_bytes());
+            bytes[at + 4..at + 12].copy_from_slice(&1_234_567_f64.to_le_bytes());
+            assert_eq!(ControlFile::parse(&bytes), Err(ControlError::Alignment(4)));
+            bytes[at] = 8;
+            assert!(matches!(ControlFile::parse(&bytes), Err(ControlError::Checksum { .. })));
+        }
     }
 
     #[test]

@@ -185,7 +185,8 @@ fn look_into_content(
     let address = match PageHeader::parse(start) {
         Ok(header) if header.long.is_none() => return Err(UnreadableReason::MidSegment(header.address)),
         Ok(header) => header.address,
-        Err(PageHeaderError::Magic(magic, _)) => return Err(of_magic(magic)),
+        Err(PageHeaderError::Magic(_, UnreadableMagic::NotWal)) => return Err(UnreadableReason::NotWal),
+        Err(PageHeaderError::Magic(magic, what)) => return Err(UnreadableReason::Magic(magic, what)),
         Err(other) => return Err(UnreadableReason::Header(FaultKind::PageHeader(other))),
     };
     let info = StreamInfo::of_segment(start).map_err(UnreadableReason::Header)?;

@@ -355,7 +355,7 @@ fn note_damage(path: &Path, added: &Added) {
         return;
     }
     if let Err(InventoryError::Unreadable(unreadable)) = Inventory::of(&[path])
-        && matches!(unreadable.reason, UnreadableReason::Header(_))
+        && matches!(unreadable.reason, UnreadableReason::Header(_) | UnreadableReason::Magic(..))
     {
         let (text, file) = (unreadable.to_string(), format!("{}: ", path.display()));
         let reason = text.strip_prefix(&file).unwrap_or(&text);
