@@ -4,7 +4,7 @@
 //! begin of each checkpoint and its redo pointer. With the server's settings, interval and distance determine the trigger;
 //! without them, the settings are inferred.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::version::Major;
@@ -23,6 +23,21 @@ pub struct CheckpointRecord {
     /// Whether the log has the record that ends it. Otherwise a crash cut it off, or the log ends before; from 17 on the log shows
     /// that it began, and pages have images after its redo pointer all the same.
     pub is_finished: bool,
+    /// What the log shows before it.
+    pub begin: Begin,
+}
+
+/// What the log shows of the begin of a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Begin {
+    /// Nothing.
+    #[default]
+    Unmarked,
+    /// The segment before its redo pointer was switched, as a base backup does before it requests its checkpoint (`do_pg_backup_start`). A
+    /// switch also finishes a segment, which may trigger a checkpoint by volume.
+    AfterSwitch,
+    /// A base backup starts at its redo pointer.
+    Backup,
 }
 
 /// Checkpoints in the order of their records, as they are read.
@@ -31,6 +46,10 @@ pub struct CheckpointRecords {
     finished: Vec<CheckpointRecord>,
     /// LSN and time of each `CHECKPOINT_REDO` whose checkpoint has no record so far.
     begun: Vec<(Lsn, Option<i64>)>,
+    /// Segment switches.
+    switches: Vec<Lsn>,
+    /// The starts of base backups that ended.
+    backups: Vec<Lsn>,
 }
 
 impl CheckpointRecords {
@@ -45,10 +64,20 @@ impl CheckpointRecords {
         self.finished.push(record);
     }
 
+    /// Notes a segment switch.
+    pub fn note_switch(&mut self, lsn: Lsn) {
+        self.switches.push(lsn);
+    }
+
+    /// Notes the end of a base backup, by its start.
+    pub fn note_backup(&mut self, start: Lsn) {
+        self.backups.push(start);
+    }
+
     /// All of them, those that were not finished included. One of which not even the time is known gets that of the next one,
     /// or the one before.
-    pub fn into_all(self) -> Vec<CheckpointRecord> {
-        let CheckpointRecords { finished: mut all, begun } = self;
+    pub fn into_all(self, size: SegmentSize) -> Vec<CheckpointRecord> {
+        let CheckpointRecords { finished: mut all, begun, switches, backups } = self;
         let of_neighbours = |lsn: Lsn| {
             let next = all.iter().find(|record| record.lsn > lsn).or(all.last());
             next.map_or(0, |record| record.time)
@@ -59,10 +88,22 @@ impl CheckpointRecords {
             time: time.unwrap_or_else(|| of_neighbours(lsn)),
             shutdown: false,
             is_finished: false,
+            begin: Begin::Unmarked,
         });
         let unfinished: Vec<CheckpointRecord> = unfinished.collect();
         all.extend(unfinished);
         all.sort_by_key(|record| record.lsn);
+        let switched: BTreeSet<u64> = switches.into_iter().map(|lsn| size.segment_of(lsn)).collect();
+        let backups: BTreeSet<Lsn> = backups.into_iter().collect();
+        for record in &mut all {
+            let is_after_switch =
+                size.segment_of(record.redo).checked_sub(1).is_some_and(|before| switched.contains(&before));
+            if backups.contains(&record.redo) {
+                record.begin = Begin::Backup;
+            } else if is_after_switch {
+                record.begin = Begin::AfterSwitch;
+            }
+        }
         all
     }
 }
@@ -178,7 +219,11 @@ pub fn explain_checkpoints(
             record: *one,
             distance: before.map(|before| one.redo.0.saturating_sub(before.redo.0)),
             interval: before.map(|before| one.time - before.time),
-            cause: if one.shutdown { Cause::Shutdown } else { Cause::First },
+            cause: match one {
+                _ if one.shutdown => Cause::Shutdown,
+                _ if one.begin == Begin::Backup && before.is_some() => Cause::Requested,
+                _ => Cause::First,
+            },
         });
     }
     let timeout = settings.map(|settings| settings.timeout).or_else(|| usual_timeout(&checkpoints));
@@ -270,7 +315,8 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
         });
         let offset = size.offset_of(checkpoint.record.redo);
         if !timed && offset < size.bytes() / 4 {
-            near_start.push((crossed_segments(checkpoint, distance, size), offset));
+            let is_after_switch = checkpoint.record.begin == Begin::AfterSwitch;
+            near_start.push((crossed_segments(checkpoint, distance, size), offset, is_after_switch));
         }
     }
     near_start.sort_unstable();
@@ -279,9 +325,11 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
         pairs.find(|(one, next)| *one > 0 && next - one <= difference).map(|(one, _)| one)
     };
     let twice = within(0).or_else(|| within(1));
-    // One alone is sufficient if it is several segments away and begins right at the start of a segment.
-    let is_sure = |&&(segments, offset): &&(u64, u64)| segments >= 4 && offset < size.bytes() / 64;
-    twice.or_else(|| near_start.iter().find(is_sure).map(|(segments, _)| *segments))
+    // One alone is sufficient if it is several segments away and begins right at the start of a segment, which no switch finished.
+    let is_sure = |&&(segments, offset, is_after_switch): &&(u64, u64, bool)| {
+        segments >= 4 && offset < size.bytes() / 64 && !is_after_switch
+    };
+    twice.or_else(|| near_start.iter().find(is_sure).map(|(segments, ..)| *segments))
 }
 
 #[cfg(test)]
@@ -292,7 +340,8 @@ mod tests {
 
     fn seen(segment: u64, offset: u64, time: i64) -> CheckpointRecord {
         let redo = Lsn(segment * SIZE.bytes() + offset);
-        CheckpointRecord { lsn: redo.plus(1000), redo, time, shutdown: false, is_finished: true }
+        let begin = Begin::Unmarked;
+        CheckpointRecord { lsn: redo.plus(1000), redo, time, shutdown: false, is_finished: true, begin }
     }
 
     fn settings(max_wal_size: u64) -> CheckpointSettings {
@@ -314,10 +363,33 @@ mod tests {
         // The end of recovery begins and ends at once.
         records.finish(last);
         records.begin(Lsn(9 * SIZE.bytes()), None);
-        let all = records.into_all();
+        let all = records.into_all(SIZE);
         let seen: Vec<_> =
             all.iter().map(|one| (one.redo.0 / SIZE.bytes(), one.time, one.is_finished)).collect();
         assert_eq!(seen, [(2, 10, true), (5, 31, false), (7, 50, true), (9, 50, false)]);
+    }
+
+    /// A base backup switches the segment and requests a checkpoint at the start of the next one.
+    #[test]
+    fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size() {
+        let (before, backup) = (seen(2, 5 << 20, 10), seen(8, 40, 70));
+        let causes_with = |notes: &dyn Fn(&mut CheckpointRecords), settings| {
+            let mut records = CheckpointRecords::default();
+            [before, backup, seen(20, 40, 90)].into_iter().for_each(|record| records.finish(record));
+            notes(&mut records);
+            causes(&records.into_all(SIZE), settings)
+        };
+        let is_backup = |records: &mut CheckpointRecords| records.note_backup(backup.redo);
+        let is_switched =
+            |records: &mut CheckpointRecords| records.note_switch(Lsn(backup.redo.0 - (3 << 20)));
+        use Cause::*;
+        assert_eq!(causes_with(&|_| {}, None), [First, Volume, Volume]);
+        assert_eq!(causes_with(&is_backup, None), [First, Requested, Volume]);
+        // The distance of the other one is the only one that is known.
+        assert_eq!(causes_with(&is_switched, None), [First, Requested, Volume]);
+        let known = Some(CheckpointSettings { max_wal_size: 128 << 20, ..settings(0) });
+        assert_eq!(causes_with(&is_backup, known), [First, Requested, Volume]);
+        assert_eq!(causes_with(&is_switched, known), [First, Volume, Volume]);
     }
 
     #[test]

@@ -395,7 +395,7 @@ impl<'a> SegmentTally<'a> {
             }
             Ok(Payload::FullPageWritesChange(change)) => Event::FullPageWrites(change.enabled),
             Ok(Payload::LogicalDecodingStatusChange(change)) => Event::LogicalDecoding(change.enabled),
-            Ok(Payload::BackupEnd(_)) => Event::BackupEnd,
+            Ok(Payload::BackupEnd(backup)) => Event::BackupEnd { start: backup.start },
             // Unknown kinds and malformed records have been counted, and mean nothing more.
             Ok(_) | Err(_) => return,
         };

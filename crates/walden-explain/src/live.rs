@@ -9,7 +9,7 @@ use walden_format::simple::SimpleRecord;
 use walden_format::stream::{StreamInfo, Visitor};
 use walden_format::version::Major;
 
-use crate::checkpoints::CheckpointRecord;
+use crate::checkpoints::{Begin, CheckpointRecord};
 use crate::collect::{CollectSpec, Event, SegmentTally};
 use crate::explanation::Explanation;
 use crate::group::Cell;
@@ -112,6 +112,7 @@ impl Live {
                     time: checkpoint.time,
                     shutdown: checkpoint.shutdown,
                     is_finished: true,
+                    begin: Begin::Unmarked,
                 }),
                 Event::CheckpointRedo { .. } => piece.begun.push(*lsn),
                 Event::Created { .. } | Event::Dropped(_) => piece.has_new_files = true,

@@ -14,7 +14,7 @@ use walden_source::inventory::Run;
 use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
 use walden_source::subtransactions::Subtransactions;
 
-use crate::checkpoints::{CheckpointRecord, CheckpointRecords};
+use crate::checkpoints::{Begin, CheckpointRecord, CheckpointRecords};
 use crate::collect::{Event, Finished, SegmentTally, TransactionTally};
 use crate::dropped::{DroppedFiles, number_of};
 use crate::evidence::{DecodingEvidence, Evidence};
@@ -468,6 +468,7 @@ impl<'a> Merge<'a> {
                     time: checkpoint.time,
                     shutdown: checkpoint.shutdown,
                     is_finished: true,
+                    begin: Begin::Unmarked,
                 });
             }
             Event::CheckpointRedo { redo: CheckpointRedo { wal_level }, time } => {
@@ -481,8 +482,14 @@ impl<'a> Merge<'a> {
             }
             Event::LogicalDecoding(on) => self.logged_settings.set_logical_decoding(lsn, on),
             Event::FullPageWrites(on) => self.logged_settings.set_full_page_writes(lsn, on),
-            Event::BackupEnd => self.backups += 1,
-            Event::Switch => self.switches += 1,
+            Event::BackupEnd { start } => {
+                self.backups += 1;
+                self.checkpoints.note_backup(start);
+            }
+            Event::Switch => {
+                self.switches += 1;
+                self.checkpoints.note_switch(lsn);
+            }
         }
     }
 
@@ -556,7 +563,7 @@ impl<'a> Merge<'a> {
             views,
             transactions,
             transaction_sums,
-            checkpoints: self.checkpoints.into_all(),
+            checkpoints: self.checkpoints.into_all(cluster.segment_size),
             time_span: self.time_span,
             logged_settings: self.logged_settings,
             switches: self.switches,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use walden_explain::checkpoints::{
-    Cause, Checkpoint, CheckpointRecord, CheckpointSettings, explain_checkpoints,
+    Begin, Cause, Checkpoint, CheckpointRecord, CheckpointSettings, explain_checkpoints,
 };
 use walden_explain::group::Owner;
 use walden_explain::live::{Live, Piece};
@@ -227,7 +227,8 @@ impl Watch {
         // Before the first one that was seen, that of pg_control.
         let last = last.or_else(|| {
             let (redo, time) = self.server.checkpoint.filter(|(redo, _)| *redo < record.redo)?;
-            Some(CheckpointRecord { lsn: redo, redo, time, shutdown: false, is_finished: true })
+            let begin = Begin::Unmarked;
+            Some(CheckpointRecord { lsn: redo, redo, time, shutdown: false, is_finished: true, begin })
         });
         let records: Vec<CheckpointRecord> = last.into_iter().chain([record]).collect();
         let size = self.source.info().segment_size;

@@ -748,6 +748,7 @@ mod tests {
         assert_eq!(settings.checkpoint_segments(), 21);
         let checkpoint = |redo: u64, took: u64, cause| {
             let record = walden_explain::checkpoints::CheckpointRecord {
+                begin: walden_explain::checkpoints::Begin::Unmarked,
                 lsn: Lsn(redo + took),
                 redo: Lsn(redo),
                 time: 0,

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use rustc_hash::FxHashSet;
 use walden_explain::SettingChange;
-use walden_explain::checkpoints::{CheckpointRecord, CheckpointRecords};
+use walden_explain::checkpoints::{Begin, CheckpointRecord, CheckpointRecords};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_simple_end;
 use walden_format::payload::xlog::WalLevel;
@@ -152,7 +152,7 @@ impl Survey {
         let begun: FxHashSet<u64> =
             so_far.backup_starts.iter().map(|start| size.segment_of(*start)).collect();
         survey.switches.retain(|switch| !begun.contains(&(size.segment_of(*switch) + 1)));
-        survey.checkpoints = so_far.checkpoints.into_all();
+        survey.checkpoints = so_far.checkpoints.into_all(size);
         let images = survey.evidence.checkpoint_images + survey.outside.checkpoint_images;
         if images == 0 && survey.evidence.full_page_writes.is_empty() {
             survey.bare_pages = Some(count_bare_pages(run));
@@ -169,7 +169,9 @@ impl Survey {
         if let Some((first, last)) = segment.span {
             self.span = Some((self.span.map_or(first, |span| span.0), last));
         }
+        segment.switch.iter().for_each(|switch| checkpoints.note_switch(*switch));
         self.switches.extend(segment.switch.filter(|_| segment.ended_backups.is_empty()));
+        segment.ended_backups.iter().for_each(|start| checkpoints.note_backup(*start));
         backup_starts.extend(segment.ended_backups);
         for (from, micros) in segment.times {
             if self.times.last().is_none_or(|last| micros >= last.1.saturating_add(*time_step)) {
@@ -447,6 +449,7 @@ impl Segment {
                     time: checkpoint.time,
                     shutdown: checkpoint.shutdown,
                     is_finished: true,
+                    begin: Begin::Unmarked,
                 });
                 self.evidence.full_page_writes.push((checkpoint.redo, checkpoint.full_page_writes));
                 self.evidence.wal_level.extend(checkpoint.wal_level.map(|level| (checkpoint.redo, level)));

@@ -1,5 +1,6 @@
 //! What records mean beyond their bytes.
 
+use walden_format::lsn::Lsn;
 use walden_format::payload::standby::AccessExclusiveLock;
 use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact::{DroppedStats, TransactionEnd};
@@ -108,6 +109,9 @@ pub(crate) enum Event {
     FullPageWrites(bool),
     /// Logical decoding was switched on or off; since 19.
     LogicalDecoding(bool),
-    BackupEnd,
+    /// A base backup ended; where it started.
+    BackupEnd {
+        start: Lsn,
+    },
     Switch,
 }

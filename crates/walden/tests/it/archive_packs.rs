@@ -17,7 +17,7 @@ walden_testing::tests! {
 }
 
 /// Runs a command as the server's account, to which the archive belongs.
-fn run_as_server(client: &mut Client, command: &str) {
+pub fn run_as_server(client: &mut Client, command: &str) {
     // A program that does not read its input would be an error of the server's.
     let command = format!("cat >/dev/null; {}", command.replace('\'', "''"));
     let copied = client.batch_execute(&format!("COPY (SELECT 1) TO PROGRAM '{command}'"));

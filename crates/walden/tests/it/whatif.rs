@@ -3,14 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use postgres::Client;
 use serde_json::Value;
 use tempfile::TempDir;
 use walden_format::lsn::Lsn;
 use walden_lab::run::{RunOptions, run_workload};
 use walden_lab::workloads::by_name;
 use walden_lab::{Cluster, ClusterBuilder, Wanted, find_or_install};
-use walden_testing::{Outcome, postgres};
+use walden_testing::{Missing, Outcome, postgres};
 
+use crate::archive_packs::run_as_server;
 use crate::material::{Run, explain_json, walden};
 
 walden_testing::tests! {
@@ -25,6 +27,7 @@ walden_testing::tests! {
     an_index_is_dropped_with_its_files_of_before_rewrites,
     damage_ends_the_prediction_and_is_reported,
     wrong_settings_are_wrong_usage,
+    the_checkpoint_of_a_base_backup_shows_no_max_wal_size on [15, 19],
 }
 
 fn whatif(arguments: &[&str]) -> Run {
@@ -35,6 +38,59 @@ pub(crate) fn forecast(arguments: &[&str]) -> Value {
     let run = whatif(arguments);
     assert_eq!(run.code, 0, "{}", run.stderr);
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+}
+
+/// `pg_basebackup` switches the segment and requests a checkpoint: far from the one before, and at the start of a segment, as one that
+/// `max_wal_size` triggers.
+fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size(major: u32) -> Outcome {
+    let installation = postgres(major)?;
+    let Some(pg_basebackup) = installation.program("pg_basebackup") else {
+        return Err(Missing { reason: format!("needs pg_basebackup of PostgreSQL {major}") });
+    };
+    let cluster = ClusterBuilder::new(installation)
+        .wal_segsize_mb(1)
+        .setting("checkpoint_timeout", "1h")
+        .setting("wal_keep_size", "512MB")
+        .setting("max_wal_senders", "2")
+        .setting("wal_level", "replica")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    let work = |client: &mut Client| {
+        client
+            .batch_execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
+            .unwrap();
+    };
+    client.batch_execute("CREATE TABLE t (id int, v text)").unwrap();
+    let from: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[]).unwrap().get(0);
+    client.batch_execute("CHECKPOINT").unwrap();
+    work(&mut client);
+    let backup = cluster.dir().join("backup");
+    let (program, dsn) = (pg_basebackup.display(), cluster.dsn("postgres"));
+    run_as_server(
+        &mut client,
+        &format!("{program} -d '{dsn}' -D {} -X none -c fast 2>/dev/null", backup.display()),
+    );
+    let in_backup: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[]).unwrap().get(0);
+    work(&mut client);
+    let wal = cluster.data_dir().join("pg_wal");
+    let wal = wal.to_str().unwrap();
+    // Also in a range that ends before the backup does.
+    let checkpoint = explain_json(&[wal, "--from", &from])["checkpoints"]["list"][1].clone();
+    let before_end = checkpoint["lsn"].as_str().unwrap().parse::<Lsn>().unwrap().plus(200).to_string();
+    for to in [&in_backup, &before_end] {
+        let document = explain_json(&[wal, "--from", &from, "--to", to]);
+        let list = document["checkpoints"]["list"].as_array().unwrap();
+        assert_eq!(list.len(), 2, "{list:#?}");
+        assert_eq!(list[1]["cause"], "requested", "{list:#?}");
+        let findings = document["findings"].as_array().unwrap();
+        assert!(findings.iter().all(|one| one["points_at"] != "max_wal_size"), "{findings:#?}");
+        let forecast = forecast(&["--from", &from, "--to", to, wal]);
+        let traced = forecast["traced_settings"].as_array().unwrap();
+        let size = traced.iter().find(|one| one["name"] == "max_wal_size").unwrap();
+        assert_eq!(size["from"], "assumed", "{size:#}");
+    }
+    Ok(())
 }
 
 /// Work that is the same each time, in segments of 1 MB.
