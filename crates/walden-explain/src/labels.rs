@@ -302,6 +302,18 @@ impl<'a> Labels<'a> {
         }
     }
 
+    /// Since when the server has counted the scans of an index, in words.
+    pub fn statistics_since(&self, owner: Owner) -> String {
+        let database = match owner {
+            Owner::Relation(locator, _) => self.names.database(locator.database),
+            Owner::None | Owner::Framing => None,
+        };
+        match database.and_then(|database| database.statistics_reset.as_deref()) {
+            Some(time) => format!("since the statistics were reset at {time} UTC"),
+            None => "since the statistics began (with the database, or after the last crash)".to_owned(),
+        }
+    }
+
     /// Whether an index enforces a constraint or identifies rows for replication, if the names know it.
     pub fn is_required_index(&self, owner: Owner) -> Option<bool> {
         match owner {
@@ -470,7 +482,10 @@ mod tests {
             |names: &Names| Labels::of_names(names, false).schema(Owner::Relation(file, Fork::MAIN)).text;
         let mut names = Names::default();
         assert_eq!(schema(&names), NOT_NAMED);
-        names.add_database(5, Database { name: "shop".to_owned(), tablespace: 1663, encoding: None });
+        names.add_database(
+            5,
+            Database { name: "shop".to_owned(), tablespace: 1663, encoding: None, statistics_reset: None },
+        );
         assert_eq!(schema(&names), NOT_IN_NAMES);
     }
 

@@ -90,11 +90,15 @@ pub fn from_server(conninfo: &str) -> Result<Names, NamesError> {
         names.settings.insert(text(&row, 0).to_owned(), with_unit(text(&row, 1), text(&row, 2)));
     }
     let mut open_to_connections = Vec::new();
-    let query = "SELECT oid, datname, dattablespace, pg_encoding_to_char(encoding), datallowconn FROM pg_database ORDER BY oid";
+    let query = "SELECT d.oid, d.datname, d.dattablespace, pg_encoding_to_char(d.encoding), d.datallowconn,
+                        to_char(s.stats_reset AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')
+                 FROM pg_database d LEFT JOIN pg_stat_database s ON s.datid = d.oid ORDER BY d.oid";
     for row in rows(&mut client, query)? {
         let (oid, name) = (number(&row, 0), text(&row, 1).to_owned());
         let encoding = Some(text(&row, 3).to_owned());
-        names.add_database(oid, Database { name: name.clone(), tablespace: number(&row, 2), encoding });
+        let statistics_reset = row.get(5).map(str::to_owned);
+        let tablespace = number(&row, 2);
+        names.add_database(oid, Database { name: name.clone(), tablespace, encoding, statistics_reset });
         match text(&row, 4) {
             "t" => open_to_connections.push((oid, name)),
             // Nobody can have changed it: its catalogs have their built-in names.

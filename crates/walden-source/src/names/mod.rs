@@ -76,6 +76,8 @@ pub struct Database {
     pub tablespace: u32,
     /// What its text is encoded in, such as `UTF8` (`pg_encoding_to_char`).
     pub encoding: Option<String>,
+    /// When its statistics were reset, in UTC (`pg_stat_database.stats_reset`).
+    pub statistics_reset: Option<String>,
 }
 
 /// What is known of a file number.
@@ -170,7 +172,7 @@ impl Names {
     /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
     /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
     /// `settings` (an object of text), and
-    /// five arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`), `tablespaces` (`oid`, `name`), `types` and `relations`
+    /// five arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`, `statistics_reset`), `tablespaces` (`oid`, `name`), `types` and `relations`
     /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`,
     /// `files`, `columns`), and `inherits` (`database`, `pairs` of `inhrelid` and `inhparent`; files saved before lack it). A file is
     /// `[tablespace, database, number]`; the first one is current, or null if none is known to be.

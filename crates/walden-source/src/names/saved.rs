@@ -57,6 +57,8 @@ struct DatabaseRow {
     tablespace: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     encoding: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    statistics_reset: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -272,8 +274,8 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
         settings: saved.settings,
         ..Names::default()
     };
-    for DatabaseRow { oid, name, tablespace, encoding } in saved.databases {
-        names.databases.insert(oid, Database { name, tablespace, encoding });
+    for DatabaseRow { oid, name, tablespace, encoding, statistics_reset } in saved.databases {
+        names.databases.insert(oid, Database { name, tablespace, encoding, statistics_reset });
     }
     names.tablespaces.extend(saved.tablespaces.into_iter().map(|row| (row.oid, row.name)));
     for row in saved.types {
@@ -337,6 +339,7 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
         name: database.name.clone(),
         tablespace: database.tablespace,
         encoding: database.encoding.clone(),
+        statistics_reset: database.statistics_reset.clone(),
     });
     array(&mut out, "databases", rows, ",")?;
     let mut tablespaces: Vec<_> = names.tablespaces.iter().collect();

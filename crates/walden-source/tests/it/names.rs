@@ -89,7 +89,15 @@ fn merging_keeps_old_files_and_takes_new_names() {
     old.add(table(16400, "orders"), Some(file(16400)));
     old.add(table(16401, "dropped"), Some(file(16401)));
     old.add(table(16402, "was_a_table"), Some(file(16402)));
-    old.add_database(5, Database { name: "app".to_owned(), tablespace: DEFAULT_TABLESPACE, encoding: None });
+    old.add_database(
+        5,
+        Database {
+            name: "app".to_owned(),
+            tablespace: DEFAULT_TABLESPACE,
+            encoding: None,
+            statistics_reset: None,
+        },
+    );
     let mut new = Names::default();
     new.origin.system_id = Some(1);
     new.add(table(16400, "purchases"), Some(file(16500)));
