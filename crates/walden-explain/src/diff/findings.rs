@@ -291,12 +291,16 @@ impl Finder<'_> {
             every(self.b),
             every(self.a)
         );
-        findings.push(self.finding(
-            "checkpoint-images",
-            text,
-            "max_wal_size, checkpoint_timeout".to_owned(),
-            change,
-        ));
+        // Where the setting changed before the range, no record of it shows that.
+        let (text, points_at) = match b == 0 && a > 0 {
+            true => (
+                text + "; none at all is left: full_page_writes may be off (SHOW full_page_writes), or no checkpoint came since these pages \
+                        had an image",
+                "full_page_writes, max_wal_size, checkpoint_timeout",
+            ),
+            false => (text, "max_wal_size, checkpoint_timeout"),
+        };
+        findings.push(self.finding("checkpoint-images", text, points_at.to_owned(), change));
     }
 
     /// Padding after segment switches, which does not depend on the number of transactions.
