@@ -21,6 +21,8 @@ pub struct Culprit {
     pub about: &'static str,
     /// The server that it needs; cases with the same one share it.
     pub server: ServerKind,
+    /// The first major version that writes this WAL.
+    pub since: u32,
     /// Prepares its tables, before the WAL that is judged begins.
     pub(crate) setup: &'static [Step],
     /// What is judged.
@@ -108,6 +110,8 @@ pub(crate) enum Step {
     Sql(&'static str),
     /// So many sessions at a time, each with the statement, in which `$session` is its number from 1 on.
     Sessions(u32, &'static str),
+    /// So many times each statement, as a message of its own, in which `$round` is the number of the time from 1 on.
+    Rounds(u32, &'static [&'static str]),
     /// pgbench with these arguments.
     Pgbench(&'static [&'static str]),
     /// Milliseconds in which nothing happens.

@@ -130,6 +130,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("shared_buffers", "128MB"),
     ("synchronous_commit", "off"),
     ("max_connections", "20"),
+    ("max_prepared_transactions", "5"),
 ];
 
 /// The tables that each case has in addition to its own.
@@ -159,11 +160,13 @@ pub fn run_culprits(
             bail!("{name} is not among the culprits {}", known.join(", "));
         }
     }
-    let wanted =
-        |culprit: &Culprit| options.only.is_empty() || options.only.iter().any(|name| name == culprit.name);
     let installation = match &options.installation {
         Some(installation) => installation.clone(),
         None => find_or_install(Wanted::Any)?,
+    };
+    let wanted = |culprit: &Culprit| {
+        let is_named = options.only.is_empty() || options.only.iter().any(|name| name == culprit.name);
+        is_named && culprit.since <= installation.version.major
     };
     options.progress.counted("culprits", CULPRITS.iter().filter(|culprit| wanted(culprit)).count() as u64);
     let mut judged = Vec::new();
@@ -233,9 +236,20 @@ fn steps(steps: &[Step], cluster: &Cluster, database: &str, client: &mut Client)
             Step::Sql(sql) => {
                 client.batch_execute(sql).with_context(|| format!("the statement failed: {sql}"))?
             }
+            Step::Rounds(count, statements) => rounds(*count, statements, client)?,
             Step::Sessions(count, sql) => sessions(*count, sql, cluster, database)?,
             Step::Pgbench(arguments) => drop(cluster.pgbench(database, arguments)?),
             Step::Pause(milliseconds) => thread::sleep(Duration::from_millis(*milliseconds)),
+        }
+    }
+    Ok(())
+}
+
+fn rounds(count: u32, statements: &[&str], client: &mut Client) -> Result<()> {
+    for round in 1..=count {
+        for statement in statements {
+            let sql = statement.replace("$round", &round.to_string());
+            client.batch_execute(&sql).with_context(|| format!("the statement failed: {sql}"))?;
         }
     }
     Ok(())

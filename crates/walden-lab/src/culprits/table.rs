@@ -1,7 +1,7 @@
 //! The culprits.
 
 use super::ServerKind::{ArchiveTimeout, Checksums, Consistency, Logical, Plain, SmallWal, TimedCheckpoints};
-use super::Step::{Pause, Pgbench, Sessions, Sql};
+use super::Step::{Pause, Pgbench, Rounds, Sessions, Sql};
 use super::{Culprit, Expected, Step};
 
 const fn cause(rule: &'static str, object: &'static str, remedy: &'static str) -> Option<Expected> {
@@ -12,8 +12,16 @@ const fn setting(rule: &'static str, object: &'static str, remedy: &'static str)
     Some(Expected { kind: "setting", rule, object, remedy })
 }
 
-const BASE: Culprit =
-    Culprit { name: "", about: "", server: Plain, setup: &[], run: &[], expected: None, also: UNCOMPRESSED };
+const BASE: Culprit = Culprit {
+    name: "",
+    about: "",
+    server: Plain,
+    since: 0,
+    setup: &[],
+    run: &[],
+    expected: None,
+    also: UNCOMPRESSED,
+};
 
 /// `wal_compression` is off by default, and every page's first change after the checkpoint before the workload has an image.
 const UNCOMPRESSED: &[&str] = &["uncompressed-images"];
@@ -298,6 +306,7 @@ pub const CULPRITS: &[Culprit] = &[
         ],
         expected: cause("hint-bits", "item", "COPY"),
         also: &["uncompressed-images"],
+        ..BASE
     },
     Culprit {
         name: "select-for-update",
@@ -442,6 +451,7 @@ pub const CULPRITS: &[Culprit] = &[
         ],
         expected: setting("switch-padding", "archive_timeout", "archive_timeout"),
         also: &[],
+        ..BASE
     },
     Culprit {
         name: "manual-switches",
@@ -486,6 +496,7 @@ pub const CULPRITS: &[Culprit] = &[
         run: &[COMPRESS, Sql(SPREAD_PASSES)],
         expected: setting("checkpoint-images", "max_wal_size", "max_wal_size"),
         also: &["uncompressed-images"],
+        ..BASE
     },
     Culprit {
         name: "checkpoints-by-time",
@@ -499,6 +510,7 @@ pub const CULPRITS: &[Culprit] = &[
         ],
         expected: setting("checkpoint-images", "checkpoint_timeout", "checkpoint_timeout"),
         also: &["uncompressed-images"],
+        ..BASE
     },
     Culprit {
         name: "checkpoints-by-command",
@@ -529,6 +541,212 @@ pub const CULPRITS: &[Culprit] = &[
         run: &[COMPRESS, Sql(SPREAD_UPDATES)],
         expected: setting("consistency-images", "wal_consistency_checking", "wal_consistency_checking"),
         also: &["uncompressed-images"],
+        ..BASE
+    },
+    Culprit {
+        name: "create-database",
+        about: "a database that is created from one with a table of 30,000 rows",
+        since: 15,
+        setup: &[Sql(ROWS)],
+        run: &[Sql("CREATE DATABASE \"create-database-copy\" TEMPLATE \"create-database\"")],
+        expected: cause("catalog-churn", "CREATE DATABASE", "file_copy"),
+        ..BASE
+    },
+    Culprit {
+        name: "create-and-drop-database",
+        about: "the same with a database that is dropped again, so that its tables have no names",
+        since: 15,
+        setup: &[Sql(ROWS)],
+        run: &[
+            Sql("CREATE DATABASE \"dropped-copy\" TEMPLATE \"create-and-drop-database\""),
+            Sql("DROP DATABASE \"dropped-copy\""),
+        ],
+        expected: cause("catalog-churn", "CREATE DATABASE", "file_copy"),
+        ..BASE
+    },
+    Culprit {
+        name: "batch-updates",
+        about: "four transactions that update each row of a full table",
+        setup: &[Sql(ROWS)],
+        run: &[Rounds(4, &["UPDATE item SET price = price + $round"])],
+        expected: cause("bulk-update", "item", "batches"),
+        ..BASE
+    },
+    Culprit {
+        name: "purge-jobs",
+        about: "four transactions that delete the oldest rows of a table",
+        setup: &[Sql(ROWS)],
+        run: &[Rounds(4, &["DELETE FROM item WHERE id <= 6000 * $round"])],
+        expected: cause("bulk-delete", "item", "partition"),
+        ..BASE
+    },
+    Culprit {
+        name: "drip-deletes",
+        about: "transactions that delete a few rows each",
+        setup: &[Sql(ROWS)],
+        run: &[Sql(
+            "DO $$ BEGIN FOR i IN 1..2400 LOOP DELETE FROM item WHERE id BETWEEN i * 12 AND i * 12 + 9; COMMIT; END LOOP; END $$",
+        )],
+        expected: cause("main-table", "item", "partitions"),
+        ..BASE
+    },
+    Culprit {
+        name: "delete-cascade",
+        about: "deletes of single rows, which delete 20 rows each that refer to them",
+        setup: &[Sql(
+            "CREATE TABLE purchase (id int PRIMARY KEY);
+             CREATE TABLE line (purchase int REFERENCES purchase ON DELETE CASCADE, n int, what text);
+             CREATE INDEX line_purchase ON line (purchase);
+             INSERT INTO purchase SELECT i FROM generate_series(1, 1500) i;
+             INSERT INTO line SELECT 1 + i % 1500, i, md5(i::text) FROM generate_series(1, 30000) i",
+        )],
+        run: &[Sql("DO $$ BEGIN FOR i IN 1..1500 LOOP DELETE FROM purchase WHERE id = i; COMMIT; END LOOP; END $$")],
+        expected: cause("main-table", "line", "CASCADE"),
+        ..BASE
+    },
+    Culprit {
+        name: "refresh-concurrently",
+        about: "a materialized view whose rows all differ at each REFRESH CONCURRENTLY",
+        setup: &[Sql(
+            "CREATE TABLE sale (day int, amount int); INSERT INTO sale SELECT i, i FROM generate_series(1, 9000) i;
+             CREATE MATERIALIZED VIEW daily AS SELECT day, sum(amount) AS amount, max(md5(day::text)) AS tag FROM sale GROUP BY day;
+             CREATE UNIQUE INDEX daily_day ON daily (day)",
+        )],
+        run: &[
+            Sql("CREATE OR REPLACE FUNCTION pg_temp.nothing() RETURNS int LANGUAGE sql AS 'SELECT 1'"),
+            Sql("ALTER TABLE sale ADD factor int DEFAULT 2"),
+            Rounds(3, &["INSERT INTO sale SELECT day, $round FROM daily", "REFRESH MATERIALIZED VIEW CONCURRENTLY daily"]),
+        ],
+        expected: cause("materialized-view-refresh", "daily", "less often"),
+        also: &["uncompressed-images", "main-table"],
+        ..BASE
+    },
+    Culprit {
+        name: "audit-trigger",
+        about: "updates of narrow rows with a trigger that inserts both versions as JSON",
+        setup: &[Sql(
+            "CREATE TABLE contact (id int PRIMARY KEY, name text, mail text, n int) WITH (fillfactor = 50);
+             CREATE TABLE audit_log (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz, was jsonb, is_now jsonb);
+             CREATE INDEX audit_log_at ON audit_log (at);
+             INSERT INTO contact SELECT i, md5(i::text), md5((i * 3)::text), 0 FROM generate_series(1, 4000) i;
+             CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               INSERT INTO audit_log (at, was, is_now) VALUES (clock_timestamp(), to_jsonb(OLD), to_jsonb(NEW)); RETURN NULL; END $$;
+             CREATE TRIGGER audit AFTER UPDATE ON contact FOR EACH ROW EXECUTE FUNCTION audit()",
+        )],
+        run: &[
+            Sql("SET enable_seqscan = off; SELECT count(*) FROM audit_log WHERE at > now(); RESET enable_seqscan"),
+            Sql(
+                "DO $$ BEGIN FOR i IN 1..8000 LOOP UPDATE contact SET n = n + 1 WHERE id = 1 + (i * 7919) % 4000;
+                 IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+            ),
+        ],
+        expected: cause("main-table", "audit_log", "trigger"),
+        also: &["uncompressed-images", "pruning"],
+        ..BASE
+    },
+    Culprit {
+        name: "gin-without-list",
+        about: "inserts of documents with a GIN index of their words that has fastupdate off",
+        setup: &[Sql(
+            "CREATE TABLE note (id int, words text[]);
+             CREATE INDEX note_words ON note USING gin (words) WITH (fastupdate = off);
+             SET enable_seqscan = off; SELECT count(*) FROM note WHERE words @> ARRAY['x']; RESET enable_seqscan",
+        )],
+        run: &[Sql(
+            "DO $$ BEGIN FOR i IN 1..1200 LOOP
+               INSERT INTO note SELECT i, array_agg(left(md5((i * j % 3000)::text), 8)) FROM generate_series(1, 12) j;
+               COMMIT; END LOOP; END $$",
+        )],
+        expected: cause("gin-entries", "note_words", "fastupdate = on"),
+        ..BASE
+    },
+    Culprit {
+        name: "hash-index",
+        about: "inserts into a table with a hash index",
+        setup: &[Sql(
+            "CREATE TABLE token (id int, token text); CREATE INDEX token_token ON token USING hash (token);
+             INSERT INTO token SELECT i, md5(i::text) FROM generate_series(1, 5000) i;
+             SET enable_seqscan = off; SELECT count(*) FROM token WHERE token = 'x'; RESET enable_seqscan",
+        )],
+        run: &[Sql(
+            "DO $$ BEGIN FOR i IN 10001..22000 LOOP INSERT INTO token VALUES (i, md5(i::text));
+             IF i % 10 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+        )],
+        expected: cause("hash-index", "token_token", "B-tree"),
+        ..BASE
+    },
+    Culprit {
+        name: "partition-moves",
+        about: "updates of the column by which a table is partitioned",
+        setup: &[Sql(
+            "CREATE TABLE task (id int, state text, body text) PARTITION BY LIST (state);
+             CREATE TABLE task_open PARTITION OF task FOR VALUES IN ('open');
+             CREATE TABLE task_done PARTITION OF task FOR VALUES IN ('done');
+             CREATE INDEX ON task (id);
+             INSERT INTO task SELECT i, 'open', md5(i::text) || md5((i * 3)::text) FROM generate_series(1, 8000) i",
+        )],
+        run: &[Sql(
+            "DO $$ BEGIN FOR i IN 1..8000 LOOP UPDATE task SET state = 'done' WHERE id = i;
+             IF i % 3 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+        )],
+        expected: cause("partition-moves", "task", "does not change"),
+        ..BASE
+    },
+    Culprit {
+        name: "two-phase-commit",
+        about: "transactions of one row that are prepared before they are committed",
+        setup: &[Sql("CREATE TABLE transfer (id int, amount int)")],
+        run: &[Rounds(
+            1500,
+            &["BEGIN", "INSERT INTO transfer VALUES ($round, 5)", "PREPARE TRANSACTION 't$round'", "COMMIT PREPARED 't$round'"],
+        )],
+        expected: cause("two-phase-commit", "PREPARE TRANSACTION", "one server"),
+        ..BASE
+    },
+    Culprit {
+        name: "setval",
+        about: "a sequence that is set for each row",
+        setup: &[Sql("CREATE TABLE import (id int); CREATE SEQUENCE import_number")],
+        run: &[Sql(
+            "DO $$ BEGIN FOR i IN 1..6000 LOOP INSERT INTO import VALUES (i); PERFORM setval('import_number', i);
+             IF i % 50 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+        )],
+        expected: cause("sequences", "import_number", "nextval"),
+        also: &["uncompressed-images", "main-table"],
+        ..BASE
+    },
+    Culprit {
+        name: "wide-updates-for-decoding",
+        about: "updates of one column of wide rows with wal_level=logical and no slot",
+        server: Logical,
+        setup: &[Sql(
+            "CREATE TABLE profile (id int PRIMARY KEY, n int, body text) WITH (fillfactor = 50);
+             INSERT INTO profile SELECT i, 0, (SELECT string_agg(md5((i * j)::text), '') FROM generate_series(1, 40) j)
+               FROM generate_series(1, 2000) i",
+        )],
+        run: &[
+            COMPRESS,
+            Sql(
+                "DO $$ BEGIN FOR i IN 1..6000 LOOP UPDATE profile SET n = n + 1 WHERE id = 1 + (i * 7919) % 2000;
+                 IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+            ),
+        ],
+        expected: setting("logical-level", "wal_level", "pg_replication_slots"),
+        also: &["uncompressed-images", "main-table", "updates-without-space"],
+        ..BASE
+    },
+    Culprit {
+        name: "checkpoints-with-checksums",
+        about: "updates and reads all over a table with data checksums and a CHECKPOINT command every so often",
+        server: Checksums,
+        setup: &[Sql(SPREAD)],
+        run: &[
+            COMPRESS,
+            Rounds(6, &[SPREAD_UPDATES, "CHECKPOINT", "SELECT count(*) FROM spread"]),
+        ],
+        expected: setting("checkpoint-images", "CHECKPOINT", "CHECKPOINT"),
+        also: &["uncompressed-images", "main-table"],
+        ..BASE
     },
 ];
 
