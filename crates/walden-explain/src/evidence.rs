@@ -74,6 +74,63 @@ impl Majority {
     }
 }
 
+/// What transactions did that changed many rows of a relation. All numbers are lower bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Batches {
+    /// Rows.
+    pub rows: u64,
+    /// Transactions.
+    pub transactions: u64,
+    /// The first and the last of these.
+    first: u32,
+    last: u32,
+    /// The transaction that changes most rows now, its rows, and how many votes of other transactions it can outlast.
+    xid: u32,
+    count: u64,
+    lead: u32,
+}
+
+impl Batches {
+    /// Rows from which a transaction counts.
+    pub const MIN_ROWS: u64 = 1000;
+    /// A transaction that changes rows while others change a few, too, keeps its place.
+    const MAX_LEAD: u32 = 64;
+
+    /// Counts a row that a transaction changed.
+    #[inline]
+    pub fn add(&mut self, xid: u32) {
+        if self.xid != xid {
+            if self.lead > 0 {
+                self.lead -= 1;
+                return;
+            }
+            (self.xid, self.count) = (xid, 0);
+        }
+        self.lead = (self.lead + 1).min(Batches::MAX_LEAD);
+        self.count += 1;
+        match self.count {
+            Batches::MIN_ROWS => {
+                let batch = Batches { rows: self.count, transactions: 1, first: xid, last: xid, ..*self };
+                self.merge(&batch);
+            }
+            count => self.rows += u64::from(count > Batches::MIN_ROWS),
+        }
+    }
+
+    fn merge(&mut self, other: &Batches) {
+        if other.transactions == 0 {
+            return;
+        }
+        let is_continued = self.transactions > 0 && self.last == other.first;
+        if self.transactions == 0 {
+            self.first = other.first;
+        }
+        self.rows += other.rows;
+        self.transactions += other.transactions - u64::from(is_continued);
+        self.last = other.last;
+    }
+}
+
 /// What the records of a relation's main fork say beyond their bytes. What rests on earlier records of the same segment is a
 /// lower bound, as the tables that remember them forget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,10 +162,21 @@ pub struct Evidence {
     pub old_tuples: Count,
     /// Of these, old tuples logged whole.
     pub whole_old_tuples: u64,
+    /// Updates that log the whole new tuple for logical decoding, and not only what differs from the old one.
+    pub whole_new_tuples: u64,
     /// Who updated.
     pub updates_by: Majority,
     /// Who deleted, updates that move rows to another partition left out.
     pub deletes_by: Majority,
+    /// Who updated many rows.
+    pub update_batches: Batches,
+    /// Who deleted many rows, as of `deletes_by`.
+    pub delete_batches: Batches,
+    /// Deletes of rows that an update moved to another partition.
+    pub partition_moves: u64,
+    /// Records of a sequence whose value is less than 32 from that of the record before, as `nextval()` does not write them: they are of
+    /// `setval()`.
+    pub set_values: u64,
     /// Records that freeze tuples.
     pub freezing: Count,
     /// Records that prune pages, of queries or, before 17, of vacuum.
@@ -164,6 +232,9 @@ impl Evidence {
             (&mut self.toast_inserts, other.toast_inserts),
             (&mut self.speculative_inserts, other.speculative_inserts),
             (&mut self.whole_old_tuples, other.whole_old_tuples),
+            (&mut self.whole_new_tuples, other.whole_new_tuples),
+            (&mut self.partition_moves, other.partition_moves),
+            (&mut self.set_values, other.set_values),
             (&mut self.prunes_in_transactions, other.prunes_in_transactions),
             (&mut self.leaf_inserts, other.leaf_inserts),
             (&mut self.leaf_changes, other.leaf_changes),
@@ -186,6 +257,8 @@ impl Evidence {
         counts.into_iter().for_each(|(sum, more)| sum.merge(more));
         self.updates_by.merge(&other.updates_by);
         self.deletes_by.merge(&other.deletes_by);
+        self.update_batches.merge(&other.update_batches);
+        self.delete_batches.merge(&other.delete_batches);
     }
 }
 
@@ -209,6 +282,26 @@ mod tests {
         assert_eq!((merged.xid, merged.count), (7, 20));
         merged.merge(&vote(&[7; 5]));
         assert_eq!((merged.xid, merged.count), (7, 25));
+    }
+
+    #[test]
+    fn batches_are_counted_once_and_small_transactions_are_not() {
+        let count = |xids: &[(u32, u32)]| {
+            let mut batches = Batches::default();
+            xids.iter().for_each(|&(xid, rows)| (0..rows).for_each(|_| batches.add(xid)));
+            batches
+        };
+        let numbers = |batches: Batches| (batches.rows, batches.transactions);
+        assert_eq!(numbers(count(&[(7, 999), (8, 999)])), (0, 0));
+        assert_eq!(numbers(count(&[(7, 3000), (9, 20), (7, 2000)])), (5000, 1));
+        let (rows, transactions) = numbers(count(&[(7, 3000), (8, 5000), (9, 4000)]));
+        assert!(transactions == 3 && (11_800..=12_000).contains(&rows), "{rows}");
+        // A transaction that goes on in the next segment.
+        let mut merged = count(&[(7, 3000)]);
+        merged.merge(&count(&[(7, 2000), (9, 1500)]));
+        assert_eq!((merged.transactions, merged.first, merged.last), (2, 7, 9));
+        merged.merge(&Batches::default());
+        assert_eq!(merged.transactions, 2);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct SegmentEvidence {
     pub decoding: DecodingEvidence,
     /// The last leaf page that an index tuple was inserted on, by relation.
     last_leaves: Vec<u32>,
+    /// The last value of each sequence.
+    last_values: FxHashMap<RelFileLocator, i64>,
     /// Tuples written: with the transaction, and without.
     written: Box<[[u32; 2]; TUPLES]>,
     locks: Box<[Lock; LOCKS]>,
@@ -95,7 +97,7 @@ struct Observed<'a> {
 /// Whether records of a resource manager are evidence of anything.
 #[inline(always)]
 pub(super) fn is_evidence(manager: u8) -> bool {
-    const MANAGERS: u64 = 1 << rmid::HEAP | 1 << rmid::HEAP2 | 1 << rmid::BTREE;
+    const MANAGERS: u64 = 1 << rmid::HEAP | 1 << rmid::HEAP2 | 1 << rmid::BTREE | 1 << rmid::SEQ;
     manager < 64 && MANAGERS >> manager & 1 != 0
 }
 
@@ -108,6 +110,7 @@ impl SegmentEvidence {
             relations: Vec::new(),
             decoding: DecodingEvidence::default(),
             last_leaves: Vec::new(),
+            last_values: FxHashMap::default(),
             written: Box::new([[0; 2]; TUPLES]),
             locks: Box::new([Lock::default(); LOCKS]),
             toast_inserts: 0,
@@ -124,6 +127,7 @@ impl SegmentEvidence {
         self.relations.clear();
         self.decoding = DecodingEvidence::default();
         self.last_leaves.clear();
+        self.last_values.clear();
         self.written.fill([0; 2]);
         self.locks.fill(Lock::default());
         self.toast_inserts = 0;
@@ -198,6 +202,7 @@ impl SegmentEvidence {
                 _ => {}
             },
             (rmid::HEAP2, kind) => self.heap2(record, kind),
+            (rmid::SEQ, _) => self.sequence(record),
             (_, heap::UPDATE | heap::HOT_UPDATE) => self.update(record, compare_with_images),
             (_, heap::DELETE) => self.delete(record),
             (_, heap::LOCK) => self.lock(record, locked_tuple),
@@ -262,14 +267,32 @@ impl SegmentEvidence {
         let evidence = &mut self.relations[relation].1;
         let Some((delete, old)) = XlHeapDelete::split(record.main) else { return };
         // An update that moves a row to another partition deletes it in its own.
-        if !delete.flags.is_partition_move() {
-            evidence.deletes_by.add(record.xid);
+        match delete.flags.is_partition_move() {
+            true => evidence.partition_moves += 1,
+            false => {
+                evidence.deletes_by.add(record.xid);
+                evidence.delete_batches.add(record.xid);
+            }
         }
         if delete.flags.0 & (DeleteFlags::CONTAINS_OLD_TUPLE | DeleteFlags::CONTAINS_OLD_KEY) != 0 {
             self.decoding.bytes += old.len() as u64;
             evidence.old_tuples.add(old.len() as u64, 0);
             evidence.whole_old_tuples += u64::from(delete.flags.contains_old_tuple());
         }
+    }
+
+    /// `nextval()` logs a value that is 32 numbers ahead (`SEQ_LOG_VALS` in `sequence.c`), and the next record after these are drawn.
+    #[inline(never)]
+    fn sequence(&mut self, record: &Observed<'_>) {
+        const SEQ_LOG_VALS: u64 = 32;
+        /// The relation, and the header of the sequence's only tuple, which begins with its value.
+        const VALUE_AT: usize = 12 + 24;
+        let Some(value) = record.main.get(VALUE_AT..).and_then(|bytes| bytes.first_chunk()) else { return };
+        let value = i64::from_le_bytes(*value);
+        let before = self.last_values.insert(record.relation, value);
+        let relation = self.relation(record.relation);
+        let is_set = before.is_some_and(|before| before.abs_diff(value) < SEQ_LOG_VALS);
+        self.relations[relation].1.set_values += u64::from(is_set);
     }
 
     fn heap2(&mut self, record: &Observed<'_>, kind: u8) {
@@ -385,6 +408,8 @@ impl SegmentEvidence {
         let relation = self.relation(record.relation);
         let evidence = &mut self.relations[relation].1;
         evidence.updates_by.add(record.xid);
+        evidence.update_batches.add(record.xid);
+        evidence.whole_new_tuples += u64::from(update.flags.contains_new_tuple());
         evidence.moved_updates += u64::from(has_moved);
         evidence.same_transaction_updates += u64::from(by_same);
         evidence.recent_updates += u64::from(by_any);

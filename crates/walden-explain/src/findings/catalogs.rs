@@ -8,7 +8,7 @@ use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_source::counted;
 
-use super::facts::{Facts, Table, is_delete, is_insert, is_update};
+use super::facts::{Facts, Table, is_delete, is_insert, is_page_image, is_update};
 use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::tally::Bucket;
@@ -83,10 +83,11 @@ fn candidate(
 
 pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
     let catalogs = || facts.tables.iter().filter(|table| table.is_catalog && !is_of_large_objects(table));
-    let claim = facts.claim(catalogs().flat_map(cells_of), 1.0, 1.0);
+    let mut claim = facts.claim(catalogs().flat_map(cells_of), 1.0, 1.0);
     if claim.bytes() == 0 {
         return Vec::new();
     }
+    let of_users = pages_copied_from_template(facts);
     let bytes = |table: &Table| -> u64 { cells_of(table).map(|cell| facts.tally(cell).bytes()).sum() };
     let of = |name: &str| catalogs().filter(|table| is_named(table, name)).map(bytes).sum::<u64>();
     let count =
@@ -100,7 +101,8 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
         true => count(|manager, info| manager == rmid::DBASE && info == dbase::CREATE_WAL_LOG),
         false => 0,
     };
-    let copied = facts.bucket(catalogs().flat_map(cells_of), Bucket::ImageForced);
+    let copied = facts.bucket(catalogs().flat_map(cells_of), Bucket::ImageForced) + of_users.bytes();
+    claim.merge(of_users);
     let (created, dropped) = (&facts.explanation.created, &facts.explanation.dropped);
     let dropped_again = created.iter().filter(|file| dropped.contains_key(*file)).count();
     let initdb = facts.initdb_bytes();
@@ -129,8 +131,7 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
     } else if databases > 0 && copied * 2 > claim.bytes() {
         (
             format!(
-                "{all} of the WAL is changes of system catalogs: {databases} {} created, each with an image of every page of its \
-                 template",
+                "{all} of the WAL is CREATE DATABASE: {databases} {} created, each with an image of every page of its template",
                 if databases == 1 { "database was" } else { "databases were" }
             ),
             "CREATE DATABASE",
@@ -185,6 +186,19 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
     vec![candidate(claim, text, what, remedy, saves)]
 }
 
+/// The images of tables and indexes of users that `CREATE DATABASE` copied from a template. With the catalogs of the same databases, they
+/// are the WAL of the statement.
+fn pages_copied_from_template(facts: &Facts<'_>) -> Claim {
+    let mut claim = Claim::default();
+    let relations = facts.user_tables().flat_map(|table| &table.relations);
+    for relation in relations.filter(|one| facts.is_copied(one)) {
+        let is_image =
+            |cell: &usize| facts.kind(*cell).is_some_and(|kind| is_page_image(kind.rmid(), kind.info()));
+        facts.extend(&mut claim, relation.cells.iter().copied().filter(is_image), 1.0, 1.0);
+    }
+    claim
+}
+
 /// Describes the drop of many relations that are older than the WAL, if there is one.
 fn dropped_files(facts: &Facts<'_>) -> Option<String> {
     /// Fewer files do not explain changes of catalogs.
@@ -213,6 +227,20 @@ pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {
             continue;
         }
         let name = &sequence.name;
+        let set: u64 = sequence.relations.iter().map(|one| one.evidence.set_values).sum();
+        if set * 2 > records {
+            found.push(Candidate {
+                text: format!(
+                    "sequence {name} takes {} of the WAL: {}, of which at least {set} are of setval(), which logs each call",
+                    facts.percent(claim.bytes()),
+                    counted(records, "record")
+                ),
+                points_at: name.clone(),
+                remedy: "draw numbers by nextval(), which logs one record per 32 numbers; after a load, call setval() once".into(),
+                ..Candidate::new(claim, (0.9, 1.0))
+            });
+            continue;
+        }
         found.push(Candidate {
             text: format!(
                 "sequence {name} takes {} of the WAL: {}, one per 32 numbers drawn",

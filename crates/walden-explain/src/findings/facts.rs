@@ -9,6 +9,7 @@ use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::info::{btree, heap, heap2, xlog};
 use walden_format::rmgr::{Kind, rmid};
 use walden_format::version::Major;
+use walden_source::names::FIRST_USER_OID;
 
 use super::ledger::Claim;
 use super::percent_text;
@@ -28,6 +29,8 @@ pub(super) struct Facts<'a> {
     pub settings: &'a BTreeMap<String, String>,
     /// Tables with their indexes and TOAST tables; without names each relation by itself.
     pub tables: Vec<Table>,
+    /// Databases with new files that have the numbers of catalogs, as `CREATE DATABASE` and initdb make them.
+    copied_databases: FxHashSet<u32>,
 }
 
 /// A table with what belongs to it.
@@ -115,7 +118,10 @@ impl<'a> Facts<'a> {
         checkpoints: &'a [Checkpoint],
         settings: &'a BTreeMap<String, String>,
     ) -> Facts<'a> {
-        let mut facts = Facts { explanation, labels, checkpoints, settings, tables: Vec::new() };
+        let of_catalogs = explanation.created.iter().filter(|file| file.relation < FIRST_USER_OID);
+        let copied_databases = of_catalogs.map(|file| file.database).collect();
+        let mut facts =
+            Facts { explanation, labels, checkpoints, settings, tables: Vec::new(), copied_databases };
         facts.tables = facts.group_tables();
         facts
     }
@@ -273,6 +279,14 @@ impl<'a> Facts<'a> {
     pub fn creator_of(&self, file: RelFileLocator) -> Option<u32> {
         let replaced = || self.explanation.rewrites.iter().find(|one| one.created.contains(&file));
         self.explanation.new_relations.get(&file).copied().or_else(|| Some(replaced()?.xid))
+    }
+
+    /// Whether `CREATE DATABASE` copied a file from the template: the others of a database are of new relations, or of rewrites.
+    pub fn is_copied(&self, relation: &Relation) -> bool {
+        self.copied_databases.contains(&relation.file.database)
+            && relation.was_created
+            && relation.written_by.is_none()
+            && !self.explanation.new_relations.contains_key(&relation.file)
     }
 
     /// Bytes that a transaction wrote, without images and of images, at most: only the largest transactions are known by

@@ -19,7 +19,7 @@ use walden_format::record::Fork;
 const MIN_INSERTS: u64 = 500;
 
 /// Each server has statistics of its own, and names may be from a standby.
-const UNUSED_ELSEWHERE: &str = ", if no other server (primary or standby) uses it either";
+const UNUSED_ELSEWHERE: &str = ", if no other server (primary or standby) uses it either and the statistics cover all jobs, also monthly ones";
 
 /// An index that no query has used and no constraint needs. Its build is left out: that is over. The parts of a partitioned index are
 /// one finding.
@@ -27,7 +27,9 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     let mut partitioned: BTreeMap<String, Partitioned> = BTreeMap::new();
     for table in facts.user_tables() {
-        for Index { last: index, files, .. } in table.indexes() {
+        for unused in table.indexes() {
+            let is_old = unused.is_old();
+            let Index { last: index, files, .. } = unused;
             let owner = Owner::Relation(index.file, Fork::MAIN);
             if index.part != Part::Index
                 || facts.labels.index_scans(owner) != Some(0)
@@ -42,6 +44,7 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                     let parts = partitioned.entry(label.text.clone()).or_insert_with(|| Partitioned {
                         sql: SqlName::of(&label),
                         table: facts.labels.partition_root(owner).text,
+                        since: facts.labels.statistics_since(owner),
                         count: 0,
                         claim: Claim::default(),
                     });
@@ -55,14 +58,18 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                 true => "drop the index of the partitioned table that this one is a part of, if no query uses its other parts and no \
                          other server (primary or standby): the server refuses to drop a part"
                     .into(),
+                false if !is_old => format!(
+                    "it was built within this WAL: wait until the statistics cover all jobs that may use it, then {}",
+                    drop_statement(facts, index, "")
+                ),
                 false => drop_statement(facts, index, UNUSED_ELSEWHERE),
             };
             found.push(Candidate {
                 text: format!(
-                    "index {}{} takes {share} of the WAL; no query has used it since the statistics were reset, and it \
-                     enforces no constraint",
+                    "index {}{} takes {share} of the WAL; no query has used it {}, and it enforces no constraint",
                     index.name,
-                    table.behind(index)
+                    table.behind(index),
+                    facts.labels.statistics_since(owner)
                 ),
                 points_at: index.name.clone(),
                 remedy,
@@ -73,12 +80,12 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     for (name, parts) in partitioned {
         found.push(Candidate {
             text: format!(
-                "index {name} of {}, in {} {}, takes {} of the WAL; no query has used it since the statistics were reset, and it \
-                 enforces no constraint",
+                "index {name} of {}, in {} {}, takes {} of the WAL; no query has used it {}, and it enforces no constraint",
                 parts.table,
                 parts.count,
                 if parts.count == 1 { "partition" } else { "partitions" },
-                facts.percent(parts.claim.bytes())
+                facts.percent(parts.claim.bytes()),
+                parts.since
             ),
             points_at: name,
             remedy: parts.sql.statement("DROP INDEX", UNUSED_ELSEWHERE),
@@ -125,6 +132,8 @@ struct Partitioned {
     sql: SqlName,
     /// The partitioned table.
     table: String,
+    /// Since when the server has counted its scans.
+    since: String,
     count: usize,
     claim: Claim,
 }
@@ -194,6 +203,71 @@ fn is_leaf_insert_or_split(info: u8) -> bool {
     matches!(info, btree::INSERT_LEAF | btree::INSERT_POST | btree::SPLIT_L | btree::SPLIT_R)
 }
 
+/// A GIN index without `fastupdate`: each row inserts its keys into the tree one by one.
+pub(super) fn gin_entries(facts: &Facts<'_>) -> Vec<Candidate> {
+    let is_pending = |manager: u8, info: u8| manager == rmid::GIN && info == gin::INSERT_LISTPAGE;
+    let is_update_of_list = |manager: u8, info: u8| manager == rmid::GIN && info == gin::UPDATE_META_PAGE;
+    let is_entry = |manager: u8, info: u8| manager == rmid::GIN && matches!(info, gin::INSERT | gin::SPLIT);
+    let found = |table: &Table, Index { last: index, files, .. }: Index<'_>| {
+        let files = || files.iter().copied();
+        let has_list = facts.cells(files(), is_pending).chain(facts.cells(files(), is_update_of_list)).next();
+        let count = facts.records(facts.cells(files(), is_entry));
+        if has_list.is_some() || count < MIN_INSERTS {
+            return None;
+        }
+        let claim = facts.claim(facts.cells(files(), is_entry), 1.0, 0.0);
+        Some(Candidate {
+            text: format!(
+                "the GIN index {}{} takes {} of the WAL, images left out: {count} records insert keys one by one, as it has no pending list \
+                 (fastupdate = off)",
+                index.name,
+                table.behind(index),
+                facts.percent(claim.bytes())
+            ),
+            points_at: index.name.clone(),
+            remedy: index.sql.statement(
+                "ALTER INDEX",
+                " SET (fastupdate = on), which collects rows and inserts the entries of a key together; it saves most where keys repeat, \
+                 and searches read the list as well",
+            ),
+            ..Candidate::new(claim, (0.0, 0.8))
+        })
+    };
+    of_indexes(facts, found)
+}
+
+/// A hash index logs each entry with the page that counts them all, and splits buckets.
+pub(super) fn hash_entries(facts: &Facts<'_>) -> Vec<Candidate> {
+    let is_hash = |manager: u8, _: u8| manager == rmid::HASH;
+    let found = |table: &Table, Index { last: index, files, .. }: Index<'_>| {
+        // Its build logs the same records.
+        let cells = || files.iter().filter(|file| file.dropped_at.is_none() && !file.was_created).copied();
+        let count = facts.records(facts.cells(cells(), is_hash));
+        let claim = facts.claim(facts.cells(cells(), is_hash), 1.0, 0.0);
+        (count >= MIN_INSERTS).then(|| Candidate {
+            text: format!(
+                "the hash index {}{} takes {} of the WAL in {}, images left out",
+                index.name,
+                table.behind(index),
+                facts.percent(claim.bytes()),
+                counted(count, "record")
+            ),
+            points_at: index.name.clone(),
+            remedy: "a B-tree index in its place, which logs less for each entry and splits fewer pages, unless the indexed values are long"
+                .into(),
+            ..Candidate::new(claim, (0.0, 0.7))
+        })
+    };
+    of_indexes(facts, found)
+}
+
+fn of_indexes(facts: &Facts<'_>, found: impl Fn(&Table, Index<'_>) -> Option<Candidate>) -> Vec<Candidate> {
+    facts
+        .user_tables()
+        .flat_map(|table| table.indexes().into_iter().filter_map(|index| found(table, index)))
+        .collect()
+}
+
 /// A GIN index with `fastupdate`: entries are logged when they get into the pending list, and again when they get from there into
 /// the tree.
 pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -229,8 +303,5 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
             ..Candidate::new(claim, (0.0, 1.0))
         })
     };
-    facts
-        .user_tables()
-        .flat_map(|table| table.indexes().into_iter().filter_map(move |index| found(table, index)))
-        .collect()
+    of_indexes(facts, found)
 }

@@ -6,7 +6,7 @@ use walden_format::version::Major;
 use walden_source::counted;
 
 use super::Candidate;
-use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum, is_update};
+use super::facts::{Facts, Table, is_delete, is_heap_vacuum, is_index_vacuum, is_update};
 use super::ledger::Claim;
 
 /// What a table that is written once, and then vacuumed, should have been loaded with.
@@ -57,19 +57,43 @@ pub(super) fn freezing(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
+/// The cells of images that hint bits cause on the pages of a table and its indexes.
+fn hint_cells<'a>(facts: &'a Facts<'_>, table: &'a Table) -> impl Iterator<Item = usize> {
     let is_hint = |manager: u8, info: u8| manager == rmid::XLOG && info == xlog::FPI_FOR_HINT;
+    // VACUUM writes the maps, with the same record.
+    let is_its = move |cell: &usize| facts.kind(*cell).is_some_and(|kind| is_hint(kind.rmid(), kind.info()));
+    table.relations.iter().flat_map(|one| facts.main_fork(one)).filter(is_its)
+}
+
+fn hint_images(facts: &Facts<'_>, table: &Table) -> u64 {
+    hint_cells(facts, table).map(|cell| facts.tally(cell).images).sum()
+}
+
+/// Whether the hint bits of a table cost images only because checkpoints are frequent: its rows change all the time, so that each of these
+/// pages had an image when it was changed, and needs one again after each checkpoint.
+fn are_first_touches(facts: &Facts<'_>, table: &Table) -> bool {
+    /// Fewer intervals are not frequent.
+    const MIN_INTERVALS: usize = 3;
+    let intervals = facts.checkpoints.iter().filter(|checkpoint| checkpoint.interval.is_some()).count();
+    let is_change = |manager: u8, info: u8| is_update(manager, info) || is_delete(manager, info);
+    intervals >= MIN_INTERVALS
+        && facts.records(facts.cells(table.heaps(), is_change)) >= hint_images(facts, table)
+}
+
+/// The images of hint bits that frequent checkpoints cause.
+pub(super) fn hint_images_of_checkpoints(facts: &Facts<'_>) -> Claim {
+    let tables = facts.user_tables().filter(|table| are_first_touches(facts, table));
+    facts.claim(tables.flat_map(|table| hint_cells(facts, table)), 1.0, 1.0)
+}
+
+pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    for table in facts.user_tables() {
-        // VACUUM writes the maps, with the same record.
-        let is_its =
-            move |cell: &usize| facts.kind(*cell).is_some_and(|kind| is_hint(kind.rmid(), kind.info()));
-        let cells = || table.relations.iter().flat_map(move |one| facts.main_fork(one)).filter(is_its);
-        let images: u64 = cells().map(|cell| facts.tally(cell).images).sum();
+    for table in facts.user_tables().filter(|table| !are_first_touches(facts, table)) {
+        let images = hint_images(facts, table);
         if images == 0 {
             continue;
         }
-        let claim = facts.claim(cells(), 1.0, 1.0);
+        let claim = facts.claim(hint_cells(facts, table), 1.0, 1.0);
         let name = &table.name;
         found.push(Candidate {
             text: format!(

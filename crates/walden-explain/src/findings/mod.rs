@@ -13,6 +13,7 @@ mod locks;
 mod maintenance;
 mod rewrites;
 mod settings;
+mod tables;
 mod transactions;
 mod updates;
 
@@ -113,12 +114,16 @@ pub const RULES: &[Rule] = &[
            description: "an index whose new keys each go to another leaf page" },
     Rule { name: "gin-pending-list", kind: Cause, threshold: 0.10, find: indexes::pending_list,
            description: "a GIN index whose entries are logged in its pending list first" },
+    Rule { name: "gin-entries", kind: Cause, threshold: 0.10, find: indexes::gin_entries,
+           description: "a GIN index whose keys are inserted one by one" },
+    Rule { name: "hash-index", kind: Cause, threshold: 0.15, find: indexes::hash_entries,
+           description: "a hash index" },
     Rule { name: "no-op-updates", kind: Cause, threshold: 0.03, find: updates::unchanged,
            description: "updates that change nothing" },
     Rule { name: "repeated-updates", kind: Cause, threshold: 0.03, find: updates::repeated,
            description: "updates of rows that were just written" },
     Rule { name: "bulk-update", kind: Cause, threshold: 0.10, find: updates::bulk,
-           description: "one transaction that updates most of a table" },
+           description: "one transaction that updates most of a table, or several that update many rows each" },
     Rule { name: "indexed-column-updates", kind: Cause, threshold: 0.05, find: updates::indexed_columns,
            description: "updates of indexed columns, which cannot be HOT" },
     Rule { name: "updates-without-space", kind: Cause, threshold: 0.05, find: updates::without_space,
@@ -128,7 +133,9 @@ pub const RULES: &[Rule] = &[
     Rule { name: "replica-identity", kind: Cause, threshold: 0.05, find: updates::replica_identity,
            description: "whole old rows logged for logical replication" },
     Rule { name: "bulk-delete", kind: Cause, threshold: 0.10, find: updates::bulk_delete,
-           description: "one transaction that deletes most of a table" },
+           description: "one transaction that deletes most of a table, or several that delete many rows each" },
+    Rule { name: "partition-moves", kind: Cause, threshold: 0.10, find: updates::partition_moves,
+           description: "updates that move rows to another partition" },
     Rule { name: "toast-rewrites", kind: Cause, threshold: 0.10, find: rewrites::toast,
            description: "large values written again by updates" },
     Rule { name: "staging-table", kind: Cause, threshold: 0.10, find: rewrites::staging,
@@ -155,6 +162,8 @@ pub const RULES: &[Rule] = &[
            description: "commit records of transactions that change a row or two" },
     Rule { name: "savepoints", kind: Cause, threshold: 0.02, find: transactions::savepoints,
            description: "subtransactions" },
+    Rule { name: "two-phase-commit", kind: Cause, threshold: 0.10, find: transactions::two_phase,
+           description: "transactions that are prepared before they commit" },
     Rule { name: "rolled-back", kind: Cause, threshold: 0.10, find: transactions::rolled_back,
            description: "transactions that were rolled back, or that a crash ended" },
     Rule { name: "large-objects", kind: Cause, threshold: 0.10, find: catalogs::large_objects,
@@ -167,12 +176,16 @@ pub const RULES: &[Rule] = &[
            description: "messages for logical decoding" },
     Rule { name: "segment-switches", kind: Cause, threshold: 0.20, find: settings::manual_switches,
            description: "segments switched by commands" },
+    Rule { name: TABLE, kind: Cause, threshold: 0.60, find: tables::main_table,
+           description: "a table with its indexes, as far as no other cause has it" },
     Rule { name: "large-transaction", kind: Cause, threshold: 0.25, find: transactions::large,
            description: "one transaction, if there is no other cause" },
     Rule { name: "checkpoint-images", kind: Setting, threshold: 0.30, find: settings::checkpoint_images,
            description: "images of pages changed for the first time after a checkpoint" },
     Rule { name: "uncompressed-images", kind: Setting, threshold: 0.20, find: settings::uncompressed_images,
            description: "full-page images without compression" },
+    Rule { name: "logical-level", kind: Setting, threshold: 0.15, find: settings::logical_level,
+           description: "whole rows in updates for logical decoding" },
     Rule { name: "consistency-images", kind: Setting, threshold: 0.01, find: settings::consistency_images,
            description: "images for wal_consistency_checking" },
     Rule { name: "switch-padding", kind: Setting, threshold: 0.20, find: settings::switch_padding,
@@ -183,6 +196,9 @@ pub const RULES: &[Rule] = &[
 
 /// The rule that is left for what no other cause explains.
 const FALLBACK: &str = "large-transaction";
+
+/// The rule that names the table with most bytes that no other cause has.
+const TABLE: &str = "main-table";
 
 pub(crate) fn find(
     explanation: &Explanation,
@@ -201,7 +217,8 @@ pub(crate) fn find(
         // The fallback comes last, the others by what they save, as far as that is known.
         candidates.sort_by_key(|(rule, candidate)| {
             let saves = candidate.saves.map_or(0, |(saves, _)| saves);
-            (rule.name == FALLBACK, std::cmp::Reverse((saves, candidate.claim.bytes())))
+            let order = usize::from(rule.name == TABLE) + 2 * usize::from(rule.name == FALLBACK);
+            (order, std::cmp::Reverse((saves, candidate.claim.bytes())))
         });
         let mut ledger = Ledger::new(explanation, kind);
         let mut found: Vec<Finding> = Vec::new();
@@ -221,8 +238,12 @@ pub(crate) fn find(
 fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Ledger) -> Option<Finding> {
     let wanted = candidate.claim.bytes();
     let left = ledger.left(&candidate.claim);
-    // What mostly belongs to another finding is no finding of its own.
-    if facts.share(left) < rule.threshold || (rule.threshold > 0.0 && left * 2 < wanted) {
+    // What mostly belongs to another finding is no finding of its own, and a table of which others explain a part is none.
+    let is_explained = match rule.name {
+        TABLE => left * 4 < wanted * 3,
+        _ => rule.threshold > 0.0 && left * 2 < wanted,
+    };
+    if facts.share(left) < rule.threshold || is_explained {
         return None;
     }
     ledger.take(&candidate.claim);
@@ -242,8 +263,28 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
 }
 
 /// Sorts findings: causes before settings, each list by what the remedy saves, as far as that is known, else by bytes.
+///
+/// Frequent checkpoints come before the lack of compression of the images that they cause. The table with most bytes comes last, unless all
+/// causes are small beside it.
 pub fn rank(findings: &mut [Finding]) {
     findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes))));
+    let place = |findings: &[Finding], rule: &str| findings.iter().position(|one| one.rule == rule);
+    if let Some(images) = place(findings, "uncompressed-images")
+        && let Some(checkpoints) = place(findings, "checkpoint-images")
+        && images < checkpoints
+        && findings[images].bytes <= 2 * findings[checkpoints].bytes
+    {
+        findings[images..=checkpoints].rotate_right(1);
+    }
+    if let Some(table) = place(findings, TABLE) {
+        let causes = findings.iter().filter(|one| one.kind == Cause).count();
+        let others = findings[..causes].iter().filter(|one| one.rule != TABLE);
+        if others.map(|one| one.bytes).max().unwrap_or(0) * 3 > findings[table].bytes {
+            findings[table..causes].rotate_left(1);
+        } else {
+            findings[..=table].rotate_right(1);
+        }
+    }
 }
 
 pub(crate) fn percent_text(share: f64) -> String {
@@ -263,6 +304,47 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn finding(rule: &'static str, kind: FindingKind, bytes: u64, saves_bytes: Option<u64>) -> Finding {
+        Finding {
+            kind,
+            rule,
+            bytes,
+            share: 0.0,
+            text: String::new(),
+            points_at: String::new(),
+            remedy: String::new(),
+            saves_bytes,
+            saves_error_bytes: None,
+            try_settings: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn causes_come_before_what_they_make_worse() {
+        let ranked = |mut findings: Vec<Finding>| {
+            rank(&mut findings);
+            findings.iter().map(|one| one.rule).collect::<Vec<_>>()
+        };
+        let settings = |checkpoints| {
+            let images = finding("uncompressed-images", Setting, 900, Some(700));
+            ranked(vec![images, finding("checkpoint-images", Setting, checkpoints, Some(600))])
+        };
+        assert_eq!(settings(800), ["checkpoint-images", "uncompressed-images"]);
+        assert_eq!(settings(400), ["uncompressed-images", "checkpoint-images"]);
+        let causes = |pruning| {
+            let table = finding(TABLE, Cause, 800, None);
+            let setting = finding("switch-padding", Setting, 900, None);
+            ranked(vec![
+                finding("vacuum", Cause, 50, Some(10)),
+                setting,
+                table,
+                finding("pruning", Cause, pruning, None),
+            ])
+        };
+        assert_eq!(causes(90), [TABLE, "pruning", "vacuum", "switch-padding"]);
+        assert_eq!(causes(500), ["pruning", "vacuum", TABLE, "switch-padding"]);
+    }
 
     #[test]
     fn rules_have_distinct_names() {

@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 
 use walden_format::lsn::Lsn;
-use walden_format::record::RelFileLocator;
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
-use walden_source::names::FIRST_USER_OID;
 
 use super::facts::{Facts, Relation, Table, is_delete, is_insert, is_page_image};
 use super::ledger::Claim;
@@ -76,7 +74,7 @@ fn emptied(facts: &Facts<'_>, table: &Table) -> Option<Candidate> {
         ),
         points_at: name.clone(),
         remedy: table.sql.statement(
-            "ALTER TABLE",
+            "if its rows can be lost in a crash: ALTER TABLE",
             " SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it (the server refuses it for a \
              table of a publication, and for one that foreign keys of logged tables refer to)",
         ),
@@ -119,8 +117,11 @@ fn dropped(facts: &Facts<'_>) -> Option<Candidate> {
     Some(Candidate {
         text,
         points_at,
-        remedy: "CREATE UNLOGGED TABLE or CREATE TEMPORARY TABLE: a crash then empties it, and standbys do not have it".into(),
-        ..Candidate::new(claim, (0.95, 1.0))
+        remedy: "for intermediate results, which can be lost in a crash: CREATE TEMPORARY TABLE or CREATE UNLOGGED TABLE (a crash empties \
+                 it, and standbys do not have it); for partitions that expire, nothing: dropping them is the cheapest way to delete"
+            .into(),
+        // Which of the two it is, the WAL does not show.
+        ..Candidate::new(claim, (0.0, 1.0))
     })
 }
 
@@ -130,6 +131,7 @@ pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
         // CREATE MATERIALIZED VIEW writes it whole, too, but replaces no file.
         let refreshes = view.heaps().filter(|one| one.written_by.is_some() && !one.is_index).count();
         if refreshes == 0 {
+            found.extend(refresh_by_rows(facts, view));
             continue;
         }
         let written = view.relations.iter().filter(|one| one.written_by.is_some());
@@ -152,6 +154,30 @@ pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
         });
     }
     found
+}
+
+/// `REFRESH MATERIALIZED VIEW CONCURRENTLY`, which deletes and inserts the rows that differ (`refresh_by_match_merge`).
+fn refresh_by_rows(facts: &Facts<'_>, view: &Table) -> Option<Candidate> {
+    let old = || view.heaps().filter(|one| !one.was_created);
+    let [inserted, deleted] =
+        [is_insert as fn(u8, u8) -> bool, is_delete].map(|is_its| facts.records(facts.cells(old(), is_its)));
+    if inserted + deleted == 0 {
+        return None;
+    }
+    let claim = facts.claim(view.relations.iter().flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
+    let name = &view.name;
+    Some(Candidate {
+        text: format!(
+            "REFRESH MATERIALIZED VIEW CONCURRENTLY of {name} deleted {deleted} rows and inserted {inserted}; with its indexes it takes {} of \
+             the WAL",
+            facts.percent(claim.bytes())
+        ),
+        points_at: name.clone(),
+        remedy: "refresh it less often; where most rows differ each time, REFRESH without CONCURRENTLY writes them once, and locks readers \
+                 out meanwhile"
+            .into(),
+        ..Candidate::new(claim, (0.1, 0.9))
+    })
 }
 
 pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -214,7 +240,7 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables().filter(|table| rewritten_in(facts, table).is_none()) {
         let is_built = |one: &&Relation| {
-            let is_new = one.was_created && one.written_by.is_none();
+            let is_new = one.was_created && one.written_by.is_none() && !facts.is_copied(one);
             is_new && (one.is_index || is_index_by_its_images(facts, one))
         };
         for index in table.relations.iter().filter(is_built) {
@@ -250,11 +276,7 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
 /// a rewrite wrote it or `CREATE DATABASE` copied it, catalogs and all.
 fn is_index_by_its_images(facts: &Facts<'_>, relation: &Relation) -> bool {
     let has_image = |cell| facts.kind(cell).is_some_and(|kind| kind.rmid() == rmid::XLOG);
-    let database = relation.file.database;
-    let is_copied = |file: &RelFileLocator| file.database == database && file.relation < FIRST_USER_OID;
-    relation.part == Part::Relation
-        && facts.main_fork(relation).all(has_image)
-        && !facts.explanation.created.iter().any(is_copied)
+    relation.part == Part::Relation && facts.main_fork(relation).all(has_image)
 }
 
 /// How many times as many bytes a file's rows may take as the images of all of its pages: more rows than that were not added
@@ -275,8 +297,10 @@ enum Way {
 }
 
 fn rewritten_in(facts: &Facts<'_>, table: &Table) -> Option<Way> {
-    let is_new =
-        |one: &&Relation| one.was_created && !one.is_index && !one.is_toast() && one.part != Part::Relation;
+    let is_new = |one: &&Relation| {
+        let is_heap = !one.is_index && !one.is_toast() && one.part != Part::Relation;
+        is_heap && one.was_created && !facts.is_copied(one)
+    };
     let way = |one: &Relation| match one.written_by {
         Some(by) if by.is_move => Some(Way::Move),
         Some(by) if by.is_concurrent => Some(Way::Concurrent),

@@ -1,9 +1,11 @@
 //! Settings, and commands that act like them.
 
+use walden_format::payload::xlog::WalLevel;
 use walden_redo::compress::Method;
 
-use super::facts::Facts;
+use super::facts::{Facts, is_update};
 use super::ledger::Claim;
+use super::maintenance::hint_images_of_checkpoints;
 use super::{Candidate, bytes_text};
 use crate::checkpoints::Cause;
 use crate::group::Cell;
@@ -42,11 +44,17 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
     if intervals.is_empty() {
         return Vec::new();
     }
-    let claim = claim_images(facts, Bucket::ImageCheckpoint);
+    let mut claim = claim_images(facts, Bucket::ImageCheckpoint);
+    let hints = hint_images_of_checkpoints(facts);
+    let of_hints = match hints.bytes() {
+        0 => String::new(),
+        bytes => format!(" ({} because reads set hint bits)", facts.percent(bytes)),
+    };
+    claim.merge(hints);
     let every = seconds_text(intervals.iter().sum::<i64>() as f64 / intervals.len() as f64);
     let text = |count: usize, why: &str| {
         format!(
-            "{} of the WAL is images of pages changed for the first time after a checkpoint; checkpoints come every {every}, {count} \
+            "{} of the WAL is images of pages changed for the first time after a checkpoint{of_hints}; checkpoints come every {every}, {count} \
              of {} {why}",
             facts.percent(claim.bytes()),
             intervals.len()
@@ -146,6 +154,40 @@ pub(super) fn compression_method(facts: &Facts<'_>) -> &'static str {
 /// What else there is where the server was built without a method, and refuses it.
 fn without(method: &str) -> &'static str {
     if method == "lz4" { "; pglz where the server is built without lz4" } else { "" }
+}
+
+/// `wal_level=logical`, where records have what only logical decoding reads: whole new rows in updates, old rows and keys, and rows beside
+/// the images of their pages.
+pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
+    let updates: u64 = facts.user_tables().map(|table| table.evidence().whole_new_tuples).sum();
+    let decoding = facts.explanation.decoding;
+    // Before 17, the log has the setting only where a server starts with another one than before. Since 19, a slot has the same effect
+    // under `replica`.
+    let is_set = matches!(facts.explanation.logged_settings.wal_level, None | Some(WalLevel::Logical));
+    if !is_set || updates == 0 || decoding.logical == 0 {
+        return Vec::new();
+    }
+    let mut claim = Claim::default();
+    for table in facts.user_tables() {
+        let evidence = table.evidence();
+        let all = facts.records(facts.cells(table.heaps(), is_update)).max(1);
+        let share = evidence.whole_new_tuples as f64 / all as f64;
+        facts.extend(&mut claim, facts.cells(table.heaps(), is_update), share, 0.0);
+    }
+    vec![Candidate {
+        text: format!(
+            "with wal_level = logical, {updates} updates log the whole new row and not only what differs from the old one; these records \
+             take {} of the WAL",
+            facts.percent(claim.bytes())
+        ),
+        points_at: "wal_level".into(),
+        remedy: "wal_level = replica (needs a restart), if there is no logical replication slot: SELECT slot_name, active FROM \
+                 pg_replication_slots WHERE slot_type = 'logical'"
+            .into(),
+        try_settings: vec![("wal_level", "replica".into())],
+        saves: None,
+        ..Candidate::new(claim, (0.0, 1.0))
+    }]
 }
 
 /// Images of parts of the log that have no compressed one: beside those, with the setting on, the others are images that compression did

@@ -10,6 +10,7 @@ use super::{Candidate, bytes_text};
 use crate::time::second_text;
 
 const MIN_TRANSACTIONS: u64 = 1000;
+const MIN_PREPARED: u64 = 100;
 /// Records of a transaction, its commit included, up to which it counts as tiny.
 const MAX_TINY_RECORDS: f64 = 4.0;
 
@@ -68,6 +69,32 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     }]
 }
 
+/// Transactions that `PREPARE TRANSACTION` ends: their records contain the state until `COMMIT PREPARED`, however little they write.
+pub(super) fn two_phase(facts: &Facts<'_>) -> Vec<Candidate> {
+    let is_prepare = |manager: u8, info: u8| is_kind(manager, info, xact::PREPARE);
+    let is_end = |manager: u8, info: u8| {
+        is_kind(manager, info, xact::COMMIT_PREPARED) || is_kind(manager, info, xact::ABORT_PREPARED)
+    };
+    let (prepares, ends) = (facts.cells_without_relation(is_prepare), facts.cells_without_relation(is_end));
+    let count = facts.records(prepares.iter().copied());
+    if count < MIN_PREPARED {
+        return Vec::new();
+    }
+    let prepare_bytes = facts.claim(prepares.iter().copied(), 1.0, 1.0).bytes();
+    let claim = facts.claim(prepares.into_iter().chain(ends), 1.0, 1.0);
+    vec![Candidate {
+        text: format!(
+            "{count} transactions were prepared (PREPARE TRANSACTION), {} each; these records and those of COMMIT PREPARED take {} of the \
+             WAL",
+            bytes_text(prepare_bytes / count),
+            facts.percent(claim.bytes())
+        ),
+        points_at: "PREPARE TRANSACTION".into(),
+        remedy: "COMMIT where only one server takes part in the transaction; several rows in one transaction elsewhere".into(),
+        ..Candidate::new(claim, (0.5, 0.9))
+    }]
+}
+
 pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
     let sums = facts.explanation.transaction_sums;
     let bytes = sums.aborted_bytes - sums.cut_off_bytes;
@@ -79,7 +106,8 @@ pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
     claim.add_spread(bytes);
     found.push(Candidate {
         text: format!(
-            "{} of the WAL is of {} rolled back, {} committed",
+            "{} of the WAL is of {} rolled back, {} committed; subtransactions (EXCEPTION blocks of PL/pgSQL, ROLLBACK TO SAVEPOINT) whose \
+             transaction the WAL does not name count, too",
             facts.percent(bytes),
             match sums.aborted - sums.cut_off {
                 1 => "1 transaction that was".to_owned(),
@@ -87,8 +115,10 @@ pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
             },
             sums.committed
         ),
-        points_at: "the application's errors and retries".into(),
-        remedy: "find out in the server's log why they fail, and check that before the first write".into(),
+        points_at: "errors and retries of the application, EXCEPTION blocks".into(),
+        remedy: "find out in the server's log why they fail, and check that before the first write; errors that an EXCEPTION block \
+                 catches are not in it: test for what would fail, such as by ON CONFLICT DO NOTHING"
+            .into(),
         ..Candidate::new(claim, (0.9, 1.0))
     });
     found

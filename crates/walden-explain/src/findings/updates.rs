@@ -78,15 +78,15 @@ impl<'a> Updates<'a> {
         Some(Updates { table, evidence, all, hot, moved, indexed: other - moved, of_index_tuples })
     }
 
-    /// Whether one transaction did most of them.
+    /// Whether one transaction did most of them, or several that changed many rows each.
     fn are_bulk(&self) -> bool {
-        let most = self.evidence.updates_by.count;
+        let most = self.bulk_rows();
         most >= MIN_BULK && most * 2 >= self.all
     }
 
-    /// Rows that the transaction updated that did most.
+    /// Rows that these transactions updated.
     fn bulk_rows(&self) -> u64 {
-        self.evidence.updates_by.count.min(self.all)
+        self.evidence.updates_by.count.max(self.evidence.update_batches.rows).min(self.all)
     }
 
     /// Claims a share of the update records with their locks. An update to another page locks the old row first, and that record has the
@@ -97,6 +97,14 @@ impl<'a> Updates<'a> {
         facts.extend_plain(claim, facts.cells(self.table.heaps(), is_lock), locks);
         let lock_images = (self.evidence.update_locks.image_bytes as f64 * images) as u64;
         facts.extend_images(claim, facts.cells(self.table.heaps(), is_lock), lock_images);
+    }
+
+    /// The share of images of the table's pages that would be missing without a share of the updates: those of pages that no other update
+    /// changes until the next checkpoint.
+    fn share_of_images(&self, facts: &Facts<'_>, share: f64) -> f64 {
+        let cells = facts.cells(self.table.heaps(), is_update);
+        let images: u64 = cells.map(|cell| facts.tally(cell).images).sum();
+        share.powf(self.all as f64 / images.clamp(1, self.all) as f64)
     }
 
     /// Claims a share of what updates wrote to the table's indexes.
@@ -138,14 +146,20 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
         }
         let share = unchanged as f64 / compared as f64;
         let mut claim = Claim::default();
-        updates.claim_heap(facts, &mut claim, share, share);
+        updates.claim_heap(facts, &mut claim, share, updates.share_of_images(facts, share));
         updates.claim_indexes(facts, &mut claim, share);
         updates.claim_vacuum(facts, &mut claim, share);
         // Twice the standard error of a share, if only some of the updates could be compared.
         let sampled = 1.0 - compared as f64 / updates.all as f64;
         let error = 2.0 * (share * (1.0 - share) / compared as f64).sqrt() * sampled;
+        // Those that can be compared are those with an image of their page: others need not be like them.
+        let is_sample = compared * 2 < updates.all;
+        let least = if is_sample { 0.0 } else { 1.0 - (error / share).min(0.5) - 0.05 };
         let of_all = match compared < updates.all {
-            true => format!("{unchanged} of {compared} updates that could be compared, of {}", updates.all),
+            true => format!(
+                "{unchanged} of the {compared} updates whose old and new row the WAL shows (of {} updates)",
+                updates.all
+            ),
             false => format!("{unchanged} of {compared} updates"),
         };
         let name = &updates.table.name;
@@ -159,7 +173,7 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
             remedy: "update only what differs: WHERE (a, b) IS DISTINCT FROM (new a, new b), or the trigger \
                      suppress_redundant_updates_trigger()"
                 .into(),
-            ..Candidate::new(claim, (1.0 - (error / share).min(0.5) - 0.05, 1.0))
+            ..Candidate::new(claim, (least, 1.0))
         });
     }
     found
@@ -255,10 +269,17 @@ fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidat
         indexes += updates.table.indexes().len();
     }
     let rows: u64 = parts.iter().map(Updates::bulk_rows).sum();
+    let by = |updates: &Updates<'_>| {
+        let Evidence { updates_by, update_batches, .. } = updates.evidence;
+        match update_batches.transactions > 1 && update_batches.rows > updates_by.count {
+            true => format!("{} transactions", update_batches.transactions),
+            false => format!("transaction {}", updates_by.xid),
+        }
+    };
     Candidate {
         text: format!(
-            "transaction {} updated at least {rows} rows of {name}{}; {} takes {} of the WAL",
-            parts.first().map_or(0, |updates| updates.evidence.updates_by.xid),
+            "{} updated at least {rows} rows of {name}{}; {} takes {} of the WAL",
+            parts.first().map_or_else(String::new, by),
             if parts.len() == 1 { String::new() } else { format!(" in {} partitions", parts.len()) },
             match indexes {
                 0 => "that".into(),
@@ -451,15 +472,62 @@ pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
+/// Updates that move rows from one partition to another: a delete there and an insert here, with entries in each index.
+pub(super) fn partition_moves(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut roots: BTreeMap<String, Vec<&Table>> = BTreeMap::new();
+    for table in facts.user_tables() {
+        let Some(heap) = table.heaps().next() else { continue };
+        let root = facts.labels.partition_root(Owner::Relation(heap.file, Fork::MAIN)).text;
+        roots.entry(root).or_default().push(table);
+    }
+    let mut found = Vec::new();
+    for (name, tables) in roots {
+        let moves: u64 = tables.iter().map(|table| table.evidence().partition_moves).sum();
+        if moves < MIN_UPDATES {
+            continue;
+        }
+        let count = |is_its: fn(u8, u8) -> bool| {
+            let records = |table: &&Table| facts.records(facts.cells(table.heaps(), is_its));
+            tables.iter().map(records).sum::<u64>().max(1)
+        };
+        let of_inserts = (moves as f64 / count(is_insert) as f64).min(1.0);
+        let of_deletes = (moves as f64 / count(is_delete) as f64).min(1.0);
+        let mut claim = Claim::default();
+        for table in tables {
+            facts.extend(&mut claim, facts.cells(table.heaps(), is_insert), of_inserts, 0.0);
+            facts.extend(&mut claim, facts.cells(table.heaps(), is_delete), of_deletes, 0.0);
+            let is_entry =
+                |manager: u8, info: u8| is_index_manager(manager) && !is_index_vacuum(manager, info);
+            facts.extend(&mut claim, facts.cells(table.index_files(), is_entry), of_inserts, 0.0);
+        }
+        found.push(Candidate {
+            text: format!(
+                "{moves} updates of {name} moved their row to another partition, which is a delete and an insert with entries in all \
+                 indexes; that takes {} of the WAL, images left out",
+                facts.percent(claim.bytes())
+            ),
+            points_at: name,
+            remedy: "partition by a column that does not change, such as the time at which a row is created".into(),
+            ..Candidate::new(claim, (0.3, 0.9))
+        });
+    }
+    found
+}
+
 pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    for table in facts.user_tables() {
+    for table in facts.user_tables().filter(|table| table.part != Part::MaterializedView) {
         let evidence = table.evidence();
         let all = facts.records(facts.cells(table.heaps(), is_delete));
-        let rows = evidence.deletes_by.count.min(all);
+        let Evidence { deletes_by, delete_batches, .. } = evidence;
+        let rows = deletes_by.count.max(delete_batches.rows).min(all);
         if rows < MIN_BULK || rows * 2 < all {
             continue;
         }
+        let by = match delete_batches.transactions > 1 && delete_batches.rows > deletes_by.count {
+            true => format!("{} transactions", delete_batches.transactions),
+            false => format!("transaction {}", deletes_by.xid),
+        };
         let mut claim = facts.claim(facts.cells(table.heaps(), is_delete), 1.0, 1.0);
         facts.extend(&mut claim, facts.cells(&table.relations, is_heap_vacuum), 1.0, 1.0);
         facts.extend(&mut claim, facts.cells(&table.relations, is_index_vacuum), 1.0, 1.0);
@@ -468,8 +536,7 @@ pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
         let name = &table.name;
         found.push(Candidate {
             text: format!(
-                "transaction {} deleted at least {rows} rows of {name}; with the vacuum of the table that takes {} of the WAL",
-                evidence.deletes_by.xid,
+                "{by} deleted at least {rows} rows of {name}; with the vacuum of the table that takes {} of the WAL",
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),

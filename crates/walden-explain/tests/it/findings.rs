@@ -8,7 +8,7 @@ use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::info::{btree, dbase, gin, hash, heap, heap2, logicalmsg, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
-use walden_source::names::{Names, Persistence, Relation, RelationKind};
+use walden_source::names::{Database, Names, Persistence, Relation, RelationKind};
 
 use crate::material::{GOLDEN, Log, SEGMENT, document, document_with, explain_golden, range, request};
 
@@ -85,6 +85,18 @@ fn an_index_is_unused_only_if_nothing_needs_it() {
     };
     let finding = found(Some(0), Some(false)).unwrap();
     assert_eq!(finding.points_at, "orders_note");
+    assert!(finding.text.contains("since the statistics began"), "{finding:?}");
+    let mut with_reset = names(Some(0), Some(false));
+    let statistics_reset = Some("2026-11-29 10:00:00".to_owned());
+    let database = Database { name: "shop".to_owned(), tablespace: 1663, encoding: None, statistics_reset };
+    with_reset.add_database(5, database);
+    let reset = document_with(&explanation, &with_reset).findings;
+    assert!(
+        reset
+            .iter()
+            .any(|one| one.text.contains("since the statistics were reset at 2026-11-29 10:00:00 UTC")),
+        "{reset:?}"
+    );
     let index: u64 = 999 * (24 + 20 + 2 + 300 + 3_u64).next_multiple_of(8);
     assert_eq!((finding.bytes, finding.saves_bytes), (index, Some(index)));
     assert_eq!(found(Some(1), Some(false)), None);
@@ -760,12 +772,55 @@ fn one_large_transaction_is_found() {
     let with = |xid: fn(u32) -> u32| {
         let mut log = Log::new();
         for round in 1..2000 {
-            log.heap_insert(xid(round), 16384, 500);
+            log.heap_insert(xid(round), 16384 + round % 3, 500);
         }
         rules(&log).contains(&"large-transaction")
     };
     assert!(with(|_| 7));
     assert!(!with(|round| round));
+}
+
+#[test]
+fn a_table_that_no_other_cause_explains_is_named_with_what_wrote_it() {
+    let with = |xid: fn(u32) -> u32| {
+        let mut log = Log::new();
+        for round in 1..2000 {
+            log.heap_insert(xid(round), 16384, 500);
+            log.index_insert(xid(round), 16390, 100);
+        }
+        let document = document_with(&log.explain(&request(Vec::new())), &names(Some(1), Some(false)));
+        let [finding] = document.findings.as_slice() else { panic!("{:?}", document.findings) };
+        assert_eq!((finding.rule, finding.points_at.as_str()), ("main-table", "orders"));
+        assert!(finding.remedy.contains("COPY"), "{finding:?}");
+        finding.text.clone()
+    };
+    let text = with(|round| round);
+    assert!(
+        text.starts_with("orders and its index write ") && text.contains("1999 inserts of one row each"),
+        "{text}"
+    );
+    assert!(text.contains("index orders_note") && !text.contains("transaction"), "{text}");
+    assert!(with(|_| 7).contains("; transaction 7 writes "));
+}
+
+/// Of most updates, only the records with images show the old row.
+#[test]
+fn a_sample_of_updates_does_not_promise_a_saving() {
+    let saves = |compared: u32| {
+        let mut log = Log::new();
+        for xid in 1000..1500 {
+            // Without images, a row that moves to another page is not in its record.
+            let block = if xid < 1000 + compared { xid } else { xid + 5000 };
+            update(&mut log, xid, (xid, 1), (block, 2), 0);
+        }
+        let findings = log.document().findings;
+        let found = findings.iter().find(|one| one.rule == "no-op-updates").unwrap();
+        (found.saves_bytes.unwrap() - found.saves_error_bytes.unwrap(), found.text.clone())
+    };
+    let (least, text) = saves(100);
+    assert!(least <= 1 && text.starts_with("100 of the 100 updates whose old and new row"), "{text}");
+    assert!(text.contains("(of 500 updates)"), "{text}");
+    assert!(saves(500).0 > 1000);
 }
 
 /// Bytes of records of one kind.
@@ -1038,6 +1093,9 @@ fn an_index_that_is_dropped_alone_is_no_table() {
     assert_eq!(staging.bytes, 300 * (record(1000) + record(300)));
     assert!(staging.text.starts_with("1 table was") && staging.text.contains("it takes"), "{staging:?}");
     assert_eq!(staging.points_at, "1663/5/16384");
+    // Partitions that expire look the same.
+    assert!(staging.remedy.contains("for partitions that expire, nothing"), "{staging:?}");
+    assert_eq!(staging.saves_bytes, staging.saves_error_bytes);
 }
 
 /// Relfilenumbers of catalogs whose files initdb made.

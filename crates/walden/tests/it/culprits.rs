@@ -12,7 +12,9 @@ walden_testing::tests! {
 
 /// Some of each family that take a second or two; `walden lab run culprits` runs all.
 const SOME: &str = "healthy,unused-index,index-on-hot-column,uuid-keys,no-op-bulk-update,staging-table,select-for-update,on-conflict,\
-                    savepoints,sequences,checkpoints-by-command,uncompressed-images";
+                    savepoints,sequences,checkpoints-by-command,uncompressed-images,create-and-drop-database,batch-updates,purge-jobs,\
+                    drip-deletes,gin-without-list,hash-index,partition-moves,two-phase-commit,setval,refresh-concurrently,audit-trigger,\
+                    wide-updates-for-decoding,checkpoints-with-checksums";
 
 fn the_first_finding_names_the_culprit_and_no_other_is_false(major: u32) -> Outcome {
     let version = postgres(major)?.version.to_string();
