@@ -23,18 +23,19 @@ pub struct CheckpointRecord {
     /// Whether the log has the record that ends it. Otherwise a crash cut it off, or the log ends before; from 17 on the log shows
     /// that it began, and pages have images after its redo pointer all the same.
     pub is_finished: bool,
-    /// What the log shows before it.
+    /// Evidence of a base backup or a segment switch before it.
     pub begin: Begin,
 }
 
-/// What the log shows of the begin of a checkpoint.
+/// Evidence in the log of the reason for a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Begin {
     /// Nothing.
     #[default]
     Unmarked,
-    /// The segment before its redo pointer was switched, as a base backup does before it requests its checkpoint (`do_pg_backup_start`). A
-    /// switch also finishes a segment, which may trigger a checkpoint by volume.
+    /// The segment before its redo pointer was switched, as a base backup does before it requests its
+    /// checkpoint (`do_pg_backup_start`). A switch also finishes a segment, which may trigger a checkpoint by
+    /// volume.
     AfterSwitch,
     /// A base backup starts at its redo pointer.
     Backup,
@@ -325,7 +326,8 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
         pairs.find(|(one, next)| *one > 0 && next - one <= difference).map(|(one, _)| one)
     };
     let twice = within(0).or_else(|| within(1));
-    // One alone is sufficient if it is several segments away and begins right at the start of a segment, which no switch finished.
+    // One alone is sufficient if it is several segments away, right at the start of a segment, and no switch
+    // finished the one before.
     let is_sure = |&&(segments, offset, is_after_switch): &&(u64, u64, bool)| {
         segments >= 4 && offset < size.bytes() / 64 && !is_after_switch
     };

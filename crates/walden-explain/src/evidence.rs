@@ -74,7 +74,7 @@ impl Majority {
     }
 }
 
-/// What transactions did that changed many rows of a relation. All numbers are lower bounds.
+/// Rows and number of the transactions that changed many rows of a relation. All numbers are lower bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Batches {
     /// Rows.
@@ -84,7 +84,8 @@ pub struct Batches {
     /// The first and the last of these.
     first: u32,
     last: u32,
-    /// The transaction that changes most rows now, its rows, and how many votes of other transactions it can outlast.
+    /// The transaction that changes most rows now, its rows, and how many votes of other transactions it can
+    /// outlast.
     xid: u32,
     count: u64,
     lead: u32,
@@ -162,7 +163,7 @@ pub struct Evidence {
     pub old_tuples: Count,
     /// Of these, old tuples logged whole.
     pub whole_old_tuples: u64,
-    /// Updates that log the whole new tuple for logical decoding, and not only what differs from the old one.
+    /// Updates that log the whole new tuple for logical decoding, and not only its difference to the old one.
     pub whole_new_tuples: u64,
     /// Who updated.
     pub updates_by: Majority,
@@ -174,8 +175,8 @@ pub struct Evidence {
     pub delete_batches: Batches,
     /// Deletes of rows that an update moved to another partition.
     pub partition_moves: u64,
-    /// Records of a sequence whose value is less than 32 from that of the record before, as `nextval()` does not write them: they are of
-    /// `setval()`.
+    /// Records of a sequence whose value is less than 32 from that of the record before, as `nextval()` does
+    /// not write them: they are of `setval()`.
     pub set_values: u64,
     /// Records that freeze tuples.
     pub freezing: Count,
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!(numbers(count(&[(7, 3000), (9, 20), (7, 2000)])), (5000, 1));
         let (rows, transactions) = numbers(count(&[(7, 3000), (8, 5000), (9, 4000)]));
         assert!(transactions == 3 && (11_800..=12_000).contains(&rows), "{rows}");
-        // A transaction that goes on in the next segment.
+        // A transaction that continues in the next segment.
         let mut merged = count(&[(7, 3000)]);
         merged.merge(&count(&[(7, 2000), (9, 1500)]));
         assert_eq!((merged.transactions, merged.first, merged.last), (2, 7, 9));

@@ -14,8 +14,9 @@
 //!     36      4  xlp_xlog_blcksz bytes of a page
 //! ```
 //!
-//! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`. The padding is that of a 64-bit machine, and of a 32-bit
-//! one that aligns 8-byte numbers to 8 bytes. 32-bit x86 aligns them to 4: there `xlp_sysid` is at offset 20, and the header has 36 bytes.
+//! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`. The padding is that of a
+//! 64-bit machine, and of a 32-bit one that aligns 8-byte numbers to 8 bytes. 32-bit x86 aligns them to 4:
+//! there `xlp_sysid` is at offset 20, and the header has 36 bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -295,7 +296,7 @@ mod tests {
             let mut bytes = header.to_bytes().to_vec();
             assert!(PageHeader::parse(&bytes).is_ok());
             bytes.drain(HEADER_PADDING);
-            // What the first record begins with, its length.
+            // The length of the first record.
             bytes.extend([114, 0, 0, 0]);
             let reason = UnreadableMagic::FourByteAlignment(version);
             assert_eq!(PageHeader::parse(&bytes), Err(PageHeaderError::Magic(version.magic(), reason)));

@@ -57,14 +57,15 @@ const MAGICS: &[MagicRow] = &[
     row(0xD122, "19",  Some(Major::V19)),
 ];
 
-/// What the header of a page that Walden does not read says about the server that wrote the page.
+/// The server that wrote a page which Walden does not read, according to the page header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnreadableMagic {
     /// A release whose records have another form; its name.
     TooOld(&'static str),
     /// The magic of a readable version with its bytes swapped: a big-endian server.
     BigEndian(Major),
-    /// The magic of a readable version, in a header whose 8-byte numbers are aligned to 4 bytes: a 32-bit x86 server.
+    /// The magic of a readable version, in a header whose 8-byte numbers are aligned to 4 bytes: a 32-bit x86
+    /// server.
     FourByteAlignment(Major),
     /// Between two known values: a development snapshot, beta or fork of about this version.
     Development(&'static str),

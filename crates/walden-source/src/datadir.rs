@@ -485,8 +485,8 @@ fn unknown_format(version: u32) -> ControlError {
     }
 }
 
-/// `maxAlign`, to which a server aligns, wherever a layout has it: before `floatFormat`, which is always `FLOATFORMAT_VALUE`
-/// (`pg_control.h`).
+/// `maxAlign`, to which a server aligns, wherever a layout has it: before `floatFormat`, which is always
+/// `FLOATFORMAT_VALUE` (`pg_control.h`).
 fn max_align(bytes: &[u8]) -> Option<u32> {
     const FLOATFORMAT_VALUE: f64 = 1_234_567.0;
     let fields = bytes.windows(12).step_by(4);

@@ -296,7 +296,8 @@ impl Expected {
 }
 
 /// What is missing of an archive that has these objects, by timeline: between a timeline's segments, from where a timeline begins and up to
-/// where it was left, or to the newest segment that is known. A timeline of which nothing is left has such segments, too.
+/// where it was left, or to the newest segment that is known. A timeline without any object has such
+/// segments, too.
 pub(crate) fn missing_among(
     objects: impl IntoIterator<Item = Object>,
     histories: &BTreeMap<Timeline, History>,

@@ -255,13 +255,15 @@ pub fn get_after(
     }
 }
 
-/// Writes the archived beginning of a segment that is still being written (`live/`), with zeros after it: recovery ends there.
+/// Writes the archived first part of a segment that is still being written (`live/`), with zeros after it:
+/// recovery ends there.
 ///
-/// If WAL after the segment is or was archived, the segment cannot be completed by the server, and recovery would end in the middle of the
-/// log. `may_end_at_gap` writes the beginning then, too.
+/// If WAL after the segment is or was archived, the segment cannot be completed by the server, and recovery
+/// would end in the middle of the log. `may_end_at_gap` writes the part then, too.
 ///
 /// # Errors
-/// [`GetError::NotThere`] if the archive has nothing of the segment, or later WAL is archived; the errors of [`get`].
+/// [`GetError::NotThere`] if the archive has nothing of the segment, or later WAL is archived; the errors of
+/// [`get`].
 pub fn get_begun(
     archive: &Archive,
     segment: SegmentName,

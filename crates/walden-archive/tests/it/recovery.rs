@@ -283,7 +283,7 @@ fn what_is_damaged_is_named_and_all_else_is_exported() {
     }
 }
 
-/// With `receive --ack-after archive` and `--accept-gap`, the beginning of a segment may precede a gap.
+/// With `receive --ack-after archive` and `--accept-gap`, the first part of a segment may precede a gap.
 #[test]
 fn the_beginning_of_a_segment_is_the_end_of_the_log_only_without_later_wal() {
     let root = tempfile::tempdir().expect("a folder");
@@ -308,7 +308,7 @@ fn the_beginning_of_a_segment_is_the_end_of_the_log_only_without_later_wal() {
     let error = report_gap(&archive, name(1, 0x21), &target).expect_err("a gap");
     assert!(matches!(&error, GetError::Gap { later, .. } if *later == files[3].0), "{error}");
     get(true).expect("on request");
-    // A segment of which all parts are archived is whole.
+    // With all of its parts archived, a segment is whole.
     store(1, 4096, files[1].1.len());
     get(false).expect("a whole segment");
     assert!(std::fs::read(&target).expect("a segment") == files[1].1);

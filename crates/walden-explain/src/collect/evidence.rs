@@ -281,11 +281,12 @@ impl SegmentEvidence {
         }
     }
 
-    /// `nextval()` logs a value that is 32 numbers ahead (`SEQ_LOG_VALS` in `sequence.c`), and the next record after these are drawn.
+    /// `nextval()` logs a value that is 32 numbers ahead (`SEQ_LOG_VALS` in `sequence.c`), and the next
+    /// record after these are drawn.
     #[inline(never)]
     fn sequence(&mut self, record: &Observed<'_>) {
         const SEQ_LOG_VALS: u64 = 32;
-        /// The relation, and the header of the sequence's only tuple, which begins with its value.
+        /// The relation, and the header of the sequence's only tuple, whose first field is its value.
         const VALUE_AT: usize = 12 + 24;
         let Some(value) = record.main.get(VALUE_AT..).and_then(|bytes| bytes.first_chunk()) else { return };
         let value = i64::from_le_bytes(*value);

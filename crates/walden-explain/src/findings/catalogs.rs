@@ -186,8 +186,8 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
     vec![candidate(claim, text, what, remedy, saves)]
 }
 
-/// The images of tables and indexes of users that `CREATE DATABASE` copied from a template. With the catalogs of the same databases, they
-/// are the WAL of the statement.
+/// The images of tables and indexes of users that `CREATE DATABASE` copied from a template. With the catalogs
+/// of the same databases, they are the WAL of the statement.
 fn pages_copied_from_template(facts: &Facts<'_>) -> Claim {
     let mut claim = Claim::default();
     let relations = facts.user_tables().flat_map(|table| &table.relations);

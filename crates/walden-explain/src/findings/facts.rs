@@ -281,7 +281,8 @@ impl<'a> Facts<'a> {
         self.explanation.new_relations.get(&file).copied().or_else(|| Some(replaced()?.xid))
     }
 
-    /// Whether `CREATE DATABASE` copied a file from the template: the others of a database are of new relations, or of rewrites.
+    /// Whether `CREATE DATABASE` copied a file from the template: the others of a database are of new
+    /// relations, or of rewrites.
     pub fn is_copied(&self, relation: &Relation) -> bool {
         self.copied_databases.contains(&relation.file.database)
             && relation.was_created

@@ -69,8 +69,9 @@ fn hint_images(facts: &Facts<'_>, table: &Table) -> u64 {
     hint_cells(facts, table).map(|cell| facts.tally(cell).images).sum()
 }
 
-/// Whether the hint bits of a table cost images only because checkpoints are frequent: its rows change all the time, so that each of these
-/// pages had an image when it was changed, and needs one again after each checkpoint.
+/// Whether the hint bits of a table cost images only because checkpoints are frequent: its rows change all
+/// the time, so that each of these pages had an image when it was changed, and needs one again after each
+/// checkpoint.
 fn are_first_touches(facts: &Facts<'_>, table: &Table) -> bool {
     /// Fewer intervals are not frequent.
     const MIN_INTERVALS: usize = 3;

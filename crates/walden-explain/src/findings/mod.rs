@@ -238,7 +238,8 @@ pub(crate) fn find(
 fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Ledger) -> Option<Finding> {
     let wanted = candidate.claim.bytes();
     let left = ledger.left(&candidate.claim);
-    // What mostly belongs to another finding is no finding of its own, and a table of which others explain a part is none.
+    // Bytes that mostly belong to another finding make no finding of their own, and a table that others
+    // explain in part makes none.
     let is_explained = match rule.name {
         TABLE => left * 4 < wanted * 3,
         _ => rule.threshold > 0.0 && left * 2 < wanted,
@@ -264,8 +265,8 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
 
 /// Sorts findings: causes before settings, each list by what the remedy saves, as far as that is known, else by bytes.
 ///
-/// Frequent checkpoints come before the lack of compression of the images that they cause. The table with most bytes comes last, unless all
-/// causes are small beside it.
+/// Frequent checkpoints come before the lack of compression of the images that they cause. The table with
+/// most bytes comes last, unless all other causes are small.
 pub fn rank(findings: &mut [Finding]) {
     findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes))));
     let place = |findings: &[Finding], rule: &str| findings.iter().position(|one| one.rule == rule);

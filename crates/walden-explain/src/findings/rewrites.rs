@@ -156,7 +156,8 @@ pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// `REFRESH MATERIALIZED VIEW CONCURRENTLY`, which deletes and inserts the rows that differ (`refresh_by_match_merge`).
+/// `REFRESH MATERIALIZED VIEW CONCURRENTLY`, which deletes and inserts the rows that differ
+/// (`refresh_by_match_merge`).
 fn refresh_by_rows(facts: &Facts<'_>, view: &Table) -> Option<Candidate> {
     let old = || view.heaps().filter(|one| !one.was_created);
     let [inserted, deleted] =

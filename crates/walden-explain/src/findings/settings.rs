@@ -156,13 +156,12 @@ fn without(method: &str) -> &'static str {
     if method == "lz4" { "; pglz where the server is built without lz4" } else { "" }
 }
 
-/// `wal_level=logical`, where records have what only logical decoding reads: whole new rows in updates, old rows and keys, and rows beside
-/// the images of their pages.
+/// `wal_level=logical`: records contain data for logical decoding, such as whole new rows in updates.
 pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
     let updates: u64 = facts.user_tables().map(|table| table.evidence().whole_new_tuples).sum();
     let decoding = facts.explanation.decoding;
-    // Before 17, the log has the setting only where a server starts with another one than before. Since 19, a slot has the same effect
-    // under `replica`.
+    // Before 17, the log has the setting only where a server starts with another one than before. Since 19, a
+    // slot has the same effect under `replica`.
     let is_set = matches!(facts.explanation.logged_settings.wal_level, None | Some(WalLevel::Logical));
     if !is_set || updates == 0 || decoding.logical == 0 {
         return Vec::new();

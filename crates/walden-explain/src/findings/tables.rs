@@ -12,7 +12,7 @@ use super::facts::{Facts, Relation, Table, is_delete, is_heap_vacuum, is_index_m
 /// Parts of the table's bytes that the text names.
 const NAMED_PARTS: usize = 3;
 
-/// What wrote a part of a table's bytes.
+/// A source of a table's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part<'a> {
     Images,
@@ -62,7 +62,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// What writes less.
+    /// A change of the work that writes less.
     fn remedy(self) -> &'static str {
         match self {
             Part::SingleInserts => {
@@ -85,7 +85,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What wrote the bytes of a table, the largest part first: bytes and records.
+/// Bytes and records of a table by their source, the largest first.
 fn parts_of<'a>(facts: &Facts<'_>, table: &'a Table) -> Vec<(Part<'a>, (u64, u64))> {
     let mut parts: BTreeMap<Part<'_>, (u64, u64)> = BTreeMap::new();
     for relation in &table.relations {
@@ -102,7 +102,8 @@ fn parts_of<'a>(facts: &Facts<'_>, table: &'a Table) -> Vec<(Part<'a>, (u64, u64
     parts
 }
 
-/// The table that writes most bytes with its indexes and TOAST table, unless nearly all of them are images: settings explain these.
+/// The table that writes most bytes with its indexes and TOAST table, unless nearly all of them are images:
+/// settings explain these.
 pub(super) fn main_table(facts: &Facts<'_>) -> Vec<Candidate> {
     /// The least share of records without their images.
     const MIN_PLAIN: f64 = 0.15;

@@ -69,7 +69,8 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     }]
 }
 
-/// Transactions that `PREPARE TRANSACTION` ends: their records contain the state until `COMMIT PREPARED`, however little they write.
+/// Transactions that `PREPARE TRANSACTION` ends: their records contain the state until `COMMIT PREPARED`,
+/// however little they write.
 pub(super) fn two_phase(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_prepare = |manager: u8, info: u8| is_kind(manager, info, xact::PREPARE);
     let is_end = |manager: u8, info: u8| {

@@ -99,8 +99,8 @@ impl<'a> Updates<'a> {
         facts.extend_images(claim, facts.cells(self.table.heaps(), is_lock), lock_images);
     }
 
-    /// The share of images of the table's pages that would be missing without a share of the updates: those of pages that no other update
-    /// changes until the next checkpoint.
+    /// The share of images of the table's pages that would be missing without a share of the updates: those
+    /// of pages that no other update changes until the next checkpoint.
     fn share_of_images(&self, facts: &Facts<'_>, share: f64) -> f64 {
         let cells = facts.cells(self.table.heaps(), is_update);
         let images: u64 = cells.map(|cell| facts.tally(cell).images).sum();
@@ -472,7 +472,8 @@ pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Updates that move rows from one partition to another: a delete there and an insert here, with entries in each index.
+/// Updates that move rows from one partition to another: a delete there and an insert here, with entries in
+/// each index.
 pub(super) fn partition_moves(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut roots: BTreeMap<String, Vec<&Table>> = BTreeMap::new();
     for table in facts.user_tables() {

@@ -803,7 +803,7 @@ fn a_table_that_no_other_cause_explains_is_named_with_what_wrote_it() {
     assert!(with(|_| 7).contains("; transaction 7 writes "));
 }
 
-/// Of most updates, only the records with images show the old row.
+/// Most updates show their old row only in records with images.
 #[test]
 fn a_sample_of_updates_does_not_promise_a_saving() {
     let saves = |compared: u32| {

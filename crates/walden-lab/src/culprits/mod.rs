@@ -110,7 +110,8 @@ pub(crate) enum Step {
     Sql(&'static str),
     /// So many sessions at a time, each with the statement, in which `$session` is its number from 1 on.
     Sessions(u32, &'static str),
-    /// So many times each statement, as a message of its own, in which `$round` is the number of the time from 1 on.
+    /// So many times each statement, as a message of its own, in which `$round` is the number of the time
+    /// from 1 on.
     Rounds(u32, &'static [&'static str]),
     /// pgbench with these arguments.
     Pgbench(&'static [&'static str]),

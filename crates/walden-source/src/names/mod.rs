@@ -172,7 +172,8 @@ impl Names {
     /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
     /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
     /// `settings` (an object of text), and
-    /// five arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`, `statistics_reset`), `tablespaces` (`oid`, `name`), `types` and `relations`
+    /// five arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`, `statistics_reset`), `tablespaces`
+    /// (`oid`, `name`), `types` and `relations`
     /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`,
     /// `files`, `columns`), and `inherits` (`database`, `pairs` of `inhrelid` and `inhparent`; files saved before lack it). A file is
     /// `[tablespace, database, number]`; the first one is current, or null if none is known to be.

@@ -126,7 +126,8 @@ fn set_magic(content: &mut [u8], magic: u16) {
     }
 }
 
-/// Moves what follows `xlp_rem_len` in the first page header, as a 32-bit x86 server has it: `xlp_sysid` at offset 20.
+/// Moves the fields after `xlp_rem_len` in the first page header, as a 32-bit x86 server has it: `xlp_sysid`
+/// at offset 20.
 fn align_to_4_bytes(content: &mut [u8]) {
     content.copy_within(24..40, 20);
 }

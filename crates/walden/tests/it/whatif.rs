@@ -40,8 +40,8 @@ pub(crate) fn forecast(arguments: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 
-/// `pg_basebackup` switches the segment and requests a checkpoint: far from the one before, and at the start of a segment, as one that
-/// `max_wal_size` triggers.
+/// `pg_basebackup` switches the segment and requests a checkpoint: far from the one before, and at the start
+/// of a segment, as one that `max_wal_size` triggers.
 fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size(major: u32) -> Outcome {
     let installation = postgres(major)?;
     let Some(pg_basebackup) = installation.program("pg_basebackup") else {

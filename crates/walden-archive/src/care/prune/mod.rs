@@ -192,7 +192,8 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     Ok(Plan { pruned, keys })
 }
 
-/// Finds what is missing among the kept objects, and after them up to where the archive is known to have reached.
+/// Finds gaps among the kept objects, and missing segments after them up to the newest one that the archive
+/// had.
 fn find_gaps(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,

@@ -170,7 +170,7 @@ fn may_end_at_gap(args: &GetArgs, segment: SegmentName, target: &Path) -> bool {
     args.ignore_gaps || target.with_file_name(segment.to_string()).exists() || serves_standby(target)
 }
 
-/// The archived beginning of the segment that is being written.
+/// Writes the archived first part of the segment that the server is writing.
 fn get_begun(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
     let Some(segment) = missing_segment(&error) else { return Err(error) };
     let (archive, _) = args.place.open()?;
