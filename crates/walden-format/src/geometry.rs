@@ -5,7 +5,7 @@
 //! lengths to those (`XLogBytePosToRecPtr` and its like in `xlog.c`). Both are here, without loops over pages.
 
 use crate::lsn::{Lsn, SegmentSize};
-use crate::page::{LONG_HEADER, SHORT_HEADER};
+use crate::page::{self, LONG_HEADER, SHORT_HEADER, is_page_size};
 
 /// The sizes that decide where a log has page headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,19 +17,20 @@ pub struct Geometry {
 
 impl Geometry {
     /// The smallest page of the log (`XLOG_BLCKSZ`), in bytes.
-    pub const MIN_PAGE_BYTES: u32 = 1 << 10;
+    pub const MIN_PAGE_BYTES: u32 = page::MIN_PAGE_BYTES;
     /// The largest page of the log, in bytes.
-    pub const MAX_PAGE_BYTES: u32 = 1 << 16;
+    pub const MAX_PAGE_BYTES: u32 = page::MAX_PAGE_BYTES;
     /// The page size of all published packages of PostgreSQL, in bytes.
     pub const DEFAULT_PAGE_BYTES: u32 = 8192;
 
     /// A log with segments of `segment_size` and pages of `page_bytes`; `None` if PostgreSQL cannot be built with such pages:
     /// their size is a power of two from [`Self::MIN_PAGE_BYTES`] to [`Self::MAX_PAGE_BYTES`].
     pub const fn new(segment_size: SegmentSize, page_bytes: u32) -> Option<Geometry> {
-        let is_valid = page_bytes.is_power_of_two()
-            && page_bytes >= Self::MIN_PAGE_BYTES
-            && page_bytes <= Self::MAX_PAGE_BYTES;
-        if is_valid { Some(Geometry { segment_size, page_shift: page_bytes.trailing_zeros() }) } else { None }
+        if is_page_size(page_bytes) {
+            Some(Geometry { segment_size, page_shift: page_bytes.trailing_zeros() })
+        } else {
+            None
+        }
     }
 
     /// A log with segments of `segment_size` and pages of 8 kB.

@@ -21,7 +21,6 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::geometry::Geometry;
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::reader::Reader;
 use crate::version::{Major, UnreadableMagic};
@@ -30,6 +29,15 @@ use crate::version::{Major, UnreadableMagic};
 pub const SHORT_HEADER: usize = 24;
 /// Bytes of the header of a segment's first page (`SizeOfXLogLongPHD`).
 pub const LONG_HEADER: usize = 40;
+
+/// The smallest and the largest page of the log (`XLOG_BLCKSZ`), in bytes.
+pub(crate) const MIN_PAGE_BYTES: u32 = 1 << 10;
+pub(crate) const MAX_PAGE_BYTES: u32 = 1 << 16;
+
+/// Whether PostgreSQL can be built with pages of the log of this size.
+pub(crate) const fn is_page_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && bytes >= MIN_PAGE_BYTES && bytes <= MAX_PAGE_BYTES
+}
 
 /// Where in a header `xlp_rem_len` is, and the padding after it.
 pub(crate) const REMAINING_LENGTH: Range<usize> = 16..20;
@@ -97,7 +105,7 @@ impl LongHeader {
     }
 
     fn has_valid_sizes(&self) -> bool {
-        self.segment_size().is_some_and(|size| Geometry::new(size, self.page_bytes).is_some())
+        self.segment_size().is_some() && is_page_size(self.page_bytes)
     }
 }
 
