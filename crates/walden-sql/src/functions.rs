@@ -24,11 +24,14 @@ pub(crate) fn all() -> [ScalarUDF; 3] {
 
 fn apply(arguments: &[ColumnarValue], work: fn(&ArrayRef) -> Result<ArrayRef>) -> Result<ColumnarValue> {
     let arrays = ColumnarValue::values_to_arrays(arguments)?;
-    let result = work(&arrays[0])?;
-    // A constant stays one, so that conditions on positions skip segments.
+    let result = work(&arrays[0]);
+    // A constant stays one, so that conditions on positions skip segments. A wrong one is the query's mistake.
     match arguments[0] {
-        ColumnarValue::Scalar(_) => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?)),
-        ColumnarValue::Array(_) => Ok(ColumnarValue::Array(result)),
+        ColumnarValue::Scalar(_) => {
+            let result = result.map_err(|error| DataFusionError::Plan(error.message().into_owned()))?;
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?))
+        }
+        ColumnarValue::Array(_) => Ok(ColumnarValue::Array(result?)),
     }
 }
 
