@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt, PyString};
+use pyo3::types::{PyBool, PyString};
 use walden_archive::encryption::KeyOptions;
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, SourcesError, is_archive};
@@ -220,13 +220,20 @@ fn bound(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Place> {
     if let Ok(text) = value.cast::<PyString>() {
         return text.to_str()?.parse().map_err(|error| wrong(&error));
     }
-    if value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>() {
+    // Numpy's integers are others than Python's.
+    if value.hasattr("__index__")? && !value.is_instance_of::<PyBool>() {
         return value
+            .call_method0("__index__")?
             .extract::<u64>()
             .map(|lsn| Place::Lsn(Lsn(lsn)))
             .map_err(|_| wrong(&"expected an LSN from 0 to 2**64 - 1"));
     }
-    let datetime = value.py().import("datetime")?.getattr("datetime")?;
+    let module = value.py().import("datetime")?;
+    let datetime = module.getattr("datetime")?;
+    if value.is_instance(&module.getattr("date")?)? && !value.is_instance(&datetime)? {
+        let midnight = module.getattr("time")?.call0()?;
+        return bound(name, &datetime.call_method1("combine", (value, midnight))?);
+    }
     if value.is_instance(&datetime)? {
         // A float has not all microseconds of a time; its seconds and the fraction apart are exact.
         let timestamp: f64 = value.call_method0("timestamp")?.extract()?;
@@ -235,5 +242,5 @@ fn bound(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Place> {
         return Ok(Place::Time(seconds.saturating_mul(1_000_000).saturating_add(fraction.into())));
     }
     let found = value.get_type().name()?;
-    Err(PyTypeError::new_err(format!("{name}: expected an LSN, a time or a datetime, found {found}")))
+    Err(PyTypeError::new_err(format!("{name}: expected an LSN, a time, a datetime or a date, found {found}")))
 }

@@ -4,6 +4,7 @@ import datetime
 import pathlib
 
 import duckdb
+import numpy
 import polars
 import pyarrow
 import pyarrow.compute as pc
@@ -99,6 +100,25 @@ def test_ranges_by_position_and_by_time(log: str) -> None:
     records = total(pyarrow.table(walden.records(log, start=half, end=later)))
     framing = total(pyarrow.table(walden.framing(log, start=half, end=later)))
     assert records + framing == document["file_bytes"]
+
+
+def test_positions_may_be_integers_of_numpy_and_dates(log: str) -> None:
+    everything = pyarrow.table(walden.records(log, columns=["start_lsn", "time"]))
+    middle = everything["start_lsn"].to_pylist()[len(everything) // 2]
+    expected = pyarrow.table(walden.records(log, start=middle, columns=["start_lsn"]))
+    for integer in (numpy.uint64, numpy.int64):
+        assert pyarrow.table(walden.records(log, start=integer(middle), columns=["start_lsn"])) == expected
+    day = max(time for time in everything["time"].to_pylist() if time).astimezone().date()
+    for date, start in ((day, day.isoformat()), (day + datetime.timedelta(days=1), None)):
+        found = pyarrow.table(walden.records(log, end=date, columns=["start_lsn"]))
+        midnight = datetime.datetime(date.year, date.month, date.day)
+        assert found == pyarrow.table(walden.records(log, end=midnight, columns=["start_lsn"]))
+        assert (len(found) == len(everything)) == (start is None)
+    for wrong in (True, numpy.float64(1.0), datetime.time()):
+        with pytest.raises(TypeError, match="start: expected an LSN, a time, a datetime or a date, found"):
+            walden.records(log, start=wrong)
+    with pytest.raises(ValueError, match="expected an LSN from 0 to"):
+        walden.records(log, start=numpy.int64(-1))
 
 
 def test_several_sources_are_one_log(log: str) -> None:

@@ -3,7 +3,7 @@
     import polars, walden
 
     table = walden.records("/archive/wal", names="names.json", columns=["table_name", "bytes"])
-    polars.from_arrow(table).group_by("table_name").agg(polars.col("bytes").sum())
+    table.to_polars().group_by("table_name").agg(polars.col("bytes").cast(polars.Int64).sum())
 
 Each of `records`, `blocks`, `framing`, `transactions`, `checkpoints`, `segments` and `relations` finds the segments of a source
 and returns a `Table`, which reads the log when somebody takes its rows: pyarrow, polars, DuckDB, pandas, or a loop over its
@@ -22,7 +22,7 @@ import sys
 import types
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, Union
 
 from . import _walden
 from ._walden import DamagedError, WaldenError, WaldenWarning, __version__
@@ -57,8 +57,9 @@ __all__ = [
 Source = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 """Segments, folders of segments, tar files, archives of ``walden archive`` (a folder or ``s3://BUCKET/PREFIX``); or a list."""
 
-Position = Union[str, int, datetime.datetime]
-"""An LSN as text or number, a time as text (``2026-11-20 22:00``, local unless it has a zone), or a ``datetime``."""
+Position = Union[str, SupportsIndex, datetime.date]
+"""An LSN as text or number (an ``int`` or numpy's), a time as text (``2026-11-20 22:00``, local unless it has a zone), a ``datetime``, or
+a ``date`` for its first moment in local time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Part:
 class Table:
     """A table of a log: what Arrow's PyCapsule interface takes.
 
-    `pyarrow.table(t)`, `polars.from_arrow(t)`, `duckdb.sql("SELECT ... FROM t")` and others read it without copies. Each of them
+    `pyarrow.table(t)`, `polars.DataFrame(t)`, `duckdb.sql("SELECT ... FROM t")` and others read it without copies. Each of them
     is a new reading of the log, so a table can be used several times. `to_arrow`, `to_polars`, `to_pandas` and a loop over its
     batches raise Walden's own exceptions and can be interrupted; other consumers raise theirs, with the same text, and `error`
     has the exception.
@@ -157,7 +158,8 @@ class Table:
 
     def to_pandas(self) -> pandas.DataFrame:
         """All rows as a data frame of pandas, by way of pyarrow."""
-        return self.to_arrow().to_pandas()
+        frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
 
 def _texts(argument: str, value: Any, what: str) -> list[str]:
@@ -287,7 +289,7 @@ _DOC = """The table `{name}`: {row}.
 
     source: segments, folders of segments, tar files, archives of ``walden archive``, ``s3://BUCKET/PREFIX``; or a list of them.
     names: where names of relations come from: a connection string, or a file of ``walden explain --save-names``; or a list.
-    start, end: only records that start there or behind, and before; an LSN (text or number) or a time (text or ``datetime``).
+    start, end: only records that start there or behind, and before; an LSN (text or number) or a time (text, ``datetime`` or ``date``).
     columns: the wanted columns, in this order; others are not computed.
     timeline: the timeline on which the log ends.
     lsn_text: whether each position has a second column ``NAME_text`` in the form 16/B374D848.
@@ -540,7 +542,8 @@ def explain(
         behind=whole,
     )
     top, every = _optional_number("top", top, 0), _optional_number("every", every, 1)
-    return json.loads(_walden.explain(log, by=views, top=top, every=every))
+    document: dict[str, Any] = json.loads(_walden.explain(log, by=views, top=top, every=every))
+    return document
 
 
 def whatif(
@@ -581,14 +584,15 @@ def whatif(
         identity=identity,
         before=True,
     )
-    document = _walden.whatif(
+    text = _walden.whatif(
         log,
         changes=changes,
         traced=written_under,
         all_images=all_images,
         memory=_number("memory", memory, 0),
     )
-    return json.loads(document)
+    document: dict[str, Any] = json.loads(text)
+    return document
 
 
 def _settings(argument: str, settings: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -118,6 +118,8 @@ class _Options:
             raise ValueError("walden: expected a path, as in load('/archive/wal')")
         columns = known.pop("columns", None)
         partitions, timeline = known.pop("partitions", None), known.pop("timeline", None)
+        if partitions is not None and int(partitions) < 1:
+            raise ValueError(f"walden: partitions: expected 1 or more, found {partitions}")
         table = known.pop("table", "records")
         parsed = _Options(
             table=table,
@@ -239,9 +241,8 @@ class _Reader(DataSourceReader):
         self.options = options
         self.wanted = _Wanted()
 
-    @property
-    def pushFilters(self) -> _PushFilters:  # type: ignore[override]
-        return _PushFilters(self)
+    # Spark's own class has a method of this name since 4.1.
+    pushFilters: Any = property(_PushFilters)
 
     def partitions(self) -> list[InputPartition]:
         import walden
@@ -278,6 +279,11 @@ def _schema(options: _Options) -> pyarrow.Schema:
         return options.open(None).schema
     schema = pyarrow.schema(_walden.schema(options.table))
     if options.columns is not None:
+        unknown = [name for name in options.columns if name not in schema.names]
+        if unknown:
+            raise ValueError(
+                f"walden: {options.table} has no column {', '.join(unknown)}; its columns are {', '.join(schema.names)}"
+            )
         schema = pyarrow.schema([schema.field(name) for name in options.columns])
     if options.lsn_text:
         # The positions are known by their names.
