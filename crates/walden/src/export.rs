@@ -126,7 +126,10 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let (done, failure) = exporter.write_all(&files);
     let removed = superseded::remove(&superseded, &files, &done.complete, exporter.format());
     let removed = removed.and_then(|count| superseded::remove_marks(&args.output, threads).map(|()| count));
-    report(&files, &done, removed.as_ref().ok().copied())?;
+    // An error after which no file was written needs no summary.
+    if failure.is_none() || done.written > 0 || !done.spared.is_empty() {
+        report(&files, &done, removed.as_ref().ok().copied())?;
+    }
     match failure {
         Some(error) => Err(error),
         None => removed.map(|_| sources::ended(&inventory, None)),
