@@ -39,7 +39,9 @@ pub(crate) fn printed(types: &Types, type_oid: u32, text: &str) -> Value {
         Kind::Base(oid::FLOAT4) => text.parse().ok().map(|number| Value::Float4(Float(number))),
         Kind::Base(oid::FLOAT8) => text.parse().ok().map(|number| Value::Float8(Float(number))),
         Kind::Base(oid::BYTEA) => text.strip_prefix("\\x").and_then(hex_bytes).map(Value::Bytea),
-        Kind::Base(oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME) => Some(Value::Text(text.to_owned())),
+        Kind::Base(oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME | oid::REFCURSOR) => {
+            Some(Value::Text(text.to_owned()))
+        }
         Kind::Base(base) => Value::of_text(base, text),
         _ => None,
     };
@@ -80,7 +82,7 @@ fn base_value(types: &Types, base: u32, bytes: &[u8]) -> Option<Value> {
         oid::INT2VECTOR => vector::<2>(bytes, |number| i16::from_le_bytes(number).into())?,
         oid::OIDVECTOR => vector::<4>(bytes, |number| u32::from_le_bytes(number).into())?,
         oid::INT4 => Value::Int4(i32::from_le_bytes(bytes.try_into().ok()?)),
-        oid::TEXT | oid::BPCHAR | oid::VARCHAR | oid::XML => Value::Text(text()?),
+        oid::TEXT | oid::BPCHAR | oid::VARCHAR | oid::REFCURSOR | oid::XML => Value::Text(text()?),
         oid::JSON => Value::Json(text()?),
         oid::JSONB => Value::Jsonb(jsonb_text(bytes, encoding)?),
         oid::TSVECTOR => Value::TsVector(tsvector_text(bytes, encoding)?),

@@ -86,6 +86,7 @@ pub mod oid {
     pub const VARBIT: u32 = 1562;
     pub const NUMERIC: u32 = 1700;
     pub const UUID: u32 = 2950;
+    pub const REFCURSOR: u32 = 1790;
     pub const PG_LSN: u32 = 3220;
     pub const TSVECTOR: u32 = 3614;
     pub const JSONB: u32 = 3802;
@@ -136,6 +137,7 @@ const BUILTIN: &[Builtin] = &[
     Builtin(oid::BIT,           "bit",                        -1, 'i', 1561),
     Builtin(oid::VARBIT,        "bit varying",                -1, 'i', 1563),
     Builtin(oid::NUMERIC,       "numeric",                    -1, 'i', 1231),
+    Builtin(oid::REFCURSOR,     "refcursor",                  -1, 'i', 2201),
     Builtin(2202,               "regprocedure",                4, 'i', 2207),
     Builtin(2203,               "regoper",                     4, 'i', 2208),
     Builtin(2204,               "regoperator",                 4, 'i', 2209),
@@ -234,6 +236,10 @@ impl Types {
                 'c' => return Kind::Composite,
                 'r' => return Kind::Range { subtype: found.subtype },
                 'm' => return Kind::Multirange { subtype: found.subtype },
+                // The type of the extension of that name is stored as text.
+                'b' if found.name == "citext" && found.length == -1 && found.element == 0 => {
+                    return Kind::Base(oid::TEXT);
+                }
                 _ if found.length == -1 && found.element != 0 && found.is_array => {
                     return Kind::Array { element: found.element };
                 }
