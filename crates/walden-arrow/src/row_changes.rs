@@ -137,11 +137,20 @@ impl RowTable {
     }
 }
 
-/// The type of a column with these types of PostgreSQL's: text, where they differ.
+/// The Arrow type of a column with these types of PostgreSQL: the widest integer, and text for other mixtures.
 fn data_type(types: &[ColumnType]) -> DataType {
-    let mut types = types.iter().map(|of| one_type(*of));
-    let first = types.next().unwrap_or(DataType::Utf8);
-    if types.all(|other| other == first) { first } else { DataType::Utf8 }
+    let types = types.iter().map(|of| one_type(*of));
+    types.reduce(common_type).unwrap_or(DataType::Utf8)
+}
+
+fn common_type(one: DataType, other: DataType) -> DataType {
+    const INTEGERS: [DataType; 3] = [DataType::Int16, DataType::Int32, DataType::Int64];
+    let width = |of: &DataType| INTEGERS.iter().position(|integer| integer == of);
+    match (width(&one), width(&other)) {
+        _ if one == other => one,
+        (Some(width), Some(wider)) => INTEGERS[width.max(wider)].clone(),
+        _ => DataType::Utf8,
+    }
 }
 
 fn one_type(of: ColumnType) -> DataType {
@@ -204,7 +213,12 @@ fn schema(columns: &[RowColumn], lsn_text: bool) -> SchemaRef {
     add("relation", text, false, "the table; a partition by its own name");
     add("operation", text, false, "insert, update, delete; of events truncate, rewrite, drop");
     add("file", text, true, "of a rewrite the table's file after it");
-    add("column", text, true, "of add-column, drop-column and alter-column the column's name");
+    add(
+        "column",
+        text,
+        true,
+        "of add-column, drop-column, alter-column and set-expression the column's name",
+    );
     add("moved", &DataType::Boolean, false, "whether a delete moves the row to another partition");
     add("old_tid", text, true, "where the row was: (block,offset)");
     add("new_tid", text, true, "where the row is");
@@ -494,6 +508,9 @@ impl Values {
             (Values::Bool(builder), Value::Bool(value)) => builder.append_value(*value),
             (Values::Int16(builder), Value::Int2(value)) => builder.append_value(*value),
             (Values::Int32(builder), Value::Int4(value)) => builder.append_value(*value),
+            (Values::Int32(builder), Value::Int2(value)) => builder.append_value((*value).into()),
+            (Values::Int64(builder), Value::Int2(value)) => builder.append_value((*value).into()),
+            (Values::Int64(builder), Value::Int4(value)) => builder.append_value((*value).into()),
             (Values::Int64(builder), Value::Int8(value)) => builder.append_value(*value),
             (Values::UInt32(builder), Value::Oid(value)) => builder.append_value(*value),
             (Values::UInt64(builder), Value::Xid8(value) | Value::Lsn { lsn: value, .. }) => {
@@ -632,10 +649,18 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_several_types_are_text() {
+    fn columns_of_several_types_have_a_common_one() {
         let of = |builtin| ColumnType { builtin: Some(builtin), typmod: -1 };
         assert_eq!(data_type(&[of(oid::INT4), of(oid::INT4)]), DataType::Int32);
-        assert_eq!(data_type(&[of(oid::INT4), of(oid::INT8)]), DataType::Utf8);
+        assert_eq!(data_type(&[of(oid::INT4), of(oid::INT8), of(oid::INT2)]), DataType::Int64);
+        assert_eq!(data_type(&[of(oid::INT2), of(oid::INT4)]), DataType::Int32);
+        assert_eq!(data_type(&[of(oid::INT4), of(oid::NUMERIC)]), DataType::Utf8);
+        assert_eq!(data_type(&[of(oid::INT4), of(oid::TEXT), of(oid::INT4)]), DataType::Utf8);
+        let mut wide = Values::new(&DataType::Int64);
+        let added =
+            [Value::Int2(-1), Value::Int4(i32::MIN), Value::Int8(i64::MAX)].map(|value| wide.add(&value));
+        assert_eq!(added, [Some(8); 3]);
+        assert_eq!(Values::new(&DataType::Int32).add(&Value::Int8(1)), None);
         assert_eq!(data_type(&[of(oid::TEXT), of(oid::VARCHAR)]), DataType::Utf8);
     }
 
