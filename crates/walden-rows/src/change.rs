@@ -277,6 +277,8 @@ pub enum EventKind {
     AddColumn,
     /// A column was dropped with its values.
     DropColumn,
+    /// A generated column got another expression (`ALTER COLUMN ... SET EXPRESSION`).
+    SetExpression,
     /// A column got another type or modifier, the attributes of its composite type were changed, or it is generated and was not, or
     /// the other way round.
     AlterColumn {
@@ -296,6 +298,7 @@ impl EventKind {
             EventKind::Drop => "drop",
             EventKind::AddColumn => "add-column",
             EventKind::DropColumn => "drop-column",
+            EventKind::SetExpression => "set-expression",
             EventKind::AlterColumn { .. } => "alter-column",
         }
     }
@@ -326,6 +329,14 @@ impl Entry {
         match self {
             Entry::Change(change) => change.lsn,
             Entry::Event(event) => event.lsn,
+        }
+    }
+
+    /// The table, as it was when it was changed.
+    pub fn table(&self) -> &Arc<Table> {
+        match self {
+            Entry::Change(change) => &change.table,
+            Entry::Event(event) => &event.table,
         }
     }
 

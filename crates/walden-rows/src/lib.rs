@@ -9,6 +9,7 @@ mod columns;
 mod decode;
 pub mod encoding;
 mod heap;
+mod large_objects;
 mod names_at_end;
 mod places;
 mod read;
@@ -45,15 +46,17 @@ pub use change::{
 };
 pub use choose::{Chosen, choose, databases_of};
 pub use columns::{ColumnType, TypedColumn};
+pub use large_objects::is_catalog as is_large_object_catalog;
 pub use names_at_end::NamesAtEnd;
 pub use read::{Counts, Filter};
 pub use select::Wanted;
+use types::Kind;
 pub use types::{Types, oid};
 
 use catalog::{Catalog, Key, Layout, Row as CatalogRow};
 use read::Reader;
 use start::{Pending, Start};
-use survey::{Findings, Survey};
+use survey::{CatalogChange, Findings, Survey};
 
 /// Which changes are read, and from what.
 #[derive(Clone, Debug)]
@@ -186,6 +189,15 @@ pub struct Gap {
     pub why: String,
 }
 
+/// A table that was created within the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CreatedTable {
+    /// Its OID.
+    pub oid: u32,
+    /// The record that creates it.
+    pub lsn: Lsn,
+}
+
 /// How far the log was read, and what was found.
 #[derive(Debug)]
 pub struct Summary {
@@ -259,10 +271,10 @@ impl RowChanges {
         };
         if !tables.iter().any(has_columns) {
             let name = options.table.to_string();
-            // The catalogs of a base backup have all columns.
-            return Err(match options.base {
-                Some(_) => RowsError::WithoutColumns(name),
-                None => RowsError::NoColumns(name),
+            // The catalogs of a base backup have all columns, and names have those of all tables or of none.
+            return Err(match options.base.is_some() || names.has_columns(catalog.database) {
+                true => RowsError::WithoutColumns(name),
+                false => RowsError::NoColumns(name),
             });
         }
         let mut gaps: Vec<Gap> = chosen.gap.into_iter().collect();
@@ -292,6 +304,7 @@ impl RowChanges {
                     .to_owned(),
             );
         }
+        notes.extend(large_objects_left_out(&tables, &catalog, &findings, &options.filter));
         let wanted = options.table.members().iter();
         notes.extend(wanted.filter_map(|wanted| namesake(wanted, &tables, &catalog, &findings)));
         let findings = Arc::new(findings);
@@ -347,6 +360,22 @@ impl RowChanges {
             true => Err(RowsError::NoColumns(self.options.table.to_string())),
             false => Ok(columns),
         }
+    }
+
+    /// The tables that the selected transactions created, in the log's order.
+    pub fn created_tables(&self) -> Vec<CreatedTable> {
+        let filter = &self.options.filter;
+        let is_asked = |change: &&CatalogChange| {
+            change.is_created()
+                && matches!(self.findings.outcome(change.xid), Outcome::Committed { .. })
+                && filter.from.is_none_or(|from| change.lsn >= from)
+                && filter.xid.is_none_or(|xid| xid == change.xid || xid == self.findings.top(change.xid))
+        };
+        let created = |change: &CatalogChange| match change.key {
+            Key::Class(oid) if self.tables.contains(&oid) => Some(CreatedTable { oid, lsn: change.lsn }),
+            _ => None,
+        };
+        self.findings.changes.iter().filter(is_asked).filter_map(created).collect()
     }
 
     /// The names that the tables have at the end of the log that was surveyed, for statements that are run there.
@@ -518,6 +547,11 @@ fn survey(
         database: rough.database,
         encoding: rough.types.encoding,
         other_files: rough.classes().filter(is_other).filter_map(|class| rough.file(class)).collect(),
+        large_object_files: rough
+            .classes()
+            .filter(|class| large_objects::is_catalog(class.oid))
+            .flat_map(|class| rough.files(class))
+            .collect(),
         others: rough.classes().filter(is_other).map(|class| class.oid).collect(),
         interesting: start.transactions(),
         active: FxHashSet::default(),
@@ -640,6 +674,34 @@ fn computed_anew(tables: &FxHashSet<u32>, findings: &Findings, filter: &Filter) 
     }
     found.sort_unstable();
     found.into_iter().map(|(_, note)| note).collect()
+}
+
+/// A note if large objects changed that the tables may refer to, and are not among what is read.
+fn large_objects_left_out(
+    tables: &FxHashSet<u32>,
+    catalog: &Catalog,
+    findings: &Findings,
+    filter: &Filter,
+) -> Option<String> {
+    let refers = |row: &CatalogRow| match row {
+        CatalogRow::Attribute { relation, column } => {
+            tables.contains(relation) && catalog.types.kind(column.type_oid) == Kind::Base(oid::OID)
+        }
+        _ => false,
+    };
+    if tables.iter().any(|table| is_large_object_catalog(*table)) || !catalog.rows().any(refers) {
+        return None;
+    }
+    let is_asked = |xid: u32, lsn: Lsn| {
+        matches!(findings.outcome(xid), Outcome::Committed { .. })
+            && filter.from.is_none_or(|from| lsn >= from)
+            && filter.xid.is_none_or(|wanted| wanted == xid || wanted == findings.top(xid))
+    };
+    let asked = findings.large_objects.iter().filter(|(xid, lsn)| is_asked(**xid, **lsn));
+    let (lsn, xid) = asked.map(|(xid, lsn)| (*lsn, *xid)).min()?;
+    Some(format!(
+        "large objects changed as well, the first at {lsn} by transaction {xid}, and are not among these changes: add --relation          pg_catalog.pg_largeobject --relation pg_catalog.pg_largeobject_metadata, or leave --relation out with --xid"
+    ))
 }
 
 /// Whether one of the tables may have others that inherit from it without being its partitions.

@@ -22,6 +22,8 @@ pub struct NamesAtEnd {
     tables: FxHashMap<u32, TableNames>,
     /// Labels that were renamed, by the OIDs of their rows in `pg_enum`.
     labels: FxHashMap<u32, String>,
+    /// Tables that were dropped.
+    dropped: FxHashSet<u32>,
     /// The last table that was renamed, with the number of later rewrites that computed columns anew: rows of a table come one after the
     /// other.
     last: Option<(Arc<Table>, usize, Arc<Table>)>,
@@ -92,7 +94,19 @@ impl NamesAtEnd {
             let computed = computed.get(oid).cloned().unwrap_or_default();
             Some((*oid, TableNames { computed, ..TableNames::of(&catalog, *oid, dropped, key)? }))
         };
-        NamesAtEnd { tables: tables.iter().filter_map(names).collect(), labels, last: None }
+        let dropped = findings.dropped_tables();
+        NamesAtEnd { tables: tables.iter().filter_map(names).collect(), labels, dropped, last: None }
+    }
+
+    /// Whether a table was dropped.
+    pub fn is_dropped(&self, table: u32) -> bool {
+        self.dropped.contains(&table)
+    }
+
+    /// The name of a table with its schema, as SQL has it.
+    pub fn table_name(&self, table: u32) -> Option<String> {
+        let TableNames { schema, name, .. } = self.tables.get(&table)?;
+        Some(Table::new(table, 0, schema.clone(), name.clone(), Vec::new()).to_string())
     }
 
     /// A change with the labels of enums that they have at the end.
@@ -187,12 +201,7 @@ fn relabel_bounds(range: &mut Range, labels: &FxHashMap<u32, String>) {
 fn keys_at_end(catalog: &Catalog, pending: &Pending, findings: &Findings) -> FxHashMap<u32, Vec<i16>> {
     let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
     let changes = || findings.changes.iter().filter(move |change| is_committed(change.xid));
-    let dropped: FxHashSet<u32> = changes()
-        .filter_map(|change| match (change.key, &change.new) {
-            (Key::Class(oid), None) => Some(oid),
-            _ => None,
-        })
-        .collect();
+    let dropped = findings.dropped_tables();
     let mut indexes: FxHashMap<u32, (u32, Vec<i16>)> = FxHashMap::default();
     let pending_rows = |rows: &FxHashMap<u32, Vec<Row>>| -> Vec<Row> {
         rows.iter().filter(|(xid, _)| is_committed(**xid)).flat_map(|(_, rows)| rows.clone()).collect()
@@ -276,7 +285,10 @@ impl TableNames {
             .filter(|column| !column.column.is_dropped)
             .map(|column| column.column.number)
             .collect();
-        let has_key = self.key.iter().all(|number| numbers.contains(number));
+        // A key that is computed may be computed otherwise by then (`SET EXPRESSION`).
+        let is_generated =
+            |number: &i16| self.columns.get(number).is_some_and(|at_end| at_end.column.is_generated);
+        let has_key = self.key.iter().all(|number| numbers.contains(number) && !is_generated(number));
         for column in &mut renamed.columns {
             column.column.is_key = has_key && self.key.contains(&column.column.number);
         }

@@ -17,7 +17,7 @@ use walden_redo::page::toast_pointer::ToastPointer;
 use walden_source::datadir::DataDir;
 use walden_source::names::{Column, Missing};
 
-use crate::catalog::{Catalog, Key, Row as CatalogRow};
+use crate::catalog::{Catalog, Key, Row as CatalogRow, TypeUpdate};
 use crate::cell::{DAMAGED, NO_CHUNKS, cell_in_row};
 use crate::change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn, is_shown,
@@ -494,6 +494,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         let kind = match old {
             None if !is_shown(new) => return Vec::new(),
             None => EventKind::AddColumn,
+            Some(_) if change.type_update == TypeUpdate::Expression => EventKind::SetExpression,
             Some(old) if !is_shown(old) => return Vec::new(),
             Some(_) if new.is_dropped => EventKind::DropColumn,
             Some(old) => {
@@ -506,7 +507,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         };
         let name = old.unwrap_or(new).name.clone();
         // A table is a composite type as well.
-        let composite = self.catalog.composite(relation);
+        let composite = self.catalog.composite(relation).filter(|_| kind != EventKind::SetExpression);
         let mut events = composite.map(|composite| self.attribute_events(composite)).unwrap_or_default();
         let is_made = || {
             let top = self.findings.top(change.xid);

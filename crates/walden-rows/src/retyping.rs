@@ -104,7 +104,7 @@ fn of_rewrite(
     for (update, old, new) in updates {
         let is_type_kept = keeps_values(&old, &new);
         let is_computed = match update {
-            TypeUpdate::No => false,
+            TypeUpdate::No | TypeUpdate::Expression => false,
             TypeUpdate::Same => true,
             TypeUpdate::Other => !is_type_kept || !is_explained && !is_converted(&old, &new),
         };

@@ -5,6 +5,7 @@ use walden_format::record::RelFileLocator;
 use walden_source::names::{FIRST_USER_OID, split_name};
 
 use crate::catalog::{Catalog, Class, Row};
+use crate::large_objects;
 use crate::survey::Findings;
 
 /// Tables as a user names them.
@@ -12,7 +13,8 @@ use crate::survey::Findings;
 pub enum Wanted {
     /// Each of these.
     Several(Vec<Wanted>),
-    /// All tables of a database that users have made, present and future; no materialized views, whose rows `REFRESH` computes.
+    /// All tables of a database that users have made, present and future, and large objects; no materialized views, whose rows
+    /// `REFRESH` computes.
     All {
         /// Its OID.
         database: u32,
@@ -88,7 +90,8 @@ impl Wanted {
             Wanted::Several(members) => members.iter().any(|member| member.is(class, schema)),
             // A rewrite fills a table of such a name.
             Wanted::All { .. } => {
-                class.oid >= FIRST_USER_OID && class.kind != 'm' && !class.name.starts_with("pg_temp_")
+                let is_users = class.oid >= FIRST_USER_OID && !class.name.starts_with("pg_temp_");
+                is_users && class.kind != 'm' || large_objects::is_catalog(class.oid)
             }
             Wanted::Name(name) => {
                 let parts = split_name(name);

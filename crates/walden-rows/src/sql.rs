@@ -14,6 +14,7 @@ use std::fmt::{self, Write};
 use walden_source::names::Identifier;
 
 use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
+use crate::large_objects;
 use crate::types::{is_builtin, oid};
 use crate::value::Value;
 
@@ -69,6 +70,10 @@ pub fn redo(change: &RowChange, table: &Table) -> Statement {
 }
 
 fn statement(change: &RowChange, table: &Table, operation: Operation, [from, to]: [&Image; 2]) -> Statement {
+    let left_out = |why| Statement { text: None, left_out: Some(why), is_partial: false };
+    if let Some(made) = large_objects::statement(change, operation, [from, to]) {
+        return made.unwrap_or_else(left_out);
+    }
     let made = match operation {
         Operation::Insert => row(to).and_then(|to| insert(table, to)),
         Operation::Delete => row(from).and_then(|from| delete(table, from)),
@@ -79,7 +84,7 @@ fn statement(change: &RowChange, table: &Table, operation: Operation, [from, to]
             let text = statement.text.map(|text| checked(&text, operation, change, table));
             Statement { text, ..statement }
         }
-        Err(why) => Statement { text: None, left_out: Some(why), is_partial: false },
+        Err(why) => left_out(why),
     }
 }
 
@@ -323,7 +328,8 @@ fn condition(
         return Err(not_found("all its columns: others were added since".to_owned()));
     }
     let mut parts = Vec::with_capacity(row.cells.len());
-    for (column, cell) in columns(table, row) {
+    // A generated column depends on the others, and may have another expression by now (`SET EXPRESSION`).
+    for (column, cell) in columns(table, row).filter(|(column, _)| !column.column.is_generated) {
         parts.push(equality(column, cell).map_err(not_found)?);
     }
     // All rows of a table without columns are equal.

@@ -11,6 +11,7 @@ use walden_source::names::{DEFAULT_TABLESPACE, Names};
 use crate::RowsError;
 use crate::catalog::{self, By, Catalog, DatabaseRow, Key, Layout, Loaded, Row, Version};
 use crate::change::Outcome;
+use crate::large_objects;
 use crate::select::Wanted;
 use crate::survey::Findings;
 
@@ -195,6 +196,8 @@ fn databases_with(names: &Names, name: &str, database_name: Option<&str>) -> Vec
         parts.next() == Some(&relation.name)
             && parts.next().is_none_or(|schema| *schema == relation.schema)
             && matches!(relation.kind.letter(), 'r' | 'p' | 'm')
+            // Each database has these.
+            && !large_objects::is_catalog(relation.oid)
     };
     let is_meant = |oid: &u32| {
         database_name
@@ -318,7 +321,8 @@ impl<'w> Selection<'w> {
                 && self.wanted.is(class, catalog.schema_of(class))
             {
                 oids.insert(class.oid);
-                self.has_any |= version.is_current();
+                // Each database has these.
+                self.has_any |= version.is_current() && !large_objects::is_catalog(class.oid);
             }
         }
         catalog.add_partitions(&mut oids);

@@ -20,6 +20,7 @@ use crate::catalog::{
 use crate::change::Outcome;
 use crate::encoding::Encoding;
 use crate::heap::{self, Action, Bytes, Collector, TupleChange};
+use crate::large_objects;
 
 /// A change of a catalog's row.
 #[derive(Debug)]
@@ -33,6 +34,13 @@ pub(crate) struct CatalogChange {
     pub is_old_unknown: bool,
     /// Of a column.
     pub type_update: TypeUpdate,
+}
+
+impl CatalogChange {
+    /// Whether it creates a table, column or type.
+    pub fn is_created(&self) -> bool {
+        self.old.is_none() && !self.is_old_unknown && self.new.is_some()
+    }
 }
 
 /// What the first pass found.
@@ -62,6 +70,8 @@ pub(crate) struct Findings {
     pub has_wanted_xid: bool,
     /// Files of tables that were made under `wal_level` minimal, in the log's order.
     pub made_without_lock: Vec<MadeFile>,
+    /// Transactions that changed large objects, with the first record of each.
+    pub large_objects: FxHashMap<u32, Lsn>,
     /// How far the log was read.
     pub reached: Lsn,
     /// Damage that ended it.
@@ -86,6 +96,16 @@ impl Findings {
     /// Whether a transaction ended without a record before `lsn`, or with the record there.
     pub fn is_lost_at(&self, xid: u32, lsn: Lsn) -> bool {
         !self.ends.contains_key(&xid) && self.lost.get(&xid).is_some_and(|&lost| lost <= lsn)
+    }
+
+    /// Tables that committed transactions dropped.
+    pub fn dropped_tables(&self) -> FxHashSet<u32> {
+        let is_committed = |xid: u32| matches!(self.outcome(xid), Outcome::Committed { .. });
+        let dropped = |change: &CatalogChange| match (change.key, &change.new) {
+            (Key::Class(oid), None) if is_committed(change.xid) => Some(oid),
+            _ => None,
+        };
+        self.changes.iter().filter_map(dropped).collect()
     }
 
     /// The toplevel transaction of one, as far as the log says it.
@@ -152,6 +172,8 @@ pub(crate) struct Survey<'c> {
     pub encoding: Encoding,
     /// Files of relations that do not matter. Others may be files that a wanted table had or will have.
     pub other_files: FxHashSet<RelFileLocator>,
+    /// Files of the catalogs of large objects.
+    pub large_object_files: FxHashSet<RelFileLocator>,
     /// Relations that are known not to matter.
     pub others: FxHashSet<u32>,
     /// Transactions that may matter.
@@ -210,6 +232,9 @@ impl Visitor for Survey<'_> {
         }
         match record.blocks.first() {
             Some(first) => {
+                if self.large_object_files.contains(&first.relation) {
+                    self.note_large_object(record);
+                }
                 if record.blocks.iter().any(|block| self.catalogs.contains_key(&block.relation)) {
                     self.note_change(xid);
                     self.note_met(record);
@@ -279,6 +304,18 @@ impl Survey<'_> {
         }
     }
 
+    /// Notes a transaction that changes large objects.
+    fn note_large_object(&mut self, record: &Record<'_>) {
+        let is_change = matches!(
+            payload::parse(record),
+            Ok(Payload::Insert(_) | Payload::MultiInsert(_) | Payload::Update(_) | Payload::Delete(_))
+        );
+        if is_change {
+            self.note_change(record.header.xid);
+            self.findings.large_objects.entry(record.header.xid).or_insert(record.lsn);
+        }
+    }
+
     /// What an update of a column's row may be of `ALTER COLUMN ... TYPE`.
     fn type_update(&mut self, relation: u32, tuple: &TupleChange) -> TypeUpdate {
         let Bytes::Whole(new) = &tuple.new else { return TypeUpdate::No };
@@ -304,6 +341,13 @@ impl Survey<'_> {
             // Nothing says that it is none.
             _ => TypeUpdate::Same,
         }
+    }
+
+    /// Whether a transaction has made a column or changed its type.
+    fn has_just_changed(&self, xid: u32, column: Key) -> bool {
+        let changes = self.findings.changes.iter().rev().filter(|change| change.xid == xid);
+        let mut of_column = changes.filter(|change| change.key == column);
+        of_column.any(|change| change.is_created() || change.type_update == TypeUpdate::Other)
     }
 
     /// Notes what a record says of `wal_level`, which was the same since the server's last start with other settings.
@@ -404,6 +448,9 @@ impl Survey<'_> {
 
     fn note_catalog_file(&mut self, oid: u32, tablespace: u32, file: u32) {
         let file = RelFileLocator { tablespace, database: self.database, relation: file };
+        if large_objects::is_catalog(oid) {
+            self.large_object_files.insert(file);
+        }
         if file.relation != 0 && self.layouts.contains_key(&oid) && !self.catalogs.contains_key(&file) {
             self.findings.catalog_files.insert(file, oid);
         }
@@ -583,7 +630,7 @@ impl Survey<'_> {
         }
         for row in [&old, &new] {
             if let Some(Row::Class(class)) = row
-                && self.layouts.contains_key(&class.oid)
+                && (self.layouts.contains_key(&class.oid) || large_objects::is_catalog(class.oid))
             {
                 for tablespace in self.tablespaces.clone() {
                     self.note_catalog_file(class.oid, tablespace, class.file);
@@ -601,6 +648,11 @@ impl Survey<'_> {
         let type_update = match key {
             Key::Attribute(relation, _) => self.type_update(relation, tuple),
             _ => TypeUpdate::No,
+        };
+        let type_update = match type_update {
+            // A column that is added, or gets another type, gets its expression after that.
+            TypeUpdate::Expression if self.has_just_changed(xid, key) => TypeUpdate::No,
+            other => other,
         };
         self.findings.changes.push(CatalogChange { lsn, xid, key, old, new, is_old_unknown, type_update });
     }

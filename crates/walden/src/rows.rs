@@ -27,15 +27,16 @@ use walden_source::inventory::{FileKind, Inventory, Run, Unreadable};
 
 use self::print::Printer;
 use self::script::Script;
-use crate::arguments::{parse_bound, parse_size};
+use crate::arguments::parse_size;
 #[cfg(feature = "export")]
 use crate::output::{self, Output, Overwrite};
 use crate::page::parse_file;
 use crate::progress::Progress;
 #[cfg(feature = "export")]
 use crate::protect::Inputs;
-use crate::sources::{self, SourceRange};
-use crate::{DAMAGED, memory, names, terminal};
+use crate::sources;
+use crate::table_log::RangeArgs;
+use crate::{DAMAGED, memory, names};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,9 +63,8 @@ pub struct RowsArgs {
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
-    /// Follow the log that ends on this timeline, from its ancestors on [default: the newest]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    timeline: Option<u32>,
+    #[command(flatten)]
+    log: RangeArgs,
 
     /// The table, with its partitions: a name such as public.orders or shop.public.orders, a path such as base/5/16384, or
     /// TABLESPACE/DATABASE/FILE as numbers. Upper and lower case count, also without quotes; a part with a dot or a quote in
@@ -77,18 +77,6 @@ pub struct RowsArgs {
     /// its pages the rows
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
-
-    /// Names and columns of tables: a connection string, or a file written by `walden explain --save-names`
-    #[arg(long, value_name = "DSN|FILE")]
-    names: Vec<String>,
-
-    /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local unless with zone)
-    #[arg(long, visible_alias = "start", value_name = "LSN|TIME", value_parser = parse_bound)]
-    from: Option<Bound>,
-
-    /// End before the first record at or after this LSN or time
-    #[arg(long, visible_alias = "end", value_name = "LSN|TIME", value_parser = parse_bound)]
-    to: Option<Bound>,
 
     /// Only what this transaction did, with its subtransactions
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
@@ -123,10 +111,6 @@ pub struct RowsArgs {
     /// of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
-
-    /// Threads: one replays; with more, another one reads and decompresses ahead of it [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -167,16 +151,15 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         let inputs = Inputs::new(args.sources.iter().chain(&args.base));
         output::expect_writable(path, args.overwrite.force, &inputs)?;
     }
-    let names = names::load(&args.names)?;
-    let range = SourceRange { timeline: args.timeline, from: args.from, to: args.to };
-    let mut inventory = sources::open_with_past(&args.sources, &range)?;
+    let names = names::load(&args.log.names)?;
+    let mut inventory = sources::open_with_past(&args.sources, &args.log.range())?;
     sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");
     }
     let has_unreadable = !inventory.unreadable.is_empty();
-    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let threads = args.log.threads();
     let (from, to) = bounds(args, &inventory, threads)?;
     let filter = Filter {
         from,
@@ -269,12 +252,12 @@ fn operation(name: &OperationName) -> Operation {
 
 /// The bounds as positions; times need a pass of their own.
 fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Option<Lsn>, Option<Lsn>)> {
-    let has_time = [args.from, args.to].iter().flatten().any(|bound| matches!(bound, Bound::Time(_)));
+    let has_time = [args.log.from, args.log.to].iter().flatten().any(|bound| matches!(bound, Bound::Time(_)));
     let timeline = match has_time {
         true => Timeline::read(&inventory.runs, threads, |_| {}),
         false => Timeline::default(),
     };
-    Ok(timeline.range(args.from, args.to)?)
+    Ok(timeline.range(args.log.from, args.log.to)?)
 }
 
 /// The segment behind the log that is read, if it is there and cannot be read. An error says so as well.
@@ -392,7 +375,7 @@ fn selection(args: &RowsArgs) -> String {
 
 /// Writes a script; gives back also whether it reverts all changes of the log that was read.
 fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
-    let mut script = Script::new(changes.names_at_end(), changes.gaps.clone(), changes.notes.clone())?;
+    let mut script = Script::new(&changes)?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
     let is_whole = script.finish(&selection(args), &summary)?;
     Ok((summary, is_whole))

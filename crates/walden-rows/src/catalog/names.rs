@@ -7,6 +7,7 @@ use walden_source::names::{Column, Missing, Names, Persistence, Relation, Relati
 use super::layout::oid;
 use super::{Catalog, Class, Row};
 use crate::encoding::Encoding;
+use crate::large_objects;
 use crate::types::Types;
 
 /// Namespaces get numbers of their own, as names do not have their OIDs.
@@ -92,6 +93,9 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
     }
     for &(child, parent) in names.inherits(database).unwrap_or_default() {
         let row = Row::Inherits { child, parent };
+        catalog.set(row.key(), Some(row));
+    }
+    for row in large_objects::catalog_rows() {
         catalog.set(row.key(), Some(row));
     }
     catalog.settle();

@@ -108,6 +108,8 @@ pub(crate) enum TypeUpdate {
     Same,
     /// It sets another one.
     Other,
+    /// It sets the expression of a generated column.
+    Expression,
 }
 
 /// Columns of `pg_attribute` that say a type.
@@ -150,6 +152,9 @@ pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u
         }
         _ => old.get(name) == new.get(name),
     };
+    if gets_expression(&old, &new) {
+        return TypeUpdate::Expression;
+    }
     let names = layout.columns.iter().map(|column| column.name.as_str());
     let mut others = names.filter(|name| !TYPE_COLUMNS.contains(name) && !OF_TYPE_COLUMNS.contains(name));
     match (others.all(is_same), TYPE_COLUMNS.into_iter().all(is_same)) {
@@ -159,6 +164,13 @@ pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u
         (true, true) => TypeUpdate::Same,
         (true, false) => TypeUpdate::Other,
     }
+}
+
+/// `SET EXPRESSION` removes the expression before it stores the other one (`ATExecSetExpression`).
+fn gets_expression(old: &Fields<'_>, new: &Fields<'_>) -> bool {
+    let has_expression = |fields: &Fields<'_>| fields.bool("atthasdef");
+    let is_generated = new.letter("attgenerated").is_some_and(|letter| letter != '\0');
+    is_generated && has_expression(old) == Some(false) && has_expression(new) == Some(true)
 }
 
 /// By what the server of a tuple of `pg_attribute` counts the column's types; nothing if it does not.

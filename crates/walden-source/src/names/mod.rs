@@ -284,6 +284,11 @@ impl Names {
         self.columns.get(&(database, table)).map(Vec::as_slice)
     }
 
+    /// Whether the columns of a database's tables are known.
+    pub fn has_columns(&self, database: u32) -> bool {
+        self.columns.keys().any(|(of, _)| *of == database)
+    }
+
     /// Adds a type of a user.
     pub fn add_type(&mut self, database: u32, added: Type) {
         self.types.insert((database, added.oid), added);

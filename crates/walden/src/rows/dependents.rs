@@ -2,7 +2,7 @@
 //!
 //! A statement reverts a change of a row as the change left it. If what reverts a later change of the row is left out, the row is not so
 //! when the script comes to it, and the statement would fail, with the script as a whole. So it is left out as well. Likewise of rows that
-//! a truncate has removed, and of tables that were dropped.
+//! a truncate has removed.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use walden_redo::page::Tid;
 use walden_rows::{Cell, Row, Table};
 
-const DROPPED: &str = "its table was dropped since";
 const TRUNCATED: &str = "a truncate removed the row since";
 const NOT_AS_IT_WAS: &str = "a later change of the row is not reverted";
 const OCCUPIED: &str = "a row that has its key is left in the table, as a later change is not reverted";
@@ -24,12 +23,11 @@ pub(super) enum Kind {
     /// A row that was deleted: it is inserted.
     Delete,
     Truncate,
-    Drop,
     /// A comment.
     Other,
 }
 
-const KINDS: [Kind; 6] = [Kind::Insert, Kind::Update, Kind::Delete, Kind::Truncate, Kind::Drop, Kind::Other];
+const KINDS: [Kind; 5] = [Kind::Insert, Kind::Update, Kind::Delete, Kind::Truncate, Kind::Other];
 
 /// A row by hashes; 0 for what is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -123,7 +121,6 @@ impl Step {
 /// Finds the statements that cannot be run; takes the steps from the newest to the oldest, as the script has them.
 #[derive(Debug, Default)]
 pub(super) struct Dependents {
-    dropped: HashSet<u32>,
     /// Tables that are empty at this step for a later truncate, with the rows that the script has put into them by then.
     truncated: HashMap<u32, HashSet<u64>>,
     /// Rows that are not as they were at this step. The value says whether they are not in the table.
@@ -138,18 +135,11 @@ impl Dependents {
         let Step { kind, is_left_out, table, before, after } = *step;
         match kind {
             Kind::Other => return None,
-            Kind::Drop => {
-                self.dropped.insert(table);
-                return None;
-            }
             Kind::Truncate => {
                 self.truncated.insert(table, HashSet::new());
                 return None;
             }
             Kind::Insert | Kind::Update | Kind::Delete => {}
-        }
-        if self.dropped.contains(&table) {
-            return (!is_left_out).then_some(DROPPED);
         }
         let has_after = kind != Kind::Delete;
         let mut is_absent = None;
@@ -271,12 +261,5 @@ mod tests {
         assert_eq!(reasons(&[insert, update, delete, truncate]), [None; 4]);
         assert_eq!(reasons(&[update, insert, delete, truncate]), [gone, None, None, None]);
         assert_eq!(reasons(&[update, left_out(delete), truncate]), [Some(NOT_AS_IT_WAS), None, None]);
-    }
-
-    #[test]
-    fn a_table_that_was_dropped_is_not_changed() {
-        let other = Step { table: 8, ..step(Kind::Update, 1, 1) };
-        let steps = [step(Kind::Update, 1, 1), other, Step::of_table(Kind::Drop, TABLE), other];
-        assert_eq!(reasons(&steps), [Some(DROPPED), None, None, None]);
     }
 }

@@ -132,6 +132,7 @@ impl Printer {
                     EventKind::Drop => "drop of",
                     EventKind::AddColumn => "add column to",
                     EventKind::DropColumn => "drop column of",
+                    EventKind::SetExpression => "set expression of",
                     EventKind::AlterColumn { .. } => "alter column of",
                 };
                 let _ = writeln!(out, "{lsn}  {ended}  xid {}  {what} {}", event.xid, event.table);
@@ -359,7 +360,11 @@ fn shown(cell: &Cell) -> String {
         Cell::Value(value @ (Value::Text(_) | Value::Char(_) | Value::Json(_) | Value::Printed(_))) => {
             format!("'{}'", one_line(&value.to_string()))
         }
-        Cell::Value(value) => value.to_string(),
+        Cell::Value(value) => {
+            // Arrays and others have text within them.
+            let text = value.to_string();
+            if text.contains(char::is_control) { one_line(&text) } else { text }
+        }
     }
 }
 

@@ -10,14 +10,17 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use walden_format::lsn::Lsn;
 use walden_rows::{
-    Entry, Event, EventKind, Gap, NamesAtEnd, Operation, Outcome, RowChange, Summary, Table, sql,
+    CreatedTable, Entry, Event, EventKind, Gap, NamesAtEnd, Operation, Outcome, RowChange, RowChanges,
+    Summary, Table, is_large_object_catalog, sql,
 };
 
 use super::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
 use super::print::{gap_comment, said, subject};
 use crate::terminal;
 
+const DROPPED: &str = "its table was dropped since";
 /// Bytes of a length.
 const LENGTH_BYTES: usize = 8;
 /// Bytes behind a statement: its step, its length and that of what it reverts.
@@ -44,6 +47,12 @@ pub(super) struct Script {
     alterations: BTreeSet<(u32, [String; 2])>,
     /// The tables of the statements, by their OIDs.
     tables: BTreeMap<u32, Arc<Table>>,
+    /// Whether statements change large objects.
+    has_large_objects: bool,
+    /// Tables that the selected changes created and that still exist.
+    created: Vec<CreatedTable>,
+    /// Created tables that were dropped as well, so that nothing is left to revert.
+    short_lived: BTreeSet<u32>,
 }
 
 /// A statement or a comment in the file.
@@ -57,7 +66,10 @@ struct Line {
 }
 
 impl Script {
-    pub fn new(names: NamesAtEnd, gaps: Vec<Gap>, mut notes: Vec<String>) -> Result<Script> {
+    pub fn new(changes: &RowChanges) -> Result<Script> {
+        let (names, gaps, mut notes) = (changes.names_at_end(), changes.gaps.clone(), changes.notes.clone());
+        let (short_lived, created): (Vec<CreatedTable>, Vec<CreatedTable>) =
+            changes.created_tables().into_iter().partition(|table| names.is_dropped(table.oid));
         notes.retain(|note| gaps.iter().all(|gap| gap.why != *note));
         let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
         let file = BufWriter::new(file);
@@ -74,6 +86,9 @@ impl Script {
             epochs: HashMap::new(),
             alterations: BTreeSet::new(),
             tables: BTreeMap::new(),
+            has_large_objects: false,
+            created,
+            short_lived: short_lived.into_iter().map(|table| table.oid).collect(),
         })
     }
 
@@ -81,6 +96,7 @@ impl Script {
         match entry {
             // Whoever takes back what was not committed, or not yet, changes rows that nobody changed.
             entry if entry.outcome() == Outcome::Unfinished => Ok(()),
+            entry if self.short_lived.contains(&entry.table().oid) => Ok(()),
             Entry::Change(change) => {
                 let change = self.names.relabel(change);
                 self.change(&change)
@@ -92,7 +108,10 @@ impl Script {
     fn change(&mut self, change: &RowChange) -> Result<()> {
         let table = self.names.rename(change);
         let epoch = self.epochs.get(&table.oid).copied().unwrap_or_default();
-        let sql::Statement { text, left_out, is_partial } = sql::undo(change, &table);
+        let sql::Statement { text, left_out, is_partial } = match self.names.is_dropped(table.oid) {
+            true => sql::Statement { text: None, left_out: Some(DROPPED.to_owned()), is_partial: false },
+            false => sql::undo(change, &table),
+        };
         let step = Step {
             kind: match change.operation {
                 Operation::Insert => Kind::Insert,
@@ -105,7 +124,9 @@ impl Script {
             after: RowId::of(&table, change.after.row(), change.new_tid, epoch),
         };
         self.statements += u64::from(text.is_some());
-        if text.is_some() {
+        if text.is_some() && is_large_object_catalog(table.oid) {
+            self.has_large_objects = true;
+        } else if text.is_some() {
             self.tables.entry(table.oid).or_insert_with(|| Arc::clone(&table));
             let alterations = sql::identity_alterations(change, &table);
             self.alterations.extend(alterations.into_iter().map(|pair| (table.oid, pair)));
@@ -132,9 +153,7 @@ impl Script {
                 (&mut self.truncations, Kind::Truncate, "the rows that a truncate removed are not in the log")
             }
             EventKind::Drop => {
-                self.alterations.retain(|(of, _)| *of != oid);
-                self.tables.remove(&oid);
-                (&mut self.truncations, Kind::Drop, "the rows that a drop removed are not in the log")
+                (&mut self.truncations, Kind::Other, "the rows that a drop removed are not in the log")
             }
             EventKind::SetUnlogged { .. } => (
                 &mut self.unlogged,
@@ -163,6 +182,7 @@ impl Script {
                 "the column and its values are lost; recovery to this position has them, and walden rows with --to this \
                  position shows those of rows that changed",
             ),
+            EventKind::SetExpression => ("SET EXPRESSION", "the column keeps its new expression"),
             EventKind::AlterColumn { keeps_values: false } => (
                 "a change of the type of column",
                 "the column keeps it, and rows that the script does not change keep converted values",
@@ -317,11 +337,18 @@ impl Script {
                 )
             }
         };
+        let large_objects = match self.has_large_objects {
+            true => "-- Large objects are restored in pg_largeobject: run the script as a superuser.\n",
+            false => "",
+        };
+        let created =
+            self.created.iter().filter_map(|table| Some((table.lsn, self.names.table_name(table.oid)?)));
+        let created: String = created.map(|(lsn, name)| created_comment(lsn, &name)).collect();
         let alterations: String =
             self.alterations.iter().map(|(_, [first, _])| format!("{first}\n")).collect();
         format!(
             "-- Reverts the changes of {relation} from {} to {}: {} statements for {} changes.\n\
-             {complete}{gaps}{notes}{unfinished}{aborted}\
+             {complete}{gaps}{notes}{unfinished}{aborted}{created}{large_objects}\
              -- It changes nothing if a row is not as the log left it. Stop at the first error: psql -v ON_ERROR_STOP=1\n\
              -- Triggers fire and foreign keys are checked, unless you uncomment this as a superuser:\n\
              -- SET session_replication_role = replica;\n\
@@ -333,6 +360,13 @@ impl Script {
             sql::SETTINGS
         )
     }
+}
+
+/// A table that the script leaves, as a comment.
+fn created_comment(lsn: Lsn, name: &str) -> String {
+    format!(
+        "-- Created at {lsn}: the table {name} stays, without the rows; to remove it: DROP TABLE {name};\n"
+    )
 }
 
 /// Text for a comment, which ends at the end of its line.

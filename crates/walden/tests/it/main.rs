@@ -51,6 +51,8 @@ mod robustness;
 mod rows;
 mod rows_complete;
 mod rows_computed;
+mod rows_definitions;
+mod rows_large_objects;
 mod rows_names;
 mod rows_property;
 mod savings;
@@ -114,6 +116,8 @@ fn main() -> ExitCode {
         rows::TESTS,
         rows_complete::TESTS,
         rows_computed::TESTS,
+        rows_definitions::TESTS,
+        rows_large_objects::TESTS,
         rows_names::TESTS,
         rows_property::TESTS,
         savings::TESTS,

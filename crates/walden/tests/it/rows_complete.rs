@@ -16,18 +16,18 @@ walden_testing::tests! {
     a_transaction_over_several_tables_is_reverted,
 }
 
-fn run(client: &mut Client, script: &str) {
+pub(crate) fn run(client: &mut Client, script: &str) {
     client.batch_execute(script).unwrap_or_else(|error| panic!("{error:?}: {script}"));
 }
 
-fn server(version: u32) -> Result<(Cluster, Client), Missing> {
+pub(crate) fn server(version: u32) -> Result<(Cluster, Client), Missing> {
     let cluster = cluster_that_keeps_wal(postgres(version)?).start().unwrap();
     let client = cluster.client("postgres").unwrap();
     Ok((cluster, client))
 }
 
 /// Copies the server's data as a base while it is stopped.
-fn copy_base(cluster: &Cluster, client: Client, name: &str) -> (Client, PathBuf) {
+pub(crate) fn copy_base(cluster: &Cluster, client: Client, name: &str) -> (Client, PathBuf) {
     drop(client);
     cluster.stop(StopMode::Fast).unwrap();
     let base = cluster.dir().join(name);
@@ -36,17 +36,17 @@ fn copy_base(cluster: &Cluster, client: Client, name: &str) -> (Client, PathBuf)
     (cluster.client("postgres").unwrap(), base)
 }
 
-fn rows(cluster: &Cluster, base: &Path, more: &[&str]) -> Run {
+pub(crate) fn rows(cluster: &Cluster, base: &Path, more: &[&str]) -> Run {
     let wal = cluster.data_dir().join("pg_wal");
     walden(&[&["rows", wal.to_str().unwrap(), "--base", base.to_str().unwrap()], more].concat())
 }
 
-fn contents(client: &mut Client, table: &str) -> Vec<String> {
+pub(crate) fn contents(client: &mut Client, table: &str) -> Vec<String> {
     let query = format!("SELECT whole::text FROM {table} whole ORDER BY whole::text COLLATE \"C\"");
     client.query(&query, &[]).unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-fn position(client: &mut Client) -> String {
+pub(crate) fn position(client: &mut Client) -> String {
     client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0)
 }
 

@@ -1,0 +1,151 @@
+//! Large objects: `pg_largeobject` contains their pages, `pg_largeobject_metadata` a row for each of them with
+//! its owner and privileges.
+//!
+//! Pages are rows like others, which a superuser can insert, update and delete. The row with the owner needs
+//! functions, as other catalogs depend on it.
+
+use walden_source::names::Column;
+
+use crate::catalog::Row as CatalogRow;
+use crate::change::{Cell, Image, Operation, RowChange};
+use crate::sql::Statement;
+use crate::types::oid;
+use crate::value::Value;
+
+/// OID of `pg_largeobject`.
+const PAGES: u32 = 2613;
+/// OID of `pg_largeobject_metadata`.
+const METADATA: u32 = 2995;
+/// Both.
+pub(crate) const CATALOGS: [u32; 2] = [PAGES, METADATA];
+
+const ACL_ARRAY: u32 = 1034;
+/// The rows of `pg_index` of their primary keys.
+const KEYS: [u32; 2] = [2683, 2996];
+
+/// Whether a relation is one of the catalogs of large objects.
+pub fn is_catalog(relation: u32) -> bool {
+    CATALOGS.contains(&relation)
+}
+
+/// The columns and primary keys of the catalogs, which are the same in all versions. Saved names contain only
+/// those of users' tables.
+pub(crate) fn catalog_rows() -> Vec<CatalogRow> {
+    let columns = |relation: u32, key: i16, columns: &[(&str, u32, i16)]| {
+        let mut rows = Vec::new();
+        for (number, &(name, type_oid, length)) in (1..).zip(columns) {
+            let column =
+                Column { is_key: number <= key, ..Column::plain(number, name, type_oid, length, 'i') };
+            rows.push(CatalogRow::Attribute { relation, column });
+        }
+        rows
+    };
+    let mut rows =
+        columns(PAGES, 2, &[("loid", oid::OID, 4), ("pageno", oid::INT4, 4), ("data", oid::BYTEA, -1)]);
+    let metadata = [("oid", oid::OID, 4), ("lomowner", oid::OID, 4), ("lomacl", ACL_ARRAY, -1)];
+    rows.extend(columns(METADATA, 1, &metadata));
+    let keys = [vec![1, 2], vec![1]];
+    let keys = KEYS.into_iter().zip(CATALOGS).zip(keys);
+    rows.extend(keys.map(|((oid, table), columns)| CatalogRow::Index { oid, table, columns }));
+    rows
+}
+
+/// The statement that makes or reverts a change of `pg_largeobject_metadata`; `None` for other tables.
+pub(crate) fn statement(
+    change: &RowChange,
+    operation: Operation,
+    [from, to]: [&Image; 2],
+) -> Option<Result<Statement, String>> {
+    (change.table.oid == METADATA).then(|| {
+        let metadata = match operation {
+            Operation::Insert => [Metadata::default(), Metadata::of(to)?],
+            Operation::Delete => [Metadata::of(from)?, Metadata::default()],
+            Operation::Update => [Metadata::of(from)?, Metadata::of(to)?],
+        };
+        let is_undo = operation != change.operation;
+        Ok(match operation {
+            Operation::Insert => create(&metadata[1]),
+            Operation::Delete => remove(&metadata[0], is_undo),
+            Operation::Update => alter(&metadata),
+        })
+    })
+}
+
+/// A row of `pg_largeobject_metadata`.
+#[derive(Default)]
+struct Metadata {
+    large_object: u32,
+    owner: u32,
+    /// Nothing for those that a large object has from its beginning.
+    privileges: Option<Cell>,
+}
+
+impl Metadata {
+    fn of(image: &Image) -> Result<Metadata, String> {
+        let row = match image {
+            Image::Row(row) => row,
+            Image::Unknown(why) => return Err((*why).to_owned()),
+            Image::None => return Err("the record has no row".to_owned()),
+        };
+        match row.cells.as_slice() {
+            [Cell::Value(Value::Oid(large_object)), Cell::Value(Value::Oid(owner)), privileges] => {
+                Ok(Metadata {
+                    large_object: *large_object,
+                    owner: *owner,
+                    privileges: Some(privileges.clone()).filter(|cell| *cell != Cell::Null),
+                })
+            }
+            _ => Err("the row is not one of pg_largeobject_metadata".to_owned()),
+        }
+    }
+
+    fn set_owner(&self) -> String {
+        let Metadata { large_object, owner, .. } = self;
+        format!("EXECUTE format('ALTER LARGE OBJECT {large_object} OWNER TO %I', pg_get_userbyid({owner}));")
+    }
+
+    /// Reports privileges, which are known by the OIDs of their roles alone.
+    fn statement(&self, text: Option<String>, has_other_privileges: bool) -> Statement {
+        let left_out = has_other_privileges.then(|| {
+            format!(
+                "the privileges of large object {}: GRANT and REVOKE ... ON LARGE OBJECT set them",
+                self.large_object
+            )
+        });
+        Statement { text, is_partial: left_out.is_some(), left_out }
+    }
+}
+
+fn create(of: &Metadata) -> Statement {
+    let text = format!("PERFORM lo_create({});\n{}", of.large_object, of.set_owner());
+    of.statement(Some(text), of.privileges.is_some())
+}
+
+/// The pages come before the row that an undo script removes, and after the row that is removed again.
+fn remove(of: &Metadata, is_undo: bool) -> Statement {
+    let oid = of.large_object;
+    let text = match is_undo {
+        true => format!(
+            "IF EXISTS (SELECT FROM pg_largeobject WHERE loid = {oid}) THEN RAISE EXCEPTION \
+             'large object {oid} has pages that the log does not have'; END IF;\nPERFORM lo_unlink({oid});"
+        ),
+        false => format!(
+            "DELETE FROM pg_shdepend WHERE classid = {PAGES} AND objid = {oid} AND dbid = \
+             (SELECT oid FROM pg_database WHERE datname = current_database());\n\
+             DELETE FROM pg_largeobject_metadata WHERE oid = {oid};"
+        ),
+    };
+    of.statement(Some(text), false)
+}
+
+fn alter([from, to]: &[Metadata; 2]) -> Statement {
+    let Metadata { large_object, owner, .. } = from;
+    let text = (from.owner != to.owner).then(|| {
+        format!(
+            "IF NOT EXISTS (SELECT FROM pg_largeobject_metadata WHERE oid = {large_object} AND lomowner = {owner}) THEN \
+             RAISE EXCEPTION 'the owner of large object {large_object} is not as the log has it'; END IF;\n{}",
+            to.set_owner()
+        )
+    });
+    to.statement(text, from.privileges != to.privileges)
+}
