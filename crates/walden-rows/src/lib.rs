@@ -49,7 +49,7 @@ pub use columns::{ColumnType, TypedColumn};
 pub use large_objects::is_catalog as is_large_object_catalog;
 pub use names_at_end::NamesAtEnd;
 pub use read::{Counts, Filter};
-pub use select::Wanted;
+pub use select::{Database, Wanted};
 use types::Kind;
 pub use types::{Types, oid};
 
@@ -100,6 +100,12 @@ pub enum RowsError {
     /// More than one table may be meant.
     #[error("more than one table is named {0}: name it as DATABASE.SCHEMA.TABLE")]
     Ambiguous(String),
+    /// More than one database may be meant.
+    #[error("tables of users are in several databases: name one of them (--database): {0}")]
+    SeveralDatabases(String),
+    /// The database is not known.
+    #[error("cannot find the database {0}: the names (--names) or the base backup (--base) must contain it")]
+    NoDatabase(String),
     /// The table is known, its columns are not.
     #[error(
         "the columns of {0} are not known: save the names again with this version of Walden (--save-names), or give a \
@@ -271,7 +277,7 @@ impl RowChanges {
         };
         if !tables.iter().any(has_columns) {
             let name = options.table.to_string();
-            // The catalogs of a base backup have all columns, and names have those of all tables or of none.
+            // A base backup contains all columns, and names those of all tables or no columns.
             return Err(match options.base.is_some() || names.has_columns(catalog.database) {
                 true => RowsError::WithoutColumns(name),
                 false => RowsError::NoColumns(name),
@@ -676,7 +682,7 @@ fn computed_anew(tables: &FxHashSet<u32>, findings: &Findings, filter: &Filter) 
     found.into_iter().map(|(_, note)| note).collect()
 }
 
-/// A note if large objects changed that the tables may refer to, and are not among what is read.
+/// A note if large objects changed that the selected tables may refer to and that are not selected.
 fn large_objects_left_out(
     tables: &FxHashSet<u32>,
     catalog: &Catalog,
@@ -700,7 +706,8 @@ fn large_objects_left_out(
     let asked = findings.large_objects.iter().filter(|(xid, lsn)| is_asked(**xid, **lsn));
     let (lsn, xid) = asked.map(|(xid, lsn)| (*lsn, *xid)).min()?;
     Some(format!(
-        "large objects changed as well, the first at {lsn} by transaction {xid}, and are not among these changes: add --relation          pg_catalog.pg_largeobject --relation pg_catalog.pg_largeobject_metadata, or leave --relation out with --xid"
+        "large objects changed as well, the first at {lsn} by transaction {xid}, and are not among these changes: add --relation \
+         pg_catalog.pg_largeobject --relation pg_catalog.pg_largeobject_metadata, or select all tables (--all)"
     ))
 }
 

@@ -13,16 +13,24 @@ use crate::survey::Findings;
 pub enum Wanted {
     /// Each of these.
     Several(Vec<Wanted>),
-    /// All tables of a database that users have made, present and future, and large objects; no materialized views, whose rows
-    /// `REFRESH` computes.
-    All {
-        /// Its OID.
-        database: u32,
-    },
+    /// All tables of users in a database, present and future, and large objects; no materialized views,
+    /// whose rows `REFRESH` computes.
+    All(Database),
     /// `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them.
     Name(String),
     /// The file that it is in.
     File(RelFileLocator),
+}
+
+/// A database of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Database {
+    /// By its OID.
+    Oid(u32),
+    /// By its name.
+    Name(String),
+    /// The only one in which users have made tables.
+    Only,
 }
 
 /// How names are written, if one has what SQL would fold to lower case or take for something else.
@@ -45,7 +53,9 @@ impl std::fmt::Display for Wanted {
                 }
                 Ok(())
             }
-            Wanted::All { database } => write!(f, "all tables of the database {database}"),
+            Wanted::All(Database::Oid(database)) => write!(f, "all tables of the database {database}"),
+            Wanted::All(Database::Name(name)) => write!(f, "all tables of the database {name}"),
+            Wanted::All(Database::Only) => f.write_str("all tables"),
             Wanted::Name(name) => f.write_str(name),
             Wanted::File(file) => file.fmt(f),
         }
@@ -66,7 +76,8 @@ impl Wanted {
         match self {
             Wanted::Several(members) => members.iter().find_map(Wanted::database_name),
             Wanted::Name(name) => split_name(name).into_iter().rev().nth(2),
-            Wanted::All { .. } | Wanted::File(_) => None,
+            Wanted::All(Database::Name(name)) => Some(name.clone()),
+            Wanted::All(_) | Wanted::File(_) => None,
         }
     }
 
@@ -74,9 +85,9 @@ impl Wanted {
     pub(crate) fn database(&self) -> Option<u32> {
         match self {
             Wanted::Several(members) => members.iter().find_map(Wanted::database),
-            Wanted::All { database } => Some(*database),
+            Wanted::All(Database::Oid(database)) => Some(*database),
             Wanted::File(file) => Some(file.database),
-            Wanted::Name(_) => None,
+            Wanted::All(_) | Wanted::Name(_) => None,
         }
     }
 
@@ -89,7 +100,7 @@ impl Wanted {
         match self {
             Wanted::Several(members) => members.iter().any(|member| member.is(class, schema)),
             // A rewrite fills a table of such a name.
-            Wanted::All { .. } => {
+            Wanted::All(_) => {
                 let is_users = class.oid >= FIRST_USER_OID && !class.name.starts_with("pg_temp_");
                 is_users && class.kind != 'm' || large_objects::is_catalog(class.oid)
             }
@@ -123,7 +134,7 @@ impl Wanted {
     pub(crate) fn is_ambiguous(&self, catalog: &Catalog) -> bool {
         match self {
             Wanted::Several(members) => return members.iter().any(|member| member.is_ambiguous(catalog)),
-            Wanted::All { .. } => return false,
+            Wanted::All(_) => return false,
             Wanted::Name(_) | Wanted::File(_) => {}
         }
         let named = catalog.classes().filter(|class| self.is(class, catalog.schema_of(class)));
@@ -140,7 +151,7 @@ impl Wanted {
             catalog.classes().filter(|class| is(class)).map(|class| class.oid).collect();
         let rows = || findings.changes.iter().filter_map(|change| change.new.as_ref());
         // A name or file that a relation has first within the log counts if none has it at the start.
-        if oids.is_empty() || matches!(self, Wanted::All { .. }) {
+        if oids.is_empty() || matches!(self, Wanted::All(_)) {
             oids.extend(rows().filter_map(|row| match row {
                 Row::Class(class) if is(class) => Some(class.oid),
                 _ => None,

@@ -12,7 +12,7 @@ use crate::RowsError;
 use crate::catalog::{self, By, Catalog, DatabaseRow, Key, Layout, Loaded, Row, Version};
 use crate::change::Outcome;
 use crate::large_objects;
-use crate::select::Wanted;
+use crate::select::{Database, Wanted};
 use crate::survey::Findings;
 
 /// Where the state comes from.
@@ -61,6 +61,11 @@ impl Start {
         if let Some(name) = wanted.database_name() {
             databases.retain(|(database, _)| rows.get(database).is_some_and(|row| row.name == name));
         }
+        if databases.is_empty()
+            && let Wanted::All(Database::Name(name)) = wanted
+        {
+            return Err(RowsError::NoDatabase(name.clone()));
+        }
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for (database, tablespace) in databases {
             let mut selection = Selection::new(wanted, also);
@@ -73,7 +78,13 @@ impl Start {
         match found.len() {
             1 => Ok(found.remove(0)),
             0 => later(others, &rows).ok_or_else(|| RowsError::NoTable(wanted.to_string())),
-            _ => Err(RowsError::Ambiguous(wanted.to_string())),
+            _ => {
+                let names = found.iter().map(|start| match start {
+                    Start::Base { database, .. } => rows.get(database).map_or("", |row| &row.name),
+                    Start::Names { .. } => "",
+                });
+                Err(ambiguous(wanted, names))
+            }
         }
     }
 
@@ -92,8 +103,16 @@ impl Start {
         databases.dedup();
         let database = match databases.as_slice() {
             [database] => *database,
-            [] => return Err(RowsError::NoTable(wanted.to_string())),
-            _ => return Err(RowsError::Ambiguous(wanted.to_string())),
+            [] => {
+                return Err(match wanted {
+                    Wanted::All(Database::Name(name)) => RowsError::NoDatabase(name.clone()),
+                    _ => RowsError::NoTable(wanted.to_string()),
+                });
+            }
+            several => {
+                let name = |oid: &u32| names.database(*oid).map_or("", |database| database.name.as_str());
+                return Err(ambiguous(wanted, several.iter().map(name)));
+            }
         };
         let catalog = catalog::from_names(names, database);
         let default_tablespace =
@@ -170,6 +189,14 @@ impl Start {
                 (*catalog, Pending::default())
             }
         }
+    }
+}
+
+/// The error for tables that several databases have.
+fn ambiguous<'n>(wanted: &Wanted, databases: impl Iterator<Item = &'n str>) -> RowsError {
+    match wanted {
+        Wanted::All(_) => RowsError::SeveralDatabases(databases.collect::<Vec<_>>().join(", ")),
+        _ => RowsError::Ambiguous(wanted.to_string()),
     }
 }
 

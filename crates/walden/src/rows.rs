@@ -1,5 +1,6 @@
 //! `walden rows`: the rows that changed, before and after.
 
+mod commit_order;
 mod dependents;
 mod print;
 mod script;
@@ -21,7 +22,7 @@ use walden_codec::container::Meta;
 use walden_explain::{Bound, Timeline};
 use walden_format::lsn::Lsn;
 use walden_rows::{
-    Entry, Filter, Gap, Operation, Options, RowChanges, Summary, Wanted, choose, databases_of,
+    Database, Entry, Filter, Gap, Operation, Options, RowChanges, Summary, Wanted, choose, databases_of,
 };
 use walden_source::inventory::{FileKind, Inventory, Run, Unreadable};
 
@@ -46,6 +47,8 @@ Examples:
       the rows that were deleted in ten minutes of a night
   walden rows /archive/wal --base /backups/monday --relation public.orders --xid 7351 --undo > undo.sql
       SQL that reverts what one transaction did to the table; without --relation, what it did to all tables
+  walden rows /archive/wal --base /backups/monday --all --order commit --format json
+      the changes of all tables, transaction by transaction
   walden rows /archive/wal --base /backups/monday --relation public.orders --format json
       each change as a line of JSON; --format parquet -o FILE for other programs
 
@@ -70,8 +73,16 @@ pub struct RowsArgs {
     /// TABLESPACE/DATABASE/FILE as numbers. Upper and lower case count, also without quotes; a part with a dot or a quote in
     /// it is written in quotes, and a quote within it twice. Repeat it for several tables; without it, all tables of the database
     /// that the transaction of --xid changed
-    #[arg(long, value_name = "NAME|PATH|SPC/DB/REL", required_unless_present = "xid")]
+    #[arg(long, value_name = "NAME|PATH|SPC/DB/REL", required_unless_present_any = ["xid", "all"])]
     relation: Vec<String>,
+
+    /// All tables of a database: of --database, or of the only one that has tables of users
+    #[arg(long, conflicts_with = "relation")]
+    all: bool,
+
+    /// The database of --all
+    #[arg(long, value_name = "NAME", requires = "all")]
+    database: Option<String>,
 
     /// A base backup, or a copy of a stopped data directory, from which the log continues: its catalogs have the columns, and
     /// its pages the rows
@@ -89,6 +100,10 @@ pub struct RowsArgs {
     /// Also show what was rolled back, marked so
     #[arg(long, conflicts_with = "undo")]
     aborted: bool,
+
+    /// The order of changes
+    #[arg(long, value_enum, default_value_t)]
+    order: Order,
 
     /// How to print it; docs/rows.md has the JSON
     #[arg(long, value_enum, default_value_t)]
@@ -118,6 +133,16 @@ enum OperationName {
     Insert,
     Update,
     Delete,
+}
+
+/// The order in which changes are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Order {
+    /// That of the log, in which transactions alternate
+    #[default]
+    Log,
+    /// Transaction by transaction, in the order of their commits; after these what did not commit
+    Commit,
 }
 
 /// How changes are printed.
@@ -150,6 +175,10 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     if let Some(path) = &args.output {
         let inputs = Inputs::new(args.sources.iter().chain(&args.base));
         output::expect_writable(path, args.overwrite.force, &inputs)?;
+    }
+    let is_printed = matches!(args.format, RowsFormat::Table | RowsFormat::Csv | RowsFormat::Json);
+    if args.order == Order::Commit && (args.undo || !is_printed) {
+        crate::wrong_usage("--order commit is for --format table, csv and json");
     }
     let names = names::load(&args.log.names)?;
     let mut inventory = sources::open_with_past(&args.sources, &args.log.range())?;
@@ -218,6 +247,9 @@ fn wanted(args: &RowsArgs, run: &Run, threads: usize) -> Result<Wanted> {
         None => Wanted::Name(name.clone()),
     };
     let mut members: Vec<Wanted> = args.relation.iter().map(member).collect();
+    if args.all {
+        return Ok(Wanted::All(args.database.clone().map_or(Database::Only, Database::Name)));
+    }
     match (args.xid, members.len()) {
         (_, 1) => Ok(members.remove(0)),
         (Some(xid), 0) => {
@@ -225,7 +257,7 @@ fn wanted(args: &RowsArgs, run: &Run, threads: usize) -> Result<Wanted> {
             let databases = databases_of(xid, run, threads, |bytes| progress.advance(bytes));
             progress.finish();
             match databases.first() {
-                Some(database) => Ok(Wanted::All { database: *database }),
+                Some(database) => Ok(Wanted::All(Database::Oid(*database))),
                 None => anyhow::bail!(
                     "cannot tell which database transaction {xid} changed: the WAL from {} to {} has no change by it; give the \
                      segments that have it, or name the tables (--relation)",
@@ -298,7 +330,7 @@ fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Resul
     {
         return write_file(path, args.overwrite, format, changes, progress);
     }
-    let mut printer = Printer::new(args.format, changes.names_at_end(), &changes.gaps)?;
+    let mut printer = Printer::new(args.format, args.order, changes.names_at_end(), &changes.gaps)?;
     let summary = read(changes, progress, |entry| printer.entry(entry))?;
     printer.finish()?;
     Ok(summary)

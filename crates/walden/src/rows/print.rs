@@ -12,7 +12,8 @@ use walden_rows::{
     Cell, Entry, EventKind, Gap, Image, NamesAtEnd, Operation, Outcome, Row, RowChange, Table, sql,
 };
 
-use super::RowsFormat;
+use super::commit_order::CommitOrder;
+use super::{Order, RowsFormat};
 use crate::terminal;
 
 /// Bytes that are printed at a time.
@@ -34,6 +35,8 @@ pub(super) struct Printer {
     time: Option<(Timestamp, String)>,
     /// In SQL, what updates of identity columns needed, and what takes it back.
     alterations: BTreeSet<[String; 2]>,
+    /// Where entries are kept until all commits are known, if they are not printed in the log's order.
+    by_commit: Option<CommitOrder>,
 }
 
 /// What rows of a table have in common in CSV.
@@ -61,7 +64,7 @@ impl Relation {
 }
 
 impl Printer {
-    pub fn new(format: RowsFormat, names: NamesAtEnd, gaps: &[Gap]) -> AnyResult<Printer> {
+    pub fn new(format: RowsFormat, order: Order, names: NamesAtEnd, gaps: &[Gap]) -> AnyResult<Printer> {
         let mut text = String::new();
         match format {
             RowsFormat::Csv => text.push_str("lsn,time,state,xid,top_xid,relation,operation,before,after\n"),
@@ -79,7 +82,12 @@ impl Printer {
             }
             _ => {}
         }
+        let by_commit = (order == Order::Commit).then(CommitOrder::new).transpose()?;
+        if by_commit.is_some() {
+            terminal::print_data(std::mem::take(&mut text).as_bytes())?;
+        }
         Ok(Printer {
+            by_commit,
             format,
             names,
             batch: sql::Batch::default(),
@@ -104,6 +112,10 @@ impl Printer {
             #[cfg(feature = "export")]
             RowsFormat::Parquet | RowsFormat::Arrow => {}
         }
+        if let Some(by_commit) = &mut self.by_commit {
+            by_commit.add(entry.outcome(), &self.text)?;
+            self.text.clear();
+        }
         if self.text.len() < BLOCK { Ok(()) } else { self.flush() }
     }
 
@@ -111,6 +123,9 @@ impl Printer {
         if self.format == RowsFormat::Sql {
             self.text.push_str(&self.batch.take());
             self.text.push_str(&sql::ending(self.alterations.iter().map(|[_, back]| back.as_str())));
+        }
+        if let Some(by_commit) = self.by_commit.take() {
+            by_commit.print()?;
         }
         self.flush()
     }

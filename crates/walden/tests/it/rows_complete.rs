@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use postgres::Client;
 use walden_lab::{Cluster, StopMode};
-use walden_testing::{Missing, Outcome, postgres};
+use walden_testing::{Missing, Need, Outcome, postgres};
 
 use crate::material::{Run, cluster_that_keeps_wal, walden};
 
@@ -14,6 +14,7 @@ walden_testing::tests! {
     unlogged_tables_are_not_complete,
     columns_that_change_are_events,
     a_transaction_over_several_tables_is_reverted,
+    all_tables_come_in_the_order_of_commits,
 }
 
 pub(crate) fn run(client: &mut Client, script: &str) {
@@ -276,5 +277,84 @@ fn a_transaction_over_several_tables_is_reverted() -> Outcome {
         let unknown = rows(&cluster, &base, &["--xid", "1000000", "--undo"]);
         assert!(unknown.code == 3 && unknown.stderr.contains("has no change by it"), "{unknown:?}");
     }
+    Ok(())
+}
+
+/// Transactions that alternate, judged by test_decoding; and all of them in one script.
+fn all_tables_come_in_the_order_of_commits() -> Outcome {
+    let builder = cluster_that_keeps_wal(postgres(15)?).setting("wal_level", "logical");
+    let cluster = builder.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    run(
+        &mut client,
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); INSERT INTO a VALUES (0)",
+    );
+    run(&mut client, "CREATE DATABASE other");
+    let (mut client, base) = copy_base(&cluster, client, "backup");
+    let mut second = cluster.client("postgres").unwrap();
+    let slot = client.batch_execute("SELECT pg_create_logical_replication_slot('judge', 'test_decoding')");
+    slot.map_err(|error| Need::Pageinspect.missing(&format!("a slot of test_decoding: {error}")))?;
+    let from = position(&mut client);
+    run(&mut client, "BEGIN; INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)");
+    run(&mut second, "BEGIN; INSERT INTO a VALUES (2); SAVEPOINT s; INSERT INTO b VALUES (2); RELEASE s");
+    run(&mut client, "DELETE FROM a WHERE id = 0; SAVEPOINT s; INSERT INTO b VALUES (99); ROLLBACK TO s");
+    run(
+        &mut second,
+        "INSERT INTO b VALUES (3); COMMIT; CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (4)",
+    );
+    run(&mut client, "INSERT INTO b VALUES (5); COMMIT; SELECT pg_switch_wal()");
+    let query = "SELECT data FROM pg_logical_slot_get_changes('judge', NULL, NULL) WHERE data LIKE 'table%'";
+    let decoded: Vec<String> = client.query(query, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    let all = |more: &[&str]| rows(&cluster, &base, &[&["--all", "--from", &from], more].concat());
+    let as_decoded = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let text = |name: &str| line[name].as_str().unwrap().to_owned();
+        let row = if line["after"].is_null() { &line["before"] } else { &line["after"] };
+        format!("table {}: {}: id[integer]:{}", text("relation"), text("operation").to_uppercase(), row["id"])
+    };
+    let json = |more: &[&str]| -> Vec<String> {
+        let found = all(&[&["--format", "json"], more].concat());
+        assert_eq!(found.code, 0, "{found:?}");
+        found.stdout.lines().map(as_decoded).collect()
+    };
+    assert_eq!(json(&["--order", "commit"]), decoded);
+    let in_log = json(&[]);
+    assert_ne!(in_log, decoded);
+    assert_eq!(in_log.len(), decoded.len());
+    for format in ["csv", "table"] {
+        let [ordered, plain] =
+            ["commit", "log"].map(|order| all(&["--order", order, "--format", format]).stdout);
+        let sorted = |text: &str| {
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        };
+        assert_eq!(sorted(&ordered), sorted(&plain), "{format}");
+        assert_eq!(ordered.lines().next() == plain.lines().next(), format == "csv", "{format}");
+    }
+    assert_eq!(all(&["--database", "postgres", "--format", "json"]).stdout.lines().count(), decoded.len());
+    let script = all(&["--undo"]);
+    assert!(
+        script.code == 0 && script.stdout.contains("-- Reverts the changes of all tables from "),
+        "{script:?}"
+    );
+    run(&mut client, &script.stdout);
+    let left = ["a", "b", "c"].map(|table| contents(&mut client, table).join(""));
+    assert_eq!(left, ["(0)", "", ""]);
+    for (wrong, code, expected) in [
+        (&["--database", "nowhere"][..], 3, "cannot find the database nowhere"),
+        (&["--relation", "a"], 2, "cannot be used with"),
+        (&["--order", "commit", "--undo"], 2, "--order commit is for"),
+    ] {
+        let found = all(wrong);
+        assert!(found.code == code && found.stderr.contains(expected), "{found:?}");
+    }
+    // Tables of users in two databases.
+    drop((client, second));
+    run(&mut cluster.client("other").unwrap(), "CREATE TABLE d (id int)");
+    let (_client, base) = copy_base(&cluster, cluster.client("postgres").unwrap(), "later");
+    let found = rows(&cluster, &base, &["--all"]);
+    assert!(found.code == 3 && found.stderr.contains("(--database): "), "{found:?}");
+    assert!(["other", "postgres"].iter().all(|name| found.stderr.contains(name)), "{found:?}");
     Ok(())
 }
