@@ -133,7 +133,7 @@ def test_large_numbers_of_rows_are_decimals() -> None:
 
 def test_options_and_errors(spark, log: str) -> None:
     assert load(spark, "records", [log, log][:1]).count() > 0
-    with pytest.raises(Exception, match="records has no column nothing; its columns are start_lsn, "):
+    with pytest.raises(Exception, match="records has no column nothing; its columns are timeline, "):
         load(spark, "records", log, columns="start_lsn, nothing")
     with pytest.raises(Exception, match="partitions: expected 1 or more, found 0"):
         load(spark, "records", log, partitions=0)
