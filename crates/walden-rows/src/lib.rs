@@ -9,7 +9,6 @@ mod columns;
 mod decode;
 pub mod encoding;
 mod heap;
-mod large_objects;
 mod names_at_end;
 mod places;
 mod read;
@@ -40,13 +39,13 @@ use walden_source::inventory::Run;
 use walden_source::names::Names;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again, scan_in_order};
 
+pub use catalog::is_large_object_catalog;
 pub use cell::tuple_values;
 pub use change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn,
 };
 pub use choose::{Chosen, choose, databases_of};
 pub use columns::{ColumnType, TypedColumn};
-pub use large_objects::is_catalog as is_large_object_catalog;
 pub use names_at_end::NamesAtEnd;
 pub use read::{Counts, Filter};
 pub use select::{Database, Wanted};
@@ -555,7 +554,7 @@ fn survey(
         other_files: rough.classes().filter(is_other).filter_map(|class| rough.file(class)).collect(),
         large_object_files: rough
             .classes()
-            .filter(|class| large_objects::is_catalog(class.oid))
+            .filter(|class| is_large_object_catalog(class.oid))
             .flat_map(|class| rough.files(class))
             .collect(),
         others: rough.classes().filter(is_other).map(|class| class.oid).collect(),

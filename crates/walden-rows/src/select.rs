@@ -4,8 +4,7 @@ use rustc_hash::FxHashSet;
 use walden_format::record::RelFileLocator;
 use walden_source::names::{FIRST_USER_OID, split_name};
 
-use crate::catalog::{Catalog, Class, Row};
-use crate::large_objects;
+use crate::catalog::{Catalog, Class, Row, is_large_object_catalog};
 use crate::survey::Findings;
 
 /// Tables as a user names them.
@@ -102,7 +101,7 @@ impl Wanted {
             // A rewrite fills a table of such a name.
             Wanted::All(_) => {
                 let is_users = class.oid >= FIRST_USER_OID && !class.name.starts_with("pg_temp_");
-                is_users && class.kind != 'm' || large_objects::is_catalog(class.oid)
+                is_users && class.kind != 'm' || is_large_object_catalog(class.oid)
             }
             Wanted::Name(name) => {
                 let parts = split_name(name);

@@ -9,12 +9,13 @@
 //! [`SETTINGS`], under which literals mean what they say. They are run in blocks of PL/pgSQL ([`Batch`]), which can check that each
 //! meets one row without anything in the database.
 
+mod large_objects;
+
 use std::fmt::{self, Write};
 
 use walden_source::names::Identifier;
 
 use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
-use crate::large_objects;
 use crate::types::{is_builtin, oid};
 use crate::value::Value;
 

@@ -11,7 +11,6 @@ use walden_source::names::{DEFAULT_TABLESPACE, Names};
 use crate::RowsError;
 use crate::catalog::{self, By, Catalog, DatabaseRow, Key, Layout, Loaded, Row, Version};
 use crate::change::Outcome;
-use crate::large_objects;
 use crate::select::{Database, Wanted};
 use crate::survey::Findings;
 
@@ -224,7 +223,7 @@ fn databases_with(names: &Names, name: &str, database_name: Option<&str>) -> Vec
             && parts.next().is_none_or(|schema| *schema == relation.schema)
             && matches!(relation.kind.letter(), 'r' | 'p' | 'm')
             // Each database has these.
-            && !large_objects::is_catalog(relation.oid)
+            && !catalog::is_large_object_catalog(relation.oid)
     };
     let is_meant = |oid: &u32| {
         database_name
@@ -349,7 +348,7 @@ impl<'w> Selection<'w> {
             {
                 oids.insert(class.oid);
                 // Each database has these.
-                self.has_any |= version.is_current() && !large_objects::is_catalog(class.oid);
+                self.has_any |= version.is_current() && !catalog::is_large_object_catalog(class.oid);
             }
         }
         catalog.add_partitions(&mut oids);

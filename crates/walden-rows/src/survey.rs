@@ -15,12 +15,12 @@ use walden_redo::Replay;
 
 use crate::Gap;
 use crate::catalog::{
-    Class, Key, Layout, Row, TypeUpdate, is_likely_row, mappings, read, type_update, type_version,
+    Class, Key, Layout, Row, TypeUpdate, is_large_object_catalog, is_likely_row, mappings, read, type_update,
+    type_version,
 };
 use crate::change::Outcome;
 use crate::encoding::Encoding;
 use crate::heap::{self, Action, Bytes, Collector, TupleChange};
-use crate::large_objects;
 
 /// A change of a catalog's row.
 #[derive(Debug)]
@@ -448,7 +448,7 @@ impl Survey<'_> {
 
     fn note_catalog_file(&mut self, oid: u32, tablespace: u32, file: u32) {
         let file = RelFileLocator { tablespace, database: self.database, relation: file };
-        if large_objects::is_catalog(oid) {
+        if is_large_object_catalog(oid) {
             self.large_object_files.insert(file);
         }
         if file.relation != 0 && self.layouts.contains_key(&oid) && !self.catalogs.contains_key(&file) {
@@ -630,7 +630,7 @@ impl Survey<'_> {
         }
         for row in [&old, &new] {
             if let Some(Row::Class(class)) = row
-                && (self.layouts.contains_key(&class.oid) || large_objects::is_catalog(class.oid))
+                && (self.layouts.contains_key(&class.oid) || is_large_object_catalog(class.oid))
             {
                 for tablespace in self.tablespaces.clone() {
                     self.note_catalog_file(class.oid, tablespace, class.file);

@@ -4,6 +4,7 @@
 //! that the log has of the catalogs' rows.
 
 mod base;
+mod large_objects;
 mod layout;
 mod names;
 mod row;
@@ -13,6 +14,8 @@ use walden_format::record::RelFileLocator;
 use walden_source::names::{Column, DEFAULT_TABLESPACE, Type};
 
 pub(crate) use self::base::{By, DatabaseRow, Loaded, Version, database_rows, databases, load, mappings};
+pub use self::large_objects::is_large_object_catalog;
+pub(crate) use self::large_objects::{PG_LARGEOBJECT, PG_LARGEOBJECT_METADATA};
 pub(crate) use self::layout::{Layout, layouts, name};
 pub(crate) use self::names::{FIRST_MADE, catalog_files, former_files, from_names};
 pub(crate) use self::row::{

@@ -4,10 +4,10 @@ use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 use walden_source::names::{Column, Missing, Names, Persistence, Relation, RelationKind, Resolved};
 
+use super::large_objects::large_object_rows;
 use super::layout::oid;
 use super::{Catalog, Class, Row};
 use crate::encoding::Encoding;
-use crate::large_objects;
 use crate::types::Types;
 
 /// Namespaces get numbers of their own, as names do not have their OIDs.
@@ -95,7 +95,7 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
         let row = Row::Inherits { child, parent };
         catalog.set(row.key(), Some(row));
     }
-    for row in large_objects::catalog_rows() {
+    for row in large_object_rows() {
         catalog.set(row.key(), Some(row));
     }
     catalog.settle();

@@ -1,62 +1,20 @@
-//! Large objects: `pg_largeobject` contains their pages, `pg_largeobject_metadata` a row for each of them with
-//! its owner and privileges.
+//! Statements for large objects.
 //!
 //! Pages are rows like others, which a superuser can insert, update and delete. The row with the owner needs
 //! functions, as other catalogs depend on it.
 
-use walden_source::names::Column;
-
-use crate::catalog::Row as CatalogRow;
+use super::Statement;
+use crate::catalog::{PG_LARGEOBJECT, PG_LARGEOBJECT_METADATA};
 use crate::change::{Cell, Image, Operation, RowChange};
-use crate::sql::Statement;
-use crate::types::oid;
 use crate::value::Value;
 
-/// OID of `pg_largeobject`.
-const PAGES: u32 = 2613;
-/// OID of `pg_largeobject_metadata`.
-const METADATA: u32 = 2995;
-/// Both.
-pub(crate) const CATALOGS: [u32; 2] = [PAGES, METADATA];
-
-const ACL_ARRAY: u32 = 1034;
-/// The rows of `pg_index` of their primary keys.
-const KEYS: [u32; 2] = [2683, 2996];
-
-/// Whether a relation is one of the catalogs of large objects.
-pub fn is_catalog(relation: u32) -> bool {
-    CATALOGS.contains(&relation)
-}
-
-/// The columns and primary keys of the catalogs, which are the same in all versions. Saved names contain only
-/// those of users' tables.
-pub(crate) fn catalog_rows() -> Vec<CatalogRow> {
-    let columns = |relation: u32, key: i16, columns: &[(&str, u32, i16)]| {
-        let mut rows = Vec::new();
-        for (number, &(name, type_oid, length)) in (1..).zip(columns) {
-            let column =
-                Column { is_key: number <= key, ..Column::plain(number, name, type_oid, length, 'i') };
-            rows.push(CatalogRow::Attribute { relation, column });
-        }
-        rows
-    };
-    let mut rows =
-        columns(PAGES, 2, &[("loid", oid::OID, 4), ("pageno", oid::INT4, 4), ("data", oid::BYTEA, -1)]);
-    let metadata = [("oid", oid::OID, 4), ("lomowner", oid::OID, 4), ("lomacl", ACL_ARRAY, -1)];
-    rows.extend(columns(METADATA, 1, &metadata));
-    let keys = [vec![1, 2], vec![1]];
-    let keys = KEYS.into_iter().zip(CATALOGS).zip(keys);
-    rows.extend(keys.map(|((oid, table), columns)| CatalogRow::Index { oid, table, columns }));
-    rows
-}
-
 /// The statement that makes or reverts a change of `pg_largeobject_metadata`; `None` for other tables.
-pub(crate) fn statement(
+pub(super) fn statement(
     change: &RowChange,
     operation: Operation,
     [from, to]: [&Image; 2],
 ) -> Option<Result<Statement, String>> {
-    (change.table.oid == METADATA).then(|| {
+    (change.table.oid == PG_LARGEOBJECT_METADATA).then(|| {
         let metadata = match operation {
             Operation::Insert => [Metadata::default(), Metadata::of(to)?],
             Operation::Delete => [Metadata::of(from)?, Metadata::default()],
@@ -130,7 +88,7 @@ fn remove(of: &Metadata, is_undo: bool) -> Statement {
              'large object {oid} has pages that the log does not have'; END IF;\nPERFORM lo_unlink({oid});"
         ),
         false => format!(
-            "DELETE FROM pg_shdepend WHERE classid = {PAGES} AND objid = {oid} AND dbid = \
+            "DELETE FROM pg_shdepend WHERE classid = {PG_LARGEOBJECT} AND objid = {oid} AND dbid = \
              (SELECT oid FROM pg_database WHERE datname = current_database());\n\
              DELETE FROM pg_largeobject_metadata WHERE oid = {oid};"
         ),
