@@ -10,6 +10,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
+use walden_archive::pending::parent_folder;
 use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
 use walden_report::units;
 use walden_source::error_text;
@@ -349,15 +350,8 @@ fn target_of(args: &DecompressArgs, input: &Input, head: &Head) -> Result<PathBu
     let target = folder.join(name);
     // The user chose the folder itself, so it may be a link.
     let root = args.output.as_ref().unwrap_or(&folder);
-    let below = target.ancestors().skip(1).take_while(|above| *above != root);
-    if let Some(link) = below.filter(|above| above.is_symlink()).last() {
-        bail!(
-            "{}: cannot write member {}: {} is a link to another folder",
-            input.path.display(),
-            name.display(),
-            link.display()
-        );
-    }
+    output::expect_no_link_below(root, parent_folder(&target))
+        .with_context(|| format!("{}: cannot write member {}", input.path.display(), name.display()))?;
     Ok(target)
 }
 

@@ -120,6 +120,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let found = existing::find(&args.output, threads);
     exporter.expect_one_cluster(&found)?;
     let mut files = exporter.files(&tables);
+    files.iter().try_for_each(|file| output::expect_no_link_below(&args.output, &file.path))?;
     exporter.expect_own_files(&files, &found, &inputs)?;
     let mut superseded = exporter.plan(&tables, &mut files, &found)?;
     superseded::make_way(&args.output, &mut superseded, &files)?;

@@ -87,6 +87,19 @@ pub fn expect_writable(target: &Path, replace: bool, inputs: &Inputs) -> Result<
     }
 }
 
+/// Checks that no part of a path below a folder is a link: the user named that folder, not where links in it lead.
+pub fn expect_no_link_below(root: &Path, path: &Path) -> Result<()> {
+    let below = path.ancestors().take_while(|above| *above != root);
+    match below.filter(|above| above.is_symlink()).last() {
+        Some(link) => bail!(
+            "cannot write to {}: {} is a link to another folder or file; remove it, or name where it leads as the output folder",
+            path.display(),
+            link.display()
+        ),
+        None => Ok(()),
+    }
+}
+
 /// Checks that a file is not an input of a command, and not in a closed folder.
 pub fn expect_no_input(target: &Path, inputs: &Inputs) -> Result<()> {
     match inputs.find_conflict(target) {

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
+use walden_archive::pending::parent_folder;
 use walden_codec::coder::Form;
 use walden_codec::container::{
     self, Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
@@ -237,7 +238,11 @@ fn single(args: &CompressArgs, input: &Input, read: &Inputs, advance: &(dyn Fn(u
     relative.push(".");
     relative.push(SEGMENT_ENDING);
     let target = match &args.output {
-        Some(folder) => folder.join(relative),
+        Some(folder) => {
+            let target = folder.join(relative);
+            output::expect_no_link_below(folder, parent_folder(&target))?;
+            target
+        }
         None => with_ending(&input.path),
     };
     output::expect_no_input(&target, read)?;

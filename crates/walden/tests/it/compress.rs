@@ -601,6 +601,11 @@ fn links_below_the_output_folder_are_not_followed() {
         assert!(refused.code == 3 && refused.stderr.contains("is a link to another folder"), "{refused:?}");
         assert!(files(&elsewhere).is_empty());
     }
+    for options in ["", "--force"] {
+        let refused = run(&format!("compress {options} -o {{}} {{}}"), &[&output, &input]);
+        assert!(refused.code == 3 && refused.stderr.contains("is a link to another folder"), "{refused:?}");
+        assert!(files(&elsewhere).is_empty());
+    }
     // The folder itself may be a link.
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&elsewhere, &link).unwrap();

@@ -18,6 +18,7 @@ walden_testing::tests! {
     exports_are_made_again_when_damage_is_repaired,
     exports_lose_and_repeat_no_rows,
     exports_in_csv_are_known_by_their_descriptions,
+    exports_write_through_no_links,
     exports_change_to_files_of_any_size,
     exports_that_were_interrupted_are_marked_until_they_are_repaired,
     positions_are_printed_whatever_their_type,
@@ -563,6 +564,25 @@ fn exports_lose_and_repeat_no_rows() {
     let run = export_with("16", &crate::material::golden_dir().join("17.11"), &output);
     expect(&run, 3, 3);
     assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
+}
+
+/// The user named the folder, not where links in it lead.
+fn exports_write_through_no_links() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = some_segments(&folder.path().join("wal"), &[0]);
+    let [output, elsewhere] = ["export", "elsewhere"].map(|name| folder.path().join(name));
+    fs::create_dir_all(&output).unwrap();
+    fs::create_dir_all(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, output.join("records")).unwrap();
+    let export = || {
+        let (source, output) = (source.to_str().unwrap(), output.to_str().unwrap());
+        walden(&["export", "--format", "csv", "-o", output, source])
+    };
+    let refused = export();
+    assert!(refused.code != 0 && refused.stderr.contains("is a link to another folder"), "{refused:?}");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+    fs::remove_file(output.join("records")).unwrap();
+    assert_eq!(export().code, 0);
 }
 
 fn exports_in_csv_are_known_by_their_descriptions() {
