@@ -123,10 +123,11 @@ fn common(one: &[u8], other: &[u8]) -> usize {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// The columns of copies of a relation.
-    pub fn copy_columns(&mut self, relation: u32) -> Result<CopyColumns, Corrupt> {
-        let mut column =
-            |topic: Topic, kind: Kind| self.keyed_columns.column(self.coder, topic, [relation, 0, 0], kind);
+    /// The columns of copies of a relation, and of a part of it that has columns of its own.
+    pub fn copy_columns(&mut self, relation: u32, part: u32) -> Result<CopyColumns, Corrupt> {
+        let mut column = |topic: Topic, kind: Kind| {
+            self.keyed_columns.column(self.coder, topic, [relation, part, 0], kind)
+        };
         Ok(CopyColumns {
             literal_lengths: column(Topic::LiteralLengths, Kind::Symbols(Class::BlockData))?,
             literals: column(Topic::Literals, Kind::Bytes(Class::Payload))?,

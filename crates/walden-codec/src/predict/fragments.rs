@@ -85,7 +85,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let relation = address.relation.number;
         let kind = Kind::Symbols(Class::BlockData);
         let bounds = self.keyed_columns.column(self.coder, Topic::FragmentBounds, [relation, 0, 0], kind)?;
-        let columns = self.copy_columns(relation)?;
+        let columns = self.copy_columns(relation, 0)?;
         // It is put back; only one page at a time is in use.
         let page = self.recent_fragments.pages.remove(&address.key());
         let page =
@@ -151,7 +151,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         if lower > upper || upper > PAGE_BYTES {
             return Err(corrupt("cannot decode fragments: expected free space within the page"));
         }
-        let columns = self.copy_columns(relation)?;
+        let columns = self.copy_columns(relation, 0)?;
         let mut page = PageBox::default();
         let mut bytes = Vec::with_capacity(PAGE_BYTES);
         for range in [0..lower, upper..PAGE_BYTES] {
@@ -245,7 +245,7 @@ mod tests {
                 coder.symbol(column, bound).unwrap();
             }
             let mut tuple_coder = predictors.tuple_coder(&mut coder, &mut store);
-            let columns = tuple_coder.copy_columns(0).unwrap();
+            let columns = tuple_coder.copy_columns(0, 0).unwrap();
             columns.put_any(tuple_coder.coder, &copies, wide);
             let before = fragment(24, &[7; 8000]);
             if let Ok(out) = decoded(&before, &mut coder) {

@@ -56,6 +56,22 @@ topics! {
     CopyLengths,
     /// How far the source of a copied range is from the expected place.
     CopyShifts,
+    /// How many bytes of moved tuples a block or a record has.
+    MovedLengths,
+    /// The structures before moved leaf tuples in main data.
+    MovedHeads,
+    /// Line pointers that they had.
+    MovedFrom,
+    /// Line pointers that they get.
+    MovedTo,
+    /// Which of two pages each is for.
+    MovedPages,
+    /// Lengths of inner tuples of these records.
+    InnerLengths,
+    /// These tuples.
+    InnerTuples,
+    /// The fields before a new leaf tuple, with the number of the next tuple in its chain.
+    LeafHeads,
     /// Replication origins.
     Origins,
     /// Numbers of the headers of a relation's heap tuples.

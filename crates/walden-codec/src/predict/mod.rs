@@ -12,6 +12,7 @@ pub mod gin;
 pub mod heap;
 pub mod index;
 pub mod keyed_columns;
+pub mod moved_tuples;
 pub mod relation;
 pub mod run;
 pub mod survey;
@@ -65,7 +66,7 @@ pub trait Predictor<S: Coder> {
 
 /// Makes sure that no more was decoded than the data of a block, or a tuple, can have: its length is of 16 bits in a record. Values are
 /// predicted from others, so a few bytes can state many.
-fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
+pub fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
     match u16::try_from(bytes) {
         Ok(_) => Ok(()),
         Err(_) => Err(corrupt("cannot decode tuples: expected at most 65535 bytes")),

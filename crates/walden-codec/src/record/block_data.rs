@@ -1,8 +1,10 @@
 //! Data of blocks: which predictor knows what it is.
 
 use walden_format::payload::gin::XlGinInsert;
+use walden_format::payload::gist::{XlGistPageSplit, XlGistPageUpdate};
 use walden_format::payload::heap::{UpdateFlags, XlHeapInsert, XlHeapMultiInsert, XlHeapUpdate};
 use walden_format::payload::offset_numbers;
+use walden_format::rmgr::info::{RMGR_MASK, gist};
 use walden_format::rmgr::rmid;
 
 use walden_redo::PageBox;
@@ -15,9 +17,11 @@ use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::fragments::{MIN_FRAGMENT_BYTES, split_fragments};
 use crate::predict::keyed_columns::Topic;
+use crate::predict::moved_tuples::{Cause, MIN_MOVED_BYTES};
 use crate::predict::relation::BlockAddress;
-use crate::predict::{gin, heap, index};
+use crate::predict::{Predictor, gin, heap, index};
 use crate::tuple::heap::HeapTuple;
+use crate::tuple::index::is_index_tuple;
 use crate::{Corrupt, corrupt};
 
 /// The data of a block.
@@ -30,6 +34,8 @@ pub struct DataSource<'a> {
     pub address: BlockAddress,
     /// The page of the tuple that an update replaces.
     pub old_address: BlockAddress,
+    /// The page that a GiST record splits, or the block itself.
+    pub split_address: BlockAddress,
     /// The data, when encoding.
     pub bytes: Option<&'a [u8]>,
 }
@@ -96,45 +102,85 @@ impl Model {
         }
     }
 
-    /// When encoding: how the block's data is better coded than as bytes, if it is fragments of a page.
-    fn fragment_form<'d>(&mut self, fields: Fields<'_>, source: &DataSource<'d>) -> Option<FragmentForm<'d>> {
+    /// When encoding: how the block's data is better coded than as bytes, by a form that version 2 added.
+    fn added_form<'d>(&mut self, fields: Fields<'_>, source: &DataSource<'d>) -> Option<AddedForm<'d>> {
         let data = source.bytes?;
-        let is_generic = self.shapes.get(fields.shape).rmid == rmid::GENERIC;
-        if !is_generic || data.len() < MIN_FRAGMENT_BYTES || !self.predictors.cases.has(Case::MovedBytes) {
+        let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);
+        match rmid {
+            rmid::GENERIC => self.fragment_form(source.address, data),
+            rmid::GIST => self.gist_form((info, fields.main), source, data),
+            _ => None,
+        }
+    }
+
+    /// The form of fragments of a page.
+    fn fragment_form<'d>(&mut self, address: BlockAddress, data: &'d [u8]) -> Option<AddedForm<'d>> {
+        if data.len() < MIN_FRAGMENT_BYTES || !self.predictors.cases.has(Case::MovedBytes) {
             return None;
         }
-        if let Some(before) = self.copy_of_known_page(source.address) {
+        if let Some(before) = self.copy_of_known_page(address) {
             let mut after = before.clone();
             apply_fragments(&mut after, data).ok()?;
             if fragments_between(&before, &after).is_some_and(|fragments| fragments == data) {
-                return Some(FragmentForm::Page(before, after));
+                return Some(AddedForm::Page(before, after));
             }
         }
-        match self.predictors.recent_fragments.has(source.address.key()) {
-            true => split_fragments(data).map(FragmentForm::Fragments),
+        match self.predictors.recent_fragments.has(address.key()) {
+            true => split_fragments(data).map(AddedForm::Fragments),
             false => None,
         }
     }
 
-    /// Codes a block's data as fragments of a page.
-    fn fragments<S: Coder>(
+    /// The form of tuples of a GiST index.
+    fn gist_form<'d>(
+        &mut self,
+        (info, main): (u8, &[u8]),
+        source: &DataSource<'_>,
+        data: &'d [u8],
+    ) -> Option<AddedForm<'d>> {
+        let cases = self.predictors.cases;
+        if is_gist_insert(info, main) && is_index_tuple(data) {
+            return cases.has(Case::GistTuples).then_some(AddedForm::IndexTuple(data));
+        }
+        let is_moved = cases.has(Case::MovedTuples) && data.len() >= MIN_MOVED_BYTES;
+        (is_moved && self.known_page(source.split_address).is_some()).then_some(AddedForm::Moved(data))
+    }
+
+    /// Codes a block's data in a form that version 2 added.
+    fn added_data<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
+        fields: Fields<'_>,
         source: &DataSource<'_>,
-        (number, form): (u64, Option<FragmentForm<'_>>),
+        (number, form): (u64, Option<AddedForm<'_>>),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
+        let split = gist_split(self.shapes.get(fields.shape), fields.main);
+        let (address, relation) = (source.address, source.address.relation);
         let mut coder = self.tuple_coder(current.coder);
         match (number, form) {
-            (FRAGMENTS_OF_PAGE, Some(FragmentForm::Page(before, after))) => {
-                coder.page_fragments(source.address, Some((&before, &after)), out)
+            (FRAGMENTS_OF_PAGE, Some(AddedForm::Page(before, after))) => {
+                coder.page_fragments(address, Some((&before, &after)), out)
             }
-            (FRAGMENTS_OF_PAGE, _) => coder.page_fragments(source.address, None, out),
-            (FRAGMENTS, Some(FragmentForm::Fragments(fragments))) => {
-                coder.fragments(source.address, Some(&fragments), out)
+            (FRAGMENTS_OF_PAGE, _) => coder.page_fragments(address, None, out),
+            (FRAGMENTS, Some(AddedForm::Fragments(fragments))) => {
+                coder.fragments(address, Some(&fragments), out)
             }
-            (FRAGMENTS, _) => coder.fragments(source.address, None, out),
-            _ => Err(corrupt("cannot decode block data: expected less than 64 kB, or fragments")),
+            (FRAGMENTS, _) => coder.fragments(address, None, out),
+            (INDEX_TUPLE, form) => {
+                let data = form.as_ref().and_then(AddedForm::tuples);
+                index::NewTuple { relation }.code(&mut coder, data, out)
+            }
+            (MOVED_TUPLES, form) => {
+                let cause = if split.is_some() { Cause::Split } else { Cause::Update };
+                let data = form.as_ref().and_then(AddedForm::tuples);
+                coder.moved_tuples(cause, (source.split_address, None), data, out)?;
+                if source.id == 1 && split.is_some_and(|split| split.is_leaf) {
+                    coder.keys.skip_expected(relation.number);
+                }
+                Ok(())
+            }
+            _ => Err(corrupt("cannot decode block data: expected less than 64 kB, or a known form")),
         }
     }
 
@@ -152,12 +198,12 @@ impl Model {
         let column =
             keyed_columns.column(current.coder, Topic::DataLengths, key, Kind::Symbols(Class::BlockData))?;
         let bytes = source.bytes.unwrap_or_default();
-        let form = self.fragment_form(fields, source);
-        let number = form.as_ref().map_or(bytes.len() as u64, FragmentForm::number);
+        let form = self.added_form(fields, source);
+        let number = form.as_ref().map_or(bytes.len() as u64, AddedForm::number);
         let number = current.coder.symbol(column, number)?;
         if number > u16::MAX.into() {
             self.uses_copies = true;
-            return self.fragments(current, source, (number, form), out);
+            return self.added_data(current, fields, source, (number, form), out);
         }
         let len = u16::try_from(number);
         let len = len.map_err(|_| corrupt("cannot decode block data: expected less than 64 kB"))?;
@@ -181,22 +227,51 @@ impl Model {
 const FRAGMENTS_OF_PAGE: u64 = 1 << 16;
 /// The same: it is fragments, coded one by one.
 const FRAGMENTS: u64 = FRAGMENTS_OF_PAGE + 1;
+/// The same: it is an index tuple.
+const INDEX_TUPLE: u64 = FRAGMENTS_OF_PAGE + 2;
+/// The same: it is tuples that are copied from a page.
+const MOVED_TUPLES: u64 = FRAGMENTS_OF_PAGE + 3;
 
-/// Fragments as they are coded.
-enum FragmentForm<'d> {
-    /// As the page after the record; with the one before.
+/// Forms of block data that version 2 added.
+enum AddedForm<'d> {
+    /// Fragments as the page after the record; with the one before.
     Page(PageBox, PageBox),
-    /// One by one.
+    /// Fragments one by one.
     Fragments(Vec<(usize, &'d [u8])>),
+    /// An index tuple.
+    IndexTuple(&'d [u8]),
+    /// Tuples that are copied from a page.
+    Moved(&'d [u8]),
 }
 
-impl FragmentForm<'_> {
+impl<'d> AddedForm<'d> {
     fn number(&self) -> u64 {
         match self {
-            FragmentForm::Page(..) => FRAGMENTS_OF_PAGE,
-            FragmentForm::Fragments(_) => FRAGMENTS,
+            AddedForm::Page(..) => FRAGMENTS_OF_PAGE,
+            AddedForm::Fragments(_) => FRAGMENTS,
+            AddedForm::IndexTuple(_) => INDEX_TUPLE,
+            AddedForm::Moved(_) => MOVED_TUPLES,
         }
     }
+
+    fn tuples(&self) -> Option<&'d [u8]> {
+        match self {
+            AddedForm::IndexTuple(data) | AddedForm::Moved(data) => Some(data),
+            AddedForm::Page(..) | AddedForm::Fragments(_) => None,
+        }
+    }
+}
+
+/// Whether a GiST record inserts one tuple and removes none.
+pub fn is_gist_insert(info: u8, main: &[u8]) -> bool {
+    const INSERT: XlGistPageUpdate = XlGistPageUpdate { deleted: 0, inserted: 1 };
+    info & RMGR_MASK == gist::PAGE_UPDATE && XlGistPageUpdate::read(main) == Some(INSERT)
+}
+
+/// The main data of a record, if that splits a page of a GiST index.
+pub fn gist_split(shape: &Shape, main: &[u8]) -> Option<XlGistPageSplit> {
+    let is_split = shape.rmid == rmid::GIST && shape.info & RMGR_MASK == gist::PAGE_SPLIT;
+    XlGistPageSplit::read(main).filter(|_| is_split)
 }
 
 /// What a block's data is.
@@ -222,7 +297,7 @@ impl DataForm {
     /// The form of the data of a record's block, by the record's resource manager and info, the block's number and the main
     /// data.
     pub fn of((rmid, info): (u8, u8), id: u8, main: &[u8]) -> DataForm {
-        use walden_format::rmgr::info::{RMGR_MASK, btree, gin, hash, heap, heap2};
+        use walden_format::rmgr::info::{btree, gin, hash, heap, heap2};
         /// The bits of the info that the format has for hash and GIN, too. Kinds with the highest bit have no such data.
         const KIND_BITS: u8 = heap::OPMASK;
         match (rmid, id) {

@@ -13,7 +13,8 @@ use walden_redo::page::{PAGE_BYTES, Tid};
 use walden_redo::{PageBox, reconstruct, rehearse};
 
 use super::block::Block;
-use super::block_data::{DataSource, inserted_tuples};
+use super::block_data::{DataSource, gist_split, inserted_tuples};
+use super::leaf_tuples::MainForm;
 use super::shape::{Shape, ShapeBlock};
 use super::{Current, Fields, Model};
 use crate::Corrupt;
@@ -24,21 +25,24 @@ use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::BlockAddress;
 
 impl Model {
-    /// Codes the blocks of a record, and writes the record to `out`, all but its header.
+    /// Codes the blocks of a record, and main data that depends on them; writes the record to `out`, all but its header.
     pub(super) fn blocks<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
-        fields: Fields<'_>,
+        (shape, xid, main_form): (usize, u32, MainForm),
+        main: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         // They stay where they are from record to record: to move them costs more than to fill them.
         let mut all = std::mem::take(&mut self.blocks);
-        let count = self.shapes.get(fields.shape).blocks.len();
+        let count = self.shapes.get(shape).blocks.len();
         if all.len() < count {
             all.resize_with(count, Block::default);
         }
         let blocks = &mut all[..count];
-        self.block_headers(current, fields.shape, blocks)?;
+        self.block_headers(current, shape, blocks)?;
+        self.leaf_tuples(current, (shape, main_form), blocks, main)?;
+        let fields = Fields { shape, xid, main };
         let source = current.source.filter(|_| current.cases.has(Case::DisplacedData));
         let displaced = self.read_base_pages(source, blocks);
         self.data_of_blocks(current, fields, blocks, &displaced)?;
@@ -140,10 +144,20 @@ impl Model {
             // An update's old tuple is on the second page, if there is one.
             let old_address = blocks.get(1).map_or(blocks[0].address, |block| block.address);
             current.coder.set_relation(Some(blocks[index].address.relation.locator));
-            let source = DataSource { index, id, address: blocks[index].address, old_address, bytes };
+            let address = blocks[index].address;
+            let split_address = self.split_address(fields, blocks).unwrap_or(address);
+            let source = DataSource { index, id, address, old_address, split_address, bytes };
             self.block_data(current, fields, &source, &mut blocks[index].data)?;
         }
         Ok(())
+    }
+
+    /// The page that a GiST record splits: the first one of those that it becomes.
+    fn split_address(&self, fields: Fields<'_>, blocks: &[Block]) -> Option<BlockAddress> {
+        let shape = self.shapes.get(fields.shape);
+        gist_split(shape, fields.main)?;
+        let index = shape.blocks.iter().position(|block| block.id == 1)?;
+        Some(blocks[index].address)
     }
 
     /// Writes what precedes the data of blocks in a record; the record's own header is left empty.

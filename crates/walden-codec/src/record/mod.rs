@@ -16,6 +16,7 @@ mod block_refs;
 mod blocks;
 mod images;
 mod kept;
+mod leaf_tuples;
 mod main_data;
 mod near_numbers;
 mod shape;
@@ -32,6 +33,7 @@ use walden_redo::{BlockSet, PageBox, PageStore, Replay, StoreFailure, StoreOptio
 use self::block::Block;
 use self::block_refs::BlockRefs;
 use self::kept::Kept;
+use self::leaf_tuples::MainForm;
 use self::main_data::MainData;
 use self::shape::{Shape, Shapes};
 use self::transactions::Transactions;
@@ -253,14 +255,13 @@ impl Model {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let xid = self.transactions.xid(current, current.source.map_or(0, |record| record.header.xid))?;
-        let main_len = current.source.map_or(0, |record| record.main_len.into());
-        let main_len = current.coder.symbol(self.shapes.get(shape).main_lengths, main_len)?;
-        let main_len = usize::try_from(main_len)
-            .map_err(|_| corrupt("cannot decode a record: expected main data that fits in memory"))?;
+        let form = self.main_form(current, shape)?;
         let mut main = std::mem::take(&mut self.main);
         main.clear();
-        self.main_data(current, (shape, xid), main_len, &mut main)?;
-        self.blocks(current, Fields { shape, xid, main: &main }, out)?;
+        if let MainForm::Bytes(len) = form {
+            self.main_data(current, (shape, xid), len, &mut main)?;
+        }
+        self.blocks(current, (shape, xid, form), &mut main, out)?;
         self.main = main;
         let mut header = self.put_record_header(shape, xid, out);
         // Encoding has only records whose checksums are right.

@@ -1,10 +1,13 @@
 //! Looking ahead: shows predictors the tuples that encoding will meet, so that their schemas are known when they come.
 
 use walden_format::record::Record;
+use walden_format::rmgr::rmid;
 
 use super::Model;
-use super::block_data::DataForm;
+use super::block_data::{DataForm, is_gist_insert};
+use super::leaf_tuples::is_leaf_insert;
 use crate::page;
+use crate::predict::index::leaf;
 use crate::predict::{heap, index};
 
 impl Model {
@@ -16,6 +19,12 @@ impl Model {
     /// Looks at a record that encoding will meet.
     pub fn survey(&mut self, record: &Record<'_>) {
         let (survey, store) = (&mut self.predictors.layouts.survey, &mut self.replay.store);
+        let (kind, main) = ((record.header.rmid, record.header.info), record.main_data());
+        if is_leaf_insert(kind)
+            && let Some(block) = record.blocks.first()
+        {
+            leaf::survey(survey, block.relation, main);
+        }
         for block in record.blocks {
             if let Some(image) = &block.image {
                 if survey.wants_page(block.relation)
@@ -27,8 +36,7 @@ impl Model {
                 continue;
             }
             let data = record.block_data(block);
-            let kind = (record.header.rmid, record.header.info);
-            match DataForm::of(kind, block.id, record.main_data()) {
+            match DataForm::of(kind, block.id, main) {
                 DataForm::Tuple { .. } => {
                     if let Some((header, body)) = data.split_first_chunk() {
                         heap::survey(survey, block.relation, header, body);
@@ -36,6 +44,9 @@ impl Model {
                 }
                 DataForm::Tuples(_) => heap::survey_multi_insert(survey, block.relation, data),
                 DataForm::IndexTuple => index::survey(survey, block.relation, data),
+                DataForm::Bytes if kind.0 == rmid::GIST && is_gist_insert(kind.1, main) => {
+                    index::survey(survey, block.relation, data);
+                }
                 DataForm::Bytes | DataForm::TuplePart { .. } | DataForm::GinEntry | DataForm::GinPending => {}
             }
         }

@@ -73,17 +73,31 @@ fn what_is_encoded_without_a_case_is_decoded_without_it() {
     assert_eq!(unchanged, SAME);
 }
 
+/// The compressed size of a segment at level 3.
+fn size_of(segment: &[u8], cases: Cases) -> usize {
+    let encoded = round_trip(&[segment.to_vec()], 3, cases);
+    assert!(encoded.iter().all(|encoded| encoded.form == Form::Records));
+    encoded[0].content.len()
+}
+
 /// Copies make the log of an index that moves bytes smaller; without them, readers of version 1 decode it.
 #[test]
 fn moved_bytes_are_copied_from_pages_and_from_earlier_fragments() {
     let segment = segment("15.20-rum", "000000010000000000000011");
-    let size = |cases| {
-        let encoded = round_trip(std::slice::from_ref(&segment), 3, cases);
-        assert!(encoded.iter().all(|encoded| encoded.form == Form::Records));
-        encoded[0].content.len()
-    };
-    let (all, without) = (size(Cases::ALL), size(Cases::ALL.without(Case::MovedBytes)));
+    let (all, without) =
+        (size_of(&segment, Cases::ALL), size_of(&segment, Cases::ALL.without(Case::MovedBytes)));
     assert!(all * 2 < without, "{all} bytes, {without} without copies");
+}
+
+/// The same for indexes whose records repeat heap tuples, and whose pages are split.
+#[test]
+fn tuples_of_gist_and_sp_gist_indexes_are_predicted() {
+    let segment = segment("15.20-points", "000000010000000000000007");
+    let all = size_of(&segment, Cases::ALL);
+    for case in [Case::GistTuples, Case::LeafTuples, Case::MovedTuples] {
+        let without = size_of(&segment, Cases::ALL.without(case));
+        assert!(all * 5 < without * 4, "{all} bytes, {without} without {}", case.name());
+    }
 }
 
 #[test]

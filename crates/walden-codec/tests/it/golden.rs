@@ -4,6 +4,7 @@
 //! frozen, as archives may hold it: no file is ever made again, changed or removed. For what a file is to show beside them, add a
 //! row here; `WALDEN_ADD_GOLDEN=1 cargo test -p walden-codec --test it golden` writes the files that are not there yet.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +57,7 @@ fn all() -> Vec<Golden> {
         ("records-clusters.wpk", pack(6), clusters),
         ("mixture.wpk", pack(1), mixture()),
         (GENERIC, single(6), vec![of("15.20-rum", "000000010000000000000011", 128)]),
+        (POINTS, single(6), vec![of("15.20-points", "000000010000000000000007", 128)]),
     ];
     let level = |level| (format!("records-level-{level}.wlz"), single(level), vec![of("17.11", SEGMENT, 8)]);
     let words = |level| {
@@ -68,8 +70,9 @@ fn all() -> Vec<Golden> {
 
 const SEGMENT: &str = "000000010000000000000009";
 
-/// The file of version 2.
+/// The files of version 2.
 const GENERIC: &str = "records-generic.wlz";
+const POINTS: &str = "records-points.wlz";
 
 fn folder(version: u16) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
@@ -78,9 +81,9 @@ fn folder(version: u16) -> PathBuf {
 #[test]
 fn every_version_reads_what_was_written() {
     let is_adding = std::env::var_os("WALDEN_ADD_GOLDEN").is_some();
-    let mut expected = Vec::new();
+    let mut expected = BTreeSet::new();
     for (name, options, files) in all() {
-        let version = if name == GENERIC { 2 } else { 1 };
+        let version = if [GENERIC, POINTS].contains(&&*name) { 2 } else { 1 };
         let path = folder(version).join(&name);
         if is_adding && !path.exists() {
             let written = write(options, &files).0;
@@ -98,12 +101,39 @@ fn every_version_reads_what_was_written() {
         let is_feature = name.starts_with("records-");
         assert!(!is_feature || forms(&bytes).iter().all(|form| *form == Form::Records), "{name}");
         assert!(version == 1 || bytes[8..12] == [2, 0, 2, 0], "{name}: version and least reader");
-        expected.push(name);
+        expected.insert(name);
     }
-    let names = |version| fs::read_dir(folder(version)).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut found: Vec<String> =
-        [1, 2].into_iter().flat_map(names).map(|name| name.into_string().unwrap()).collect();
-    found.sort();
-    expected.sort();
+    let found: BTreeSet<String> = [1, 2].into_iter().flat_map(files_of).collect();
     assert_eq!(found, expected, "each file is read, and none is missing");
+}
+
+/// The names of the files of a version.
+fn files_of(version: u16) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder(version)).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn the_specification_lists_each_file() {
+    let specification = include_str!("../../../../docs/format.md");
+    for version in [1, 2] {
+        let heading = format!("| File of version {version} | Feature |\n");
+        let (_, table) = specification.split_once(&heading).expect("a table of each version");
+        let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+        let listed: BTreeSet<String> =
+            rows.flat_map(|row| names_in(row.split('|').nth(1).unwrap())).collect();
+        assert_eq!(listed, files_of(version), "files of version {version}");
+    }
+}
+
+/// The names in a cell of the table: "`a.wlz`, `b.wlz`", or "`a-1.wlz` to `a-3.wlz`".
+fn names_in(cell: &str) -> Vec<String> {
+    let quoted: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+    let [first, last] = quoted[..] else { return quoted.into_iter().map(str::to_owned).collect() };
+    if !cell.contains("` to `") {
+        return vec![first.to_owned(), last.to_owned()];
+    }
+    let at = first.bytes().zip(last.bytes()).position(|(one, other)| one != other).expect("a range");
+    let digits = first[at..=at].chars().zip(last[at..=at].chars()).next().expect("digits");
+    (digits.0..=digits.1).map(|digit| format!("{}{digit}{}", &first[..at], &first[at + 1..])).collect()
 }

@@ -4,6 +4,8 @@
 //! tuples follow the structures; all of them are main data.
 
 use super::layout::layout;
+use crate::rmgr::info::RMGR_MASK;
+use crate::rmgr::info::spgist::{MOVE_LEAFS, PICKSPLIT};
 
 layout! {
     /// `spgxlogAddLeaf`: `ADD_LEAF`. The leaf tuple follows.
@@ -143,5 +145,62 @@ layout! {
         2 first_placeholder: u16,
         /// Standbys cancel queries that need what this or an earlier transaction removed.
         4 conflict_horizon: u32,
+    }
+}
+
+/// What `MOVE_LEAFS` and `PICKSPLIT` have before their leaf tuples.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MovedLeafs {
+    /// Bytes of the structure with its [`XlSpgistState`].
+    pub width: usize,
+    /// The removed line pointers that follow.
+    pub deletes: usize,
+    /// The new line pointers that follow these. Each has a leaf tuple.
+    pub inserts: usize,
+    /// Whether a byte for each of these and an inner tuple follow.
+    pub has_inner_tuple: bool,
+}
+
+impl MovedLeafs {
+    /// Bytes of a line pointer's number.
+    pub const NUMBER_BYTES: usize = 2;
+
+    /// The width of the structures, by the record's info.
+    pub fn width(info: u8) -> Option<usize> {
+        match info & RMGR_MASK {
+            MOVE_LEAFS => Some(XlSpgistMoveLeafs::WIDTH + XlSpgistState::WIDTH),
+            PICKSPLIT => Some(XlSpgistPickSplit::WIDTH + XlSpgistState::WIDTH),
+            _ => None,
+        }
+    }
+
+    /// Reads the structure at the start of main data.
+    pub fn read(info: u8, main: &[u8]) -> Option<MovedLeafs> {
+        let width = MovedLeafs::width(info)?;
+        let has_inner_tuple = info & RMGR_MASK == PICKSPLIT;
+        let (deletes, inserts) = if has_inner_tuple {
+            let split = XlSpgistPickSplit::read(main)?;
+            (split.deletes.into(), split.inserts.into())
+        } else {
+            let moved = XlSpgistMoveLeafs::read(main)?;
+            let count = usize::from(moved.moves);
+            (count, if moved.replaces_dead { 1 } else { count + 1 })
+        };
+        Some(MovedLeafs { width, deletes, inserts, has_inner_tuple })
+    }
+
+    /// The bytes of the parts: structure, removed and new line pointers, bytes for these, inner tuple, leaf tuples.
+    pub fn split(self, main: &[u8]) -> Option<[&[u8]; 6]> {
+        let (structure, rest) = main.split_at_checked(self.width)?;
+        let (deleted, rest) = rest.split_at_checked(self.deletes * MovedLeafs::NUMBER_BYTES)?;
+        let (inserted, rest) = rest.split_at_checked(self.inserts * MovedLeafs::NUMBER_BYTES)?;
+        if !self.has_inner_tuple {
+            return Some([structure, deleted, inserted, &[], &[], rest]);
+        }
+        let (pages, rest) = rest.split_at_checked(self.inserts)?;
+        // The size of the inner tuple follows its first four bytes.
+        let size: [u8; 2] = *rest.get(4..)?.first_chunk()?;
+        let (inner, leafs) = rest.split_at_checked(u16::from_le_bytes(size).into())?;
+        Some([structure, deleted, inserted, pages, inner, leafs])
     }
 }

@@ -189,6 +189,13 @@ impl Keys {
         }
     }
 
+    /// Notes that a record inserted an index tuple without saying which of the expected heap tuples it is for: probably the next.
+    pub fn skip_expected(&mut self, index: u32) {
+        if let [Some(_), _] = self.expected(index) {
+            self.used(index, Some(0));
+        }
+    }
+
     /// Takes heap tuples off the budget for sorting; no if it has fewer left.
     pub fn allows(&mut self, tuples: usize) -> bool {
         let left = self.budget.checked_sub(tuples);

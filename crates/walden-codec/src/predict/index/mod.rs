@@ -8,6 +8,8 @@ pub mod key_mapping;
 pub mod key_order;
 mod key_prediction;
 pub mod keys;
+pub mod leaf;
+mod moved_leafs;
 mod page;
 mod run;
 mod tids;

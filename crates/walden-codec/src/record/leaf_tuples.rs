@@ -1,0 +1,105 @@
+//! Main data that has leaf tuples of SP-GiST indexes, predicted from heap tuples, or copied from the page before.
+//!
+//! It is coded after the blocks' numbers, because it depends on the index and its page.
+
+use walden_format::payload::spgist::MovedLeafs;
+use walden_format::record::Record;
+use walden_format::rmgr::info::{RMGR_MASK, spgist};
+use walden_format::rmgr::rmid;
+use walden_redo::BlockKey;
+
+use super::block::Block;
+use super::{Current, Model};
+use crate::cases::Case;
+use crate::columns::Coder;
+use crate::predict::index::leaf::NewLeaf;
+use crate::predict::moved_tuples::MIN_MOVED_BYTES;
+use crate::{Corrupt, corrupt};
+
+/// How a record's main data is coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MainForm {
+    /// As bytes of this length.
+    Bytes(usize),
+    /// As a new leaf tuple and the fields before it.
+    NewLeaf,
+    /// As copies of leaf tuples and the fields before them.
+    MovedLeafs,
+}
+
+/// A number instead of a length of main data, which has 32 bits: [`MainForm::NewLeaf`].
+const NEW_LEAF: u64 = 1 << 32;
+/// The same: [`MainForm::MovedLeafs`].
+const MOVED_LEAFS: u64 = NEW_LEAF + 1;
+
+/// Whether a record inserts a leaf tuple, by its resource manager and info.
+pub fn is_leaf_insert((rmid, info): (u8, u8)) -> bool {
+    rmid == rmid::SPGIST && info & RMGR_MASK == spgist::ADD_LEAF
+}
+
+impl Model {
+    /// Codes how the main data of a record of a shape is coded.
+    pub(super) fn main_form<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        shape: usize,
+    ) -> Result<MainForm, Corrupt> {
+        let number = current.source.map_or(0, |record| match self.leaf_form(record) {
+            Some(MainForm::NewLeaf) => NEW_LEAF,
+            Some(MainForm::MovedLeafs) => MOVED_LEAFS,
+            Some(MainForm::Bytes(_)) | None => record.main_len.into(),
+        });
+        match current.coder.symbol(self.shapes.get(shape).main_lengths, number)? {
+            NEW_LEAF => Ok(MainForm::NewLeaf),
+            MOVED_LEAFS => Ok(MainForm::MovedLeafs),
+            number => u32::try_from(number)
+                .ok()
+                .and_then(|len| usize::try_from(len).ok())
+                .map(MainForm::Bytes)
+                .ok_or_else(|| corrupt("cannot decode a record: expected main data of less than 4 GiB")),
+        }
+    }
+
+    /// When encoding: how a record's main data is better coded than as bytes, if it has leaf tuples.
+    fn leaf_form(&mut self, record: &Record<'_>) -> Option<MainForm> {
+        let kind = (record.header.rmid, record.header.info);
+        let cases = self.predictors.cases;
+        let block = record.blocks.first().filter(|_| kind.0 == rmid::SPGIST)?;
+        let main = record.main_data();
+        if is_leaf_insert(kind) {
+            NewLeaf::of(main).filter(|_| cases.has(Case::LeafTuples))?;
+            return Some(MainForm::NewLeaf);
+        }
+        let moved = MovedLeafs::read(kind.1, main).filter(|_| cases.has(Case::MovedTuples))?;
+        let [.., leafs] = moved.split(main)?;
+        let is_long = leafs.len() >= MIN_MOVED_BYTES && main.len() <= u16::MAX.into();
+        let slot = self.replay.store.find(BlockKey::of(block)).filter(|_| is_long && moved.deletes > 0)?;
+        self.replay.store.page(slot)?;
+        Some(MainForm::MovedLeafs)
+    }
+
+    /// Codes main data that has leaf tuples, and appends it to `main`; leaves main data that was coded as bytes.
+    pub(super) fn leaf_tuples<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        (shape, form): (usize, MainForm),
+        blocks: &[Block],
+        main: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        if let MainForm::Bytes(_) = form {
+            return Ok(());
+        }
+        let block = blocks.first();
+        let block =
+            block.ok_or_else(|| corrupt("cannot decode leaf tuples: expected a record with a block"))?;
+        self.uses_copies = true;
+        current.coder.set_relation(Some(block.address.relation.locator));
+        let source = current.source.map(Record::main_data);
+        if form == MainForm::NewLeaf {
+            let leaf = source.and_then(NewLeaf::of);
+            return self.tuple_coder(current.coder).new_leaf(block.address, leaf.as_ref(), main);
+        }
+        let info = self.shapes.get(shape).info;
+        self.tuple_coder(current.coder).moved_leafs(block.address, info, source, main)
+    }
+}
