@@ -33,7 +33,7 @@ fn mended(file: &mut [u8]) {
         return;
     }
     file[..8].copy_from_slice(b"\x8AWLDN\r\n\x1A");
-    file[8..12].copy_from_slice(&[1, 0, 1, 0]);
+    file[8..12].copy_from_slice(&[2, 0, 2, 0]);
     file[12] = 1 + file[12] % 2;
     // Needs within the limits: at most 511 MiB, and 8191 blocks.
     (file[25], file[26], file[27]) = (file[25] & 1, 0, 0);

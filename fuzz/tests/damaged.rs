@@ -190,7 +190,9 @@ fn records() -> &'static [Recorded] {
 
 /// Compressed files, all features of the format.
 fn compressed() -> Vec<Vec<u8>> {
-    let paths = files_in(&root().join("crates/walden-codec/tests/golden/v1"));
+    let folder = root().join("crates/walden-codec/tests/golden");
+    let paths: Vec<PathBuf> =
+        ["v1", "v2"].iter().flat_map(|version| files_in(&folder.join(version))).collect();
     paths.iter().map(|path| fs::read(path).expect("a golden file")).collect()
 }
 
