@@ -3,6 +3,7 @@
 mod dense;
 mod dml_matrix;
 mod golden;
+mod index_types;
 mod load;
 mod mixed;
 mod oltp;
@@ -148,6 +149,16 @@ const WORKLOADS: &[Workload] = &[
         settings: MIXED,
         setup: mixed::setup,
         run: mixed::run_paced,
+        ..BASE
+    },
+    Workload {
+        name: "index-types",
+        about: "rows with points, ranges, words and documents: GiST, SP-GiST and bloom indexes, values compressed by the server",
+        default_size: 60_000,
+        unit: "rows",
+        settings: &[("autovacuum", "off"), ("max_wal_size", "4GB"), ("checkpoint_timeout", "1h")],
+        setup: index_types::setup,
+        run: index_types::run,
         ..BASE
     },
     Workload {

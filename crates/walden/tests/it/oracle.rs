@@ -51,6 +51,7 @@ workloads! {
     dense: "dense", 8000;
     mixed: "mixed", 1500;
     mixed_paced: "mixed-paced", 1200;
+    index_types: "index-types", 3000;
     golden: "golden", 1;
 }
 
