@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use walden::{
     FOUND, arguments, compress, judge, memory, names, output, programs, protect, recovery_rates, redo,
-    savings, terminal, wrong_usage,
+    savings, set_up, terminal, wrong_usage,
 };
 
 /// Runs PostgreSQL servers: workloads whose WAL is kept, published experiments, and benchmarks
@@ -26,6 +26,8 @@ enum Command {
     #[command(flatten)]
     Lab(lab::LabCommand),
     Bench(bench::BenchArgs),
+    #[command(flatten)]
+    SetUp(set_up::SetUp),
 }
 
 #[allow(unsafe_code)]
@@ -39,5 +41,6 @@ fn main() -> ExitCode {
     walden::exit_status(match command {
         Command::Lab(command) => lab::run(&command),
         Command::Bench(args) => bench::run(&args),
+        Command::SetUp(set_up) => set_up.run(Arguments::command()),
     })
 }

@@ -17,6 +17,7 @@ use arrow::util::pretty::pretty_format_batches_with_schema;
 use clap::{CommandFactory as _, Parser, ValueEnum};
 use walden::output::{self, Output, Overwrite};
 use walden::protect::Inputs;
+use walden::set_up::SetUp;
 use walden::table_log::LogArgs;
 use walden::{FOUND, USAGE, sources, terminal};
 use walden_arrow::export::{FileFormat, TableWriter};
@@ -51,9 +52,18 @@ Exit status: 0 done, 1 row_changes() may lack rows (a note says why), 2 wrong us
 /// Ask the log in SQL: records, blocks, transactions, checkpoints, segments, relations
 #[derive(Parser, Debug)]
 #[command(name = "walden-sql", version, after_help = EXAMPLES)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
 struct SqlArgs {
+    #[command(subcommand)]
+    set_up: Option<SetUp>,
+
     /// The query; - reads it from standard input
-    query: String,
+    #[arg(required = true)]
+    query: Option<String>,
 
     /// Segments, folders of segments, tar files, or archives of walden archive, as for walden explain
     #[arg(value_name = "SOURCE", required = true)]
@@ -105,11 +115,15 @@ enum Format {
 
 fn main() -> ExitCode {
     walden::set_command(SqlArgs::command);
-    walden::exit_status(run(&walden::parse()))
+    let args: SqlArgs = walden::parse();
+    walden::exit_status(match &args.set_up {
+        Some(set_up) => set_up.run(SqlArgs::command()),
+        None => run(&args),
+    })
 }
 
 fn run(args: &SqlArgs) -> Result<ExitCode> {
-    let query = match args.query.as_str() {
+    let query = match args.query.as_deref().unwrap_or_default() {
         "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the query")?,
         query => query.to_owned(),
     };

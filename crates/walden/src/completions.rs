@@ -1,9 +1,9 @@
-//! `walden completions`: scripts by which shells complete the program's arguments.
+//! `walden completions`: scripts by which shells complete a program's arguments.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 use crate::terminal;
@@ -12,9 +12,10 @@ use crate::terminal;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  walden completions bash > /etc/bash_completion.d/walden
+  walden completions bash > /usr/share/bash-completion/completions/walden
   walden completions zsh > \"${fpath[1]}/_walden\"
-  walden completions fish > ~/.config/fish/completions/walden.fish")]
+  walden completions fish > ~/.config/fish/completions/walden.fish
+  walden-sql completions bash > /usr/share/bash-completion/completions/walden-sql")]
 pub struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
@@ -22,10 +23,32 @@ pub struct CompletionsArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &CompletionsArgs) -> Result<ExitCode> {
+pub fn run(args: &CompletionsArgs, mut program: Command) -> Result<ExitCode> {
+    program.build();
+    let name = program.get_name().to_owned();
     // In memory first: the generator panics if it cannot write.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Arguments::command(), "walden", &mut script);
-    terminal::print(&String::from_utf8(script)?)?;
+    clap_complete::generate(args.shell, &mut without_hidden(&program), name.as_str(), &mut script);
+    // For bash, clap_complete treats the hyphen in `walden-sql` as if it separated two commands, but in one of two places only.
+    let [wrong, right] = ["__subcmd__", "__"].map(|hyphen| name.replace('-', hyphen) + "__subcmd__");
+    terminal::print(&String::from_utf8(script)?.replace(&wrong, &right))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command without its hidden commands and options, which the scripts would complete.
+fn without_hidden(built: &Command) -> Command {
+    let visible = built.get_subcommands().filter(|command| !command.is_hide_set());
+    // `Command` accepts only static names; the process ends after printing the script.
+    let name: &'static str = built.get_name().to_owned().leak();
+    let command = Command::new(name)
+        .disable_help_flag(true)
+        .disable_help_subcommand(true)
+        .disable_version_flag(true)
+        .args(built.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())
+        .groups(built.get_groups().cloned())
+        .subcommands(visible.map(without_hidden));
+    match built.get_about() {
+        Some(about) => command.about(about.clone()),
+        None => command,
+    }
 }

@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Open it to other tools", &["sql", "export"]),
     ("Store it", &["compress", "decompress", "test", "archive", "receive"]),
     ("Try it out, measure", &["demo", "lab", "bench"]),
-    ("Set up", &["completions", "man", "help"]),
+    ("Set up", &["completions", "man", "licenses", "help"]),
 ];
 
 /// What `walden` without arguments says to try: a command, what it needs, and what it does.

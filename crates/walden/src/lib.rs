@@ -53,6 +53,8 @@ pub mod savings;
 mod segment_sink;
 mod servers;
 #[doc(hidden)]
+pub mod set_up;
+#[doc(hidden)]
 pub mod sources;
 mod systemd;
 #[cfg(feature = "export")]
@@ -118,8 +120,8 @@ enum Command {
     Lab(programs::Words),
     /// Measure Walden against other programs on the same files; the program walden-lab does it
     Bench(programs::Words),
-    Completions(completions::CompletionsArgs),
-    Man(man::ManArgs),
+    #[command(flatten)]
+    SetUp(set_up::SetUp),
 }
 
 /// Runs the program.
@@ -168,8 +170,7 @@ pub fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Archive(args) => archive::run(&args),
         Command::Receive(args) => receive::run(&args),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
+        Command::SetUp(set_up) => set_up.run(Arguments::command()),
         Command::Sql(_) | Command::Lab(_) | Command::Bench(_) => {
             unreachable!("these words start another program")
         }

@@ -1,20 +1,22 @@
-//! `walden man`: manual pages, made from the same definitions as `--help`.
+//! `walden man`: a program's manual pages, made from the same definitions as `--help`.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 
 use crate::output::{self, Overwrite};
+use crate::programs;
 use crate::protect::Inputs;
 
 /// Write manual pages, one for each command, into a folder
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  walden man /usr/local/share/man/man1    # walden.1, walden-explain.1, walden-redo-check.1, ...")]
+  walden man /usr/local/share/man/man1    # walden.1, walden-explain.1, walden-redo-check.1, ...
+  walden-sql man /usr/local/share/man/man1")]
 pub struct ManArgs {
     /// The folder, created if it does not exist
     folder: PathBuf,
@@ -24,12 +26,18 @@ pub struct ManArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &ManArgs) -> Result<ExitCode> {
+pub fn run(args: &ManArgs, program: Command) -> Result<ExitCode> {
     let generated = tempfile::tempdir().context("cannot make a temporary folder")?;
-    clap_mangen::generate_to(crate::Arguments::command(), &generated).context("cannot write manual pages")?;
+    let own_page = format!("{}.1", program.get_name());
+    clap_mangen::generate_to(program, &generated).context("cannot write manual pages")?;
     let mut pages = Vec::new();
     for entry in fs::read_dir(&generated)? {
         let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default();
+        // The programs that `walden sql` and `walden lab` run write the pages of these names.
+        if programs::is_program(name) && !path.ends_with(&own_page) {
+            continue;
+        }
         let target = args.folder.join(path.file_name().unwrap_or_default());
         pages.push((target, fs::read(path)?));
     }

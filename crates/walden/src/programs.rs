@@ -1,7 +1,7 @@
 //! Programs that `walden` runs for some of its commands, as git and cargo run their subcommands: they are built separately, so that
 //! reading WAL does not require compiling a query engine.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -70,6 +70,11 @@ impl Program {
         let _ = anstream::stderr().lock().write_all(text.as_bytes());
         ExitCode::from(NOT_FOUND)
     }
+}
+
+/// Whether a program of this name carries out commands of `walden`.
+pub fn is_program(name: &OsStr) -> bool {
+    DELEGATES.iter().any(|delegate| name == delegate.program)
 }
 
 /// The path of one of Walden's programs: in the folder of the running one, otherwise in `PATH`.

@@ -1,13 +1,19 @@
-//! What packages have beside the program: its version, completions for shells, manual pages.
+//! Commands for packagers: version, completions for shells, manual pages, licences.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use crate::material::walden;
+use crate::material::{Run, walden};
 
 walden_testing::tests! {
     the_version_has_the_commit_and_the_features,
     each_shell_gets_completions_of_all_commands,
+    bash_completes_commands_but_no_hidden_ones,
+    the_other_programs_have_completions_and_manual_pages,
+    the_lines_of_the_readme_install_completions_and_manual_pages,
+    each_program_prints_the_licences_of_what_it_contains,
     without_arguments_it_says_what_to_try_first,
     each_command_has_a_manual_page,
 }
@@ -55,6 +61,88 @@ fn each_shell_gets_completions_of_all_commands() {
     assert_eq!(walden(&["completions", "cmd"]).code, 2);
 }
 
+/// The words that bash offers for the last, incomplete word.
+fn completed(program: &[&str], words: &[&str]) -> BTreeSet<String> {
+    let script = walden(&[program, &["completions", "bash"]].concat()).stdout;
+    let function = format!("_{}", words[0].replace('-', "__"));
+    let (last, list) = (words.last().unwrap(), words.join(" "));
+    let ask = format!(
+        "{script}\nCOMP_WORDS=({list}); COMP_CWORD={}; {function} {} '{last}' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.len() - 1,
+        words[0]
+    );
+    let run = Run::of(Command::new("bash").args(["--norc", "-c", &ask]));
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    run.stdout.lines().map(str::to_owned).collect()
+}
+
+fn bash_completes_commands_but_no_hidden_ones() {
+    let offered = completed(&[], &["walden", "archive", "p"]);
+    assert_eq!(offered, ["pack", "prune", "push"].map(str::to_owned).into());
+    assert_eq!(completed(&[], &["walden", "archive", "get", "--redirect"]), [String::new()].into());
+    let offered = completed(&["lab"], &["walden-lab", "bench", "d"]);
+    assert_eq!(offered, ["data", "decode"].map(str::to_owned).into());
+}
+
+fn the_other_programs_have_completions_and_manual_pages() {
+    assert!(completed(&["sql"], &["walden-sql", "--f"]).contains("--format"));
+    let folder = tempfile::tempdir().unwrap();
+    let man1 = folder.path().to_str().unwrap();
+    assert_eq!(walden(&["man", man1]).code, 0);
+    for (program, page) in [("sql", "walden-sql.1"), ("lab", "walden-lab-bench-decode.1")] {
+        let run = walden(&[program, "man", man1]);
+        assert_eq!((run.code, run.stdout.as_str()), (0, ""), "{}", run.stderr);
+        let text = fs::read_to_string(folder.path().join(page)).unwrap();
+        assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+    }
+    // A word of the query, and folders of these names, are no commands.
+    let run = walden(&["sql", "SELECT 1", "man"]);
+    assert!(run.stderr.contains("man"), "{run:?}");
+    assert_eq!(run.code, 3, "{run:?}");
+}
+
+/// In a new home, whose folders do not exist yet.
+fn the_lines_of_the_readme_install_completions_and_manual_pages() {
+    let readme = include_str!("../../../../README.md");
+    let lines: Vec<&str> = readme.lines().filter(|line| line.contains("~/.local/share")).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let home = tempfile::tempdir().unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_walden")).parent().unwrap();
+    for line in lines {
+        let path = format!("{}:/usr/bin:/bin", programs.display());
+        let shell = |line| {
+            Run::of(Command::new("bash").args(["-ec", line]).env("HOME", home.path()).env("PATH", &path))
+        };
+        let run = shell(line);
+        assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{line}");
+    }
+    let shared = home.path().join(".local/share");
+    for file in ["walden", "walden-sql", "walden-lab"] {
+        assert!(
+            shared.join("bash-completion/completions").join(file).metadata().unwrap().len() > 1000,
+            "{file}"
+        );
+        assert!(shared.join(format!("man/man1/{file}.1")).exists(), "{file}");
+    }
+}
+
+fn each_program_prints_the_licences_of_what_it_contains() {
+    for program in [&[][..], &["sql"], &["lab"]] {
+        let run = walden(&[program, &["licenses"]].concat());
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        for owner in [
+            "PostgreSQL Global Development Group",
+            "Meta Platforms",
+            "Julian Seward",
+            "UNICODE LICENSE V3",
+            "Brian Smith",
+            "Baidu Inc.",
+        ] {
+            assert!(run.stdout.contains(owner), "{program:?}: {owner}");
+        }
+    }
+}
+
 fn each_command_has_a_manual_page() {
     let folder = tempfile::tempdir().unwrap();
     let man1 = folder.path().join("man1");
@@ -62,10 +150,11 @@ fn each_command_has_a_manual_page() {
         let run = walden(&["man", man1.to_str().unwrap()]);
         assert_eq!((run.code, run.stdout.as_str()), (0, ""), "{}", run.stderr);
     }
-    for command in commands().iter().filter(|command| *command != "help") {
+    for command in commands().iter().filter(|command| !["help", "sql", "lab"].contains(&command.as_str())) {
         let page = fs::read_to_string(man1.join(format!("walden-{command}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH DESCRIPTION"), "{command}: {page}");
     }
+    assert!(!man1.join("walden-archive-prefetch.1").exists());
     let check = fs::read_to_string(man1.join("walden-redo-check.1")).unwrap();
     assert!(check.contains("pgdata"), "{check}");
 }
