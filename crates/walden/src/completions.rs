@@ -29,7 +29,7 @@ pub fn run(args: &CompletionsArgs, mut program: Command) -> Result<ExitCode> {
     // In memory first: the generator panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut without_hidden(&program), name.as_str(), &mut script);
-    // For bash, clap_complete treats the hyphen in `walden-sql` as if it separated two commands, but in one of two places only.
+    // For bash, clap_complete treats the hyphen in `walden-sql` as a separator of commands, in one of two places.
     let [wrong, right] = ["__subcmd__", "__"].map(|hyphen| name.replace('-', hyphen) + "__subcmd__");
     terminal::print(&String::from_utf8(script)?.replace(&wrong, &right))?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! Commands that each of Walden's programs has for its installation: completions for shells, manual pages, licences.
+//! Commands of each of Walden's programs for its installation: completions, manual pages, licences.
 
 use std::process::ExitCode;
 
