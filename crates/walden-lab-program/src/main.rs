@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use walden::{
     FOUND, arguments, compress, judge, memory, names, output, programs, protect, recovery_rates, redo,
-    savings, set_up, terminal, wrong_usage,
+    set_up, terminal, wrong_usage,
 };
 
 /// Runs PostgreSQL servers: workloads whose WAL is kept, published experiments, and benchmarks

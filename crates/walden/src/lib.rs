@@ -49,7 +49,7 @@ pub mod redo;
 mod retention;
 mod rows;
 #[doc(hidden)]
-pub mod savings;
+mod savings;
 mod segment_sink;
 mod servers;
 #[doc(hidden)]

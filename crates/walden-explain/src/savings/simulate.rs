@@ -246,11 +246,8 @@ mod tests {
     /// Ten cycles of two segments and 30 seconds each: 100 pages of 8 kB are changed in each, 50 of them the same in all.
     fn workload() -> Workload {
         let at = |segment: u64| Lsn(segment * SIZE.bytes());
-        let pointer = |cycle: u64| RedoPointer {
-            redo: at(2 * cycle),
-            time: 30 * cycle as i64,
-            origin: Origin::Setting,
-        };
+        let pointer =
+            |cycle: u64| RedoPointer { redo: at(2 * cycle), time: 30 * cycle as i64, is_requested: false };
         let touches: Vec<Touch> = (0..10u64)
             .flat_map(|cycle| {
                 (0..100u64).map(move |number| Touch {
@@ -258,6 +255,7 @@ mod tests {
                     lsn: Lsn(2 * cycle * SIZE.bytes() + 1000 * (number + 1)),
                     bytes: 8000,
                     kind: TouchKind::Image,
+                    compressed: None,
                 })
             })
             .collect();

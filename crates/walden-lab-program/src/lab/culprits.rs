@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::json;
 use walden_explain::document::{Context, Document};
-use walden_explain::{Finding, FindingKind, Request};
+use walden_explain::{Finding, FindingKind, Request, savings};
 use walden_lab::culprits::{CulpritOptions, Judge, Observed, Window, run_culprits};
 use walden_lab::{Installation, Progress};
 use walden_report::table::{Row, table, wrap};
@@ -15,7 +15,7 @@ use walden_report::units;
 use walden_source::inventory::Inventory;
 
 use crate::terminal::{self, Format};
-use crate::{FOUND, names, savings};
+use crate::{FOUND, names};
 
 /// Runs culprits and prints what the findings say of each. The exit status says whether all are right.
 pub fn run(only: &[String], installation: Option<Installation>, format: Format) -> Result<ExitCode> {
@@ -51,14 +51,7 @@ fn findings(window: &Window) -> Result<Vec<Finding>> {
         &explanation,
         &Context { names: &names, checkpoint_settings, top: None, pattern: None, writers: None },
     );
-    let settings = (&names, checkpoint_settings);
-    savings::Method::Estimate.write(
-        &mut document,
-        &explanation,
-        &inventory.runs,
-        settings,
-        terminal::cores(),
-    );
+    savings::estimate(&mut document, &explanation, checkpoint_settings);
     Ok(document.findings)
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
 use walden_explain::document::{Context, Document};
-use walden_explain::{Explanation, Request};
+use walden_explain::{Explanation, Request, savings};
 use walden_format::lsn::Lsn;
 use walden_lab::{Progress, Wanted, find_or_install, tools, waldump};
 use walden_report::explain_html;
@@ -27,7 +27,6 @@ use self::work::{Work, Worked};
 use crate::explain::Format;
 use crate::output::Overwrite;
 use crate::protect::Inputs;
-use crate::savings::predict_savings;
 use crate::{FOUND, judge, output, terminal};
 
 const EXAMPLES: &str = "\
@@ -110,7 +109,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     document.views.clear();
     document.cycles.clear();
     let remedy = Remedy::of(&document, &names, &methods);
-    predict_savings(&mut document, &explanation, &inventory.runs, &names, terminal::cores())?;
+    savings::estimate(&mut document, &explanation, checkpoint_settings);
     let page = Document { findings: document.findings.clone(), ..with_top(Some(explain_html::ROWS)) };
     let page = explain_html::page(&page);
     show(args, || walden_report::explain::explain(&document, terminal::look()))?;
@@ -143,7 +142,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
 
 fn explain(inventory: &Inventory, (from, to): (Lsn, Lsn)) -> Result<Explanation> {
     let views = explain_html::views().to_vec();
-    let request = Request { views, top: explain_html::ROWS, ..Request::sums(from, to, terminal::cores()) };
+    let sums = Request::sums(from, to, terminal::cores());
+    let request = Request { views, top: explain_html::ROWS, sample_images: true, ..sums };
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     match &explanation.damage {
         Some(damage) => anyhow::bail!("{damage}"),

@@ -1,7 +1,7 @@
 //! Savings that `walden explain` prints for settings, held against replay and against servers that did the same work under them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -41,7 +41,7 @@ fn number(value: &Value) -> f64 {
 }
 
 /// The findings whose remedy is a setting, in their order, and the bytes of the WAL.
-fn findings(wal: &PathBuf, method: &str) -> (Vec<Value>, f64) {
+fn findings(wal: &Path, method: &str) -> (Vec<Value>, f64) {
     let document = explain_json(&["--savings".as_ref(), method.as_ref(), wal.as_os_str()]);
     let all = document["findings"].as_array().unwrap().iter();
     let of_settings =
