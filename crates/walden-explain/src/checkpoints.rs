@@ -374,10 +374,10 @@ mod tests {
     /// A base backup switches the segment and requests a checkpoint at the start of the next one.
     #[test]
     fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size() {
-        let (before, backup) = (seen(2, 5 << 20, 10), seen(8, 40, 70));
+        let (before, backup) = (seen(2, 5 << 20, 10), seen(8, 40, 87));
         let causes_with = |notes: &dyn Fn(&mut CheckpointRecords), settings| {
             let mut records = CheckpointRecords::default();
-            [before, backup, seen(20, 40, 90)].into_iter().for_each(|record| records.finish(record));
+            [before, backup, seen(20, 40, 107)].into_iter().for_each(|record| records.finish(record));
             notes(&mut records);
             causes(&records.into_all(SIZE), settings)
         };

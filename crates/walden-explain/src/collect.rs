@@ -28,7 +28,7 @@ use self::evidence::{SegmentEvidence, is_evidence};
 pub(crate) use self::sums::TransactionTally;
 use self::sums::{TransactionSums, USUAL, UsualSums, key_of, place_of};
 use crate::group::{Cell, Dimension, Owner, ViewSpec};
-use crate::savings::{Sample, Sampler};
+use crate::image_sample::{Sample, Sampler};
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageCause, ImageTable, Tally};
 

@@ -14,7 +14,7 @@ use walden_source::scan::{Damage, Tail};
 use crate::checkpoints::CheckpointRecord;
 use crate::evidence::{DecodingEvidence, Evidence};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
-use crate::savings::Sample;
+use crate::image_sample::Sample;
 use crate::slices::TENTHS;
 use crate::tally::{Bucket, Buckets, ImageTable, ImageTally, Tally};
 
@@ -40,7 +40,7 @@ pub struct Explanation {
     /// Images without compression in segments in which no image is compressed, those of `wal_consistency_checking` left out. Next to
     /// compressed ones, an image without compression is one that compression did not make smaller (`XLogCompressBackupBlock`).
     pub uncompressed: ImageTally,
-    /// What [`crate::savings::estimate`] needs of the images, if the request asked for it.
+    /// The input of [`crate::savings::estimate`], if the request asked for it.
     pub sample: Option<Sample>,
     /// Sums by owner and record kind, largest first.
     pub cells: Vec<(Cell, Tally)>,

@@ -11,6 +11,7 @@ mod explain;
 mod explanation;
 mod findings;
 pub mod group;
+mod image_sample;
 mod labels;
 pub mod live;
 mod merge;
@@ -32,6 +33,7 @@ pub use explanation::{
     TransactionSums, View,
 };
 pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
+pub use image_sample::Sample;
 pub use labels::{Label, Labels, Part};
 pub use request::{Bound, BoundError, ExplainError, Request};
 pub use time::second_text;

@@ -22,8 +22,8 @@ use crate::explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, View, rows_of_cells, sort_by_bytes,
 };
 use crate::group::{Cell, Dimension, ViewSpec};
+use crate::image_sample::Sample;
 use crate::request::Request;
-use crate::savings::Sample;
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageTable, ImageTally, Tally};
 use crate::transactions::Transactions;

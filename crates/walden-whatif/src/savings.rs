@@ -1,4 +1,4 @@
-//! What remedies of findings would save, predicted by replay.
+//! Savings of the findings' remedies, predicted by replay.
 
 use walden_explain::Explanation;
 use walden_explain::document::Document;
@@ -11,11 +11,10 @@ use crate::learn;
 use crate::outcome::Prediction;
 use crate::predict::{Forecast, PredictError, Question, predict};
 
-/// Predicts what findings save whose remedy is a setting, and ranks all findings by what they save. `walden_explain::savings::estimate`
-/// is faster and less exact.
+/// Predicts the savings of all findings whose remedy is a setting, and ranks the findings. `walden_explain::savings::estimate` is faster
+/// and less exact.
 ///
-/// A prediction follows one range. Where the WAL has gaps, several timelines or damage, or cannot be predicted from, savings stay
-/// unknown.
+/// Savings stay unknown if the WAL has gaps, several timelines, or damage, or if no prediction is possible.
 pub fn predict_savings(
     document: &mut Document,
     explanation: &Explanation,
@@ -64,8 +63,8 @@ fn predict_from_trace(run: &Run, question: Question<'_>) -> Result<Forecast, Pre
     predict(run, &Question { traced, ..question }, &|_| {})
 }
 
-/// The largest relative error of the prediction for the trace's own settings with which it is the better base: what is wrong with
-/// both predictions then cancels out.
+/// Maximum relative error of the self-check. Up to it, savings are relative to the self-check, because errors of both predictions cancel
+/// out; above it, they are relative to the trace.
 const MAX_SELF_CHECK_ERROR: f64 = 0.2;
 
 /// `None` if the prediction is no better than none: a simulated server can be far from one that could not keep up with its

@@ -1,4 +1,4 @@
-//! What remedies of findings would save: estimated, or predicted by replay.
+//! Savings of the findings' remedies: estimated, or predicted by replay.
 
 use clap::ValueEnum;
 use walden_explain::Explanation;
@@ -30,7 +30,7 @@ impl Method {
         self == Method::Estimate
     }
 
-    /// Writes what findings save into the document, and ranks them by it.
+    /// Writes the savings of findings into the document, and ranks the findings.
     pub fn write(
         self,
         document: &mut Document,

@@ -12,7 +12,6 @@ pub mod gin;
 pub mod heap;
 pub mod index;
 pub mod keyed_columns;
-pub mod moved_tuples;
 pub mod relation;
 pub mod run;
 pub mod survey;

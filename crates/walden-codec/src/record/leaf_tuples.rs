@@ -13,7 +13,7 @@ use super::{Current, Model};
 use crate::cases::Case;
 use crate::columns::Coder;
 use crate::predict::index::leaf::NewLeaf;
-use crate::predict::moved_tuples::MIN_MOVED_BYTES;
+use crate::predict::index::moved_tuples::MIN_MOVED_BYTES;
 use crate::{Corrupt, corrupt};
 
 /// How a record's main data is coded.

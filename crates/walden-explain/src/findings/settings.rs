@@ -9,7 +9,7 @@ use super::maintenance::hint_images_of_checkpoints;
 use super::{Candidate, bytes_text};
 use crate::checkpoints::Cause;
 use crate::group::Cell;
-use crate::savings::usual_method;
+use crate::image_sample::usual_method;
 use crate::tally::Bucket;
 
 /// How many times as far apart checkpoints should come.

@@ -1,9 +1,8 @@
-//! Estimates what a changed setting would save, without reading the WAL again.
+//! Estimates the savings of a changed setting without a second pass over the WAL.
 //!
-//! The first pass samples pages and images ([`Sample`]). From these, [`estimate`] computes what `wal_compression`, `max_wal_size` and
-//! `checkpoint_timeout` would save, with a range. `walden_whatif::savings` replays the WAL instead, which is exact and slower.
+//! The first pass samples pages and images ([`Sample`]). From these, [`estimate`] computes the savings of `wal_compression`,
+//! `max_wal_size`, and `checkpoint_timeout`, with a range. `walden_whatif::savings` replays the WAL instead, which is exact and slower.
 
-mod sample;
 mod simulate;
 
 use std::collections::BTreeMap;
@@ -11,40 +10,38 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashSet;
 use walden_format::lsn::Lsn;
 
-pub use self::sample::Sample;
-use self::sample::{RatioSums, Touch, TouchKind};
-pub(crate) use self::sample::{Sampler, usual_method};
 use self::simulate::{Bounds, ImageRatios, RedoPointer, Trigger, Workload};
 use crate::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints, volume_segments};
 use crate::document::Document;
 use crate::explanation::{Explanation, Range};
 use crate::findings::{Finding, FindingKind, rank};
+use crate::image_sample::{RatioSums, Sample, Touch, TouchKind};
 
 /// A setting that saves a smaller share of the WAL is no finding.
 const MIN_SAVING: f64 = 0.02;
 /// Seconds: the default of `checkpoint_timeout`.
 const DEFAULT_TIMEOUT: i64 = 300;
-/// What else an estimate may be wrong by: a share of what it says is saved.
+/// A further error of each estimate, as a share of the saving.
 const RELATIVE_ERROR: f64 = 0.03;
-/// Shares of the first interval between checkpoints, or of the WAL if that is shorter, that another run may begin with.
+/// Lengths of the first interval between checkpoints in other runs, as shares of the interval, or of the WAL if that is shorter.
 const PHASES: [f64; 3] = [0.25, 0.5, 0.75];
 
 /// Settings and their new values.
 pub type Changes = Vec<(String, String)>;
 
-/// Bytes that a change of settings saves, and by how much that may be wrong.
+/// Bytes that a change of settings saves, with the error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Saving {
     /// Bytes.
     pub bytes: u64,
-    /// By how much they may be wrong in either direction.
+    /// Maximum error in either direction.
     pub error: u64,
 }
 
-/// Estimates what findings save whose remedy is a setting, and ranks all findings by what they save. `settings`: those of the server,
+/// Estimates the savings of all findings whose remedy is a setting, and ranks the findings by their savings. `settings`: those of the server,
 /// if known.
 ///
-/// An estimate follows one range. Where the WAL has gaps, several timelines or damage, or images were not sampled, savings stay unknown.
+/// Savings stay unknown if the WAL has gaps, several timelines, or damage, and if images were not sampled.
 pub fn estimate(document: &mut Document, explanation: &Explanation, settings: Option<CheckpointSettings>) {
     let changes = distinct_changes(&document.findings);
     let Some(estimator) = Estimator::new(explanation, settings).filter(|_| !changes.is_empty()) else {
@@ -55,14 +52,14 @@ pub fn estimate(document: &mut Document, explanation: &Explanation, settings: Op
     apply(document, &savings, explanation.buckets.images());
 }
 
-/// What estimates are made from.
+/// The data for estimates.
 struct Estimator<'a> {
     explanation: &'a Explanation,
     sample: &'a Sample,
-    /// Bytes that each byte of the sample stands for.
+    /// Bytes of the WAL per byte of the sample.
     weight: f64,
     workload: Workload,
-    /// What triggers the checkpoints of the WAL; `None` if none of them came by time or volume.
+    /// The trigger of the WAL's checkpoints; `None` if all of them were requested.
     trigger: Option<Trigger>,
     /// `checkpoint_completion_target`, in thousandths.
     completion_target_milli: u64,
@@ -87,7 +84,7 @@ impl<'a> Estimator<'a> {
         })
     }
 
-    /// What a change saves; `None` if it changes other settings than those that can be estimated.
+    /// The saving of a change; `None` if it contains a setting that cannot be estimated.
     fn saving(&self, change: &Changes) -> Option<Saving> {
         let mut trigger = self.trigger;
         let (mut ratios, mut ratio_error) = (ImageRatios::UNCOMPRESSED, 0.0);
@@ -113,7 +110,7 @@ impl<'a> Estimator<'a> {
         Some(with_error(after - before, ratio_error + phase_error + (before - with_all).abs()))
     }
 
-    /// Ratios of compressed images, and by how many bytes they may be wrong in sum.
+    /// Ratios of compressed images, and the error of the compressed sum in bytes.
     fn ratios(&self) -> (ImageRatios, f64) {
         let mut classes = [(RatioSums::default(), 0.0); 3];
         let mut all = RatioSums::default();
@@ -131,7 +128,7 @@ impl<'a> Estimator<'a> {
                 all.add(image);
             }
         }
-        // All together stand for a class without images in the sample.
+        // A class without images in the sample has the ratio of all classes.
         let [forced, first, repeated] = classes.map(|(sums, _)| sums.ratio().or(all.ratio()).unwrap_or(1.0));
         let errors = classes.map(|(sums, bytes)| 2.0 * sums.error() * bytes);
         (ImageRatios { forced, first, repeated }, errors.into_iter().fold(0.0, f64::hypot))
@@ -182,7 +179,7 @@ fn workload(
     let last_checkpoint = pointers.last().map_or(last_time, |pointer| pointer.time);
     let bounds = Bounds {
         begin: before.unwrap_or_else(|| {
-            // One that is not in the WAL is an interval before the first one that is.
+            // If the WAL does not contain it, it is one interval before the first one.
             let distance = trigger.and_then(|trigger| trigger.segments).unwrap_or(0) * size.bytes();
             let interval = trigger.and_then(|trigger| trigger.timeout).unwrap_or(0);
             let first = pointers.first().copied().unwrap_or(at(range.start, first_time));
@@ -198,7 +195,7 @@ fn workload(
     Workload::new(sample.touches.touches(), weight, sample.mean_data(), bounds, pointers)
 }
 
-/// Bytes that each byte of a sample stands for.
+/// Bytes of the WAL per byte of the sample.
 fn weight_of(sample: &Sample, explanation: &Explanation) -> f64 {
     if sample.touches.is_complete() {
         return 1.0;
@@ -207,10 +204,10 @@ fn weight_of(sample: &Sample, explanation: &Explanation) -> f64 {
     explanation.images.compressible().bytes as f64 / in_sample.max(1.0)
 }
 
-/// The redo pointer of a checkpoint that began behind `last` and whose record is not in the WAL, to within a few records. Before 17, only
-/// that record has it; but pages that had an image have another one behind it.
+/// The approximate redo pointer of a checkpoint that started after `last` and whose record is not in the WAL. Before version 17, only
+/// that record contains the pointer, but pages get a second image after it.
 fn unfinished_redo(sample: &Sample, last: Lsn) -> Option<Lsn> {
-    /// A few pages may have two images for other reasons, as after a truncation.
+    /// A few pages may have two images for other reasons, such as a truncation.
     const MIN_REPEATED: usize = 3;
 
     let mut seen = FxHashSet::default();
@@ -221,7 +218,7 @@ fn unfinished_redo(sample: &Sample, last: Lsn) -> Option<Lsn> {
     repeated.first().copied().filter(|_| repeated.len() >= MIN_REPEATED)
 }
 
-/// What triggers the checkpoints of the WAL, from the server's settings or from the checkpoints themselves.
+/// The trigger of the WAL's checkpoints, from the server's settings or from the checkpoints themselves.
 fn trigger_of(
     checkpoints: &[Checkpoint],
     explanation: &Explanation,
@@ -282,7 +279,7 @@ pub fn distinct_changes(findings: &[Finding]) -> Vec<Changes> {
     all
 }
 
-/// Writes savings into the findings of a document, drops settings that save next to nothing, and ranks the findings. `image_bytes`: those
+/// Writes savings into the findings of a document, drops settings that save less than 2 %, and ranks the findings. `image_bytes`: bytes
 /// of all images.
 pub fn apply(document: &mut Document, savings: &[(Changes, Saving)], image_bytes: u64) {
     write_savings(&mut document.findings, savings, image_bytes);
@@ -293,7 +290,7 @@ pub fn apply(document: &mut Document, savings: &[(Changes, Saving)], image_bytes
     rank(&mut document.findings);
 }
 
-/// Settings act on the same images: the one that saves most gets all that it saves alone, the next one what it saves in addition.
+/// Settings affect the same images: the largest saving counts in full, and the others count as far as they exceed it together.
 fn write_savings(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u64) {
     let of = |change: &Changes| savings.iter().find(|(one, _)| one == change).map(|(_, saving)| *saving);
     let joint = savings.iter().map(|(_, saving)| saving.bytes).max().unwrap_or(0);
@@ -305,7 +302,7 @@ fn write_savings(findings: &mut [Finding], savings: &[(Changes, Saving)], image_
         match finding.kind {
             FindingKind::Setting => settings.push((at, saving)),
             FindingKind::Cause => {
-                // Of what the setting saves, the part of these images.
+                // The saving of the setting, in proportion to the finding's images.
                 let share = finding.bytes as f64 / image_bytes.max(1) as f64;
                 finding.saves_bytes = Some((saving.bytes as f64 * share) as u64);
                 finding.saves_error_bytes = Some((saving.error as f64 * share) as u64 + saving.bytes / 20);

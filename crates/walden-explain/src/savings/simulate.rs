@@ -1,25 +1,25 @@
 //! Simulates checkpoints that come less often, with the touches of a sample of pages.
 //!
 //! A page has an image at its first change after a redo pointer. The WAL shows these first changes for its own redo pointers. If the
-//! simulated server keeps only some of them, a page keeps the first of its images after each that is kept, exactly; the others are
-//! saved. So the simulation rounds the position at which a checkpoint would begin to the nearest redo pointer of the WAL.
+//! simulated server keeps some of these pointers, a page keeps its first image after each of them, and saves the others. The simulation
+//! therefore rounds the start of each checkpoint to the nearest redo pointer of the WAL.
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::{Lsn, SegmentSize};
 
-use super::sample::{Touch, TouchKind};
+use crate::image_sample::{Touch, TouchKind};
 
 /// A redo pointer of the WAL.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RedoPointer {
     pub redo: Lsn,
-    /// Begin of its checkpoint, in seconds since 1970-01-01 UTC.
+    /// Start of its checkpoint, in seconds since 1970-01-01 UTC.
     pub time: i64,
-    /// Whether it was requested, so that it comes under any settings.
+    /// Whether it was requested, and is kept under all settings.
     pub is_requested: bool,
 }
 
-/// What triggers checkpoints.
+/// The trigger of checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trigger {
     /// Segments from one redo pointer to the next.
@@ -31,11 +31,11 @@ pub(super) struct Trigger {
 /// Compressed bytes per byte of images.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImageRatios {
-    /// Of images that their record kind always has.
+    /// Images that their record kind always has.
     pub forced: f64,
-    /// Of pages that the WAL has not touched before.
+    /// Images of pages that the WAL has not touched before.
     pub first: f64,
-    /// Of pages that it has touched: rows and keys of recent changes compress less.
+    /// Images of pages that it has touched: recent rows and keys compress less.
     pub repeated: f64,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Workload {
     /// By cycle, starting with the one before the first pointer: page numbers from 0 on, kinds and bytes.
     cycles: Vec<Vec<(u32, TouchKind, f64)>>,
     pages: usize,
-    /// Bytes of data that an image spares a record on average.
+    /// Average bytes of data that a block with an image omits.
     displaced: f64,
 }
 
@@ -68,8 +68,7 @@ pub(super) struct Bounds {
 }
 
 impl Workload {
-    /// `touches` in the order of the WAL, each with the bytes that it stands for: `weight` times its own. `pointers` ascending, behind
-    /// the start.
+    /// `touches` are in the order of the WAL; each represents `weight` times its own bytes. `pointers` are ascending and after the start.
     pub fn new(
         touches: &[Touch],
         weight: f64,
@@ -93,8 +92,7 @@ impl Workload {
         Workload { begin, end, pointers, segment_size, cycles, pages, displaced: displaced * weight }
     }
 
-    /// Bytes that the WAL saves if all of its redo pointers are kept, which is what images that the rule does not explain add up to,
-    /// and what compression saves.
+    /// Bytes saved if all redo pointers of the WAL are kept: those of compression, and of images that the rule does not explain.
     pub fn saved_with_all_pointers(&self, ratios: ImageRatios) -> f64 {
         Walk::new(self, ratios).run(|_| true)
     }
@@ -111,8 +109,8 @@ impl Workload {
         by_volume.max(by_time)
     }
 
-    /// Bytes that the WAL saves under another trigger. `phase`: the part of the first interval that is still to come when it begins,
-    /// from 0 to 1.
+    /// Bytes that the WAL saves under another trigger. `phase`: length of the first interval as a share of
+    /// the others, from 0 to 1.
     pub fn saved(&self, trigger: Trigger, ratios: ImageRatios, phase: f64) -> f64 {
         let mut due = Due::new(trigger, self.segment_size, &self.begin, phase);
         Walk::new(self, ratios).run(|boundary| due.decide(boundary))
@@ -127,7 +125,7 @@ struct Boundary {
     next_time: i64,
 }
 
-/// When the next checkpoint is due.
+/// The position and time of the next checkpoint.
 struct Due {
     trigger: Trigger,
     segment_bytes: f64,
@@ -144,14 +142,14 @@ impl Due {
         due
     }
 
-    /// Where the checkpoint is due after one at a position: at the start of a segment.
+    /// The position of the checkpoint that follows one at `position`: the start of a segment.
     fn position_after(&self, position: f64) -> Option<f64> {
         let segments = self.trigger.segments? as f64;
         Some(((position / self.segment_bytes).floor() + segments) * self.segment_bytes)
     }
 
-    /// Whether a redo pointer is kept: if it is the nearest to where a checkpoint is due. What rounding adds to one interval, the next
-    /// one lacks.
+    /// Returns whether a redo pointer is kept, because it is the nearest one to the next checkpoint. The following interval compensates
+    /// for the rounding.
     fn decide(&mut self, boundary: &Boundary) -> bool {
         let time = boundary.pointer.time as f64;
         let is_by_position =
@@ -173,7 +171,7 @@ impl Due {
     }
 }
 
-/// Whether `at` is behind what is due, or nearer to it than `next`.
+/// Whether `at` has reached `due`, or is nearer to it than `next`.
 fn is_nearest(due: f64, at: f64, next: f64) -> bool {
     at >= due || due - at < next - due
 }
@@ -195,7 +193,7 @@ impl Walk<'_> {
     /// Decides at each redo pointer whether it is kept. Returns the bytes saved.
     fn run(mut self, mut decide: impl FnMut(&Boundary) -> bool) -> f64 {
         let workload = self.workload;
-        // The cycle of the WAL with which the simulated one begins.
+        // The first cycle of the WAL in the simulated cycle.
         let mut begin = 1;
         let (_, saved) = self.touch(0, begin);
         self.saved = saved;
@@ -216,7 +214,7 @@ impl Walk<'_> {
         self.saved
     }
 
-    /// Bytes that a cycle saves if the redo pointer at its begin is kept, and if it is not and the simulated cycle began with `begin`.
+    /// Bytes that a cycle saves if its redo pointer is kept, and if the simulated cycle continues that started with cycle `begin`.
     fn touch(&mut self, cycle: usize, begin: u32) -> (f64, f64) {
         let (mut if_kept, mut if_not) = (0.0, 0.0);
         let number = cycle as u32 + 1;

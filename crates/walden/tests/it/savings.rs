@@ -55,7 +55,7 @@ fn savings_are_within_their_range(major: u32) -> Outcome {
     let (estimated, wal_bytes) = findings(&wal, "estimate");
     let (replayed, _) = findings(&wal, "exact");
     assert!(!estimated.is_empty() && replayed[0]["try_settings"] == estimated[0]["try_settings"]);
-    // What the second one saves is in addition to the first.
+    // The saving of the second one is in addition to the first.
     let (mut changed, mut saves, mut error) = (Settings::new(), 0.0, 0.0);
     for finding in &estimated {
         let [estimate, range] = ["saves_bytes", "saves_error_bytes"].map(|member| number(&finding[member]));

@@ -10,6 +10,7 @@ mod key_prediction;
 pub mod keys;
 pub mod leaf;
 mod moved_leafs;
+pub mod moved_tuples;
 mod page;
 mod run;
 mod tids;

@@ -4,10 +4,10 @@
 use walden_format::payload::spgist::MovedLeafs;
 
 use super::leaf::next_in_chain;
+use super::moved_tuples::Cause;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::predict::keyed_columns::Topic;
-use crate::predict::moved_tuples::Cause;
 use crate::predict::relation::BlockAddress;
 use crate::predict::{TupleCoder, expect_block_data};
 use crate::{Corrupt, corrupt};

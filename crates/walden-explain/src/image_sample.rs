@@ -1,4 +1,4 @@
-//! What the estimates of savings need of the WAL: a sample of page touches, and of image sizes under compression.
+//! Samples for the estimates of savings: page touches, and compressed sizes of images.
 
 use walden_format::lsn::Lsn;
 use walden_format::record::{BlockRef, Fork, Image, Record, RelFileLocator};
@@ -10,12 +10,12 @@ use crate::tally::ImageCause;
 /// Touches that a sample keeps: 32 bytes each.
 const MAX_TOUCHES: usize = 1 << 17;
 
-/// What a touch logged of its page.
+/// The image that a touch logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TouchKind {
-    /// An image, because it was the first change after a checkpoint.
+    /// An image: the first change after a checkpoint.
     Image,
-    /// A record of its own with an image, because a hint bit was set first after a checkpoint.
+    /// A separate record with an image: a hint bit was the first change after a checkpoint.
     Hint,
     /// An image that the record kind always has.
     Forced,
@@ -23,7 +23,7 @@ pub(crate) enum TouchKind {
     Initialized,
 }
 
-/// A change after which a page needs no image until the next checkpoint.
+/// A change after which the page needs no image until the next checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Touch {
     /// A hash of the page's relation, fork and block number.
@@ -37,11 +37,11 @@ pub(crate) struct Touch {
     pub compressed: Option<CompressedImage>,
 }
 
-/// What compression does to an image. Each stands for the images since the one before it.
+/// The effect of compression on an image. It represents all images since the previous sampled one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompressedImage {
-    /// Bytes of the images that it stands for.
-    pub stands_for: u32,
+    /// Bytes of the represented images.
+    pub represented_bytes: u32,
     /// Compressed bytes per byte.
     pub ratio: f32,
 }
@@ -99,7 +99,7 @@ impl TouchSample {
         next.touches.iter().for_each(|touch| self.add(*touch));
     }
 
-    /// Clears it for another part of the WAL. The level stays: the next part is most likely like this one.
+    /// Clears the sample for another part of the WAL, which is most likely similar: the level stays.
     fn clear(&mut self) {
         self.touches.clear();
     }
@@ -130,10 +130,10 @@ pub(crate) struct RatioSums {
 }
 
 impl RatioSums {
-    /// Adds an image, with the bytes that it stands for.
+    /// Adds an image, weighted by the represented bytes.
     pub fn add(&mut self, image: CompressedImage) {
         let (raw, compressed) =
-            (f64::from(image.stands_for), f64::from(image.stands_for) * f64::from(image.ratio));
+            (f64::from(image.represented_bytes), f64::from(image.represented_bytes) * f64::from(image.ratio));
         self.count += 1.0;
         self.raw += raw;
         self.compressed += compressed;
@@ -184,7 +184,7 @@ impl Sample {
         (self.data_blocks, self.data_bytes) = (0, 0);
     }
 
-    /// Bytes of data that a block has where it has no image, on average. An image spares its record about as many.
+    /// Average bytes of data of a block without an image. A block with an image omits about as many.
     pub(crate) fn mean_data(&self) -> f64 {
         self.data_bytes as f64 / self.data_blocks.max(1) as f64
     }
@@ -199,7 +199,7 @@ pub(crate) struct Sampler {
     turn: Turn,
 }
 
-/// Which images of a segment are compressed: the first ones, and then one in so many bytes, less often the more there are.
+/// Selects images of a segment for the sample: the first ones, and then one per distance, which grows with their number.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     /// Images that were compressed.
@@ -209,7 +209,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Counts an image. If it is to be compressed, returns the bytes that it stands for.
+    /// Counts an image. Returns the bytes that it represents if it belongs to the sample.
     fn advance(&mut self, image_bytes: u32, method: Method) -> Option<u32> {
         // pglz takes ten times as long as lz4.
         let is_slow = method == Method::Pglz;
@@ -294,10 +294,10 @@ impl Sampler {
 
     /// Compresses an image if it is its turn.
     fn compress_some(&mut self, image: &[u8]) -> Option<CompressedImage> {
-        let stands_for = self.turn.advance(image.len() as u32, self.method)?;
+        let represented_bytes = self.turn.advance(image.len() as u32, self.method)?;
         let is_smaller = self.recompressor.compress(self.method, image, &mut self.compressed);
         let compressed = if is_smaller { self.compressed.len().min(image.len()) } else { image.len() };
-        Some(CompressedImage { stands_for, ratio: compressed as f32 / image.len().max(1) as f32 })
+        Some(CompressedImage { represented_bytes, ratio: compressed as f32 / image.len().max(1) as f32 })
     }
 }
 
@@ -343,12 +343,12 @@ mod tests {
         let mut sums = RatioSums::default();
         assert_eq!((sums.ratio(), sums.error()), (None, 0.5));
         for _ in 0..100 {
-            sums.add(CompressedImage { stands_for: 8000, ratio: 0.25 });
+            sums.add(CompressedImage { represented_bytes: 8000, ratio: 0.25 });
         }
         assert_eq!(sums.ratio(), Some(0.25));
         assert!(sums.error() < 1e-6);
         for _ in 0..100 {
-            sums.add(CompressedImage { stands_for: 8000, ratio: 0.5 });
+            sums.add(CompressedImage { represented_bytes: 8000, ratio: 0.5 });
         }
         assert_eq!(sums.ratio(), Some(0.375));
         // The standard deviation is 0.125, of 200 images.

@@ -5,14 +5,14 @@
 
 use walden_redo::page::PAGE_BYTES;
 
-use super::copies::SourceIndex;
-use super::index::keys;
-use super::keyed_columns::Topic;
-use super::relation::BlockAddress;
-use super::{TupleCoder, expect_block_data};
+use super::keys;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::leb128::narrow;
+use crate::predict::copies::SourceIndex;
+use crate::predict::keyed_columns::Topic;
+use crate::predict::relation::BlockAddress;
+use crate::predict::{TupleCoder, expect_block_data};
 use crate::tuple::heap::HeapTuple;
 use crate::{Corrupt, corrupt};
 
