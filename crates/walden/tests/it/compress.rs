@@ -348,9 +348,12 @@ fn a_file_and_a_pack_have_a_level_each() {
 
 fn the_help_has_all_levels() {
     let help = done("compress --help", &[]);
+    assert!(help.contains("1 (fast) to 9 (small), also as -1 to -9"), "{help}");
+    let folder = tempfile::tempdir().unwrap();
+    let history = write(folder.path(), "00000002.history", b"one");
     for level in 1..=9 {
-        let mut lines = help.lines().map(str::trim_start);
-        assert!(lines.any(|line| line.starts_with(&format!("-{level}"))), "-{level}: {help}");
+        done(&format!("compress --force -{level} {{}}"), &[&history]);
+        done(&format!("compress --force --level {level} {{}}"), &[&history]);
     }
 }
 
