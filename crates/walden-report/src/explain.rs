@@ -102,10 +102,10 @@ fn largest_relations(document: &Document, look: Look) -> String {
     titled_table(look, ("Relations, with indexes and TOAST", SUMS), &rows)
 }
 
-/// The findings with the largest savings, as many as fit into `room` lines, and the number of the others.
+/// The findings with the highest priority, as many as fit into `room` lines, and the number of the others.
 fn brief_findings(document: &Document, look: Look, room: usize) -> (String, usize) {
     let mut findings: Vec<&Finding> = document.findings.iter().collect();
-    findings.sort_by_key(|one| std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes)));
+    findings.sort_by_key(|one| std::cmp::Reverse(one.priority_bytes()));
     let mut text = String::new();
     let mut shown = 0;
     for finding in &findings {

@@ -131,7 +131,7 @@ fn findings(document: &Document) -> Section {
     }
     // One list: the largest finding is first, whether work or a setting causes it.
     let mut findings: Vec<&Finding> = document.findings.iter().collect();
-    findings.sort_by_key(|one| Reverse(one.saves_bytes.unwrap_or(one.bytes)));
+    findings.sort_by_key(|one| Reverse(one.priority_bytes()));
     section.findings(findings.into_iter().map(|one| {
         let saves = saves_text(one, document.wal_bytes);
         (one.text.clone(), format!("{}: {}{saves}", one.points_at, one.remedy))

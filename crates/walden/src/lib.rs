@@ -41,6 +41,8 @@ mod progress;
 mod prometheus;
 #[doc(hidden)]
 pub mod protect;
+#[doc(hidden)]
+pub mod range;
 mod receive;
 #[doc(hidden)]
 pub mod recovery_rates;

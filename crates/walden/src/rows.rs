@@ -35,8 +35,8 @@ use crate::page::parse_file;
 use crate::progress::Progress;
 #[cfg(feature = "export")]
 use crate::protect::Inputs;
+use crate::range::RangeArgs;
 use crate::sources;
-use crate::table_log::RangeArgs;
 use crate::{DAMAGED, memory, names};
 
 const EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! Arguments that `walden sql`, `walden export` and `walden rows` share: the range of the WAL, and the names.
+//! Arguments that `walden sql` and `walden export` share: the WAL as tables.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,51 +6,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clap::Args;
 use walden_arrow::ReadOptions;
-use walden_explain::Bound;
 use walden_source::inventory::Inventory;
 
-use crate::arguments::parse_bound;
+use crate::names;
 use crate::progress::Progress;
-use crate::sources::{self, SourceRange};
-use crate::{names, terminal};
-
-/// Which part of the log is read, and with which names.
-#[derive(Args, Debug)]
-pub struct RangeArgs {
-    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive and for rows the
-    /// newest; else each timeline separately]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    timeline: Option<u32>,
-
-    /// Names of tables and indexes, and columns of tables: a connection string, or a file written by
-    /// walden explain --save-names
-    #[arg(long, value_name = "DSN|FILE")]
-    pub names: Vec<String>,
-
-    /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local unless with zone)
-    #[arg(long, visible_alias = "start", value_name = "LSN|TIME", value_parser = parse_bound)]
-    pub from: Option<Bound>,
-
-    /// End before the first record at or after this LSN or time
-    #[arg(long, visible_alias = "end", value_name = "LSN|TIME", value_parser = parse_bound)]
-    pub to: Option<Bound>,
-
-    /// Threads [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
-}
-
-impl RangeArgs {
-    /// The range as sources are opened by.
-    pub fn range(&self) -> SourceRange {
-        SourceRange { timeline: self.timeline, from: self.from, to: self.to }
-    }
-
-    /// The number of threads.
-    pub fn threads(&self) -> usize {
-        self.threads.map_or_else(terminal::cores, usize::from)
-    }
-}
+use crate::range::RangeArgs;
+use crate::sources;
 
 /// Which part of the log is read as tables, and how positions are written.
 #[derive(Args, Debug)]

@@ -63,6 +63,13 @@ pub struct Finding {
     pub try_settings: BTreeMap<String, String>,
 }
 
+impl Finding {
+    /// Bytes by which a list of both kinds is sorted: the saving, or half of the finding's bytes if its saving is unknown.
+    pub fn priority_bytes(&self) -> u64 {
+        self.saves_bytes.unwrap_or(self.bytes / 2)
+    }
+}
+
 /// A rule that makes findings.
 pub struct Rule {
     /// Its name.
@@ -280,7 +287,7 @@ pub fn rank(findings: &mut [Finding]) {
     if let Some(table) = place(findings, TABLE) {
         let causes = findings.iter().filter(|one| one.kind == Cause).count();
         let others = findings[..causes].iter().filter(|one| one.rule != TABLE);
-        if others.map(|one| one.bytes).max().unwrap_or(0) * 3 > findings[table].bytes {
+        if others.map(|one| one.bytes).max().unwrap_or(0) * 5 > findings[table].bytes {
             findings[table..causes].rotate_left(1);
         } else {
             findings[..=table].rotate_right(1);
@@ -345,6 +352,23 @@ mod tests {
         };
         assert_eq!(causes(90), [TABLE, "pruning", "vacuum", "switch-padding"]);
         assert_eq!(causes(500), ["pruning", "vacuum", TABLE, "switch-padding"]);
+    }
+
+    #[test]
+    fn an_unknown_saving_counts_half_of_the_bytes() {
+        let finding = |saves_bytes| Finding {
+            kind: FindingKind::Cause,
+            rule: FALLBACK,
+            bytes: 100,
+            share: 0.5,
+            text: String::new(),
+            points_at: String::new(),
+            remedy: String::new(),
+            saves_bytes,
+            saves_error_bytes: None,
+            try_settings: BTreeMap::new(),
+        };
+        assert_eq!([None, Some(60), Some(0)].map(|saves| finding(saves).priority_bytes()), [50, 60, 0]);
     }
 
     #[test]

@@ -126,19 +126,14 @@ pub(super) fn main_table(facts: &Facts<'_>) -> Vec<Candidate> {
     let by = largest.map_or_else(String::new, |one| {
         format!("; transaction {} writes {} of the WAL", one.xid, facts.percent(one.bytes))
     });
-    let indexes = match table.indexes().len() {
-        0 => String::new(),
-        1 => " and its index".to_owned(),
-        count => format!(" and its {count} indexes"),
+    let subject = match table.indexes().len() {
+        0 => format!("{} writes", table.name),
+        1 => format!("{} and its index write", table.name),
+        count => format!("{} and its {count} indexes write", table.name),
     };
     let remedy = first.remedy().to_owned();
     vec![Candidate {
-        text: format!(
-            "{}{indexes} write {} of the WAL: {}{by}",
-            table.name,
-            facts.percent(claim.bytes()),
-            named.join(", ")
-        ),
+        text: format!("{subject} {} of the WAL: {}{by}", facts.percent(claim.bytes()), named.join(", ")),
         points_at: table.name.clone(),
         remedy,
         saves: None,

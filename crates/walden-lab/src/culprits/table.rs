@@ -291,7 +291,7 @@ pub const CULPRITS: &[Culprit] = &[
                UPDATE profile SET seen = i WHERE id = 1 + (i * 7919) % 600; IF i % 2 = 0 THEN COMMIT; END IF; END LOOP; END $$",
         )],
         expected: cause("pruning", "profile", "table of its own"),
-        also: &["uncompressed-images", "repeated-updates"],
+        also: &["uncompressed-images", "repeated-updates", "main-table"],
         ..BASE
     },
     Culprit {
@@ -438,6 +438,8 @@ pub const CULPRITS: &[Culprit] = &[
                IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$",
         )],
         expected: cause("replica-identity", "customer", "REPLICA IDENTITY"),
+        // There is no slot, so the level alone is a finding, too.
+        also: &["uncompressed-images", "logical-level"],
         ..BASE
     },
     Culprit {
