@@ -10,7 +10,7 @@ cd "$(dirname "$0")"
 environment=../target/python
 [ -x "$environment/bin/python" ] || python3 -m venv "$environment"
 
-packages=('maturin>=1.9,<2' duckdb mypy pandas polars pyarrow pytest)
+packages=('maturin>=1.9,<2' duckdb mypy pandas pandas-stubs polars pyarrow pytest)
 # An object store in memory; moto[server] has all of Amazon's other services, which weigh three times as much.
 packages+=('moto[s3]' flask flask-cors)
 command -v java >/dev/null && packages+=('pyspark>=4.1,<5')
