@@ -5,7 +5,9 @@ use std::path::Path;
 
 use rustc_hash::FxHashSet;
 use walden_format::lsn::SegmentName;
+use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
+use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_source::datadir::DataDir;
 use walden_source::inventory::{Run, SegmentFile};
@@ -63,17 +65,41 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
 /// OIDs of the databases in which a transaction, or a subtransaction of it, changed something: at most one. `done` gets the bytes of
 /// each segment that was read.
 pub fn databases_of(xid: u32, run: &Run, threads: usize, done: impl FnMut(u64)) -> Vec<u32> {
-    let mut databases = Databases { xids: FxHashSet::from_iter([xid]), found: FxHashSet::default() };
+    let mut databases = Databases { xid, xids: FxHashSet::from_iter([xid]), found: FxHashSet::default() };
     let scan = ScanOptions { threads, from: None, to: None };
     scan_in_order(run, scan, &mut databases, done);
+    // If all changes are those of subtransactions, mostly a record after them names these.
+    if databases.found.is_empty() && databases.xids.len() > 1 {
+        scan_in_order(run, scan, &mut databases, |_| ());
+    }
     databases.found.into_iter().collect()
 }
 
 /// Looks for the databases that a transaction changed.
 struct Databases {
-    /// It, and its subtransactions.
+    xid: u32,
+    /// The transaction and its subtransactions.
     xids: FxHashSet<u32>,
     found: FxHashSet<u32>,
+}
+
+impl Databases {
+    /// Reads the subtransactions from a record that ends, prepares, or assigns to the transaction.
+    fn learn_subtransactions(&mut self, record: &Record<'_>) {
+        let record_xid = record.header.xid;
+        match payload::parse(record) {
+            Ok(Payload::Commit(end) | Payload::Abort(end))
+                if end.twophase_xid.unwrap_or(record_xid) == self.xid =>
+            {
+                self.xids.extend(end.subxacts);
+            }
+            Ok(Payload::Prepare(prepare)) if record_xid == self.xid => self.xids.extend(prepare.subxids()),
+            Ok(Payload::Assignment(assignment)) if assignment.top_xid == self.xid => {
+                self.xids.extend(assignment.subxacts);
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Visitor for Databases {
@@ -81,6 +107,9 @@ impl Visitor for Databases {
         let xid = record.header.xid;
         if record.toplevel_xid.is_some_and(|top| self.xids.contains(&top)) {
             self.xids.insert(xid);
+        }
+        if matches!(record.header.rmid, rmid::XACT) {
+            self.learn_subtransactions(record);
         }
         if self.xids.contains(&xid) {
             let databases = record.blocks.iter().map(|block| block.relation.database);

@@ -14,6 +14,7 @@ walden_testing::tests! {
     unlogged_tables_are_not_complete,
     columns_that_change_are_events,
     a_transaction_over_several_tables_is_reverted,
+    changes_of_subtransactions_alone_are_reverted on [15, 19],
     all_tables_come_in_the_order_of_commits,
 }
 
@@ -81,6 +82,30 @@ fn nulls_and_blanks_are_compared_exactly() -> Outcome {
             assert_eq!(contents(&mut client, table), before, "{version}: {}", script.stdout);
         }
     }
+    Ok(())
+}
+
+/// As with ON_ERROR_ROLLBACK of psql, or exception handlers of PL/pgSQL: the transaction itself changes nothing.
+fn changes_of_subtransactions_alone_are_reverted(version: u32) -> Outcome {
+    let (cluster, mut client) = server(version)?;
+    run(
+        &mut client,
+        "CREATE TABLE a (i int); INSERT INTO a VALUES (1), (2); CREATE TABLE b (i int); INSERT INTO b TABLE a",
+    );
+    let (mut client, base) = copy_base(&cluster, client, "backup");
+    run(&mut client, "BEGIN");
+    let xid: String = client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0);
+    run(
+        &mut client,
+        "SAVEPOINT s; DELETE FROM a WHERE i = 1; RELEASE s; SAVEPOINT s; DELETE FROM b; RELEASE s; COMMIT;
+        INSERT INTO a VALUES (3)",
+    );
+    run(&mut client, "SELECT pg_switch_wal()");
+    let script = rows(&cluster, &base, &["--xid", &xid, "--undo"]);
+    assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+    run(&mut client, &script.stdout);
+    assert_eq!(contents(&mut client, "a"), ["(1)", "(2)", "(3)"]);
+    assert_eq!(contents(&mut client, "b"), ["(1)", "(2)"]);
     Ok(())
 }
 
