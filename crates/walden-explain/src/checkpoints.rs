@@ -219,7 +219,7 @@ pub fn explain_checkpoints(
         checkpoints.push(Checkpoint {
             record: *one,
             distance: before.map(|before| one.redo.0.saturating_sub(before.redo.0)),
-            interval: before.map(|before| one.time - before.time),
+            interval: before.map(|before| one.time.saturating_sub(before.time)),
             cause: match one {
                 _ if one.shutdown => Cause::Shutdown,
                 _ if one.begin == Begin::Backup && before.is_some() => Cause::Requested,

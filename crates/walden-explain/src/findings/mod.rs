@@ -356,19 +356,10 @@ mod tests {
 
     #[test]
     fn an_unknown_saving_counts_half_of_the_bytes() {
-        let finding = |saves_bytes| Finding {
-            kind: FindingKind::Cause,
-            rule: FALLBACK,
-            bytes: 100,
-            share: 0.5,
-            text: String::new(),
-            points_at: String::new(),
-            remedy: String::new(),
-            saves_bytes,
-            saves_error_bytes: None,
-            try_settings: BTreeMap::new(),
-        };
-        assert_eq!([None, Some(60), Some(0)].map(|saves| finding(saves).priority_bytes()), [50, 60, 0]);
+        assert_eq!(
+            [None, Some(60), Some(0)].map(|saves| finding(FALLBACK, Cause, 100, saves).priority_bytes()),
+            [50, 60, 0]
+        );
     }
 
     #[test]

@@ -44,9 +44,10 @@ pub struct Saving {
 /// Savings stay unknown if the WAL has gaps, several timelines, or damage, and if images were not sampled.
 pub fn estimate(document: &mut Document, explanation: &Explanation, settings: Option<CheckpointSettings>) {
     let changes = distinct_changes(&document.findings);
-    let Some(estimator) = Estimator::new(explanation, settings).filter(|_| !changes.is_empty()) else {
+    if changes.is_empty() {
         return;
-    };
+    }
+    let Some(estimator) = Estimator::new(explanation, settings) else { return };
     let savings: Vec<(Changes, Saving)> =
         changes.into_iter().filter_map(|change| Some((change.clone(), estimator.saving(&change)?))).collect();
     apply(document, &savings, explanation.buckets.images());
@@ -63,6 +64,9 @@ struct Estimator<'a> {
     trigger: Option<Trigger>,
     /// `checkpoint_completion_target`, in thousandths.
     completion_target_milli: u64,
+    /// Bytes that the simulation of the WAL's own settings saves, and their difference to the WAL.
+    before: f64,
+    self_check_error: f64,
 }
 
 impl<'a> Estimator<'a> {
@@ -74,13 +78,20 @@ impl<'a> Estimator<'a> {
         };
         let checkpoints = explain_checkpoints(&explanation.checkpoints, explanation.segment_size, settings);
         let trigger = trigger_of(&checkpoints, explanation, settings);
+        let weight = weight_of(sample, explanation);
+        let workload = workload(explanation, range, (sample, weight), &checkpoints, trigger);
+        let with_all = workload.saved_with_all_pointers(ImageRatios::UNCOMPRESSED);
+        let before =
+            trigger.map_or(with_all, |trigger| workload.saved(trigger, ImageRatios::UNCOMPRESSED, 1.0));
         Some(Estimator {
             explanation,
             sample,
-            weight: weight_of(sample, explanation),
-            workload: workload(explanation, (range, sample), &checkpoints, trigger),
+            weight,
+            workload,
             trigger,
             completion_target_milli: settings.map_or(900, |known| known.completion_target_milli),
+            before,
+            self_check_error: (before - with_all).abs(),
         })
     }
 
@@ -97,17 +108,14 @@ impl<'a> Estimator<'a> {
             }
         }
         let workload = &self.workload;
-        let with_all = workload.saved_with_all_pointers(ImageRatios::UNCOMPRESSED);
-        let Some((now, then)) = self.trigger.zip(trigger) else {
-            let saved = workload.saved_with_all_pointers(ratios) - with_all;
-            return Some(with_error(saved, ratio_error));
+        let Some(then) = trigger.filter(|_| self.trigger.is_some()) else {
+            return Some(with_error(workload.saved_with_all_pointers(ratios) - self.before, ratio_error));
         };
-        let before = workload.saved(now, ImageRatios::UNCOMPRESSED, 1.0);
         let after = workload.saved(then, ratios, 1.0);
         let longest = workload.intervals(then).min(1.0);
         let by_phase = PHASES.map(|phase| (workload.saved(then, ratios, phase * longest) - after).abs());
         let phase_error = by_phase.into_iter().fold(0.0, f64::max) / 2.0;
-        Some(with_error(after - before, ratio_error + phase_error + (before - with_all).abs()))
+        Some(with_error(after - self.before, ratio_error + phase_error + self.self_check_error))
     }
 
     /// Ratios of compressed images, and the error of the compressed sum in bytes.
@@ -153,7 +161,8 @@ fn with_error(saved: f64, error: f64) -> Saving {
 
 fn workload(
     explanation: &Explanation,
-    (range, sample): (&Range, &Sample),
+    range: &Range,
+    (sample, weight): (&Sample, f64),
     checkpoints: &[Checkpoint],
     trigger: Option<Trigger>,
 ) -> Workload {
@@ -173,8 +182,9 @@ fn workload(
     let last = pointers.last().copied().or(before);
     if let Some((last, redo)) = last.and_then(|last| Some((last, unfinished_redo(sample, last.redo)?))) {
         let intervals: Vec<i64> = checkpoints.iter().filter_map(|checkpoint| checkpoint.interval).collect();
-        let interval = intervals.iter().sum::<i64>() / intervals.len().max(1) as i64;
-        pointers.push(at(redo, (last.time + interval).min(last_time)));
+        let sum = intervals.iter().fold(0i64, |sum, interval| sum.saturating_add(*interval));
+        let interval = sum / intervals.len().max(1) as i64;
+        pointers.push(at(redo, last.time.saturating_add(interval).min(last_time)));
     }
     let last_checkpoint = pointers.last().map_or(last_time, |pointer| pointer.time);
     let bounds = Bounds {
@@ -185,13 +195,12 @@ fn workload(
             let first = pointers.first().copied().unwrap_or(at(range.start, first_time));
             at(
                 Lsn(first.redo.0.saturating_sub(distance)).min(range.start),
-                (first.time - interval).min(first_time),
+                first.time.saturating_sub(interval).min(first_time),
             )
         }),
         end: at(range.end, last_time.max(last_checkpoint)),
         segment_size: size,
     };
-    let weight = weight_of(sample, explanation);
     Workload::new(sample.touches.touches(), weight, sample.mean_data(), bounds, pointers)
 }
 

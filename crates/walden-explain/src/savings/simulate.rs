@@ -104,8 +104,9 @@ impl Workload {
             end.redo.0.saturating_sub(begin.redo.0) as f64
                 / (segments * self.segment_size.bytes()).max(1) as f64
         });
-        let by_time =
-            trigger.timeout.map_or(0.0, |timeout| (end.time - begin.time) as f64 / timeout.max(1) as f64);
+        let by_time = trigger
+            .timeout
+            .map_or(0.0, |timeout| end.time.saturating_sub(begin.time) as f64 / timeout.max(1) as f64);
         by_volume.max(by_time)
     }
 
