@@ -467,7 +467,7 @@ pub(crate) fn list_objects(
         first_numbers,
         live,
         acknowledged,
-        newest_known: newest_known(archive, &listing.backups_without_start),
+        newest_known: newest_known(archive, &listing.backups_without_start)?,
     };
     for (&timeline, objects) in &timelines.objects {
         timelines.add_timeline(timeline, objects, &mut listing)?;
@@ -480,13 +480,13 @@ pub(crate) fn list_objects(
 pub(crate) fn newest_known(
     archive: &Archive,
     without_start: &[BackupWithoutStart],
-) -> BTreeMap<Timeline, SegmentName> {
-    let mut newest = verified::newest_segments(archive);
+) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
+    let mut newest = verified::newest_segments(archive)?;
     for name in without_start.iter().filter_map(|backup| SegmentName::parse(&backup.segment)) {
         let known = newest.entry(name.timeline).or_insert(name);
         *known = name.max(*known);
     }
-    newest
+    Ok(newest)
 }
 
 /// The objects of an archive by what they are.

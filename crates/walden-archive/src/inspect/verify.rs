@@ -545,7 +545,7 @@ pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), Ar
         damaged = verified::last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
     }
     // Segments that disappeared stay known.
-    let mut newest = verified::newest_segments(archive);
+    let mut newest = verified::newest_segments(archive)?;
     for name in run.newest_segments.iter().filter_map(|name| SegmentName::parse(name)) {
         newest.entry(name.timeline).and_modify(|known| *known = name.max(*known)).or_insert(name);
     }

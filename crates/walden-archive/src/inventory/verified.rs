@@ -45,12 +45,19 @@ pub struct VerifiedAt {
     pub newest_segments: Vec<String>,
 }
 
-/// The newest segment of each timeline that a run of `verify` has recorded. Results that cannot be read count as missing.
-pub(crate) fn newest_segments(archive: &Archive) -> BTreeMap<Timeline, SegmentName> {
-    let run = last(archive).ok().and_then(LastRun::found);
+/// Returns the newest segment of each timeline that a run of `verify` has recorded. Damaged results count as
+/// missing.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
+    let run = match last(archive) {
+        Err(error) if error.is_damage() => None,
+        run => run?.found(),
+    };
     let recorded = run.map(|run| run.newest_segments).unwrap_or_default();
     let segments = recorded.iter().filter_map(|name| SegmentName::parse(name));
-    segments.map(|name| (name.timeline, name)).collect()
+    Ok(segments.map(|name| (name.timeline, name)).collect())
 }
 
 /// Stores the result of a run, and removes old ones.
@@ -112,6 +119,8 @@ pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
             {
                 return Ok(LastRun::Locked);
             }
+            // A later run removes old results.
+            Err(error) if error.cause == Cause::NotFound => continue,
             content => content?,
         };
         if let Ok(found) = serde_json::from_slice(&content) {

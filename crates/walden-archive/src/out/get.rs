@@ -200,8 +200,10 @@ pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Ve
 
 /// Writes a file under a path, which gets it whole or not at all.
 ///
+/// One listing finds the file. It may miss a segment that is packed at the same time: [`get_begun`] looks again.
+///
 /// # Errors
-/// [`GetError::NotThere`] if nothing of the name is archived; everything else means that the archive has it, or may have it, and
+/// [`GetError::NotThere`] if nothing of the name was listed; everything else means that the archive has it, or may have it, and
 /// that it cannot be read.
 pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
     get_after(archive, file, target, || {})
@@ -275,8 +277,9 @@ pub fn get_begun(
     let not_there = || GetError::NotThere { name: name(), location: archive.store().location().to_owned() };
     let failed = |source| GetError::Archive { name: name(), source };
     let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? else {
-        // The parts of a segment are removed once it is archived.
-        return match archive.find(file).map_err(failed)? {
+        // The parts of a segment are removed once it is archived. This is also the second look for a segment
+        // that was packed during the first one.
+        return match archive.find_in_one_listing(file).map_err(failed)? {
             Some(_) => get(archive, file, target),
             None => Err(not_there()),
         };
@@ -385,8 +388,11 @@ fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, 
             backup = Some(file.to_string());
         }
     })?;
-    let verified = || verified::newest_segments(archive).into_values().find(|&name| is_lost(name));
-    Ok(backup.or_else(|| verified().map(|name| format!("{name}, which walden archive verify has found"))))
+    if backup.is_some() {
+        return Ok(backup);
+    }
+    let verified = verified::newest_segments(archive)?.into_values().find(|&name| is_lost(name));
+    Ok(verified.map(|name| format!("{name}, which walden archive verify has found")))
 }
 
 /// Finds the first segment after a log's last one, if it was in the archive, and the sign of that.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use walden_archive::archive::Archive;
-use walden_archive::get::{GetError, get};
+use walden_archive::get::{GetError, get, get_begun};
 use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushOptions, push};
@@ -81,9 +81,14 @@ fn a_segment_that_is_not_there_takes_three_listings() {
     requests.take();
     // Another process: nothing is known.
     let next = ArchivedFile::parse(&files[1].0).expect("a segment's name");
-    let error = get(&requests.archive(root.path()), next, &root.path().join("next")).expect_err("not there");
+    let ArchivedFile::Segment(segment) = next else { panic!("a segment") };
+    let target = root.path().join("next");
+    // What the program does for a standby.
+    let error = get(&requests.archive(root.path()), next, &target).expect_err("not there");
     assert!(matches!(error, GetError::NotThere { .. }), "{error}");
-    assert_eq!(requests.take(), (3, 3));
+    let error = get_begun(&requests.archive(root.path()), segment, &target, true).expect_err("not there");
+    assert!(matches!(error, GetError::NotThere { .. }), "{error}");
+    assert_eq!(requests.take(), (3, 4));
 }
 
 /// An archive of these files, each pushed by a call of its own, whose requests are not counted.
