@@ -133,8 +133,9 @@ fn findings(document: &Document) -> Section {
     let mut findings: Vec<&Finding> = document.findings.iter().collect();
     findings.sort_by_key(|one| Reverse(one.priority_bytes()));
     section.findings(findings.into_iter().map(|one| {
+        // The sentence or the remedy names the object or setting.
         let saves = saves_text(one, document.wal_bytes);
-        (one.text.clone(), format!("{}: {}{saves}", one.points_at, one.remedy))
+        (one.text.clone(), format!("{}{saves}", one.remedy))
     }))
 }
 
