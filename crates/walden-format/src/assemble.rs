@@ -1,10 +1,11 @@
-//! A record's bytes from its parts: the opposite of [`crate::record::decode`].
+//! Assembles a record's bytes from its parts: the inverse of [`crate::record::decode`].
 //!
-//! `XLogRecordAssemble` in `xloginsert.c` decides the form. The functions append to a buffer in the order of a record:
-//! [`start`], a [`BlockHeader`] of each block, [`push_origin`], [`push_toplevel_xid`], [`push_main_data_header`]; then each
-//! block's image and data; then the main data; at last [`finish`], which fills in the record's own header.
+//! `XLogRecordAssemble` in `xloginsert.c` determines the format. The functions append to a buffer in the
+//! order of a record: [`start`], a [`BlockHeader`] of each block, [`push_origin`], [`push_toplevel_xid`],
+//! [`push_main_data_header`]; then each block's image and data; then the main data. [`finish`] then fills in
+//! the record's own header.
 //!
-//! [`RecordBuilder`] does all of it where speed does not matter.
+//! [`RecordBuilder`] does all of this where speed does not matter.
 
 use crate::crc::record_crc;
 use crate::record::{
@@ -12,7 +13,7 @@ use crate::record::{
     Record, RecordHeader, RelFileLocator, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER, block_flags, block_id,
 };
 
-/// Empties `out` and leaves space for the record's own header.
+/// Empties `out` and reserves space for the record's own header.
 #[inline]
 pub fn start(out: &mut Vec<u8>) {
     out.clear();
@@ -33,8 +34,8 @@ pub fn push_toplevel_xid(out: &mut Vec<u8>, xid: u32) {
     out.extend_from_slice(&[block_id::TOPLEVEL_XID, a, b, c, d]);
 }
 
-/// Appends the header of `len` bytes of main data as PostgreSQL does: none without main data, a short one if the length fits
-/// into a byte.
+/// Appends the header of `len` bytes of main data as PostgreSQL does: none without main data, a short one if
+/// the length fits into a byte.
 #[inline]
 pub fn push_main_data_header(out: &mut Vec<u8>, len: u32) {
     match u8::try_from(len) {
@@ -57,11 +58,10 @@ pub fn push_long_main_data_header(out: &mut Vec<u8>, len: u32) {
     out.extend_from_slice(&[block_id::DATA_LONG, a, b, c, d]);
 }
 
-/// Fills in the header of the record in `out`, with its length in place of `header.total_len`. The checksum is `header`'s:
-/// [`seal`] computes it.
+/// Fills in the header of the record in `out`, with the record's actual length instead of `header.total_len`.
+/// The checksum is `header`'s: [`seal`] computes it.
 ///
-/// # Panics
-/// `out` is shorter than a record's header: it was not begun by [`start`].
+/// # Panics `out` is shorter than a record's header, because it was not initialized by [`start`].
 #[inline]
 pub fn finish(out: &mut [u8], header: RecordHeader) {
     let header = RecordHeader { total_len: out.len() as u32, ..header };
@@ -79,11 +79,12 @@ pub fn seal(record: &mut [u8]) -> u32 {
     crc
 }
 
-/// Whether the headers within `record` lie in the order in which PostgreSQL writes them, once each, and the padding of its
-/// own header is zero: then the functions of this module bring the record's bytes back from its parts, with
-/// [`push_long_main_data_header`] if its [`Record::main_header_len`] is the long one's.
+/// Whether the headers within `record` are in the order in which PostgreSQL writes them, at most once each,
+/// and the padding of its own header is zero. If so, the functions of this module reproduce the record's
+/// bytes from its parts, with [`push_long_main_data_header`] if [`Record::main_header_len`] is the long
+/// header's.
 ///
-/// False as well if the record is not held whole.
+/// Also false if `record` does not hold all bytes of the record.
 pub fn is_in_order(record: &Record<'_>) -> bool {
     let bytes = record.bytes();
     if bytes.len() != record.header.total_len as usize
@@ -113,10 +114,10 @@ pub fn is_in_order(record: &Record<'_>) -> bool {
         }
 }
 
-/// The bytes of a record with `blocks`, without images, and everything else as in `record`: header, origin, toplevel
-/// transaction and main data. The checksum is the old one and thus wrong.
+/// Returns the bytes of a record with `blocks`, without images, and with the header, origin, toplevel
+/// transaction and main data of `record`. The checksum is the old one and thus wrong.
 ///
-/// A block of the same relation as the one before does not name it again.
+/// A block of the same relation as the preceding block does not name it again.
 pub fn assemble(record: &Record<'_>, blocks: &[(BlockRef, Vec<u8>)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(record.header.total_len as usize);
     start(&mut out);
@@ -141,7 +142,7 @@ pub fn assemble(record: &Record<'_>, blocks: &[(BlockRef, Vec<u8>)]) -> Vec<u8> 
     out
 }
 
-/// The header of a block at `place`, with the flags that follow from its parts beside `flags`.
+/// Returns the header of a block at `place`, with `flags` and the flags that its other parts imply.
 fn block_header(
     id: u8,
     flags: u8,
@@ -160,7 +161,7 @@ fn block_header(
     BlockHeader { id, flags, data_len: data.len() as u16, image, relation, block }
 }
 
-/// Builds a record from its parts, as PostgreSQL does, in buffers of its own.
+/// Builds a record from its parts, as PostgreSQL does, in its own buffers.
 ///
 /// ```
 /// use walden_format::assemble::RecordBuilder;
@@ -185,7 +186,7 @@ fn block_header(
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RecordBuilder {
-    /// The record's own header; its length and checksum do not count.
+    /// The record's own header; its length and checksum are ignored.
     pub header: RecordHeader,
     /// The replication origin.
     pub origin: Option<u16>,
@@ -204,10 +205,11 @@ impl RecordBuilder {
         RecordBuilder { header, ..RecordBuilder::default() }
     }
 
-    /// Adds a block at `place`, its relation, fork and number. The flags that follow from the other parameters are set, and
-    /// the relation is left out if it is the block's before: `flags` adds [`block_flags::WILL_INIT`] or nothing.
+    /// Adds a block at `place`: its relation, fork and number. Sets the flags that the other parameters
+    /// imply, and omits the relation if it is the preceding block's. `flags` is [`block_flags::WILL_INIT`] or
+    /// 0.
     ///
-    /// Blocks have ascending ids. An image's header must fit its bytes.
+    /// Blocks must have ascending ids. An image's header must fit its bytes.
     pub fn push_block(
         &mut self,
         id: u8,
@@ -243,7 +245,7 @@ impl RecordBuilder {
         out
     }
 
-    /// The record's bytes with the checksum that they should have.
+    /// Returns the record's bytes with the correct checksum.
     pub fn sealed_bytes(&self) -> Vec<u8> {
         let mut out = self.bytes();
         seal(&mut out);
@@ -270,7 +272,7 @@ mod tests {
         (0..3_u32, 0..4_u8, any::<u32>(), any::<bool>(), image, data)
     }
 
-    /// An image whose hole has `hole` bytes, and its header.
+    /// Returns an image whose hole has `hole` bytes, and its header.
     fn image(hole: u16, is_applied: bool, method: u8, version: Major) -> Option<(ImageHeader, Vec<u8>)> {
         let methods = [Compression::None, Compression::Pglz, Compression::Lz4, Compression::Zstd];
         let compression = methods[usize::from(method)];
@@ -321,7 +323,7 @@ mod tests {
                 prop_assert_eq!(record.block_data(block), &data[..]);
                 prop_assert!(block.image.is_none_or(|image| record.image_data(&image).iter().all(|byte| *byte == 7)));
             }
-            // Without its images, the record is what `assemble` makes of it.
+            // `assemble` produces the record without its images.
             let data: Vec<_> =
                 record.blocks.iter().map(|block| (*block, record.block_data(block).to_vec())).collect();
             let bare = assemble(&record, &data);

@@ -1,9 +1,9 @@
-//! The checksum of a record: CRC-32C, with the processor's instructions where it has them.
+//! The checksum of a record, CRC-32C, computed with the processor's instructions if available.
 //!
-//! Which implementation is fastest depends on the length. Records of up to 88 bytes within a page use `RecordCrc`, inlined into
-//! the decoder's loop, because a call alone would take longer. Pieces from 512 bytes on, which are mostly images, use the
-//! `crc-fast` crate: folding with carry-less multiplication is several times as fast as the CRC-32C instruction. All others use
-//! the `crc32c` crate.
+//! The fastest implementation depends on the length. Records of up to 88 bytes within a page use `RecordCrc`,
+//! inlined into the decoder's loop, because a call alone would take longer. Inputs of 512 bytes or more,
+//! which are mostly images, use the `crc-fast` crate: folding with carry-less multiplication is several times
+//! as fast as the CRC-32C instruction. All others use the `crc32c` crate.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -19,13 +19,14 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
 }
 
 fn folded(crc: u32, bytes: &[u8]) -> u32 {
-    // Crc32Iscsi is another name of CRC-32C. The crate's state is the checksum without the final inversion.
+    // Crc32Iscsi is another name for CRC-32C. The crate's state is the checksum without the final inversion.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32
 }
 
-/// Computes a record's `xl_crc`: over the bytes after its header, then over the header up to `xl_crc` (`ValidXLogRecord`).
+/// Computes a record's `xl_crc`: over the bytes after its header, then over the header up to `xl_crc`
+/// (`ValidXLogRecord`).
 ///
 /// `record` must be at least as long as the header.
 pub fn record_crc(record: &[u8]) -> u32 {
@@ -41,15 +42,15 @@ pub fn record_crc(record: &[u8]) -> u32 {
 
 /// Bytes per step of [`RecordCrc::crc_around`].
 const STRIDE: usize = 64;
-/// Bytes before the record in the window that [`RecordCrc::crc_around`] gets.
+/// Bytes before the record in the window passed to [`RecordCrc::crc_around`].
 pub(crate) const BEFORE: usize = STRIDE - RECORD_HEADER;
-/// Bytes from the record's start on in the window that [`RecordCrc::crc_around`] gets.
+/// Bytes from the record's start in the window passed to [`RecordCrc::crc_around`].
 pub(crate) const BEHIND: usize = STRIDE + RECORD_HEADER;
 
 /// An implementation of checksums for many short records.
 pub(crate) trait RecordCrc: Copy {
-    /// The same result as [`record_crc`]. `around` is a window of the page: [`BEFORE`] bytes before the record and [`BEHIND`] bytes
-    /// from its start on.
+    /// Returns the same result as [`record_crc`]. `around` is a window of the page: [`BEFORE`] bytes before
+    /// the record and [`BEHIND`] bytes from its start.
     fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32;
 
     /// Runs `work`, compiled with the processor features of this implementation, so that [`RecordCrc::crc_around`] is inlined.
@@ -64,7 +65,7 @@ pub(crate) trait CrcWork {
     fn with(self, crc: impl RecordCrc) -> Self::Output;
 }
 
-/// For any processor.
+/// The implementation for any processor.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -81,7 +82,8 @@ impl RecordCrc for Portable {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use hardware::Sse42;
 
-/// The only unsafe code of this crate: calls of functions with a target feature, by a value that proves the feature.
+/// The only unsafe code of this crate: calls of functions with a target feature, made through a value that
+/// proves the feature.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod hardware {
@@ -146,9 +148,10 @@ mod hardware {
     }
 
     impl RecordCrc for Sse42 {
-        /// Processes the record's bytes after its header in steps of [`STRIDE`]. The first step takes the 1 to 64 bytes that are
-        /// left over, preceded by zeros (the bytes before them in the page, masked), so that records of up to 88 bytes need no
-        /// branch on their length. The initial state is one that the zeros turn into CRC-32C's initial state.
+        /// Processes the record's bytes after its header in steps of [`STRIDE`]. The first step takes the 1
+        /// to 64 bytes that are not a multiple of it, preceded by zeros (the bytes before them in the page,
+        /// masked), so that records of up to 88 bytes need no branch on their length. The initial state is
+        /// one that the zeros turn into CRC-32C's initial state.
         #[inline(always)]
         fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32 {
             let first = record.len().wrapping_sub(RECORD_HEADER + 1) % STRIDE + 1;
@@ -184,7 +187,7 @@ mod hardware {
         u64::from_le_bytes(bytes[at..].first_chunk().copied().unwrap_or_default())
     }
 
-    /// A stride read at position n is a mask that keeps its last n bytes.
+    /// A stride read at offset n of this table is a mask that keeps its last n bytes.
     static ZEROS_THEN_ONES: [u8; BEFORE + BEHIND] = {
         let mut mask = [0; BEFORE + BEHIND];
         let mut at = STRIDE;
@@ -204,8 +207,8 @@ mod hardware {
             let mut state = states[at - 1];
             let mut bit = 0;
             while bit < 8 {
-                // Inverts a step of the CRC, which shifts right and, if a 1 was shifted out, adds the polynomial and so sets the top
-                // bit.
+                // Inverts a step of the CRC. A step shifts right and, if it shifts out a 1, adds the
+                // polynomial, which sets the top bit.
                 state = if state >> 31 == 1 { (state ^ POLYNOMIAL) << 1 | 1 } else { state << 1 };
                 bit += 1;
             }

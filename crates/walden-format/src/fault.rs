@@ -7,21 +7,22 @@ use crate::page::PageHeaderError;
 use crate::record::{MAX_RECORD_BYTES, RECORD_HEADER, RecordError};
 use crate::version::{Major, UnreadableMagic};
 
-/// The place where a log stops making sense: where, what was expected, what was found.
+/// The first invalid position in WAL: its LSN, the expected value and the value found.
 ///
-/// Not every fault is damage: the log of a running or crashed server ends in one, as what follows the last record was never
-/// written or is of an earlier use of the file. Only the bytes behind it can tell the two apart.
+/// Not every fault is damage. The WAL of a running or crashed server ends in one, because the bytes after the
+/// last record were never written or are from an earlier use of the file. Only the bytes after the fault can
+/// distinguish the two cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// The LSN of the page or record at fault.
     pub lsn: Lsn,
     /// The LSN of the first byte that is wrong.
     pub at: Lsn,
-    /// What is wrong.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
-/// What is wrong at the place of a [`Fault`].
+/// The kind of a [`Fault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum FaultKind {
@@ -35,23 +36,23 @@ pub enum FaultKind {
     PageTimeline { expected: Timeline, found: Timeline },
     /// A segment's first page without a long header, or another page with one.
     PageHeaderWidth { long_expected: bool },
-    /// The system identifier is another cluster's.
+    /// The system identifier belongs to another cluster.
     SystemId { expected: u64, found: u64 },
     /// The segment size or page size differs from the stream's.
     Geometry { segment_bytes: u32, page_bytes: u32 },
     /// A record is not complete, but the page does not continue one.
     ContinuationExpected { remaining: u32 },
-    /// The page continues a record, but the one before is complete.
+    /// The page continues a record, but the preceding record is complete.
     ContinuationUnexpected,
     /// The page continues a record of another length.
     ContinuationLength { expected: u32, found: u32 },
     /// Padding that is not zero: see [`crate::stream::Decoder::with_checked_padding`].
     Padding { found: u8 },
-    /// Zeros where a record should start: nothing was written there yet.
+    /// Zeros where a record should start: nothing has been written there yet.
     NoRecord,
     /// A record's length is out of range.
     RecordLength(u32),
-    /// The record does not point back to the one before it.
+    /// The record's `xl_prev` does not point to the preceding record.
     PreviousLink { expected: Option<Lsn>, found: Lsn },
     /// The record's bytes do not match its checksum.
     Checksum { expected: u32, found: u32 },
@@ -60,7 +61,7 @@ pub enum FaultKind {
 }
 
 impl Fault {
-    /// Whether nothing was ever written at this place: the common end of the log.
+    /// Whether nothing was ever written at this position: the usual end of WAL.
     pub fn is_unwritten(&self) -> bool {
         match self.kind {
             FaultKind::NoRecord => true,
@@ -69,7 +70,7 @@ impl Fault {
         }
     }
 
-    /// What should have been there.
+    /// Describes the expected value.
     pub fn expected(&self) -> String {
         match self.kind {
             FaultKind::PageHeader(PageHeaderError::Short) => "a whole page header".into(),
@@ -101,7 +102,7 @@ impl Fault {
         }
     }
 
-    /// What was there instead.
+    /// Describes the value found.
     pub fn found(&self) -> String {
         match self.kind {
             FaultKind::PageHeader(PageHeaderError::Short) => "the end of the data".into(),
@@ -130,7 +131,8 @@ impl Fault {
 }
 
 impl FaultKind {
-    /// The magic of a page of a version of PostgreSQL that Walden does not read, and which version that is. `None` for other faults.
+    /// Returns the page magic and its version if the fault is a page of a PostgreSQL version that Walden does
+    /// not read. `None` for other faults.
     pub fn unknown_version(&self) -> Option<(u16, UnreadableMagic)> {
         match *self {
             FaultKind::PageHeader(PageHeaderError::Magic(magic, reason))

@@ -1,13 +1,14 @@
-//! Where the headers of pages lie in a log, and what that does to positions.
+//! Positions of page headers in WAL, and conversion between LSNs and usable byte positions.
 //!
-//! A record's bytes are interrupted by the headers of the pages that it crosses, so the LSN after a record depends on where
-//! it starts. PostgreSQL also counts *usable* byte positions, which leave all page headers out: its insertion lock adds
-//! lengths to those (`XLogBytePosToRecPtr` and its like in `xlog.c`). Both are here, without loops over pages.
+//! A record's bytes are interrupted by the headers of the pages that it crosses, so the LSN after a record
+//! depends on where it starts. PostgreSQL also counts *usable* byte positions, which exclude all page
+//! headers: reserving space for a record adds its length to such a position (`ReserveXLogInsertLocation` and
+//! `XLogBytePosToRecPtr` in `xlog.c`). This module computes both without loops over pages.
 
 use crate::lsn::{Lsn, SegmentSize};
 use crate::page::{self, LONG_HEADER, SHORT_HEADER, is_page_size};
 
-/// The sizes that decide where a log has page headers.
+/// The sizes that determine where WAL has page headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     segment_size: SegmentSize,
@@ -16,15 +17,16 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The smallest page of the log (`XLOG_BLCKSZ`), in bytes.
+    /// The smallest WAL page (`XLOG_BLCKSZ`), in bytes.
     pub const MIN_PAGE_BYTES: u32 = page::MIN_PAGE_BYTES;
-    /// The largest page of the log, in bytes.
+    /// The largest WAL page, in bytes.
     pub const MAX_PAGE_BYTES: u32 = page::MAX_PAGE_BYTES;
     /// The page size of all published packages of PostgreSQL, in bytes.
     pub const DEFAULT_PAGE_BYTES: u32 = 8192;
 
-    /// A log with segments of `segment_size` and pages of `page_bytes`; `None` if PostgreSQL cannot be built with such pages:
-    /// their size is a power of two from [`Self::MIN_PAGE_BYTES`] to [`Self::MAX_PAGE_BYTES`].
+    /// WAL with segments of `segment_size` and pages of `page_bytes`; `None` if PostgreSQL cannot be built
+    /// with such pages: their size is a power of two from [`Self::MIN_PAGE_BYTES`] to
+    /// [`Self::MAX_PAGE_BYTES`].
     pub const fn new(segment_size: SegmentSize, page_bytes: u32) -> Option<Geometry> {
         if is_page_size(page_bytes) {
             Some(Geometry { segment_size, page_shift: page_bytes.trailing_zeros() })
@@ -33,7 +35,7 @@ impl Geometry {
         }
     }
 
-    /// A log with segments of `segment_size` and pages of 8 kB.
+    /// WAL with segments of `segment_size` and pages of 8 kB.
     pub const fn with_default_pages(segment_size: SegmentSize) -> Geometry {
         Geometry { segment_size, page_shift: Self::DEFAULT_PAGE_BYTES.trailing_zeros() }
     }
@@ -44,13 +46,13 @@ impl Geometry {
         self.segment_size
     }
 
-    /// The size of the log's pages, in bytes.
+    /// The size of WAL pages, in bytes.
     #[inline]
     pub fn page_bytes(self) -> u64 {
         1 << self.page_shift
     }
 
-    /// How far into its page `lsn` lies, in bytes.
+    /// The offset of `lsn` in its page, in bytes.
     #[inline]
     pub fn offset_in_page(self, lsn: Lsn) -> u64 {
         lsn.0 & (self.page_bytes() - 1)
@@ -62,7 +64,8 @@ impl Geometry {
         if self.segment_size.offset_of(page) == 0 { LONG_HEADER } else { SHORT_HEADER }
     }
 
-    /// Up to where a log whose bytes have come up to `end` can be decoded: not into a page whose header has come in part.
+    /// Returns the LSN up to which WAL that has been received up to `end` can be decoded: the page's start if
+    /// the page's header is incomplete, otherwise `end`.
     #[inline]
     pub fn decodable_end(self, end: Lsn) -> Lsn {
         let in_page = self.offset_in_page(end);
@@ -74,7 +77,7 @@ impl Geometry {
     #[inline]
     pub fn header_bytes_between(self, from: Lsn, to: Lsn) -> u64 {
         let starts = |shift: u32| {
-            // Units that start before a position: all that it lies behind the start of.
+            // Counts the pages or segments that start before a position.
             let before = |lsn: Lsn| (lsn.0 >> shift) + u64::from(lsn.0 & ((1 << shift) - 1) != 0);
             before(to).saturating_sub(before(from))
         };
@@ -90,10 +93,11 @@ impl Geometry {
             .map(move |page| (Lsn(page), self.header_bytes(Lsn(page))))
     }
 
-    /// Where a record of `bytes` bytes that starts at `start` ends: the LSN after its last byte, before alignment. It is a
-    /// page's start, not the end of that page's header, if the record fills the page before.
+    /// Returns the LSN after the last byte of a record of `bytes` bytes that starts at `start`, before
+    /// alignment. If the record fills its last page exactly, the result is the start of the next page, not
+    /// the end of that page's header.
     ///
-    /// `start` lies behind its page's header, as each record's does.
+    /// `start` must be after its page's header, as the start of every record is.
     #[inline]
     pub fn record_end(self, start: Lsn, bytes: u64) -> Lsn {
         let left_in_page = self.page_bytes() - self.offset_in_page(start);
@@ -103,21 +107,21 @@ impl Geometry {
         self.end_at(self.usable_position(start).saturating_add(bytes))
     }
 
-    /// Usable bytes of a page, its header left out.
+    /// Usable bytes of a page: all bytes except its header.
     #[inline]
     fn usable_page_bytes(self) -> u64 {
         self.page_bytes() - SHORT_HEADER as u64
     }
 
-    /// Usable bytes of a segment: those that records can have (`UsableBytesInSegment`).
+    /// Usable bytes of a segment: the bytes available to records (`UsableBytesInSegment`).
     #[inline]
     pub fn usable_segment_bytes(self) -> u64 {
         (self.segment_size.bytes() >> self.page_shift) * self.usable_page_bytes()
             - (LONG_HEADER - SHORT_HEADER) as u64
     }
 
-    /// How many usable bytes lie before `lsn` (`XLogRecPtrToBytePos`); an LSN within a page's header counts as the page's
-    /// first usable byte.
+    /// Returns the number of usable bytes before `lsn` (`XLogRecPtrToBytePos`). An LSN within a page's header
+    /// counts as the page's first usable byte.
     #[inline]
     pub fn usable_position(self, lsn: Lsn) -> u64 {
         let in_segment = self.segment_size.offset_of(lsn);
@@ -131,7 +135,7 @@ impl Geometry {
         self.segment_size.segment_of(lsn) * self.usable_segment_bytes() + in_segment
     }
 
-    /// The LSN of the byte at a usable position (`XLogBytePosToRecPtr`): where a record that starts there starts.
+    /// Returns the LSN of the byte at a usable position (`XLogBytePosToRecPtr`), for the start of a record.
     #[inline]
     pub fn start_at(self, position: u64) -> Lsn {
         let (segment, in_segment) = self.split(position);
@@ -146,7 +150,8 @@ impl Geometry {
         self.segment_size.start_of(segment).plus(offset)
     }
 
-    /// The LSN behind the byte before a usable position (`XLogBytePosToEndRecPtr`): where a record that ends there ends.
+    /// Returns the LSN after the byte that precedes a usable position (`XLogBytePosToEndRecPtr`), for the end
+    /// of a record.
     #[inline]
     pub fn end_at(self, position: u64) -> Lsn {
         match position.checked_sub(1) {
@@ -155,7 +160,7 @@ impl Geometry {
         }
     }
 
-    /// A usable position as its segment's number and the usable bytes before it in there.
+    /// Splits a usable position into its segment's number and the usable bytes before it in that segment.
     #[inline]
     fn split(self, position: u64) -> (u64, u64) {
         (position / self.usable_segment_bytes(), position % self.usable_segment_bytes())
@@ -174,7 +179,7 @@ mod tests {
         })
     }
 
-    /// The same as `record_end`, page by page.
+    /// Computes `record_end` page by page.
     fn record_end_by_pages(geometry: Geometry, start: Lsn, bytes: u64) -> Lsn {
         let (mut at, mut left) = (start, bytes);
         loop {
@@ -218,7 +223,7 @@ mod tests {
             prop_assert!(geometry.start_at(position + 1) > start);
             let page = Lsn(start.0 - geometry.offset_in_page(start));
             prop_assert!(start >= page.plus(geometry.header_bytes(page) as u64));
-            // A record's end is the next one's start, unless a page begins there.
+            // A record's end is the next record's start, unless a page starts there.
             let end = geometry.end_at(position);
             let header = if geometry.offset_in_page(end) == 0 { geometry.header_bytes(end) as u64 } else { 0 };
             prop_assert_eq!(end.plus(header), start);

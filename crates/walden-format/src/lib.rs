@@ -1,19 +1,20 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # How it is built
+//! # Structure
 //!
-//! A *segment* is a file of 16 MB, unless initdb was given another size, made of *pages* of 8 kB. A page begins with a header
-//! ([`page`]); the bytes after it are *records* ([`record`]), which may go on over any number of pages. A record has a header of 24
-//! bytes, then headers of the blocks that it changes, then for each block a full-page image or data or both, then its main data.
-//! Its *resource manager* and the bits of its info byte say what kind it is ([`rmgr`]); its kind says how the main data and the
-//! blocks' data are laid out ([`payload`]).
+//! A *segment* is a file of 16 MB, unless initdb was given another size, made of *pages* of 8 kB. A page
+//! starts with a header ([`page`]); the bytes after it are *records* ([`record`]), which may continue over
+//! any number of pages. A record has a header of 24 bytes, then headers of the blocks that it changes, then
+//! for each block a full-page image or data or both, then its main data. Its *resource manager* and bits of
+//! its info byte determine its kind ([`rmgr`]). The kind determines the layout of the main data and of the
+//! blocks' data ([`payload`]).
 //!
-//! The versions of PostgreSQL differ in kinds, flags and fields. Such differences are rows of a table or checks of the version where
-//! a field is read; there are no modules by version. The version is that of the page magic. Unknown resource managers and kinds of
-//! record are values, not errors.
+//! The versions of PostgreSQL differ in kinds, flags and fields. Such differences are rows of a table or
+//! checks of the version where a field is read; there are no modules by version. The page magic determines
+//! the version. Unknown resource managers and kinds of record are values, not errors.
 //!
-//! No length from input is trusted: all reads are bounded, and no memory is allocated by a number that the input merely claims.
-//! The only unsafe code is calls of a processor's instructions in [`crc`].
+//! No length from input is trusted: all reads are bounded, and no memory is allocated by a count that only
+//! the input claims. The only unsafe code calls the processor's CRC instructions in [`crc`].
 #![deny(unsafe_code)]
 
 pub mod assemble;

@@ -1,4 +1,4 @@
-//! Positions in the log and the names of the files that hold them.
+//! WAL positions and the names of WAL files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ impl Lsn {
 
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As `{:X}/{:08X}` of both halves, in a third of the time: lists of records are full of them.
+        // Same as `{:X}/{:08X}` of both halves, in a third of the time: lists of records print many LSNs.
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         let digit = |shift: u32| DIGITS[(self.0 >> shift & 0xF) as usize];
         let mut text = [b'/'; 17];
@@ -85,7 +85,7 @@ impl FromStr for Lsn {
     }
 }
 
-/// The number of a timeline: 1 after initdb, one more after each recovery that ended in a promotion.
+/// The number of a timeline: 1 after initdb; each recovery that ends in a promotion starts a new one.
 pub type Timeline = u32;
 
 /// The size of the segment files of a cluster: a power of two from 1 MB to 1 GB.
@@ -95,12 +95,12 @@ pub struct SegmentSize(u32);
 impl SegmentSize {
     /// 16 MB, initdb's default.
     pub const DEFAULT: SegmentSize = SegmentSize(16 << 20);
-    /// The smallest that PostgreSQL accepts (`WalSegMinSize`).
+    /// The smallest size that PostgreSQL accepts (`WalSegMinSize`).
     pub const MIN: SegmentSize = SegmentSize(1 << 20);
-    /// The largest that PostgreSQL accepts (`WalSegMaxSize`).
+    /// The largest size that PostgreSQL accepts (`WalSegMaxSize`).
     pub const MAX: SegmentSize = SegmentSize(1 << 30);
 
-    /// The size, if `bytes` is one that PostgreSQL accepts (`IsValidWalSegSize`).
+    /// Returns the size if PostgreSQL accepts `bytes` as a segment size (`IsValidWalSegSize`).
     pub const fn new(bytes: u64) -> Option<SegmentSize> {
         let is_valid = bytes.is_power_of_two() && bytes >= Self::MIN.bytes() && bytes <= Self::MAX.bytes();
         if is_valid { Some(SegmentSize(bytes as u32)) } else { None }
@@ -135,7 +135,8 @@ impl SegmentSize {
         Lsn(number.saturating_mul(self.bytes()))
     }
 
-    /// Segments in 4 GB: those whose names have the same [`SegmentName::log`] (`XLogSegmentsPerXLogId`).
+    /// The number of segments in 4 GB: those whose names share [`SegmentName::log`]
+    /// (`XLogSegmentsPerXLogId`).
     pub fn segments_per_log(self) -> u64 {
         (1 << 32) / self.bytes()
     }
@@ -143,14 +144,15 @@ impl SegmentSize {
 
 /// The name of a segment file before its size is known: three hexadecimal numbers of 8 digits.
 ///
-/// The segment's number follows from the size, which is in the file's first page, not in its name.
+/// The segment's number depends on the segment size, which is stored in the file's first page, not in its
+/// name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegmentName {
     /// The timeline that the segment belongs to.
     pub timeline: Timeline,
     /// The upper 32 bits of the segment's LSN.
     pub log: u32,
-    /// Which segment within those 4 GB.
+    /// The segment's index within those 4 GB.
     pub segment: u32,
 }
 
@@ -164,7 +166,7 @@ impl SegmentName {
         }
     }
 
-    /// Reads a name of exactly 24 hexadecimal digits, of which letters are capitals; `None` for any other.
+    /// Parses a name of exactly 24 hexadecimal digits with capital letters; `None` for any other string.
     pub fn parse(name: &str) -> Option<SegmentName> {
         if name.len() != 24 || !name.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b)) {
             return None;

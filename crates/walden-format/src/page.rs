@@ -1,4 +1,4 @@
-//! The header of a page of the log, read and written.
+//! Reads and writes WAL page headers.
 //!
 //! ```text
 //! offset  width
@@ -6,9 +6,9 @@
 //!      2      2  xlp_info        flags, see [`flags`]
 //!      4      4  xlp_tli         timeline of the page's first record
 //!      8      8  xlp_pageaddr    LSN of the page's start
-//!     16      4  xlp_rem_len     bytes left of a record that began on an earlier page
+//!     16      4  xlp_rem_len     remaining bytes of a record that started on an earlier page
 //!     20      4  padding, zeros
-//! the first page of each segment goes on:
+//! the first page of each segment continues:
 //!     24      8  xlp_sysid       system identifier of the cluster
 //!     32      4  xlp_seg_size    bytes of a segment
 //!     36      4  xlp_xlog_blcksz bytes of a page
@@ -30,16 +30,16 @@ pub const SHORT_HEADER: usize = 24;
 /// Bytes of the header of a segment's first page (`SizeOfXLogLongPHD`).
 pub const LONG_HEADER: usize = 40;
 
-/// The smallest and the largest page of the log (`XLOG_BLCKSZ`), in bytes.
+/// The smallest and the largest WAL page (`XLOG_BLCKSZ`), in bytes.
 pub(crate) const MIN_PAGE_BYTES: u32 = 1 << 10;
 pub(crate) const MAX_PAGE_BYTES: u32 = 1 << 16;
 
-/// Whether PostgreSQL can be built with pages of the log of this size.
+/// Whether PostgreSQL can be built with WAL pages of this size.
 pub(crate) const fn is_page_size(bytes: u32) -> bool {
     bytes.is_power_of_two() && bytes >= MIN_PAGE_BYTES && bytes <= MAX_PAGE_BYTES
 }
 
-/// Where in a header `xlp_rem_len` is, and the padding after it.
+/// The ranges of `xlp_rem_len` and of the padding after it in a header.
 pub(crate) const REMAINING_LENGTH: Range<usize> = 16..20;
 pub(crate) const HEADER_PADDING: Range<usize> = 20..24;
 
@@ -47,15 +47,16 @@ pub(crate) const HEADER_PADDING: Range<usize> = 20..24;
 pub mod flags {
     use crate::version::Major;
 
-    /// The page's first bytes continue a record that began on an earlier page (`XLP_FIRST_IS_CONTRECORD`).
+    /// The page's first bytes continue a record that started on an earlier page (`XLP_FIRST_IS_CONTRECORD`).
     pub const FIRST_IS_CONTRECORD: u16 = 0x0001;
     /// The header is a long one (`XLP_LONG_HEADER`).
     pub const LONG_HEADER: u16 = 0x0002;
-    /// A removable backup block may follow (`XLP_BKP_REMOVABLE`); until 18, where nearly all pages have it.
+    /// A removable backup block may follow (`XLP_BKP_REMOVABLE`). Nearly all pages have this flag up to 18.
     pub const BKP_REMOVABLE: u16 = 0x0004;
 
-    /// The record that an earlier page began was given up, and this page begins with the record that says so
-    /// (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`). The bit moved in 19, when [`BKP_REMOVABLE`] was dropped.
+    /// The server abandoned the record that an earlier page started, and this page starts with the record
+    /// that reports it (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`). The bit moved in 19, when [`BKP_REMOVABLE`] was
+    /// dropped.
     pub const fn overwrite_contrecord(version: Major) -> u16 {
         if version as u8 >= Major::V19 as u8 { 0x0004 } else { 0x0008 }
     }
@@ -66,7 +67,7 @@ pub mod flags {
     }
 }
 
-/// A page header as its bytes say; whether it belongs where it stands is checked by [`crate::stream::Decoder`].
+/// A page header as stored; [`crate::stream::Decoder`] checks whether it belongs at its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageHeader {
     /// The major version that wrote the page.
@@ -77,13 +78,13 @@ pub struct PageHeader {
     pub timeline: Timeline,
     /// The LSN of the page's start.
     pub address: Lsn,
-    /// Bytes left of a record that began on an earlier page.
+    /// Remaining bytes of a record that started on an earlier page.
     pub remaining: u32,
-    /// What only the first page of a segment has.
+    /// The fields that only the first page of a segment has.
     pub long: Option<LongHeader>,
 }
 
-/// What only the first page of a segment says.
+/// The additional fields of a segment's first page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LongHeader {
     /// The system identifier that initdb gave the cluster.
@@ -114,7 +115,7 @@ impl LongHeader {
 pub enum PageHeaderError {
     /// Fewer bytes than a header has.
     Short,
-    /// A magic that Walden does not read, and what it stands for.
+    /// A magic that Walden does not read, and its meaning.
     Magic(u16, UnreadableMagic),
     /// Flag bits that this version does not have.
     Flags(u16),
@@ -142,10 +143,10 @@ impl std::error::Error for PageHeaderError {
 }
 
 impl PageHeader {
-    /// Reads the header at the start of a page, of which `page` may be the beginning alone.
+    /// Reads the header at the start of a page; `page` may be a prefix of the page.
     ///
-    /// # Errors
-    /// There are fewer bytes than the header has, or its magic or flags are none of a version that Walden reads.
+    /// # Errors There are fewer bytes than the header has, or its magic or flags do not belong to a version
+    /// that Walden reads.
     pub fn parse(page: &[u8]) -> Result<PageHeader, PageHeaderError> {
         let mut reader = Reader::new(page);
         let magic = reader.u16().ok_or(PageHeaderError::Short)?;
@@ -177,10 +178,11 @@ impl PageHeader {
         Ok(PageHeader { version, info, timeline, address, remaining, long })
     }
 
-    /// The header as PostgreSQL writes it: the first [`PageHeader::width`] bytes count, zeros follow.
+    /// Returns the header as PostgreSQL writes it in the first [`PageHeader::width`] bytes, followed by
+    /// zeros.
     ///
-    /// Only the fields decide: whether the header is a long one follows from [`PageHeader::long`], and the flag that says so
-    /// is set accordingly.
+    /// [`PageHeader::long`] alone determines whether the header is a long one; the flag in `info` is set
+    /// accordingly.
     pub fn to_bytes(&self) -> [u8; LONG_HEADER] {
         let mut bytes = [0; LONG_HEADER];
         let long_flag = if self.long.is_some() { flags::LONG_HEADER } else { 0 };
@@ -203,13 +205,13 @@ impl PageHeader {
         if self.long.is_some() { LONG_HEADER } else { SHORT_HEADER }
     }
 
-    /// Whether the page's first bytes continue a record that began on an earlier page.
+    /// Whether the page's first bytes continue a record that started on an earlier page.
     pub fn continues_record(&self) -> bool {
         self.info & flags::FIRST_IS_CONTRECORD != 0
     }
 
-    /// Whether the record that an earlier page began was given up, and this page begins with the record that says so
-    /// (`OVERWRITE_CONTRECORD`).
+    /// Whether the server abandoned the record that an earlier page started, so that this page starts with an
+    /// `OVERWRITE_CONTRECORD` record.
     pub fn overwrites_record(&self) -> bool {
         self.info & flags::overwrite_contrecord(self.version) != 0
     }
@@ -220,7 +222,8 @@ const FIRST_MAGIC: u16 = 0xD075;
 
 /// The header of a page of a version that Walden does not read, such as a newer one.
 ///
-/// The layout of page headers has been the same since 9.3. The other bytes of the page and the flags of a new version are unknown.
+/// The layout of page headers has been the same since 9.3. The rest of the page and the flags of a new
+/// version are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnreadPageHeader {
     /// The page's magic.
@@ -229,13 +232,14 @@ pub struct UnreadPageHeader {
     pub timeline: Timeline,
     /// The LSN of the page's start.
     pub address: Lsn,
-    /// What only the first page of a segment has.
+    /// The fields that only the first page of a segment has.
     pub long: Option<LongHeader>,
 }
 
 impl UnreadPageHeader {
-    /// Reads the header at the start of a page. `None` if there are fewer bytes than the header has, if its version is one that Walden
-    /// reads, has another layout or another byte order, or if the magic is not PostgreSQL's.
+    /// Reads the header at the start of a page. Returns `None` if there are fewer bytes than the header has,
+    /// if Walden reads the version, if the header has another layout or byte order, or if the magic is not
+    /// PostgreSQL's.
     pub fn parse(page: &[u8]) -> Option<UnreadPageHeader> {
         let mut reader = Reader::new(page);
         let magic = reader.u16()?;
@@ -252,7 +256,7 @@ impl UnreadPageHeader {
         Some(UnreadPageHeader { magic, timeline, address, long })
     }
 
-    /// Whether the pages with a magic have this layout, and are of a version that Walden does not read.
+    /// Whether pages with this magic have this layout and are of a version that Walden does not read.
     pub fn has_layout(magic: u16) -> bool {
         match Major::from_magic(magic) {
             Err(UnreadableMagic::Newer | UnreadableMagic::Development(_)) => true,

@@ -1,8 +1,8 @@
-//! The cursor by which structures of variable layout are read.
+//! A cursor for reading structures of variable layout.
 
 /// A bounded cursor: it cannot read past its slice, and a reader made by [`Reader::sub`] cannot read past its parent.
 ///
-/// Numbers are little-endian: logs of big-endian servers are refused by their page magic.
+/// Numbers are little-endian: the page magic identifies WAL of big-endian servers, which is rejected.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -15,7 +15,7 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// The next `length` bytes; `None` if fewer are left, and then nothing is taken.
+    /// Returns the next `length` bytes; `None`, without advancing, if fewer remain.
     #[inline]
     pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
@@ -23,7 +23,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// The next `N` bytes; `None` if fewer are left, and then nothing is taken.
+    /// Returns the next `N` bytes; `None`, without advancing, if fewer remain.
     #[inline]
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk::<N>()?;
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         Some(*taken)
     }
 
-    /// A reader of the next `length` bytes alone; `None` if fewer are left.
+    /// Returns a reader limited to the next `length` bytes; `None` if fewer remain.
     #[inline]
     pub fn sub(&mut self, length: usize) -> Option<Reader<'a>> {
         self.take(length).map(Reader::new)
@@ -67,13 +67,13 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_le_bytes)
     }
 
-    /// The bytes that have not been read.
+    /// The remaining bytes.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The number of bytes that have not been read.
+    /// The number of remaining bytes.
     #[inline]
     pub fn left(&self) -> usize {
         self.rest.len()

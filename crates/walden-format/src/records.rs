@@ -1,8 +1,9 @@
-//! The records of a log, one after the other: what to use unless every nanosecond counts.
+//! Reads the records of WAL one after the other. Use this module unless every nanosecond counts.
 //!
-//! [`RecordReader`] reads segments from anything that implements [`Read`], a slice of bytes among them, and lends one record
-//! after the other. [`Records`] is the same as an iterator, whose items own their bytes. Both stand on
-//! [`crate::stream::Decoder`], which calls a visitor instead, reports page headers and padding as well, and copies nothing.
+//! [`RecordReader`] reads segments from anything that implements [`Read`], including byte slices, and lends
+//! one record after the other. [`Records`] is the same as an iterator, whose items own their bytes. Both use
+//! [`crate::stream::Decoder`], which calls a visitor instead, also reports page headers and padding, and
+//! copies nothing.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -14,11 +15,12 @@ use crate::page::LONG_HEADER;
 use crate::record::{BlockRef, Record};
 use crate::stream::{Decoder, Progress, StreamInfo, Visitor};
 
-/// Reads records from the segments of a log.
+/// Reads records from WAL segments.
 ///
-/// The input starts with the first page of a segment, and goes on with the segments that follow it, if it goes on: `Read::chain`
-/// joins files. The end of a record that began in an earlier segment is skipped. Pages are read one at a time, which suits a
-/// [`std::io::BufReader`]. Memory is a page and the longest record, up to [`crate::stream::MAX_HELD_BYTES`] of it.
+/// The input starts with the first page of a segment and may continue with the segments that follow it:
+/// `Read::chain` joins files. The end of a record that started in an earlier segment is skipped. Pages are
+/// read one at a time, which suits a [`std::io::BufReader`]. Memory holds a page and the longest record, up
+/// to [`crate::stream::MAX_HELD_BYTES`] of it.
 ///
 /// ```no_run
 /// use std::fs::File;
@@ -41,15 +43,15 @@ pub struct RecordReader<R> {
     /// The page that was read last.
     page: Vec<u8>,
     queue: Queue,
-    /// Why no more pages are read, once they are not.
+    /// The reason why reading has ended; `None` while more pages can be read.
     end: Option<Result<(), Fault>>,
 }
 
 impl<R: Read> RecordReader<R> {
     /// Reads the header of the first page.
     ///
-    /// # Errors
-    /// The input's, and if it does not start with the first page of a segment that Walden reads.
+    /// Returns the input's error, or a fault if the input does not start with the first page of a segment
+    /// that Walden reads.
     pub fn new(mut input: R) -> Result<RecordReader<R>, ReadError> {
         let mut page = vec![0; LONG_HEADER];
         let len = read_up_to(&mut input, &mut page)?;
@@ -63,23 +65,25 @@ impl<R: Read> RecordReader<R> {
         Ok(RecordReader { input, decoder, info, page, queue: Queue::default(), end: None })
     }
 
-    /// What the first page says of the log.
+    /// The stream's properties from the first page.
     pub fn info(&self) -> &StreamInfo {
         &self.info
     }
 
-    /// Where reading has got to: the records that end before this were returned or are about to be.
+    /// The position of the decoder: records that end before it have been or will be returned without reading
+    /// another page.
     pub fn position(&self) -> Lsn {
         self.decoder.position()
     }
 
-    /// The next record, or `None` at the end of the log: where the input ends, or where nothing was written yet.
+    /// Returns the next record, or `None` at the end of WAL: where the input ends, or where nothing has been
+    /// written yet.
     ///
-    /// A record that the input begins but does not end is not returned.
+    /// A record that starts in the input but does not end in it is not returned.
     ///
-    /// # Errors
-    /// The input's, and where the log stops making sense. The last segment of a server that runs or crashed ends in such a
-    /// fault if its file was used before: an old page or record is where the next one should be. Later calls return the same fault.
+    /// # Errors Returns the input's error, or a fault at the first invalid page or record. The last segment
+    /// of a running or crashed server ends in such a fault if its file was used before: an old page or record
+    /// follows the last valid one. Later calls return the same fault.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         while self.queue.is_empty() {
             match &self.end {
@@ -91,7 +95,7 @@ impl<R: Read> RecordReader<R> {
         Ok(self.queue.pop())
     }
 
-    /// Gives the page at hand to the decoder and reads the next one.
+    /// Decodes the current page and reads the next one.
     fn read_page(&mut self) -> Result<(), ReadError> {
         self.queue.clear();
         match self.decoder.push(&self.page, &mut self.queue) {
@@ -110,7 +114,7 @@ impl<R: Read> RecordReader<R> {
     }
 }
 
-/// The same as an iterator, whose records own their bytes.
+/// Iterates over records that own their bytes.
 impl<R: Read> IntoIterator for RecordReader<R> {
     type Item = Result<OwnedRecord, ReadError>;
     type IntoIter = Records<R>;
@@ -120,7 +124,7 @@ impl<R: Read> IntoIterator for RecordReader<R> {
     }
 }
 
-/// The records of a log as an iterator, see [`RecordReader`]. It ends after an error.
+/// The records of WAL as an iterator, see [`RecordReader`]. It ends after an error.
 ///
 /// ```no_run
 /// use std::collections::BTreeSet;
@@ -176,12 +180,12 @@ impl From<&Record<'_>> for OwnedRecord {
     }
 }
 
-/// Why reading a log stopped.
+/// The reason why reading WAL stopped.
 #[derive(Debug)]
 pub enum ReadError {
     /// The input failed.
     Io(io::Error),
-    /// The log stops making sense.
+    /// A page or record is invalid.
     Fault(Fault),
 }
 
@@ -209,11 +213,11 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// The records of a page that were not returned yet, in buffers that are used again for the next page.
+/// The records of a page that have not been returned yet, in buffers that are reused for the next page.
 #[derive(Debug, Default)]
 struct Queue {
     records: Vec<Queued>,
-    /// How many of them were returned.
+    /// The number of records that have been returned.
     returned: usize,
     blocks: Vec<BlockRef>,
     bytes: Vec<u8>,
@@ -221,7 +225,7 @@ struct Queue {
 
 #[derive(Debug)]
 struct Queued {
-    /// Without blocks and bytes.
+    /// The record without its blocks and bytes.
     record: Record<'static>,
     blocks: Range<usize>,
     bytes: Range<usize>,
@@ -266,7 +270,7 @@ fn first_address(page: &[u8]) -> Result<Lsn, FaultKind> {
     crate::page::PageHeader::parse(page).map(|header| header.address).map_err(FaultKind::PageHeader)
 }
 
-/// Fills `buffer` as far as the input goes; how many bytes were read.
+/// Fills `buffer` as far as the input allows. Returns the number of bytes read.
 fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < buffer.len() {

@@ -1,11 +1,13 @@
-//! Tablespaces that a log creates, kept within the data directory of a server that replays a copy of the log.
+//! Redirects the tablespaces that WAL creates into the data directory of a server that replays a copy of the
+//! WAL.
 //!
-//! Replay of `Tablespace/CREATE` links `pg_tblspc/OID` to the path in the record, and uses a folder that exists there
-//! (`create_tablespace_directories` in `tablespace.c`): on the machine of the original, its live files. An empty path stands for an
-//! in-place tablespace, which is the folder `pg_tblspc/OID` itself, and all other records reach a tablespace through that name. So a
-//! copy of a segment in which each path is empty can be replayed anywhere. The record keeps its length; its checksum changes.
+//! Replay of `Tablespace/CREATE` links `pg_tblspc/OID` to the path in the record, and uses an existing
+//! directory at that path (`create_tablespace_directories` in `tablespace.c`): on the original server's
+//! machine, that is its live files. An empty path denotes an in-place tablespace, which is the directory
+//! `pg_tblspc/OID` itself, and all other records reach a tablespace through that name. So a copy of a segment
+//! with all paths empty can be replayed anywhere. The record keeps its length; its checksum changes.
 //!
-//! A segment is read for itself, with the [`Head`] of the record that crosses into it.
+//! Each segment is processed on its own, with the [`Head`] of the record that crosses into it.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -24,10 +26,10 @@ const PATH_OFFSET: usize = 4;
 /// No valid `Tablespace/CREATE` record is longer: its path is shorter than `MAXPGPATH`.
 const MAX_RECORD: usize = 8192;
 
-/// A tablespace whose path was made empty.
+/// A tablespace whose path was emptied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redirected {
-    /// The LSN of the record that creates it.
+    /// The LSN of the record that creates the tablespace.
     pub lsn: Lsn,
     /// Its OID.
     pub tablespace: u32,
@@ -35,7 +37,7 @@ pub struct Redirected {
     pub path: Vec<u8>,
 }
 
-/// The first bytes of a record's header, at the end of a segment, where the kind of record is not known yet.
+/// The first bytes of a record at the end of a segment, too few to determine the kind of record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
     /// The LSN of the record.
@@ -44,21 +46,21 @@ pub struct Head {
     pub bytes: Vec<u8>,
 }
 
-/// The changes of a segment.
+/// The changes made to a segment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Rewritten {
-    /// The tablespaces that it creates, in the log's order.
+    /// The tablespaces that the segment creates, in WAL order.
     pub tablespaces: Vec<Redirected>,
-    /// The record that continues in the next segment, if its kind is not known.
+    /// The record that continues in the next segment, if its kind is not known yet.
     pub head: Option<Head>,
-    /// The end of the records that can be decoded, if it is before the segment's end; all bytes after it are zero.
+    /// The end of the decodable records, if it is before the segment's end; all bytes after it are zeroed.
     pub cut_at: Option<Lsn>,
 }
 
 /// Why a segment cannot be rewritten.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RedirectError {
-    /// Its first page is not that of a segment that can be decoded.
+    /// Its first page is not the first page of a segment that can be decoded.
     Unreadable,
     /// A record that creates a tablespace continues in the next segment, and its checksum is in this one.
     CrossesSegments(Lsn),
@@ -77,12 +79,12 @@ impl fmt::Display for RedirectError {
 
 impl std::error::Error for RedirectError {}
 
-/// Makes the paths of all tablespaces empty that a segment creates. `timeline` is that of its name: after a switch, its first page has an
-/// earlier one. `heads` are those of earlier segments, of any timeline; those that
-/// do not continue in this segment are left out.
+/// Empties the paths of all tablespaces that a segment creates. `timeline` is the timeline in its name: after
+/// a switch, its first page has an earlier one. `heads` come from earlier segments of any timeline; those
+/// that do not continue in this segment are ignored.
 ///
-/// # Errors
-/// The segment cannot be decoded, or a record's path is not only in it. The segment must not be replayed then.
+/// # Errors The segment cannot be decoded, or a record with a path extends into another segment. The segment
+/// must not be replayed in these cases.
 pub fn redirect_tablespaces(
     segment: &mut [u8],
     timeline: Timeline,
@@ -107,7 +109,7 @@ pub fn redirect_tablespaces(
     }
     match (decoded, decoder.unfinished()) {
         (Err(_), _) => {
-            // The end of decoding is the end of replay.
+            // Replay ends where decoding ends.
             let position = decoder.position().max(start.plus(first_page.width() as u64));
             layout.segment[(position.0 - start.0) as usize..].fill(0);
             rewritten.cut_at = Some(position);
@@ -131,7 +133,7 @@ fn is_creation(manager: u8, bits: u8) -> bool {
     manager == rmid::TBLSPC && bits & info::RMGR_MASK == info::tblspc::CREATE
 }
 
-/// The records that create tablespaces outside of the data directory.
+/// The `Tablespace/CREATE` records of a segment.
 #[derive(Default)]
 struct Creations(Vec<(Lsn, Vec<u8>)>);
 
@@ -144,7 +146,7 @@ impl Visitor for Creations {
     }
 }
 
-/// A segment's bytes by the records that they belong to.
+/// A segment's bytes, addressed by record.
 struct Layout<'s> {
     start: Lsn,
     geometry: Geometry,
@@ -152,20 +154,22 @@ struct Layout<'s> {
 }
 
 impl Layout<'_> {
-    /// Where byte `index` of a record that starts at `lsn` is in the segment; `None` in another segment.
+    /// Returns the offset in the segment of byte `index` of a record that starts at `lsn`; `None` if it is in
+    /// another segment.
     fn offset_of(&self, lsn: Lsn, index: usize) -> Option<usize> {
         let place = self.geometry.start_at(self.geometry.usable_position(lsn).checked_add(index as u64)?);
         let offset = usize::try_from(place.0.checked_sub(self.start.0)?).ok()?;
         (offset < self.segment.len()).then_some(offset)
     }
 
-    /// The first bytes of a record, at most `most`, as far as they are in the segment.
+    /// Returns the first bytes of a record, at most `most`, that are in the segment.
     fn first_bytes(&self, lsn: Lsn, most: usize) -> Vec<u8> {
         let offsets = (0..most).map_while(|index| self.offset_of(lsn, index));
         offsets.map(|offset| self.segment[offset]).collect()
     }
 
-    /// The bytes of a record that started in the segment before with `head`, if it creates a tablespace and its checksum is right.
+    /// Returns the bytes of a record that started in the preceding segment with `head`, if it creates a
+    /// tablespace and its checksum is right.
     fn complete(&self, head: &Head, first_page: &PageHeader) -> Option<Vec<u8>> {
         let total = u32::from_le_bytes(*head.bytes.first_chunk()?) as usize;
         let rest = total.checked_sub(head.bytes.len())?;
@@ -185,7 +189,8 @@ impl Layout<'_> {
         is_right.then_some(bytes)
     }
 
-    /// Makes the path of a record that creates a tablespace empty. That of an in-place tablespace is empty already.
+    /// Empties the path of a record that creates a tablespace. The path of an in-place tablespace is already
+    /// empty.
     fn redirect(&mut self, lsn: Lsn, mut bytes: Vec<u8>, info: StreamInfo) -> Option<Redirected> {
         let header = RecordHeader::parse(&bytes)?;
         let (version, page_bytes) = (info.version, info.data_page_bytes);
@@ -199,7 +204,7 @@ impl Layout<'_> {
         let original: Vec<u8> = path.iter().copied().take_while(|&byte| byte != 0).collect();
         path.fill(0);
         seal(&mut bytes);
-        // The head of a record in the segment before does not change.
+        // Bytes of the record in the preceding segment do not change.
         for (index, byte) in bytes.iter().enumerate() {
             if let Some(offset) = self.offset_of(lsn, index) {
                 self.segment[offset] = *byte;
@@ -236,8 +241,8 @@ mod tests {
         record(rmid::TBLSPC, info::tblspc::CREATE, prev, &main_data)
     }
 
-    /// Two segments with records, each of `(manager and kind, main data)`, from the first usable byte on; `lead` bytes of other
-    /// records come before those of `made`.
+    /// Builds two segments with records from the first usable byte; `lead` bytes of other records precede
+    /// those of `made`.
     fn log(lead: u64, made: &[&dyn Fn(Lsn) -> Vec<u8>]) -> (Vec<Vec<u8>>, Vec<Lsn>) {
         let geometry = geometry();
         let mut stream: Vec<(Lsn, Vec<u8>)> = Vec::new();
@@ -255,7 +260,7 @@ mod tests {
         while position + 600 < first + lead {
             push(&filler(250), &mut position);
         }
-        // Exactly up to the place that is asked for.
+        // Fill exactly up to the requested position.
         let rest = (first + lead - position) as usize;
         push(&filler(rest - RECORD_HEADER - 2 - usize::from(rest > 281) * 3), &mut position);
         assert_eq!(position, first + lead);
@@ -284,7 +289,7 @@ mod tests {
                 let header = PageHeader {
                     version: Major::V18,
                     info,
-                    // The log switches to another timeline in the first segment.
+                    // The timeline switches in the first segment.
                     timeline: if page == Lsn(FIRST * SIZE) { 1 } else { 2 },
                     address: page,
                     remaining: remaining as u32,
@@ -303,7 +308,7 @@ mod tests {
         (segments, places)
     }
 
-    /// The paths of the tablespaces that two segments create, as a decoder reads them in order.
+    /// Returns the paths of the tablespaces that two segments create, as a decoder reads them in order.
     fn paths(segments: &[Vec<u8>]) -> Vec<(Lsn, u32, Vec<u8>)> {
         struct Paths(Vec<(Lsn, u32, Vec<u8>)>);
         impl Visitor for Paths {
@@ -319,7 +324,7 @@ mod tests {
         let mut found = Paths(Vec::new());
         let info = StreamInfo { timeline: 2, ..StreamInfo::of_segment(&segments[0]).unwrap() };
         let mut decoder = Decoder::new(info, Lsn(FIRST * SIZE), Lsn(u64::MAX));
-        // The log ends with zeros, after which nothing is decoded.
+        // The WAL ends with zeros, where decoding stops.
         let _ = decoder.push(&segments.concat(), &mut found);
         found.0
     }
@@ -340,7 +345,7 @@ mod tests {
         let one = |prev: Lsn| creation(prev, 16_400, "/srv/space");
         let in_place = |prev: Lsn| creation(prev, 16_401, "");
         let long = |prev: Lsn| creation(prev, 16_402, &format!("/srv/{}", "x".repeat(900)));
-        // In a page, over a page's end at each place, and with 8 or 16 bytes in the first segment.
+        // Within a page, across a page's end at each offset, and with 8 or 16 bytes in the first segment.
         let usable = geometry().usable_segment_bytes();
         let page = 8192 - LONG_HEADER as u64;
         let places =
@@ -363,7 +368,7 @@ mod tests {
             let after = paths(&rewritten);
             assert_eq!(after.len(), 3, "{lead}");
             assert!(after.iter().all(|(_, _, path)| path.is_empty()), "{lead}: {after:?}");
-            // Only these paths and checksums change, and nothing when it is repeated.
+            // Only these paths and checksums change, and a second pass changes nothing.
             let end =
                 (geometry().start_at(geometry().usable_position(lsns[2]) + 2000).0 - FIRST * SIZE) as usize;
             let [old, new] = [&original, &rewritten].map(|segments| segments.concat());
@@ -396,7 +401,7 @@ mod tests {
             other.bytes[index] ^= value;
             let mut segment = segments[1].clone();
             assert!(redirect_tablespaces(&mut segment, 2, &[other]).unwrap().tablespaces.is_empty());
-            // The pages after the log's end are cut off.
+            // The pages after the end of WAL are zeroed.
             assert!(segment[..8192] == segments[1][..8192]);
         }
         let heads = [Head { lsn: head.lsn, bytes: vec![1; 8] }, head];
@@ -408,7 +413,7 @@ mod tests {
         let one = |prev: Lsn| creation(prev, 16_400, "/srv/space");
         let (mut segments, lsns) = log(4000, &[&one]);
         let at = (lsns[0].0 - FIRST * SIZE) as usize;
-        // Its checksum is wrong.
+        // Makes the checksum wrong.
         segments[0][at + 40] ^= 1;
         let rewritten = redirect_tablespaces(&mut segments[0], 2, &[]).unwrap();
         assert_eq!((rewritten.cut_at, rewritten.tablespaces.len()), (Some(lsns[0]), 0));

@@ -1,16 +1,18 @@
-//! The layout that most records have, read without a branch on the kind of record: the fast path of [`crate::stream`].
+//! Reads the layout of most records without a branch on the kind of record: the fast path of
+//! [`crate::stream`].
 //!
 //! ```text
 //! offset   width
 //!      0      24  the fixed header
-//!     24      20  one block's header: id 0, no image, a relation of its own; or nothing
+//!     24      20  one block's header: id 0, no image, a named relation; or absent
 //!     44       2  the main data's header: id 255, its length; at 24 without a block
-//! then the block's data and the main data.
+//! followed by the block's data and the main data.
 //! ```
 //!
-//! A log consists of short records of a few kinds in an order that branch predictors do not predict, and a mispredicted branch
-//! costs as much as everything else that is done with such a record. So whether there is a block is no branch but a mask.
-//! Records of another layout, or with contradictions, are left to [`crate::record::decode`], which says what is wrong.
+//! WAL consists mostly of short records of a few kinds in an order that branch predictors do not predict, and
+//! a mispredicted branch costs as much as all other work on such a record. So the presence of a block is a
+//! mask, not a branch. [`crate::record::decode`] handles records of another layout or with contradictions,
+//! and reports the cause.
 
 use std::ops::RangeInclusive;
 
@@ -24,14 +26,14 @@ use crate::record::{
 use crate::rmgr::rmid;
 use crate::version::Major;
 
-/// Bytes of a block's header that names its relation.
+/// Bytes of a block header that names its relation.
 pub const BLOCK_HEADER: usize = BlockHeader::WIDTH;
 /// Bytes of the main data's header.
 pub const MAIN_HEADER: usize = SHORT_DATA_HEADER;
-/// Where the block's data starts.
+/// The offset of the block's data.
 const DATA_AT: usize = RECORD_HEADER + BLOCK_HEADER + MAIN_HEADER;
-/// Lengths of records that take the fast path, in bytes: longer ones are too few to matter, and other ways to compute their
-/// checksum are faster.
+/// The lengths of records that take the fast path, in bytes. Longer records are too few to matter, and other
+/// implementations compute their checksums faster.
 pub(crate) const LENGTHS: RangeInclusive<usize> = RECORD_HEADER + MAIN_HEADER..=512;
 
 /// A record with one block without an image, or without a block, and with at most 255 bytes of main data.
@@ -50,10 +52,11 @@ pub struct SimpleRecord<'a> {
 }
 
 impl<'a> SimpleRecord<'a> {
-    /// The record at `at` in a page, if its headers have the simple layout; its checksum and its link to the record before are not
-    /// checked. `address` is the page's LSN; that of the page's end must not overflow.
+    /// Returns the record at `at` in a page, if its headers have the simple layout; its checksum and its link
+    /// to the preceding record are not checked. `address` is the page's LSN; the LSN of the page's end must
+    /// not overflow.
     ///
-    /// `None` near the ends of a page, where the bytes around the record would be beyond it.
+    /// `None` near the ends of a page, where the window around the record would exceed the page.
     #[inline(always)]
     pub(crate) fn at(page: &'a [u8], at: usize, address: Lsn, version: Major) -> Option<SimpleRecord<'a>> {
         let around: &[u8; BEFORE + BEHIND] = page.get(at.wrapping_sub(BEFORE)..)?.first_chunk()?;
@@ -76,13 +79,13 @@ impl<'a> SimpleRecord<'a> {
         is_simple.then_some(record)
     }
 
-    /// The checksum that the record should have.
+    /// Computes the checksum of the record's bytes.
     #[inline(always)]
     pub(crate) fn crc(&self, crc: impl RecordCrc) -> u32 {
         crc.crc_around(self.around, self.bytes)
     }
 
-    /// 8 bytes from the offset `at` of the record on; zeros without a block.
+    /// Returns the 8 bytes from offset `at` of the record; zeros without a block.
     #[inline(always)]
     fn word(&self, at: usize) -> u64 {
         let word = self.around[BEFORE + at..].first_chunk().copied().unwrap_or_default();
@@ -107,7 +110,7 @@ impl<'a> SimpleRecord<'a> {
         RecordHeader::parse(&self.around[BEFORE..]).unwrap_or_default()
     }
 
-    /// The LSN at which the next record could start, see [`Record::end`].
+    /// The LSN at which the next record can start, see [`Record::end`].
     #[inline(always)]
     pub fn end(&self) -> Lsn {
         self.lsn.plus(self.aligned_len().into())
@@ -150,7 +153,7 @@ impl<'a> SimpleRecord<'a> {
         self.around[self.main_at() + 1]
     }
 
-    /// Which fork of its relation the block is of; the main fork without a block.
+    /// The fork of the block's relation; the main fork without a block.
     #[inline(always)]
     pub fn fork(&self) -> Fork {
         Fork(self.flags() & FORK_MASK)
@@ -177,7 +180,7 @@ impl<'a> SimpleRecord<'a> {
         &self.bytes[start..]
     }
 
-    /// Calls `work` with the record as [`crate::record::decode`] would have decoded it.
+    /// Calls `work` with the record as [`crate::record::decode`] would decode it.
     #[inline(always)]
     pub fn as_record<R>(&self, work: impl FnOnce(&Record<'_>) -> R) -> R {
         let block = BlockRef {
@@ -209,8 +212,8 @@ impl<'a> SimpleRecord<'a> {
     }
 }
 
-/// Masks by the first byte after the record's own header, a block's id or another header's; a table, as the compiler turns a
-/// comparison into a branch.
+/// Masks indexed by the first byte after the record's own header: a block's id or the id of another header. A
+/// table, because the compiler turns a comparison into a branch.
 static BLOCK_MASKS: [u64; 256] = {
     let mut masks = [0; 256];
     masks[0] = !0;
@@ -227,7 +230,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 8192, ..ProptestConfig::default() })]
 
-        /// Bytes near the simple layout, so that each of its conditions is met and missed.
+        /// Bytes near the simple layout, so that each of its conditions is both met and missed.
         #[test]
         fn simple_records_are_decoded_as_any_record_is(
             id in prop_oneof![Just(0u8), Just(255), 0..4u8, any::<u8>()],

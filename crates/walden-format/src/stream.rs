@@ -1,8 +1,8 @@
 //! Decodes pages of WAL into records.
 //!
-//! A [`Decoder`] gets the pages of the log in order, any number at a time, and calls a [`Visitor`] for each page header,
-//! record and unused area. It does no I/O. A record that lies within a page is decoded in place; one that crosses pages is
-//! assembled in a buffer that is reused.
+//! A [`Decoder`] receives WAL pages in order, any number at a time, and calls a [`Visitor`] for each page
+//! header, record and unused area. It does no I/O. A record within a page is decoded in place; one that
+//! crosses pages is assembled in a buffer that is reused.
 //!
 //! At any time, the reported ranges add up to the bytes from the start of the stream to [`Decoder::position`]: no byte is
 //! reported twice or left out.
@@ -24,12 +24,13 @@ use crate::record::{
 use crate::simple::{self, SimpleRecord};
 use crate::version::Major;
 
-/// Most bytes of a page-crossing record that are kept in memory; those beyond are only checksummed.
+/// The maximum number of bytes of a page-crossing record that are kept in memory; further bytes are only
+/// checksummed.
 ///
 /// A record's headers take less than 2 kB, so they are always kept.
 pub const MAX_HELD_BYTES: usize = 16 << 20;
 
-/// What a [`Decoder`] reports, in the order of the log.
+/// The events that a [`Decoder`] reports, in WAL order.
 pub trait Visitor {
     /// A page header of `width` bytes at `lsn`. The headers of pages that a record crosses are reported right after the record.
     fn page_header(&mut self, lsn: Lsn, width: usize) {
@@ -39,14 +40,14 @@ pub trait Visitor {
     /// A complete record whose checksum is right. [`ControlFlow::Break`] ends the stream after it.
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()>;
 
-    /// A complete record with at most one block and no image, before it becomes a [`Record`]. Visitors may override it to avoid
-    /// that cost; by default it calls [`Visitor::record`].
+    /// A complete record with at most one block and no image, before conversion to a [`Record`]. Visitors may
+    /// override this to avoid that cost; by default it calls [`Visitor::record`].
     #[inline(always)]
     fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         record.as_record(|record| self.record(record))
     }
 
-    /// `bytes` bytes at `lsn` that end a record which began before the stream, including alignment.
+    /// `bytes` bytes at `lsn` that end a record which started before the stream, including alignment.
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
         let _ = (lsn, bytes);
     }
@@ -101,18 +102,18 @@ pub struct StreamInfo {
     pub system_id: u64,
     /// Size of a segment (`wal_segment_size`).
     pub segment_size: SegmentSize,
-    /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes: a power of two from 1 kB to 64 kB.
+    /// Size of WAL pages (`XLOG_BLCKSZ`), in bytes: a power of two from 1 kB to 64 kB.
     pub page_bytes: u32,
-    /// Size of data pages (`BLCKSZ`) in bytes; the log does not contain it.
+    /// Size of data pages (`BLCKSZ`) in bytes; WAL does not contain it.
     pub data_page_bytes: u32,
 }
 
 impl StreamInfo {
-    /// Reads version, timeline, system identifier and sizes from the first page of a segment; data pages are assumed to have
-    /// 8 kB.
+    /// Reads version, timeline, system identifier and sizes from the first page of a segment; data pages are
+    /// assumed to have 8 kB.
     ///
-    /// # Errors
-    /// The page header is not valid, is no long header, or states sizes that PostgreSQL does not have.
+    /// # Errors The page header is invalid, is not a long header, or has sizes that PostgreSQL does not
+    /// support.
     pub fn of_segment(first_page: &[u8]) -> Result<StreamInfo, FaultKind> {
         let header = PageHeader::parse(first_page).map_err(FaultKind::PageHeader)?;
         let long = header.long.ok_or(FaultKind::PageHeaderWidth { long_expected: true })?;
@@ -129,7 +130,7 @@ impl StreamInfo {
         })
     }
 
-    /// Positions of page headers. A page size that PostgreSQL does not have is taken as 8 kB.
+    /// Positions of page headers. A page size that PostgreSQL does not support is treated as 8 kB.
     #[inline]
     pub fn geometry(&self) -> Geometry {
         let default = Geometry::with_default_pages(self.segment_size);
@@ -137,7 +138,7 @@ impl StreamInfo {
     }
 }
 
-/// Whether a [`Decoder`] wants more pages.
+/// Whether a [`Decoder`] accepts more pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// All bytes are decoded, and the stream continues.
@@ -155,22 +156,22 @@ pub struct Unfinished {
     pub total_len: u32,
 }
 
-/// Where a [`Decoder`] is and another one can go on: see [`Decoder::resume_at`].
+/// The position of a [`Decoder`] from which another one can resume: see [`Decoder::resume_at`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// All bytes before it have been reported.
     pub position: Lsn,
-    /// LSN of the last complete record; `None` if it is not known.
+    /// LSN of the last complete record; `None` if unknown.
     pub previous: Option<Lsn>,
-    /// Whether the rest of the segment is unused, behind a switch record.
+    /// Whether the rest of the segment is unused, after a switch record.
     pub is_switched: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Before the first page, which may begin with the end of a record that started before the stream.
+    /// Before the first page, which may start with the end of a record that started before the stream.
     Start,
-    /// Within a record that began before the stream; this many bytes of it follow.
+    /// Within a record that started before the stream; this many bytes of it follow.
     Skipping(u32),
     /// Between two records.
     Between,
@@ -201,7 +202,7 @@ pub struct Decoder {
     /// Address of the next page to be pushed.
     next_page: Lsn,
     limit: Lsn,
-    /// Bytes of the first page that another decoder has reported.
+    /// Bytes of the first page that an earlier decoder has reported.
     skipped: usize,
     /// Checksums of records that end before it are not verified, see [`Decoder::checked_until`].
     checked: Lsn,
@@ -218,8 +219,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A stream that starts with the page at `start`, which must be a page's address, and ends before the first record that
-    /// starts at `limit` or later.
+    /// Creates a decoder for a stream that starts with the page at `start`, which must be a page's address,
+    /// and ends before the first record that starts at `limit` or later.
     pub fn new(info: StreamInfo, start: Lsn, limit: Lsn) -> Decoder {
         Decoder {
             info,
@@ -241,10 +242,11 @@ impl Decoder {
         }
     }
 
-    /// Goes on where another decoder was, such as one that met the end of a log which is still being written. The first page to
-    /// be pushed is the one that `place` lies in; what lies before `place` is not reported again. A record that was not complete
-    /// is decoded from its start. Pages behind a switch record are not checked, so of a log that is being written push them only once
-    /// they are known to be written, as by the address in their header.
+    /// Resumes where another decoder stopped, for example at the end of WAL that is still being written. The
+    /// first page to push is the page that contains `place`; bytes before `place` are not reported again. An
+    /// incomplete record is decoded from its start. Pages after a switch record are not checked: if WAL is
+    /// still being written, push them only once they are known to be written, for example by the address in
+    /// their header.
     pub fn resume_at(info: StreamInfo, place: Place, limit: Lsn) -> Decoder {
         let skipped = place.position.0 % u64::from(info.page_bytes);
         let state = if place.is_switched { State::Switched } else { State::Between };
@@ -258,8 +260,8 @@ impl Decoder {
         }
     }
 
-    /// Where another decoder can go on, also after a fault; `None` before the first record, at the limit, and where the visitor
-    /// stopped.
+    /// Returns the position at which another decoder can resume, also after a fault; `None` before the first
+    /// record, at the limit, and after the visitor stopped the stream.
     pub fn place(&self) -> Option<Place> {
         let is_switched = match self.state {
             State::Between | State::Within(_) => false,
@@ -269,27 +271,29 @@ impl Decoder {
         Some(Place { position: self.position, previous: self.previous, is_switched })
     }
 
-    /// Skips the checksums of records that end at or before `checked`, for a second pass over a log whose checksums were verified
-    /// before. If the log has changed since, wrong records may be reported, but bounds are still checked.
+    /// Skips the checksums of records that end at or before `checked`, for a second pass over WAL whose
+    /// checksums have been verified. If the WAL has changed since, wrong records may be reported, but bounds
+    /// are still checked.
     pub fn checked_until(self, checked: Lsn) -> Decoder {
         Decoder { checked, ..self }
     }
 
-    /// Refuses padding that is not zero: after records, up to the next multiple of eight bytes, and in page headers, with the field for
-    /// the remaining length if no record continues.
+    /// Rejects padding that is not zero: after records, up to the next multiple of eight bytes, and in page
+    /// headers, including the field for the remaining length if no record continues.
     ///
-    /// No checksum covers these bytes, and PostgreSQL does not read them. It clears each page of its WAL buffers before it copies records
-    /// into the page (`AdvanceXLInsertBuffer` in `xlog.c`), so other bytes are damage.
+    /// No checksum covers these bytes, and PostgreSQL does not read them. It clears each page of its WAL
+    /// buffers before it copies records into the page (`AdvanceXLInsertBuffer` in `xlog.c`), so nonzero bytes
+    /// are damage.
     pub fn with_checked_padding(self) -> Decoder {
         Decoder { is_padding_checked: true, ..self }
     }
 
-    /// Takes `timeline` for that of the page before the first one, see [`Decoder::page_timeline`].
+    /// Sets the timeline of the page before the first one, see [`Decoder::page_timeline`].
     pub fn after_page_of(self, timeline: Timeline) -> Decoder {
         Decoder { timeline, ..self }
     }
 
-    /// What the stream was said to be.
+    /// The stream's properties that were passed in.
     pub fn info(&self) -> StreamInfo {
         self.info
     }
@@ -304,8 +308,8 @@ impl Decoder {
         self.first
     }
 
-    /// The address of the last page that was pushed: after an error, the page in which it was found. A record that is not valid may
-    /// begin in an earlier one.
+    /// The address of the last page that was pushed: after an error, the page in which it was found. An
+    /// invalid record may start in an earlier page.
     pub fn last_page(&self) -> Lsn {
         Lsn(self.next_page.0.saturating_sub(u64::from(self.info.page_bytes)))
     }
@@ -320,15 +324,16 @@ impl Decoder {
         self.previous
     }
 
-    /// The timeline in the header of the last valid page; 0 if there is none yet.
+    /// The timeline in the header of the last valid page; 0 before the first page.
     ///
-    /// Timelines never decrease along a log. So a page of an earlier timeline behind the last record is no continuation, even with the
-    /// address that belongs there: a server that was promoted recycles files of the timeline that it left.
+    /// Timelines never decrease along WAL. So a page of an earlier timeline after the last record does not
+    /// continue the WAL, even with the expected address: a promoted server recycles files of the timeline
+    /// that it left.
     pub fn page_timeline(&self) -> Timeline {
         self.timeline
     }
 
-    /// The record that starts in the pages pushed so far and ends beyond them.
+    /// The record that starts in the pages pushed so far and ends after them.
     pub fn unfinished(&self) -> Option<Unfinished> {
         match &self.state {
             State::Within(partial) => Some(Unfinished { lsn: partial.lsn, total_len: partial.total_len }),
@@ -336,10 +341,10 @@ impl Decoder {
         }
     }
 
-    /// Decodes the next bytes of the log: whole pages, except that the last page of all may be shorter.
+    /// Decodes the next bytes of WAL: whole pages, except that the very last page may be shorter.
     ///
-    /// # Errors
-    /// A page or record is not valid. After that the decoder must not be used, except for its position.
+    /// # Errors A page or record is invalid. After that the decoder must not be used, except for its
+    /// position.
     pub fn push(&mut self, bytes: &[u8], visitor: &mut impl Visitor) -> Result<Progress, Fault> {
         for page in bytes.chunks(self.info.page_bytes as usize) {
             if self.reached_limit() {
@@ -412,7 +417,7 @@ impl Decoder {
         self.records(page, at, address, visitor)
     }
 
-    /// Decodes the rest of a page whose first `skipped` bytes another decoder has reported.
+    /// Decodes the rest of a page whose first `skipped` bytes an earlier decoder has reported.
     fn rest_of_page(
         &mut self,
         page: &[u8],
@@ -458,8 +463,8 @@ impl Decoder {
                 return Err(fault(FaultKind::Geometry { segment_bytes, page_bytes }));
             }
         }
-        // At a promotion, the new timeline's first segment starts as a copy of the old one's, so that pages of earlier timelines
-        // are valid, but the timeline never decreases.
+        // At a promotion, the new timeline's first segment starts as a copy of the old one's, so pages of
+        // earlier timelines are valid, but the timeline never decreases.
         if header.timeline > self.info.timeline || header.timeline < self.timeline {
             let expected = if header.timeline < self.timeline { self.timeline } else { self.info.timeline };
             return Err(fault(FaultKind::PageTimeline { expected, found: header.timeline }));
@@ -488,7 +493,8 @@ impl Decoder {
         }
     }
 
-    /// Skips `rest` bytes of a record that began before the stream. Returns the offset in the page where the next record starts.
+    /// Skips `rest` bytes of a record that started before the stream. Returns the offset in the page where
+    /// the next record starts.
     fn skip(
         &mut self,
         rest: u32,
@@ -515,7 +521,7 @@ impl Decoder {
         Ok(at + skipped)
     }
 
-    /// Decodes all records that start in the page from offset `at` on.
+    /// Decodes all records that start in the page at offset `at` or later.
     fn records(
         &mut self,
         page: &[u8],
@@ -558,7 +564,7 @@ impl Decoder {
                 return Err(Fault { lsn, at: lsn, kind });
             }
             let Some(bytes) = page.get(at..at + total_len as usize) else {
-                // The headers of the pages that it crosses are less than one more than it has itself.
+                // The headers of the crossed pages take fewer bytes than one header plus the record itself.
                 let end = lsn.plus(2 * u64::from(total_len) + LONG_HEADER as u64);
                 let crc = (end > self.checked).then_some(0);
                 let partial = Partial { lsn, total_len, got: 0, crc };
@@ -577,7 +583,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The fast path: decodes consecutive valid records from offset `at` on that are [`SimpleRecord`]s. Returns the offset of the
+    /// The fast path: decodes consecutive valid [`SimpleRecord`]s from offset `at`. Returns the offset of the
     /// first other record, which [`Decoder::any_record`] decodes or rejects.
     #[inline(always)]
     fn simple_records(
@@ -661,8 +667,8 @@ impl Decoder {
         Ok(end)
     }
 
-    /// Appends the page's part of the current record. If the record ends in the page, reports it and returns the offset of the
-    /// next one.
+    /// Appends the page's part of the current record. If the record ends in the page, reports it and returns
+    /// the offset of the next one.
     fn resume(
         &mut self,
         page: &[u8],
@@ -681,7 +687,7 @@ impl Decoder {
         partial.got += taken as u32;
         let kept = MAX_HELD_BYTES.saturating_sub(self.held.len()).min(taken);
         self.held.extend_from_slice(&piece[..kept]);
-        // Checked as soon as the header is complete, so that a corrupt length is not followed over many pages.
+        // Checked as soon as the header is complete, so that a corrupt length does not consume many pages.
         if !had_header && partial.got as usize >= RECORD_HEADER {
             checked_header(&self.held, lsn, self.previous)?;
         }
@@ -728,7 +734,7 @@ impl Decoder {
         visitor: &mut impl Visitor,
     ) {
         if header.is_switch() {
-            // After a switch record that ends exactly at the segment's end there is no padding.
+            // No padding follows a switch record that ends exactly at the segment's end.
             let lsn = address.plus(at as u64);
             if self.info.segment_size.offset_of(lsn) != 0 {
                 self.state = State::Switched;
@@ -745,8 +751,8 @@ impl Decoder {
         }
     }
 
-    /// Reports a page after a switch record. It should have a header and zeros, but PostgreSQL does not read it, so nothing is
-    /// checked.
+    /// Reports a page after a switch record. It should consist of a header and zeros, but PostgreSQL does not
+    /// read it, so nothing is checked.
     fn unused_page(&mut self, page: &[u8], address: Lsn, visitor: &mut impl Visitor) {
         let header = PageHeader::parse(page).ok().filter(|header| header.address == address);
         let width = header.map_or(0, |header| header.width());

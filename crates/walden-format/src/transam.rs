@@ -1,18 +1,19 @@
-//! Transactions and objects with numbers that PostgreSQL keeps for itself (`access/transam.h`), and their order.
+//! Transaction IDs and OIDs that PostgreSQL reserves (`access/transam.h`), and the order of transaction IDs.
 
 use crate::payload::standby::RunningXacts;
 use crate::payload::xlog::Checkpoint;
 
-/// What an old `VACUUM` wrote in place of a transaction that all see as committed (`FrozenTransactionId`).
+/// The transaction ID that `VACUUM` before 9.4 stored in frozen tuples, visible to all
+/// (`FrozenTransactionId`).
 pub const FROZEN_XID: u32 = 2;
-/// The lowest number of a transaction that a session can have (`FirstNormalTransactionId`).
+/// The lowest transaction ID that PostgreSQL assigns (`FirstNormalTransactionId`).
 pub const FIRST_NORMAL_XID: u32 = 3;
-/// The lowest OID of an object that initdb did not make (`FirstNormalObjectId`); files of the catalog have lower numbers until they
-/// are rewritten.
+/// The lowest OID of an object that initdb did not create (`FirstNormalObjectId`). Files of catalogs have
+/// lower numbers until they are rewritten.
 pub const FIRST_NORMAL_OID: u32 = 16_384;
 
-/// Whether a transaction is older than another (`TransactionIdPrecedes`): numbers wrap around, but those that PostgreSQL keeps are the
-/// oldest.
+/// Whether transaction `one` is older than `other` (`TransactionIdPrecedes`). Transaction IDs wrap around;
+/// reserved ones are older than all others.
 #[inline]
 pub fn precedes(one: u32, other: u32) -> bool {
     if one < FIRST_NORMAL_XID || other < FIRST_NORMAL_XID {
@@ -22,20 +23,20 @@ pub fn precedes(one: u32, other: u32) -> bool {
     }
 }
 
-/// The transactions that run at some record. Others that are older and have no end in the log were ended by a crash, unless they are
-/// prepared.
+/// The transactions that run at some record. A crash ended any older transaction without an end record in
+/// WAL, unless it is prepared.
 #[derive(Clone, Debug)]
 pub struct RunningTransactions {
-    /// What is older has ended.
+    /// All older transactions have ended.
     oldest: u32,
-    /// The next transaction to begin: it and later ones come behind the record.
+    /// The next transaction ID to be assigned: this and later transactions start after the record.
     next: u32,
-    /// All that run, subtransactions included, ascending; nothing if some of them are not known.
+    /// All running transactions including subtransactions, ascending; `None` if the list is incomplete.
     listed: Option<Vec<u32>>,
 }
 
 impl RunningTransactions {
-    /// Those of a snapshot.
+    /// Returns the transactions of a `RUNNING_XACTS` snapshot.
     pub fn of_snapshot(snapshot: &RunningXacts<'_>) -> RunningTransactions {
         let listed = (!snapshot.subxid_overflow).then(|| {
             let mut listed: Vec<u32> = snapshot.xids.chain(snapshot.subxids).collect();
@@ -45,19 +46,21 @@ impl RunningTransactions {
         RunningTransactions { oldest: snapshot.oldest_running_xid, next: snapshot.next_xid, listed }
     }
 
-    /// At a checkpoint of a server that is shut down, or has recovered, only prepared ones are left.
+    /// Returns the transactions at a checkpoint of a server that has shut down or finished recovery: only
+    /// prepared transactions remain.
     pub fn at_shutdown(checkpoint: &Checkpoint) -> RunningTransactions {
-        // The lower half is the number without its epoch.
+        // The lower half is the transaction ID without its epoch.
         let next = checkpoint.next_xid as u32;
         RunningTransactions { oldest: next, next, listed: None }
     }
 
-    /// Whether all that run are younger.
+    /// Whether all running transactions are younger than `xid`.
     pub fn is_oldest_after(&self, xid: u32) -> bool {
         precedes(xid, self.oldest)
     }
 
-    /// Whether a transaction, or a subtransaction, that is not prepared and of which no end was met has ended all the same.
+    /// Whether a transaction or subtransaction that is not prepared and has no end record in WAL has
+    /// nevertheless ended.
     pub fn has_ended(&self, xid: u32) -> bool {
         let is_listed = |listed: &Vec<u32>| listed.binary_search(&xid).is_ok();
         let is_missing = self.listed.as_ref().is_some_and(|listed| !is_listed(listed));
@@ -80,7 +83,7 @@ mod tests {
         let running = RunningTransactions { oldest: 10, next: 20, listed: Some(vec![10, 15]) };
         let ended: Vec<u32> = (8..22).filter(|xid| running.has_ended(*xid)).collect();
         assert_eq!(ended, [8, 9, 11, 12, 13, 14, 16, 17, 18, 19]);
-        // Numbers have wrapped around.
+        // Transaction IDs have wrapped around.
         let running =
             RunningTransactions { oldest: u32::MAX - 1, next: 5, listed: Some(vec![3, u32::MAX - 1]) };
         let ended = [u32::MAX - 2, u32::MAX, 4].map(|xid| running.has_ended(xid));

@@ -1,11 +1,12 @@
-//! Major versions of PostgreSQL and the page magics that name them.
+//! Major versions of PostgreSQL and the page magics that identify them.
 //!
-//! The two bytes that every page starts with (`XLOG_PAGE_MAGIC` in `xlog_internal.h`) name the major version. Where a
-//! minor release changed a record without a new magic, decoding depends on block ids and forks, never on the version.
+//! The first two bytes of every page (`XLOG_PAGE_MAGIC` in `xlog_internal.h`) identify the major version.
+//! Where a minor release changed a record without a new magic, decoding depends on block ids and forks, never
+//! on the version.
 
 use std::fmt;
 
-/// A major version of PostgreSQL whose log Walden reads.
+/// A major version of PostgreSQL whose WAL Walden reads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Major {
@@ -23,11 +24,11 @@ pub enum Major {
     V19,
 }
 
-/// One row per page magic that a release of PostgreSQL ever wrote.
+/// One row per page magic that a release of PostgreSQL has used.
 struct MagicRow {
     magic: u16,
     name: &'static str,
-    /// `None`: too old, its records have another form.
+    /// `None`: too old; its records have a different layout.
     major: Option<Major>,
 }
 
@@ -57,10 +58,10 @@ const MAGICS: &[MagicRow] = &[
     row(0xD122, "19",  Some(Major::V19)),
 ];
 
-/// The server that wrote a page which Walden does not read, according to the page header.
+/// The server that wrote a page that Walden does not read, according to the page header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnreadableMagic {
-    /// A release whose records have another form; its name.
+    /// A release whose records have a different layout; its name.
     TooOld(&'static str),
     /// The magic of a readable version with its bytes swapped: a big-endian server.
     BigEndian(Major),
@@ -71,12 +72,12 @@ pub enum UnreadableMagic {
     Development(&'static str),
     /// Above all known values: a version newer than this program.
     Newer,
-    /// No value that PostgreSQL used: not a page of the log.
+    /// A value that PostgreSQL never used: not a WAL page.
     NotWal,
 }
 
 impl Major {
-    /// The version that writes pages with this magic.
+    /// Returns the version that writes pages with this magic.
     pub fn from_magic(magic: u16) -> Result<Major, UnreadableMagic> {
         if let Some(row) = MAGICS.iter().find(|row| row.magic == magic) {
             return row.major.ok_or(UnreadableMagic::TooOld(row.name));
@@ -106,7 +107,7 @@ impl Major {
         MAGICS.iter().filter_map(|row| row.major)
     }
 
-    /// As PostgreSQL's version numbers count it: 9.5 is 90500, 18 is 180000.
+    /// PostgreSQL's numeric version: 9.5 is 90500, 18 is 180000.
     pub fn number(self) -> u32 {
         match self {
             Major::V9_5 => 90_500,

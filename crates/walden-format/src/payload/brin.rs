@@ -1,13 +1,14 @@
 //! Changes of BRIN indexes: the resource manager BRIN.
 //!
-//! Structures: `access/brin_xlog.h`. They are not payloads of their own yet; replay reads them here.
+//! Structures: `access/brin_xlog.h`. They are not variants of [`super::Payload`] yet; replay reads them from
+//! here.
 
 use super::layout::layout;
 
 layout! {
     /// `xl_brin_createidx`: the main data of `CREATE_INDEX`.
     XlBrinCreateIndex[6] {
-        /// The table's pages that a tuple summarizes.
+        /// Number of table pages that a tuple summarizes.
         0 pages_per_range: u32,
         /// The version of the index's format.
         4 version: u16,
@@ -19,7 +20,7 @@ layout! {
     XlBrinInsert[10] {
         /// The first block of the range that the tuple summarizes.
         0 heap_block: u32,
-        /// The table's pages that a tuple summarizes.
+        /// Number of table pages that a tuple summarizes.
         4 pages_per_range: u32,
         /// The tuple's line pointer.
         8 offset: u16,
@@ -27,14 +28,14 @@ layout! {
 }
 
 layout! {
-    /// `xl_brin_update`: the main data of `UPDATE`, whose tuple goes to another page. Its other fields are those of
-    /// [`XlBrinInsert`].
+    /// `xl_brin_update`: the main data of `UPDATE`, whose tuple moves to another page. Its other fields are
+    /// those of [`XlBrinInsert`].
     XlBrinUpdate[14] {
         /// The line pointer that the tuple had on its old page.
         0 old_offset: u16,
         /// The first block of the range that the tuple summarizes.
         4 heap_block: u32,
-        /// The table's pages that a tuple summarizes.
+        /// Number of table pages that a tuple summarizes.
         8 pages_per_range: u32,
         /// The tuple's line pointer.
         12 offset: u16,
@@ -60,7 +61,7 @@ layout! {
 layout! {
     /// `xl_brin_desummarize`: the main data of `DESUMMARIZE`.
     XlBrinDesummarize[10] {
-        /// The table's pages that a tuple summarizes.
+        /// Number of table pages that a tuple summarizes.
         0 pages_per_range: u32,
         /// The first block of the range.
         4 heap_block: u32,

@@ -9,7 +9,7 @@ use crate::reader::Reader;
 use crate::record::{Record, RelFileLocator};
 use crate::version::Major;
 
-/// Where a record has the data of the meta page.
+/// The ids of the blocks whose data is the metapage's.
 const META_BLOCK: u8 = 2;
 const META_BLOCK_OF_UNLINK: u8 = 4;
 
@@ -26,7 +26,7 @@ layout! {
 }
 
 layout! {
-    /// What precedes the tuple in block 0's data of an `INSERT_POST`.
+    /// The prefix of block 0's data of an `INSERT_POST`; the tuple follows.
     BtreePostingOffset[2] {
         /// `postingoff`: where the posting list before the tuple is split.
         0 posting_offset: u16,
@@ -38,11 +38,11 @@ layout! {
 pub struct BtreeInsert<'a> {
     /// `offnum`: offset number of the new tuple.
     pub offset: u16,
-    /// Where the posting list before it is split (`INSERT_POST`).
+    /// The position at which the posting list before the tuple is split (`INSERT_POST`).
     pub posting_offset: Option<u16>,
     /// The index tuple, from block 0's data; `None` if the block has an image.
     pub tuple: Option<&'a [u8]>,
-    /// The new meta page, if the tree's fast root changed (`INSERT_META`).
+    /// The new metapage, if the tree's fast root changed (`INSERT_META`).
     pub meta: Option<BtreeMeta>,
 }
 
@@ -69,7 +69,7 @@ listing!(BtreeInsert<'_>: |it, list| list
     .some("tuple", it.tuple.map(<[u8]>::len))
     .some("meta", it.meta));
 
-/// `SPLIT_L` and `SPLIT_R`, and their other forms until 11: the new tuple went to the left or the right page.
+/// `SPLIT_L` and `SPLIT_R`, and their other forms until 11: the new tuple is on the left or the right page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeSplit {
     /// The level of the pages; leaves are 0.
@@ -78,7 +78,7 @@ pub struct BtreeSplit {
     pub first_right: u16,
     /// `newitemoff`: offset number of the new tuple on the page before the split.
     pub new_item_offset: u16,
-    /// Where a posting list is split, or 0; since 13.
+    /// The position at which a posting list is split, or 0; since 13.
     pub posting_offset: Option<u16>,
     /// Bytes of the left page's data: the new tuple and the high key.
     pub left_len: u16,
@@ -125,7 +125,7 @@ pub struct DedupInterval {
 }
 
 impl DedupInterval {
-    /// The interval as [`BtreeDedup::intervals`] reads it.
+    /// Returns the interval as [`BtreeDedup::intervals`] reads it.
     pub fn to_bytes(self) -> [u8; 4] {
         let ([a, b], [c, d]) = (self.offset.to_le_bytes(), self.tuples.to_le_bytes());
         [a, b, c, d]
@@ -166,13 +166,13 @@ listing!(BtreeDedup<'_>: |it, list| list.field("nintervals", it.count).some("int
 /// `DELETE`: dead tuples were deleted by an insertion, not by vacuum (`xl_btree_delete`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeDelete<'a> {
-    /// Standbys cancel queries that need what this or an earlier transaction removed; since 12.
+    /// Standbys cancel queries that need tuples removed by this or an earlier transaction; since 12.
     pub conflict_horizon: Option<u32>,
     /// The table, from whose tuples a standby computes the conflict horizon; until 11.
     pub heap_relation: Option<RelFileLocator>,
     /// `ndeleted`: number of deleted tuples.
     pub deleted: u32,
-    /// How many posting lists were made shorter; since 14.
+    /// Number of posting lists that lost TIDs; since 14.
     pub updated: u16,
     /// The table is a catalog, for logical decoding; since 16.
     pub on_catalog: Option<bool>,
@@ -180,22 +180,22 @@ pub struct BtreeDelete<'a> {
     pub items: Option<DeletedItems<'a>>,
 }
 
-/// What `DELETE` and `VACUUM` changed on a page.
+/// The tuples that `DELETE` or `VACUUM` changed on a page.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DeletedItems<'a> {
     /// Offset numbers of deleted tuples.
     pub deleted: Items<'a, u16>,
-    /// Line pointers of posting lists that were made shorter.
+    /// Line pointers of posting lists that lost TIDs.
     pub updated: Items<'a, u16>,
-    /// How many TIDs were removed from these posting lists.
+    /// Number of TIDs removed from these posting lists.
     pub removed_from_updated: u32,
 }
 
 layout! {
-    /// `xl_btree_update`: precedes the TIDs that a posting list loses, as their positions in the list, 2 bytes each. There is one for
-    /// each of [`DeletedItems::updated`].
+    /// `xl_btree_update`: precedes the TIDs that a posting list loses, stored as their positions in the list,
+    /// 2 bytes each. There is one for each element of [`DeletedItems::updated`].
     XlBtreeUpdate[2] {
-        /// `ndeletedtids`: how many.
+        /// `ndeletedtids`: number of removed TIDs.
         0 removed: u16,
     }
 }
@@ -204,7 +204,7 @@ pub(crate) fn delete<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed
     if fields.since(Major::V13) {
         return delete_of_block(record, fields);
     }
-    // The line pointers are in the main data, whether there is an image or not.
+    // The line pointers are in the main data, whether or not there is an image.
     let (mut conflict_horizon, mut heap_relation) = (None, None);
     if fields.since(Major::V12) {
         conflict_horizon = Some(fields.u32("latestRemovedXid")?);
@@ -257,7 +257,7 @@ fn deleted_items<'a>(
     };
     let deleted = data.items("deleted", deleted)?;
     let updated = data.items("updated", updated)?;
-    // Then for each of the latter which of its TIDs were removed.
+    // For each updated tuple, the positions of the removed TIDs follow.
     let mut removed_from_updated = 0;
     for _ in 0..updated.len() {
         let removed = data.u16("ndeletedtids")?;
@@ -284,7 +284,7 @@ pub struct BtreeVacuum<'a> {
     pub last_block_vacuumed: Option<u32>,
     /// `ndeleted`: number of deleted tuples; since 13.
     pub deleted: Option<u16>,
-    /// How many posting lists were made shorter; since 13.
+    /// Number of posting lists that lost TIDs; since 13.
     pub updated: Option<u16>,
     /// The deleted and updated tuples, from block 0's data; `None` if the block has an image.
     pub items: Option<DeletedItems<'a>>,
@@ -319,7 +319,7 @@ listing!(BtreeVacuum<'_>: |it, list| list
     .some("nupdated", it.updated)
     .some("deleted", it.items.map(|items| items.deleted)));
 
-/// `UNLINK_PAGE` and `UNLINK_PAGE_META`: an empty page was taken out of the tree.
+/// `UNLINK_PAGE` and `UNLINK_PAGE_META`: an empty page was removed from the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeUnlinkPage {
     /// `leftsib`: block number of the page's left sibling, or 0.
@@ -328,15 +328,16 @@ pub struct BtreeUnlinkPage {
     pub right_sibling: u32,
     /// `level`: the page's level, 0 for a leaf; since 14.
     pub level: Option<u32>,
-    /// `safexid`: the page can be recycled when no snapshot needs this transaction; until 13 an xid, since 14 with its epoch.
+    /// `safexid`: the page can be recycled when no snapshot needs this transaction; until 13 an xid, since 14
+    /// with its epoch.
     pub safe_xid: u64,
-    /// The left sibling of the half-dead leaf below, if the page is an inner one.
+    /// The left sibling of the half-dead leaf below, if the page is an internal one.
     pub leaf_left_sibling: u32,
     /// `leafrightsib`: block number of that leaf's right sibling.
     pub leaf_right_sibling: u32,
     /// The next page to unlink above that leaf.
     pub leaf_top_parent: u32,
-    /// The new meta page, if the tree's fast root changed.
+    /// The new metapage, if the tree's fast root changed.
     pub meta: Option<BtreeMeta>,
 }
 
@@ -383,7 +384,7 @@ pub struct BtreeMarkPageHalfDead {
     pub left: u32,
     /// `rightblk`: block number of the leaf's right sibling.
     pub right: u32,
-    /// The topmost page that goes with it.
+    /// The topmost page of the subtree to delete.
     pub top_parent: u32,
 }
 
@@ -422,14 +423,14 @@ pub(crate) fn new_root<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Pars
 
 listing!(BtreeNewRoot: |it, list| list.field("root", it.root).field("level", it.level));
 
-/// `REUSE_PAGE`: a page that was taken out of the tree is used again. No block of the record refers to it.
+/// `REUSE_PAGE`: a page that was removed from the tree is recycled. No block of the record refers to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeReusePage {
     /// `locator`: the index.
     pub relation: RelFileLocator,
     /// `block`: block number of the page.
     pub block: u32,
-    /// Standbys cancel queries that may still come to the page: until 13 an xid, since 14 with its epoch.
+    /// Standbys cancel queries that may still visit the page: until 13 an xid, since 14 with its epoch.
     pub conflict_horizon: u64,
     /// The table is a catalog, for logical decoding; since 16.
     pub on_catalog: Option<bool>,
@@ -453,7 +454,7 @@ listing!(BtreeReusePage: |it, list| list
     .field("conflict horizon", it.conflict_horizon)
     .some("catalog", it.on_catalog));
 
-/// `META_CLEANUP`: vacuum left a note in the meta page. Since 11.
+/// `META_CLEANUP`: vacuum updated its statistics in the metapage. Since 11.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeMetaCleanup {
     /// The new metapage, from block 0's data.
@@ -466,7 +467,7 @@ pub(crate) fn meta_cleanup<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> 
 
 listing!(BtreeMetaCleanup: |it, list| list.some("meta", it.meta));
 
-/// What a meta page says of its tree (`xl_btree_metadata`).
+/// The contents of a metapage (`xl_btree_metadata`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeMeta {
     /// `version`: the B-tree format, `btm_version`; since 12.
@@ -481,7 +482,7 @@ pub struct BtreeMeta {
     pub fast_level: u32,
     /// `oldest_btpo_xact`: the oldest `btpo_xact` among deleted pages; 11 to 13.
     pub oldest_deleted_xid: Option<u32>,
-    /// Pages that the last vacuum left deleted; since 14.
+    /// Number of pages that the last vacuum left deleted; since 14.
     pub deleted_pages: Option<u32>,
     /// `allequalimage`: whether deduplication is safe for all columns; since 13.
     pub all_equal_image: Option<bool>,
@@ -504,11 +505,11 @@ fn meta(data: &mut Fields<'_>) -> Result<BtreeMeta, PayloadError> {
         deleted_pages = Some(data.u32("last_cleanup_num_delpages")?);
     } else if data.since(Major::V11) {
         oldest_deleted_xid = Some(data.u32("oldest_btpo_xact")?);
-        // A number of the table's tuples, floating.
+        // The number of the table's tuples, a floating-point number.
         data.u64("last_cleanup_num_heap_tuples")?;
     }
     let all_equal_image = if data.since(Major::V13) { Some(data.bool("allequalimage")?) } else { None };
-    // The widest field decides what the structure is padded to.
+    // The widest field determines the structure's padding.
     let widest = if oldest_deleted_xid.is_some() { 8 } else { 4 };
     data.padded_to(widest, "xl_btree_metadata")?;
     data.end("xl_btree_metadata")?;

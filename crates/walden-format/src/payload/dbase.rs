@@ -14,7 +14,8 @@ pub struct DatabaseCreate {
     pub database: u32,
     /// OID of the tablespace.
     pub tablespace: u32,
-    /// OIDs of the database and tablespace whose files are copied; nothing where the log has the pages themselves.
+    /// OIDs of the database and tablespace whose files are copied; `None` if WAL contains the pages
+    /// themselves.
     pub source: Option<(u32, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! Which function reads the fields of which kind of record.
+//! The table of record kinds and their decoder functions.
 
 use super::{Fields, Payload, PayloadError};
 use super::{btree, dbase, heap, multixact, origin, relmap, seq, slru, smgr, standby, xact, xlog};
@@ -6,10 +6,10 @@ use crate::record::Record;
 use crate::rmgr::{KINDS, Kind, KindRow, info, rmid};
 use crate::version::Major::{self, V11, V13, V14, V15, V17};
 
-/// Reads the fields of a kind's records.
+/// Decodes the fields of a kind's records.
 pub(super) type Decode = for<'a> fn(&Record<'a>, &mut Fields<'a>) -> Result<Payload<'a>, PayloadError>;
 
-/// How the fields of this kind are read; `None`: they are [`Payload::Opaque`].
+/// Returns the decoder of this kind; `None` means that the fields are [`Payload::Opaque`].
 #[inline]
 pub(super) fn decoder(kind: Kind, version: Major) -> Option<Decode> {
     *DECODERS.get(kind.row_index(version)?)?
@@ -44,7 +44,7 @@ struct DecoderRow {
 }
 
 impl DecoderRow {
-    /// If an earlier row is of the kind as well, this one replaces it.
+    /// Whether the row applies to `kind`. A later row of the same kind replaces an earlier one.
     const fn is_of(&self, kind: &KindRow) -> bool {
         self.rmid == kind.rmid && self.info == kind.info && self.since as u8 <= kind.since as u8
     }
@@ -59,7 +59,7 @@ const fn row(rmid: u8, info: u8, decode: Decode) -> DecoderRow {
     DecoderRow { rmid, info, since: Major::V9_5, decode }
 }
 
-/// In the order of [`KINDS`]; with a version where the number was another kind's before.
+/// In the order of [`KINDS`]. Rows have a version if the number belonged to another kind before.
 #[rustfmt::skip]
 const ROWS: &[DecoderRow] = &[
     row(rmid::XLOG, info::xlog::CHECKPOINT_SHUTDOWN, xlog::checkpoint),
@@ -169,7 +169,7 @@ const ROWS: &[DecoderRow] = &[
     row(rmid::REPLORIGIN, info::replorigin::SET, origin::set),
     row(rmid::REPLORIGIN, info::replorigin::DROP, origin::drop),
 
-    // Its blocks' data is all there is of it.
+    // A generic record consists only of its blocks' data.
     row(rmid::GENERIC, 0x00, xlog::nothing),
 
     row(rmid::LOGICALMSG, info::logicalmsg::MESSAGE, origin::message),

@@ -10,17 +10,17 @@ use crate::record::{BlockRef, Record, RecordHeader, RelFileLocator};
 use crate::rmgr::Kind;
 use crate::version::Major;
 
-/// A cursor over the data of a record that is laid out as C structures are.
+/// A cursor over the data of a record that is laid out as C structures.
 ///
-/// A number lies at a multiple of its own width from the start of its structure: what the compiler leaves free before
-/// it is skipped. Where PostgreSQL writes structures one after the other without regard to alignment,
-/// [`Fields::new_structure`] starts the next.
+/// A number is stored at a multiple of its own width from the start of its structure; the compiler's padding
+/// before it is skipped. Where PostgreSQL writes structures one after the other without regard to alignment,
+/// [`Fields::new_structure`] starts the next one.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     reader: Reader<'a>,
-    /// Bytes that were left when the current structure began.
+    /// Remaining bytes at the start of the current structure.
     structure_left: usize,
-    /// The record is longer than what is held of it.
+    /// Whether the record is longer than the part that is held.
     cut: bool,
     pub kind: Kind,
     pub version: Major,
@@ -34,7 +34,7 @@ impl<'a> Fields<'a> {
         Fields { reader, structure_left: data.len(), cut, kind, version: record.version }
     }
 
-    /// The data of a block; `None` if it has none, as where an image takes its place.
+    /// Returns the data of a block; `None` if it has none, for example because an image replaces it.
     pub fn of_block(&self, record: &Record<'a>, block: &BlockRef) -> Option<Fields<'a>> {
         if block.data_len == 0 {
             return None;
@@ -52,7 +52,7 @@ impl<'a> Fields<'a> {
         self.reader.left()
     }
 
-    /// What comes next is aligned from here on.
+    /// Starts a structure: alignment counts from the current position.
     pub fn new_structure(&mut self) {
         self.structure_left = self.reader.left();
     }
@@ -114,31 +114,31 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A structure of fixed layout.
+    /// Reads a structure of fixed layout.
     pub fn structure<T: super::layout::Structure>(&mut self, name: &'static str) -> Result<T, PayloadError> {
         let bytes = self.bytes(name, T::WIDTH as u64)?;
         T::read_whole(bytes).ok_or_else(|| self.short(name, T::WIDTH as u64, bytes.len() as u64))
     }
 
-    /// A number of things, `int` in PostgreSQL: not negative.
+    /// Reads a count, an `int` in PostgreSQL: rejects negative values.
     pub fn count(&mut self, field: &'static str) -> Result<u32, PayloadError> {
         let count = self.u32(field)?;
         if count > i32::MAX as u32 { Err(self.value(field, count.into())) } else { Ok(count) }
     }
 
-    /// `count` things one after the other.
+    /// Reads `count` consecutive items.
     pub fn items<T: Item>(
         &mut self,
         field: &'static str,
         count: impl Into<u64>,
     ) -> Result<Items<'a, T>, PayloadError> {
         let width = T::width(self.version);
-        // Whatever does not fit into memory is not there either.
+        // A size that overflows exceeds the data in any case.
         let bytes = count.into().saturating_mul(width as u64);
         Ok(Items { bytes: self.bytes(field, bytes)?, width, item: PhantomData })
     }
 
-    /// As many things as the data has.
+    /// Reads all remaining data as items.
     pub fn rest_as_items<T: Item>(&mut self, field: &'static str) -> Result<Items<'a, T>, PayloadError> {
         let width = T::width(self.version);
         let count = self.left() / width;
@@ -160,7 +160,7 @@ impl<'a> Fields<'a> {
         self.reader.take(self.reader.left()).unwrap_or(&[])
     }
 
-    /// A string and the zero that ends it.
+    /// Reads a string and its terminating zero.
     pub fn c_string(&mut self, field: &'static str) -> Result<Text<'a>, PayloadError> {
         let rest = self.reader.rest();
         let end = rest.iter().position(|byte| *byte == 0);
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         Ok(Text(bytes.get(..end).unwrap_or(bytes)))
     }
 
-    /// An error if anything is left.
+    /// Returns an error if bytes remain.
     pub fn end(&self, field: &'static str) -> Result<(), PayloadError> {
         match self.left() {
             0 => Ok(()),
@@ -210,17 +210,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The header of the record that the fields belong to has this bit of the info byte.
+/// Whether the header of the record that the fields belong to has this bit of the info byte.
 pub(crate) fn has_info(header: &RecordHeader, bit: u8) -> bool {
     header.info & bit != 0
 }
 
-/// Something that lists in records are made of.
+/// The element type of a list in a record.
 pub trait Item: Sized {
-    /// Bytes that one takes.
+    /// Bytes of one item.
     fn width(version: Major) -> usize;
 
-    /// Reads one from its bytes.
+    /// Reads one item.
     fn read(reader: &mut Reader<'_>) -> Option<Self>;
 }
 
@@ -234,13 +234,13 @@ impl Item for u16 {
     }
 }
 
-/// The numbers of line pointers (`OffsetNumber`, 2 bytes each) that `bytes` are; an odd byte at the end is none.
+/// Returns the offset numbers (`OffsetNumber`, 2 bytes each) in `bytes`; an odd byte at the end is ignored.
 #[inline]
 pub fn offset_numbers(bytes: &[u8]) -> impl ExactSizeIterator<Item = u16> + Clone {
     bytes.as_chunks().0.iter().map(|number| u16::from_le_bytes(*number))
 }
 
-/// Appends numbers of line pointers as [`offset_numbers`] reads them.
+/// Appends offset numbers in the format that [`offset_numbers`] reads.
 #[inline]
 pub fn push_offset_numbers(out: &mut Vec<u8>, numbers: impl IntoIterator<Item = u16>) {
     out.extend(numbers.into_iter().flat_map(u16::to_le_bytes));
@@ -267,7 +267,7 @@ impl Item for RelFileLocator {
     }
 }
 
-/// A list within a record; an iterator that reads it where it is. Copy it to iterate again.
+/// A list within a record: an iterator that reads the record's bytes in place. Copy it to iterate again.
 pub struct Items<'a, T> {
     bytes: &'a [u8],
     width: usize,
@@ -275,15 +275,15 @@ pub struct Items<'a, T> {
 }
 
 impl<T> Items<'_, T> {
-    /// A list of nothing.
+    /// An empty list.
     pub const EMPTY: Items<'static, T> = Items { bytes: &[], width: 1, item: PhantomData };
 
-    /// How many are left.
+    /// The number of remaining items.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.width
     }
 
-    /// None is left.
+    /// Whether no item remains.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -305,7 +305,7 @@ impl<T: Item> Iterator for Items<'_, T> {
 
 impl<T: Item> ExactSizeIterator for Items<'_, T> {}
 
-// Not derived: the list is the same whatever `T` can do.
+// Not derived: the implementation does not depend on `T`.
 impl<T> Clone for Items<'_, T> {
     fn clone(&self) -> Self {
         *self
@@ -326,7 +326,7 @@ impl<T: Item + fmt::Debug> fmt::Debug for Items<'_, T> {
     }
 }
 
-/// `[3, 4, 5]`; of a long list the beginning, and how many there are.
+/// Prints `[3, 4, 5]`; for a long list the first items and the total number.
 impl<T: Item + fmt::Display> fmt::Display for Items<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MAX_LISTED: usize = 8;
@@ -341,11 +341,11 @@ impl<T: Item + fmt::Display> fmt::Display for Items<'_, T> {
     }
 }
 
-/// A name in whatever encoding its database has.
+/// A name in the encoding of its database, which is unknown here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text<'a>(pub &'a [u8]);
 
-/// As UTF-8, with a replacement character for what is none.
+/// Prints the name as UTF-8, with replacement characters for invalid bytes.
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {

@@ -1,16 +1,17 @@
 //! Changes of extensions' pages: the resource manager Generic, since 9.6.
 //!
-//! A block's data is fragments, which say which bytes of the page are what; there is no main data. `generic_xlog.c` decides. They
-//! are not payloads of their own yet; replay reads and writes them here.
+//! A block's data consists of fragments, each of which replaces a range of the page; there is no main data.
+//! The format is defined in `generic_xlog.c`. Fragments are not variants of [`super::Payload`] yet; replay
+//! reads and writes them here.
 
 use super::layout::layout;
 
 layout! {
-    /// What precedes the bytes of a fragment (`FRAGMENT_HEADER_SIZE`).
+    /// The header of a fragment, followed by its bytes (`FRAGMENT_HEADER_SIZE`).
     GenericFragment[4] {
-        /// Where on the page the bytes are.
+        /// The offset of the bytes on the page.
         0 offset: u16,
-        /// How many bytes follow.
+        /// The number of bytes that follow.
         2 length: u16,
     }
 }

@@ -1,6 +1,7 @@
 //! Changes of GIN indexes: the resource manager Gin.
 //!
-//! Structures: `access/ginxlog.h`. They are not payloads of their own yet; replay and compression read them here.
+//! Structures: `access/ginxlog.h`. They are not variants of [`super::Payload`] yet; replay and compression
+//! read them from here.
 
 use super::layout::{BlockId, layout};
 use super::listing::flags;
@@ -11,7 +12,7 @@ pub const META_DATA: usize = 56;
 pub const POSTING_ITEM: usize = 10;
 
 flags! {
-    /// What sort of page an `INSERT` or a `SPLIT` changes (`GIN_INSERT_*`, `GIN_SPLIT_*`).
+    /// The type of page that an `INSERT` or a `SPLIT` changes (`GIN_INSERT_*`, `GIN_SPLIT_*`).
     GinFlags(u16) {
         /// A page of a posting tree, not of the entry tree.
         is_data IS_DATA = 0x01;
@@ -23,15 +24,16 @@ flags! {
 }
 
 layout! {
-    /// `ginxlogInsert`: the main data of `INSERT` begins with it. Unless the page is a leaf, [`GinChildren`] follow.
+    /// `ginxlogInsert`: the main data of `INSERT` starts with it. Unless the page is a leaf, [`GinChildren`]
+    /// follow.
     XlGinInsert[2] {
-        /// What sort of page it is.
+        /// The type of the page.
         0 flags: GinFlags,
     }
 }
 
 impl XlGinInsert {
-    /// Reads the structure and what follows it; `None` if the data ends within them.
+    /// Reads the structure and the children after it; `None` if the data ends within them.
     #[inline]
     pub fn read_with_children(main_data: &[u8]) -> Option<(XlGinInsert, Option<GinChildren>)> {
         let (insert, rest) = XlGinInsert::split(main_data)?;
@@ -41,7 +43,7 @@ impl XlGinInsert {
 }
 
 layout! {
-    /// The halves of the child whose split an insertion into an inner page completes.
+    /// The halves of the child whose split is completed by an insertion into an internal page.
     GinChildren[8] {
         /// The left half's block.
         0 left: BlockId,
@@ -51,17 +53,17 @@ layout! {
 }
 
 layout! {
-    /// `ginxlogInsertEntry`: what precedes the index tuple in block 0's data of an `INSERT` into the entry tree.
+    /// `ginxlogInsertEntry`: precedes the index tuple in block 0's data of an `INSERT` into the entry tree.
     GinInsertEntry[4] {
         /// The tuple's line pointer.
         0 offset: u16,
-        /// Whether the tuple there before is removed.
+        /// Whether the old tuple at this offset is removed.
         2 is_delete: bool,
     }
 }
 
 layout! {
-    /// `ginxlogInsertDataInternal`: block 0's data of an `INSERT` into an inner page of a posting tree.
+    /// `ginxlogInsertDataInternal`: block 0's data of an `INSERT` into an internal page of a posting tree.
     GinInsertDataInternal[12] {
         /// The position of the new downlink.
         0 offset: u16,
@@ -71,16 +73,17 @@ layout! {
 }
 
 layout! {
-    /// `ginxlogRecompressDataLeaf`: block 0's data of an `INSERT` into a leaf of a posting tree, and of a `VACUUM_DATA_LEAF_PAGE`,
-    /// begins with it. For each action a [`GinSegmentChange`] follows, and what it adds.
+    /// `ginxlogRecompressDataLeaf`: the start of block 0's data of an `INSERT` into a leaf of a posting tree,
+    /// and of a `VACUUM_DATA_LEAF_PAGE`. Each action follows as a [`GinSegmentChange`] and the data that the
+    /// action adds.
     GinRecompressDataLeaf[2] {
-        /// How many actions.
+        /// The number of actions.
         0 actions: u16,
     }
 }
 
 layout! {
-    /// What precedes what an action adds.
+    /// The header of an action; the data that the action adds follows.
     GinSegmentChange[2] {
         /// The number of the segment.
         0 segment: u8,
@@ -90,31 +93,31 @@ layout! {
 }
 
 layout! {
-    /// What precedes the TIDs of a [`SegmentAction::AddItems`].
+    /// The header of the TIDs of a [`SegmentAction::AddItems`].
     GinAddedItems[2] {
-        /// How many TIDs.
+        /// The number of TIDs.
         0 count: u16,
     }
 }
 
-/// What an action does to a segment of a posting tree's leaf (`GIN_SEGMENT_*`).
+/// The effect of an action on a segment of a posting tree's leaf (`GIN_SEGMENT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SegmentAction {
-    /// Nothing; not in records.
+    /// No change; not used in records.
     Unmodified = 0,
-    /// Removes it.
+    /// Removes the segment.
     Delete = 1,
-    /// Inserts the segment that follows before it.
+    /// Inserts the segment that follows before this one.
     Insert = 2,
-    /// Puts the segment that follows in its place.
+    /// Replaces the segment with the one that follows.
     Replace = 3,
     /// Adds the TIDs that follow, after [`GinAddedItems`].
     AddItems = 4,
 }
 
 impl SegmentAction {
-    /// The action that a record names so; `None` for none that a record has.
+    /// Returns the action with this number; `None` if no record contains the number.
     #[inline]
     pub fn from_byte(byte: u8) -> Option<SegmentAction> {
         use SegmentAction::{AddItems, Delete, Insert, Replace};
@@ -129,11 +132,11 @@ layout! {
         0 relation: crate::record::RelFileLocator,
         /// The block right of the new right page, or the root's children.
         12 right_link: u32,
-        /// The halves of the child whose split this one's insertion completes.
+        /// The halves of the child whose split is completed by this split's insertion.
         16 left_child: u32,
-        /// As `left_child`.
+        /// Same as `left_child`.
         20 right_child: u32,
-        /// What sort of page it is.
+        /// The type of the page.
         24 flags: GinFlags,
     }
 }
@@ -145,7 +148,7 @@ layout! {
         0 parent_offset: u16,
         /// The block right of the deleted one.
         4 right_link: u32,
-        /// The transaction after which the page may be used again.
+        /// The transaction after which the page may be reused.
         8 delete_xid: u32,
     }
 }
@@ -157,11 +160,11 @@ layout! {
         0 relation: crate::record::RelFileLocator,
         /// `GinMetaPageData`
         16 metadata: [u8; META_DATA],
-        /// The page that was the pending list's last, or `u32::MAX`.
+        /// The previous last page of the pending list, or `u32::MAX`.
         72 previous_tail: u32,
-        /// The page that comes after it now.
+        /// The page that now follows it.
         76 new_right_link: u32,
-        /// How many tuples were added to the list's last page; never negative.
+        /// The number of tuples added to the list's last page; never negative.
         80 tuples: i32,
     }
 }
@@ -171,7 +174,7 @@ layout! {
     XlGinInsertListPage[8] {
         /// The next page of the pending list, or `u32::MAX`.
         0 right_link: u32,
-        /// How many tuples; never negative.
+        /// The number of tuples; never negative.
         4 tuples: i32,
     }
 }
@@ -181,7 +184,7 @@ layout! {
     XlGinDeleteListPages[60] {
         /// `GinMetaPageData`
         0 metadata: [u8; META_DATA],
-        /// How many pages; never negative.
+        /// The number of pages; never negative.
         56 deleted: i32,
     }
 }

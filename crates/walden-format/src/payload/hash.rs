@@ -1,6 +1,7 @@
 //! Changes of hash indexes: the resource manager Hash, since 10.
 //!
-//! Structures: `access/hash_xlog.h`. They are not payloads of their own yet; replay reads them here.
+//! Structures: `access/hash_xlog.h`. They are not variants of [`super::Payload`] yet; replay reads them from
+//! here.
 
 use super::layout::layout;
 use super::listing::flags;
@@ -8,7 +9,7 @@ use super::listing::flags;
 layout! {
     /// `xl_hash_init_meta_page`: the main data of `INIT_META_PAGE`.
     XlHashInitMetaPage[14] {
-        /// How many tuples the index has, estimated.
+        /// The estimated number of tuples of the index.
         0 tuples: f64,
         /// OID of the hash function.
         8 procedure: u32,
@@ -38,13 +39,14 @@ layout! {
     XlHashAddOvflPage[3] {
         /// Bytes of a page's bitmap.
         0 bitmap_bytes: u16,
-        /// Whether a freed page is used again.
+        /// Whether a freed page is reused.
         2 is_recycled: bool,
     }
 }
 
 layout! {
-    /// Which bit of a bitmap page changes: block 2's data of `ADD_OVFL_PAGE`, and block 5's of `SQUEEZE_PAGE`.
+    /// The bit of a bitmap page that changes: block 2's data of `ADD_OVFL_PAGE`, and block 5's of
+    /// `SQUEEZE_PAGE`.
     HashBitmapBit[4] {
         /// The bit's number on the page.
         0 bit: u32,
@@ -52,7 +54,7 @@ layout! {
 }
 
 layout! {
-    /// What changes in the meta page: block 4's data of `ADD_OVFL_PAGE`, and block 6's of `SQUEEZE_PAGE`.
+    /// The change of the metapage: block 4's data of `ADD_OVFL_PAGE`, and block 6's of `SQUEEZE_PAGE`.
     HashFirstFree[4] {
         /// `hashm_firstfree`: the bit of the first overflow page that may be free.
         0 bit: u32,
@@ -60,7 +62,8 @@ layout! {
 }
 
 layout! {
-    /// The part of block 2's data of a `SPLIT_ALLOCATE_PAGE` that is there with [`HashSplitFlags::UPDATES_MASKS`].
+    /// The part of block 2's data of a `SPLIT_ALLOCATE_PAGE` that is present with
+    /// [`HashSplitFlags::UPDATES_MASKS`].
     HashSplitMasks[8] {
         /// `hashm_lowmask`
         0 low: u32,
@@ -70,7 +73,8 @@ layout! {
 }
 
 layout! {
-    /// The part of block 2's data of a `SPLIT_ALLOCATE_PAGE` that is there with [`HashSplitFlags::UPDATES_SPLIT_POINT`].
+    /// The part of block 2's data of a `SPLIT_ALLOCATE_PAGE` that is present with
+    /// [`HashSplitFlags::UPDATES_SPLIT_POINT`].
     HashSplitPoint[8] {
         /// `hashm_ovflpoint`
         0 point: u32,
@@ -80,7 +84,7 @@ layout! {
 }
 
 flags! {
-    /// What a split changes in the meta page (`XLH_SPLIT_META_*`), in the order of block 2's data.
+    /// The fields of the metapage that a split changes (`XLH_SPLIT_META_*`), in the order of block 2's data.
     HashSplitFlags(u8) {
         /// The two masks.
         updates_masks UPDATES_MASKS = 1 << 0;
@@ -98,7 +102,7 @@ layout! {
         4 old_bucket_flag: u16,
         /// The flag of the new bucket's page.
         6 new_bucket_flag: u16,
-        /// What changes in the meta page.
+        /// The changes of the metapage.
         8 flags: HashSplitFlags,
     }
 }
@@ -116,9 +120,9 @@ layout! {
 layout! {
     /// `xl_hash_move_page_contents`: the main data of `MOVE_PAGE_CONTENTS`.
     XlHashMovePageContents[3] {
-        /// How many tuples were moved.
+        /// The number of moved tuples.
         0 tuples: u16,
-        /// Whether they went to the bucket's first page.
+        /// Whether they moved to the bucket's first page.
         2 is_onto_first_page: bool,
     }
 }
@@ -130,11 +134,11 @@ layout! {
         0 previous_block: u32,
         /// The block after the freed one in its bucket.
         4 next_block: u32,
-        /// How many tuples were moved off the freed page.
+        /// The number of tuples moved off the freed page.
         8 tuples: u16,
-        /// Whether they went to the bucket's first page.
+        /// Whether they moved to the bucket's first page.
         10 is_onto_first_page: bool,
-        /// Whether they went to the page before the freed one.
+        /// Whether they moved to the page before the freed one.
         11 is_onto_previous_page: bool,
     }
 }
@@ -152,18 +156,18 @@ layout! {
 layout! {
     /// `xl_hash_update_meta_page`: the main data of `UPDATE_META_PAGE`.
     XlHashUpdateMetaPage[8] {
-        /// How many tuples the index has now.
+        /// The number of tuples that the index has after the change.
         0 tuples: f64,
     }
 }
 
 layout! {
-    /// `xl_hash_vacuum_one_page`: the main data of `VACUUM_ONE_PAGE` begins with it. Since 16 two more bytes follow, then the line
-    /// pointers of the removed tuples.
+    /// `xl_hash_vacuum_one_page`: the main data of `VACUUM_ONE_PAGE` starts with it. Since 16 two more bytes
+    /// follow, then the line pointers of the removed tuples.
     XlHashVacuumOnePage[6] {
-        /// Standbys cancel queries that need what this or an earlier transaction removed.
+        /// Standbys cancel queries that need tuples removed by this or an earlier transaction.
         0 conflict_horizon: u32,
-        /// How many tuples.
+        /// The number of removed tuples.
         4 tuples: u16,
     }
 }

@@ -1,8 +1,8 @@
-//! Writing fields as `name: value, name: value`.
+//! Formats fields as `name: value, name: value`.
 
 use std::fmt::{self, Display, Formatter};
 
-/// A list of named values on its way into a formatter.
+/// A list of named values that is being written to a formatter.
 pub(crate) struct Listing<'f, 'g> {
     f: &'f mut Formatter<'g>,
     empty: bool,
@@ -30,12 +30,12 @@ impl<'f, 'g> Listing<'f, 'g> {
         }
     }
 
-    /// A list, unless it is empty.
+    /// Adds a list, unless it is empty.
     pub fn items<T: super::Item + Display>(self, name: &str, items: super::Items<'_, T>) -> Self {
         if items.is_empty() { self } else { self.field(name, items) }
     }
 
-    /// The length of a list, unless it is empty.
+    /// Adds the length of a list, unless it is empty.
     pub fn count(self, name: &str, count: usize) -> Self {
         if count == 0 { self } else { self.field(name, count) }
     }
@@ -57,8 +57,8 @@ macro_rules! listing {
     };
 }
 
-/// A set of flags, with a constant and a question for each bit; printed as `0x0C`:
-/// `flags! { Type(u8) { is_set IS_SET = 1 << 0; } }`.
+/// Declares a set of flags, with a constant and a query method for each bit; printed as `0x0C`: `flags! {
+/// Type(u8) { is_set IS_SET = 1 << 0; } }`.
 macro_rules! flags {
     ($(#[$doc:meta])* $name:ident($bits:ty) { $($(#[$flag_doc:meta])* $flag:ident $constant:ident = $bit:expr;)* }) => {
         $(#[$doc])*

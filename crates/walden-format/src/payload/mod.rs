@@ -1,13 +1,13 @@
-//! The fields of records: their main data, and their blocks' data where it has fields of its own.
+//! The fields of records: their main data, and their blocks' data if it has fields of its own.
 //!
-//! [`parse`] reads the kinds of [`crate::rmgr`] that have a row in the table of `decoders`. The structures are those of PostgreSQL's
-//! headers; where a field changed between versions, the version is checked as the field is read. Nothing is copied: lists
-//! are read out of the record's bytes while they are iterated.
+//! [`parse`] reads the kinds of [`crate::rmgr`] that have a row in the table of `decoders`. The structures
+//! are those of PostgreSQL's headers; where a field changed between versions, the decoder checks the version
+//! as it reads the field. Nothing is copied: lists are read from the record's bytes during iteration.
 //!
-//! A block's data is left out where the block has an image; what comes from it is then absent.
+//! A block with an image omits its data, so the fields that come from the data are then absent.
 //!
-//! The structures whose names begin with `Xl`, such as [`heap::XlHeapUpdate`], are the fixed part of a kind's main data alone, read
-//! in a few instructions, and written as well.
+//! The structures whose names start with `Xl`, such as [`heap::XlHeapUpdate`], are only the fixed part of a
+//! kind's main data. They can be read in a few instructions, and written as well.
 
 use std::fmt;
 
@@ -47,14 +47,14 @@ pub use fields::{Item, Items, Text, offset_numbers, push_offset_numbers};
 pub use layout::BlockId;
 pub use timestamp::Timestamp;
 
-/// What the decoders of record kinds return.
+/// The result of a decoder.
 pub(crate) type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// The fields of a record.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Payload<'a> {
-    /// No decoder for this kind: an extension's, an unknown one, or one whose fields are not read yet.
+    /// No decoder for this kind: it belongs to an extension, is unknown, or is not supported yet.
     Opaque,
     /// The kind has no fields.
     Nothing,
@@ -87,7 +87,7 @@ pub enum Payload<'a> {
     TablespaceCreate(dbase::TablespaceCreate<'a>),
     TablespaceDrop(dbase::TablespaceDrop),
 
-    /// A page of the commit log, of commit timestamps or of multixacts was added.
+    /// A page was added to the commit log, to commit timestamps or to multixacts.
     ZeroPage(slru::ZeroPage),
     CommitLogTruncate(slru::CommitLogTruncate),
     CommitTsTruncate(slru::CommitTsTruncate),
@@ -136,9 +136,9 @@ pub enum Payload<'a> {
     LogicalMessage(origin::LogicalMessage<'a>),
 }
 
-/// Reads the fields of a record.
+/// Decodes the fields of a record.
 ///
-/// Bytes that the kind's structure does not account for are an error, as much as missing ones.
+/// Bytes that the kind's structure does not account for are an error, as are missing ones.
 pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
     let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
     let Some(decode) = decoders::decoder(kind, record.version) else {
@@ -150,9 +150,9 @@ pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
     Ok(payload)
 }
 
-/// A field that is not valid in a record of this kind and version, although the record's checksum is right.
+/// A field that is invalid in a record of this kind and version, although the record's checksum is right.
 ///
-/// Either a fork of PostgreSQL or an extension changed the format, or this crate reads it wrongly.
+/// Either a fork of PostgreSQL or an extension changed the format, or this crate has a bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PayloadError {
     /// The record's kind.
@@ -161,21 +161,22 @@ pub struct PayloadError {
     pub version: Major,
     /// The field, named as in PostgreSQL's structures.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The error in the field.
     pub cause: PayloadFault,
 }
 
-/// What is wrong with a field.
+/// An error in a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum PayloadFault {
-    /// The field needs this many bytes, and there are fewer.
+    /// The field needs more bytes than remain.
     Short { expected: u64, found: u64 },
-    /// This many bytes are left after the last field.
+    /// Bytes remain after the last field.
     Trailing { bytes: u64 },
-    /// A value that is not valid: a negative count, unknown flags.
+    /// An invalid value: a negative count, unknown flags.
     Value(u64),
-    /// The record is so long that the stream did not hold it whole, and the field lies beyond what it held.
+    /// The record is so long that the stream did not hold all of it, and the field is in the part that was
+    /// not held.
     NotHeld,
 }
 
@@ -198,7 +199,7 @@ impl fmt::Display for PayloadError {
 
 impl std::error::Error for PayloadError {}
 
-/// The fields in short, `off: 3, flags: 0x00`; nothing for a payload without fields.
+/// Prints the fields in short form, `off: 3, flags: 0x00`; nothing for a payload without fields.
 impl fmt::Display for Payload<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

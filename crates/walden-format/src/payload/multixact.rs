@@ -1,6 +1,6 @@
 //! Groups of transactions that lock or update the same tuple: the resource manager MultiXact.
 //!
-//! Structures: `access/multixact.h`. Its new pages are in [`super::slru`].
+//! Structures: `access/multixact.h`. [`super::slru`] has the records of new pages.
 
 use super::listing::listing;
 use super::xlog::multixact_offset;
@@ -25,7 +25,7 @@ pub struct MultiXactCreate<'a> {
 pub struct Member {
     /// `xid`: the member transaction.
     pub xid: u32,
-    /// What it does with the tuple (`MultiXactStatus`).
+    /// The member's lock mode or kind of update (`MultiXactStatus`).
     pub status: u32,
 }
 

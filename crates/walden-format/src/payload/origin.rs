@@ -7,14 +7,14 @@ use super::{Fields, Parsed, Payload, PayloadFault, Text};
 use crate::lsn::Lsn;
 use crate::record::Record;
 
-/// `SET`: how far a replication origin's log was replayed.
+/// `SET`: the replay progress of a replication origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OriginSet {
-    /// The position in the origin's log.
+    /// The position in the origin's WAL.
     pub remote_lsn: Lsn,
     /// The origin.
     pub origin: u16,
-    /// May go back.
+    /// Whether the position may move backwards.
     pub force: bool,
 }
 
@@ -31,7 +31,7 @@ listing!(OriginSet: |it, list| list
     .field("lsn", it.remote_lsn)
     .field("force", it.force));
 
-/// `DROP`: a replication origin is no more.
+/// `DROP`: a replication origin was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OriginDrop {
     /// The origin.
@@ -44,18 +44,18 @@ pub(crate) fn drop<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
 
 listing!(OriginDrop: |it, list| list.field("origin", it.origin));
 
-/// `MESSAGE`: what an application gave to `pg_logical_emit_message()`.
+/// `MESSAGE`: a message written by `pg_logical_emit_message()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogicalMessage<'a> {
     /// OID of the database.
     pub database: u32,
-    /// Belongs to a transaction.
+    /// Whether the message belongs to a transaction.
     pub transactional: bool,
-    /// Whom it is for.
+    /// The prefix that identifies the intended receivers.
     pub prefix: Text<'a>,
     /// Bytes of the message.
     pub len: u64,
-    /// The message, or as much of it as is held.
+    /// The message, or the part of it that is held.
     pub message: &'a [u8],
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn message<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a>
     let transactional = fields.bool("transactional")?;
     let prefix_len = fields.u64("prefix_size")?;
     let len = fields.u64("message_size")?;
-    // The prefix includes the zero that ends it.
+    // The prefix includes its terminating zero.
     let prefix = fields.bytes("prefix", prefix_len)?;
     let prefix = Text(prefix.strip_suffix(&[0]).unwrap_or(prefix));
     let message = match fields.bytes("message", len) {

@@ -1,4 +1,4 @@
-//! Which file a mapped catalog is in: the resource manager RelMap.
+//! The file numbers of mapped catalogs: the resource manager RelMap.
 //!
 //! Structure: `xl_relmap_update` in `utils/relmapper.h`.
 

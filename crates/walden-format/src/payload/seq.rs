@@ -8,7 +8,8 @@ use super::{Fields, Payload, PayloadError};
 use crate::record::{Record, RelFileLocator};
 
 layout! {
-    /// `xl_seq_rec`: the main data of `LOG` begins with it. The sequence's only tuple follows, with the whole tuple header.
+    /// `xl_seq_rec`: the main data of `LOG` starts with it. The sequence's only tuple follows, with its whole
+    /// tuple header.
     XlSeqRec[12] {
         /// The sequence.
         0 relation: RelFileLocator,
@@ -20,7 +21,7 @@ layout! {
 pub struct SequenceLog<'a> {
     /// The sequence.
     pub relation: RelFileLocator,
-    /// Its only tuple, with the whole tuple header.
+    /// Its only tuple, with its whole tuple header.
     pub tuple: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! The commit log and commit timestamps, and the new pages of all such logs (SLRUs): the resource managers CLOG and
+//! The commit log and commit timestamps, and the new pages of all SLRUs: the resource managers CLOG and
 //! CommitTs, and a part of MultiXact.
 //!
 //! Structures: `access/clog.h`, `access/commit_ts.h`. Page numbers are 64 bits wide since 17.
@@ -24,9 +24,9 @@ listing!(ZeroPage: |it, list| list.field("page", it.page));
 /// CLOG's `TRUNCATE`: pages before this one were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitLogTruncate {
-    /// The first page that is left.
+    /// The first page that remains.
     pub page: i64,
-    /// The oldest transaction whose state is left; since 10.
+    /// The oldest transaction whose status remains; since 10.
     pub oldest_xid: Option<u32>,
     /// OID of a database with that transaction; since 10.
     pub oldest_xid_database: Option<u32>,
@@ -50,9 +50,9 @@ listing!(CommitLogTruncate: |it, list| list
 /// CommitTs's `TRUNCATE`: pages before this one were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitTsTruncate {
-    /// The first page that is left.
+    /// The first page that remains.
     pub page: i64,
-    /// The oldest transaction whose time is left; since 10.
+    /// The oldest transaction whose timestamp remains; since 10.
     pub oldest_xid: Option<u32>,
 }
 

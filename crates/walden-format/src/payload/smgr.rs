@@ -12,7 +12,7 @@ use crate::version::Major;
 pub struct StorageCreate {
     /// The relation.
     pub relation: RelFileLocator,
-    /// `forkNum`: the fork whose file it is.
+    /// `forkNum`: the fork whose file was created.
     pub fork: Fork,
 }
 
@@ -28,16 +28,16 @@ listing!(StorageCreate: |it, list| list.field("rel", it.relation).field("fork", 
 /// `TRUNCATE`: a relation's files were truncated (`xl_smgr_truncate`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StorageTruncate {
-    /// How many blocks of the main fork are left.
+    /// The number of blocks of the main fork that remain.
     pub blocks: u32,
     /// The relation.
     pub relation: RelFileLocator,
-    /// Which of its files; since 9.6, before it was all of them.
+    /// The truncated files; since 9.6. Before, all of the relation's files were truncated.
     pub flags: Option<TruncateFlags>,
 }
 
 flags! {
-    /// Which files of a relation were cut.
+    /// The files of a relation that were truncated.
     TruncateFlags(u32) {
         /// The main fork.
         heap HEAP = 0x01;

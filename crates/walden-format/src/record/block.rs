@@ -7,7 +7,7 @@
 //!      2      2  data_length   bytes of the block's data
 //! then, if the flags say so, the header of an image; then, unless the relation is the block's before:
 //!             12  tablespace, database, relation file number
-//! and always:
+//! then, if the flags include HAS_IMAGE, the header of an image; then, unless the relation is the preceding block's:
 //!              4  block number
 //! ```
 //!
@@ -29,11 +29,11 @@ pub mod block_flags {
     pub const HAS_DATA: u8 = 0x20;
     /// Redo initializes the page instead of reading it (`BKPBLOCK_WILL_INIT`).
     pub const WILL_INIT: u8 = 0x40;
-    /// The relation is the one of the block before and left out here (`BKPBLOCK_SAME_REL`).
+    /// The relation is the preceding block's and is omitted here (`BKPBLOCK_SAME_REL`).
     pub const SAME_REL: u8 = 0x80;
 }
 
-/// The physical name of a relation: where its files are, not what it is called (`RelFileLocator`).
+/// The physical name of a relation: the location of its files, not its SQL name (`RelFileLocator`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RelFileLocator {
     /// OID of the tablespace.
@@ -45,7 +45,7 @@ pub struct RelFileLocator {
 }
 
 impl RelFileLocator {
-    /// Bytes that one takes in a record.
+    /// Bytes of a locator in a record.
     pub const WIDTH: usize = 12;
 
     /// Reads three numbers of four bytes.
@@ -55,7 +55,7 @@ impl RelFileLocator {
         RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) }
     }
 
-    /// As [`RelFileLocator::from_bytes`] reads it.
+    /// Returns the bytes that [`RelFileLocator::from_bytes`] reads.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::WIDTH] {
         let mut bytes = [0; Self::WIDTH];
@@ -73,7 +73,7 @@ impl fmt::Display for RelFileLocator {
     }
 }
 
-/// Which file of a relation (`ForkNumber`).
+/// A fork of a relation (`ForkNumber`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Fork(pub u8);
 
@@ -98,26 +98,27 @@ impl fmt::Display for Fork {
     }
 }
 
-/// A reference to a block of a relation, as [`super::decode`] makes it.
+/// A reference to a block of a relation, decoded by [`super::decode`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockRef {
     /// The relation's files.
     pub relation: RelFileLocator,
-    /// Which of its forks.
+    /// The fork of the relation.
     pub fork: Fork,
     /// The block's number in this reference's record: 0 to 32.
     pub id: u8,
-    /// The flags of the reference's header, see [`block_flags`]; what they say is in the other fields as well.
+    /// The flags of the reference's header, see [`block_flags`]; the other fields contain them in decoded
+    /// form.
     pub flags: u8,
     /// Redo initializes the page and does not read the old one.
     pub will_init: bool,
-    /// Bytes that this reference's header takes, without the image's own.
+    /// Bytes of this reference's header, excluding the image's header.
     pub header_len: u8,
     /// Bytes of data that belong to this block.
     pub data_len: u16,
     /// Block number within the fork.
     pub block: u32,
-    /// Where the block's data starts, counted from the record's start.
+    /// The offset of the block's data from the record's start.
     pub data_offset: u32,
     /// The full-page image, if there is one.
     pub image: Option<Image>,
@@ -132,9 +133,9 @@ pub struct BlockHeader {
     pub flags: u8,
     /// Bytes of data that belong to this block.
     pub data_len: u16,
-    /// The image's header; there must be one with [`block_flags::HAS_IMAGE`], and none without.
+    /// The image's header: required with [`block_flags::HAS_IMAGE`], otherwise `None`.
     pub image: Option<ImageHeader>,
-    /// The relation; left out with [`block_flags::SAME_REL`].
+    /// The relation; not written with [`block_flags::SAME_REL`].
     pub relation: RelFileLocator,
     /// Block number within the fork.
     pub block: u32,
@@ -143,7 +144,7 @@ pub struct BlockHeader {
 impl BlockHeader {
     /// Bytes of a header without an image that names its relation.
     pub const WIDTH: usize = 20;
-    /// Bytes of a header without an image whose relation is the block's before.
+    /// Bytes of a header without an image whose relation is the preceding block's.
     pub const SAME_REL_WIDTH: usize = 8;
 
     /// Appends the header.
@@ -153,7 +154,7 @@ impl BlockHeader {
         let start = [self.id, self.flags, low, high];
         let block = self.block.to_le_bytes();
         let is_same_relation = self.flags & block_flags::SAME_REL != 0;
-        // Most headers have no image: those are written at once.
+        // Most headers have no image: those are written in one call.
         match &self.image {
             None if is_same_relation => out.extend_from_slice([start, block].as_flattened()),
             None => {
@@ -175,7 +176,8 @@ impl BlockHeader {
     }
 }
 
-/// Reads the header of block `id`, behind the id. `previous_relation` is that of the block before, and becomes this one's.
+/// Reads the header of block `id`, after the id. `previous_relation` is the preceding block's relation and
+/// becomes this one's.
 #[inline(always)]
 pub(super) fn decode_block(
     reader: &mut Reader<'_>,
@@ -194,7 +196,7 @@ pub(super) fn decode_block(
     }
     let image =
         if flags & HAS_IMAGE != 0 { Some(Image::decode(reader, id, version, page_bytes)?) } else { None };
-    // All that is left at once: most records have nothing else.
+    // Read all remaining fields in one step: most records have no others.
     let (header_len, relation, block) = if flags & SAME_REL == 0 {
         let bytes: [u8; 16] = reader.array().ok_or(cut)?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

@@ -3,12 +3,12 @@
 //! ```text
 //! offset  width
 //!      0      2  length       bytes of the image as stored
-//!      2      2  hole_offset  where the page's unused middle starts
+//!      2      2  hole_offset  offset of the page's unused middle
 //!      4      1  bimg_info    flags
 //!      5      2  hole_length  only if the image has a hole and is compressed
 //! ```
 //!
-//! An image that is not compressed leaves its hole out, so the hole's length is that of a page less the image's.
+//! An uncompressed image omits its hole, so the hole's length is the page size minus the image's length.
 //! `XLogRecordBlockImageHeader` in `access/xlogrecord.h`; `XLogRecordAssemble` writes it, `DecodeXLogRecord` reads it.
 
 use super::RecordError;
@@ -25,8 +25,9 @@ pub enum Compression {
     Zstd,
 }
 
-/// The flags of an image (`bimg_info`, `BKPIMAGE_*`). What the bits mean depends on the version: 10 added the one that
-/// says that redo applies the image, 15 renumbered them and gave each compression method one of its own.
+/// The flags of an image (`bimg_info`, `BKPIMAGE_*`). The meaning of the bits depends on the version: 10
+/// added the flag that redo applies the image, 15 renumbered the flags and gave each compression method its
+/// own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ImageInfo(pub u8);
 
@@ -45,7 +46,8 @@ const COMPRESS_ZSTD: u8 = 0x10;
 const COMPRESSED: u8 = COMPRESS_PGLZ | COMPRESS_LZ4 | COMPRESS_ZSTD;
 
 impl ImageInfo {
-    /// The flags that `version` writes for such an image; `None` for a compression method that it does not have.
+    /// Returns the flags that `version` writes for such an image; `None` if it does not support the
+    /// compression method.
     pub fn new(
         has_hole: bool,
         is_applied: bool,
@@ -71,7 +73,7 @@ impl ImageInfo {
         Some(ImageInfo(hole | bit(is_applied && version >= Major::V10, APPLY_14) | method))
     }
 
-    /// Whether the page's unused middle is left out.
+    /// Whether the page's unused middle is omitted.
     #[inline]
     pub fn has_hole(self) -> bool {
         self.0 & HAS_HOLE != 0
@@ -84,7 +86,7 @@ impl ImageInfo {
         version < Major::V10 || self.0 & bit != 0
     }
 
-    /// Whether the image is compressed (`BKPIMAGE_COMPRESSED`), by whatever method.
+    /// Whether the image is compressed by any method (`BKPIMAGE_COMPRESSED`).
     #[inline]
     pub fn is_compressed(self, version: Major) -> bool {
         self.0 & if version >= Major::V15 { COMPRESSED } else { IS_COMPRESSED_14 } != 0
@@ -107,16 +109,16 @@ impl ImageInfo {
     }
 }
 
-/// The header of an image, as it is written in a record.
+/// The header of an image, as written in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImageHeader {
     /// Bytes of the image as stored.
     pub len: u16,
-    /// Where the page's unused middle starts, in bytes; 0 without one.
+    /// The offset of the page's unused middle, in bytes; 0 if there is none.
     pub hole_offset: u16,
     /// The flags.
     pub info: ImageInfo,
-    /// Bytes of the hole: there must be a value if the image has a hole and is compressed, and none otherwise.
+    /// Bytes of the hole: `Some` if the image has a hole and is compressed, otherwise `None`.
     pub hole_len: Option<u16>,
 }
 
@@ -132,7 +134,7 @@ impl ImageHeader {
         info.has_hole() && info.is_compressed(version)
     }
 
-    /// Reads a header; `None` if it is cut short.
+    /// Reads a header; `None` if it is truncated.
     #[inline]
     pub fn read(reader: &mut Reader<'_>, version: Major) -> Option<ImageHeader> {
         let len = reader.u16()?;
@@ -159,29 +161,30 @@ impl ImageHeader {
     }
 }
 
-/// A full-page image within a record, as [`super::decode`] makes it: its sizes fit each other and a page.
+/// A full-page image within a record, decoded by [`super::decode`]: its sizes are consistent with each other
+/// and the page size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Image {
-    /// Where its bytes start, counted from the record's start.
+    /// The offset of its bytes from the record's start.
     pub offset: u32,
     /// Bytes as stored.
     pub len: u16,
-    /// Where the page's unused middle starts; the image leaves it out.
+    /// The offset of the page's unused middle, which the image omits.
     pub hole_offset: u16,
-    /// Bytes of that hole; 0 for none.
+    /// Bytes of that hole; 0 if there is none.
     pub hole_len: u16,
-    /// Bytes that its header takes in the record: 5, or 7 with a compressed image's hole.
+    /// Bytes of its header in the record: 5, or 7 for a compressed image with a hole.
     pub header_len: u8,
     /// The flags as stored.
     pub info: ImageInfo,
-    /// Redo restores it. An image without this is there for `wal_consistency_checking` alone.
+    /// Whether redo restores the image. Other images exist only for `wal_consistency_checking`.
     pub apply: bool,
-    /// How the bytes are compressed.
+    /// The compression method of the bytes.
     pub compression: Compression,
 }
 
 impl Image {
-    /// Reads the header of block `id`'s image in a log whose data pages have `page_bytes`.
+    /// Reads the header of block `id`'s image in WAL whose data pages have `page_bytes`.
     #[inline(never)]
     pub(super) fn decode(
         reader: &mut Reader<'_>,
@@ -191,7 +194,7 @@ impl Image {
     ) -> Result<Image, RecordError> {
         let header = ImageHeader::read(reader, version).ok_or(RecordError::HeaderCut)?;
         let ImageHeader { len, hole_offset, info, .. } = header;
-        // Bits of several methods count as the newest one.
+        // If the bits of several methods are set, the newest method counts.
         let compression = info.compression(version).unwrap_or(Compression::Zstd);
         let stored = u32::from(len);
         let contradiction = RecordError::ImageHole(id);
@@ -219,20 +222,20 @@ impl Image {
         Ok(Image { offset: 0, len, hole_offset, hole_len, header_len, info, apply, compression })
     }
 
-    /// The image's header as it is in the record.
+    /// Returns the image's header as stored in the record.
     pub fn header(&self) -> ImageHeader {
         let has_hole_len = usize::from(self.header_len) > ImageHeader::WIDTH;
         let hole_len = has_hole_len.then_some(self.hole_len);
         ImageHeader { len: self.len, hole_offset: self.hole_offset, info: self.info, hole_len }
     }
 
-    /// Bytes that it takes in the record, with its header.
+    /// Bytes of the image in the record, including its header.
     #[inline]
     pub fn record_bytes(&self) -> u32 {
         u32::from(self.len) + u32::from(self.header_len)
     }
 
-    /// Bytes that the image would have without compression.
+    /// Bytes of the image without compression.
     #[inline]
     pub fn uncompressed_len(&self, page_bytes: u32) -> u32 {
         match self.compression {
@@ -289,7 +292,7 @@ mod tests {
         fn decoded_images_keep_their_header(at in 0..12_usize, bytes: [u8; 7], hole in 1..8000_u16) {
             let version = Major::all().nth(at).unwrap();
             let mut bytes = bytes;
-            // Of random bytes next to none are an image: make the sizes fit.
+            // Random bytes almost never form a valid image: make the sizes consistent.
             bytes[0..2].copy_from_slice(&(8192 - hole).to_le_bytes());
             bytes[2..4].copy_from_slice(&24_u16.to_le_bytes());
             bytes[4] |= HAS_HOLE;

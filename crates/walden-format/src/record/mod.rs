@@ -1,10 +1,10 @@
-//! A record of the log: its header, the blocks that it touches, the images that it carries.
+//! A WAL record: its header, the blocks that it references, and its full-page images.
 //!
 //! ```text
 //! offset  width
 //!      0      4  xl_tot_len   bytes of the whole record
 //!      4      4  xl_xid       transaction, or 0
-//!      8      8  xl_prev      LSN of the record before
+//!      8      8  xl_prev      LSN of the preceding record
 //!     16      1  xl_info      upper 4 bits: the record's kind in its resource manager
 //!     17      1  xl_rmid      resource manager
 //!     18      2  padding
@@ -13,7 +13,7 @@
 //! for each block its image and its data; the main data.
 //! ```
 //!
-//! `DecodeXLogRecord` in `xlogreader.c` decides what is valid.
+//! `DecodeXLogRecord` in `xlogreader.c` defines validity.
 
 use std::fmt;
 
@@ -30,14 +30,14 @@ pub use image::{Compression, Image, ImageHeader, ImageInfo};
 
 /// Bytes of a record's own header (`SizeOfXLogRecord`).
 pub const RECORD_HEADER: usize = 24;
-/// Where `xl_crc` is in a record's own header.
+/// The offset of `xl_crc` in a record's own header.
 pub(crate) const CRC_OFFSET: usize = 20;
 /// The longest record that any version writes, in bytes: one less than 1 GB (`MaxAllocSize`).
 pub const MAX_RECORD_BYTES: u32 = (1 << 30) - 1;
-/// How many blocks a record can refer to (`XLR_MAX_BLOCK_ID` + 1).
+/// The maximum number of blocks that a record can reference (`XLR_MAX_BLOCK_ID` + 1).
 pub const MAX_BLOCKS: usize = 33;
 
-/// What a header within a record is of, by its first byte (`XLR_BLOCK_ID_*`).
+/// The first byte of each header within a record, which identifies the header's content (`XLR_BLOCK_ID_*`).
 pub mod block_id {
     /// The highest id of a block (`XLR_MAX_BLOCK_ID`).
     pub const MAX: u8 = 32;
@@ -60,7 +60,8 @@ pub const ORIGIN_HEADER: usize = 3;
 /// Bytes of the header that names the toplevel transaction.
 pub const TOPLEVEL_XID_HEADER: usize = 5;
 
-/// Bytes of a record of `total_len` bytes and of the padding after it (`MAXALIGN`). None is longer than [`MAX_RECORD_BYTES`].
+/// Bytes of a record of `total_len` bytes and of the padding after it (`MAXALIGN`). No record is longer than
+/// [`MAX_RECORD_BYTES`].
 #[inline(always)]
 pub const fn aligned_len(total_len: u32) -> u32 {
     total_len.wrapping_add(7) & !7
@@ -72,16 +73,17 @@ pub const fn padding(total_len: u64) -> u64 {
     total_len.wrapping_neg() & 7
 }
 
-/// The header that every record begins with (`XLogRecord`).
+/// The header at the start of every record (`XLogRecord`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecordHeader {
-    /// Bytes of the whole record, this header included, the padding after it not.
+    /// Bytes of the whole record, including this header but not the padding after the record.
     pub total_len: u32,
     /// The transaction that wrote it, or 0.
     pub xid: u32,
-    /// Where the record before this one starts.
+    /// The LSN of the preceding record.
     pub prev: Lsn,
-    /// Upper 4 bits: the kind within the resource manager; lower 4 bits: `XLR_SPECIAL_REL_UPDATE` and its like.
+    /// Upper 4 bits: the kind within the resource manager; lower 4 bits: flags such as
+    /// `XLR_SPECIAL_REL_UPDATE`.
     pub info: u8,
     /// The resource manager's number.
     pub rmid: u8,
@@ -90,8 +92,7 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Reads the header; `None` if `bytes` are fewer. Whether its values are valid is checked by
-    /// [`crate::stream::Decoder`].
+    /// Reads the header; `None` if there are too few bytes. [`crate::stream::Decoder`] checks its values.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<RecordHeader> {
         let bytes: &[u8; RECORD_HEADER] = bytes.first_chunk()?;
@@ -106,13 +107,13 @@ impl RecordHeader {
         })
     }
 
-    /// Whether the record is an `XLOG_SWITCH`: what follows it, up to the end of its segment, is unused.
+    /// Whether the record is an `XLOG_SWITCH`: the rest of its segment is unused.
     #[inline]
     pub fn is_switch(&self) -> bool {
         self.rmid == rmgr::rmid::XLOG && self.info & rmgr::info::RMGR_MASK == rmgr::info::xlog::SWITCH
     }
 
-    /// The header as PostgreSQL writes it: [`RecordHeader::parse`] reads the same back.
+    /// Returns the header as PostgreSQL writes it: the inverse of [`RecordHeader::parse`].
     #[inline]
     pub fn to_bytes(&self) -> [u8; RECORD_HEADER] {
         let mut bytes = [0; RECORD_HEADER];
@@ -126,13 +127,14 @@ impl RecordHeader {
     }
 }
 
-/// A decoded record, which borrows its bytes from the pages that it was read from.
+/// A decoded record, which borrows its bytes from the pages it was read from.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The LSN of its first byte.
     pub lsn: Lsn,
-    /// Where the next record could start (`EndRecPtr`); a page changed by this record gets this as its LSN. (After a
-    /// switch record, which changes no page, PostgreSQL counts the end of the segment instead.)
+    /// The LSN at which the next record can start (`EndRecPtr`), which becomes the LSN of each page that this
+    /// record changes. (After a switch record, which changes no page, PostgreSQL uses the end of the segment
+    /// instead.)
     pub end: Lsn,
     /// The major version that wrote it.
     pub version: Major,
@@ -154,13 +156,13 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record's bytes from its header on. Shorter than `total_len` only for records so long that a stream does
-    /// not hold them whole.
+    /// Returns the record's bytes including its header. Shorter than `total_len` only for records that exceed
+    /// the bytes held by a stream.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The main data, or as much of it as is held.
+    /// The main data, or the part of it that is held.
     #[inline]
     pub fn main_data(&self) -> &'a [u8] {
         let start = (self.header.total_len - self.main_len) as usize;
@@ -185,14 +187,14 @@ impl<'a> Record<'a> {
         self.blocks.iter().find(|block| block.id == id)
     }
 
-    /// The bits of the info byte that belong to the resource manager (`XLR_RMGR_INFO_MASK`): its kind of record, and flags.
-    /// The constants are in [`crate::rmgr::info`].
+    /// Returns the bits of the info byte that belong to the resource manager (`XLR_RMGR_INFO_MASK`): the kind
+    /// of record, and flags. The constants are in [`crate::rmgr::info`].
     #[inline]
     pub fn rmgr_info(&self) -> u8 {
         self.header.info & rmgr::info::RMGR_MASK
     }
 
-    /// The kind of record, which has a name: `INSERT+INIT` of `Heap`.
+    /// The kind of record, which has a name such as `INSERT+INIT` of `Heap`.
     #[inline]
     pub fn kind(&self) -> rmgr::Kind {
         rmgr::kind(self.version, self.header.rmid, self.header.info)
@@ -209,26 +211,26 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What is wrong with the headers within a record whose checksum is right.
+/// An error in the headers within a record whose checksum is right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordError {
     /// A header reaches beyond the record.
     HeaderCut,
     /// A block id that no version uses.
     BlockId(u8),
-    /// A block id that is not above the one before.
+    /// A block id that is not greater than the preceding one.
     BlockOrder(u8),
     /// The data flag and the data's length contradict each other.
     BlockData(u8),
     /// The image's flags, its hole and its length contradict each other.
     ImageHole(u8),
-    /// The block says that its relation is the one before's, but there is none.
+    /// The block refers to the preceding block's relation, but there is no preceding block.
     NoRelation(u8),
-    /// The lengths in the headers do not add up to the record's.
+    /// The lengths in the headers do not match the record's length.
     Length {
         /// Bytes of the record after the headers.
         available: u32,
-        /// Bytes that the headers add up to.
+        /// The total length that the headers claim.
         claimed: u64,
     },
 }
@@ -259,13 +261,13 @@ impl std::error::Error for RecordError {}
 
 /// Decodes a record whose own header was read and checked.
 ///
-/// `bytes` is the record from its own header on: all of it, or at least the headers within it. `(lsn, end)` are copied into the
-/// record. `page_bytes` is the size of a data page (`BLCKSZ`). `blocks` is emptied and filled, so that no record allocates once it
-/// has grown. `DecodeXLogRecord` in `xlogreader.c` decides what is valid.
+/// `bytes` is the record including its own header: all of it, or at least all its headers. `(lsn, end)` are
+/// copied into the record. `page_bytes` is the size of a data page (`BLCKSZ`). `blocks` is emptied and
+/// filled, so that no record allocates once it has grown. `DecodeXLogRecord` in `xlogreader.c` defines
+/// validity.
 ///
-/// # Errors
-/// The headers within the record contradict each other or its length.
-// Inlined, as moving the result takes as long as decoding a short record.
+/// # Errors The headers within the record contradict each other or its length.
+// Inlined because moving the result takes as long as decoding a short record.
 #[inline(always)]
 pub fn decode<'a>(
     bytes: &'a [u8],
@@ -293,7 +295,7 @@ pub fn decode<'a>(
     })
 }
 
-/// What the headers within a record say beside its blocks.
+/// The headers within a record other than those of its blocks.
 struct Headers {
     origin: Option<u16>,
     toplevel_xid: Option<u32>,
@@ -367,7 +369,7 @@ fn decode_headers(
     Ok(Headers { origin, toplevel_xid, main_header_len, main_len })
 }
 
-/// Sets where the blocks' images and data start: one behind the other from `offset` on.
+/// Sets the offsets of the blocks' images and data, which are stored consecutively from `offset`.
 #[inline(always)]
 fn place_contents(blocks: &mut [BlockRef], mut offset: u32) {
     for block in blocks {

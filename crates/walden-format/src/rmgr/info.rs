@@ -1,9 +1,9 @@
-//! What the info byte of a record's header holds, by resource manager.
+//! The contents of the info byte of a record's header, by resource manager.
 //!
-//! The upper four bits belong to the resource manager and are its record's kind; the lower four belong to the assembly of
-//! records (`XLR_*` in `access/xlogrecord.h`). The constants have PostgreSQL's names without their prefix:
-//! `XLOG_HEAP_HOT_UPDATE` is [`heap::HOT_UPDATE`]. A number that got another meaning in another version has a name for each;
-//! [`super::rows`] says which versions write what.
+//! The upper four bits belong to the resource manager and contain the kind of record; the lower four belong
+//! to record assembly (`XLR_*` in `access/xlogrecord.h`). The constants have PostgreSQL's names without their
+//! prefix: `XLOG_HEAP_HOT_UPDATE` is [`heap::HOT_UPDATE`]. A number whose meaning differs between versions
+//! has a name for each meaning; [`super::rows`] lists the versions of each kind.
 //!
 //! ```
 //! use walden_format::rmgr::{info, rmid};
@@ -48,7 +48,7 @@ pub mod xlog {
 pub mod xact {
     /// The bits that hold the kind.
     pub const OPMASK: u8 = 0x70;
-    /// An end of a transaction that has a field `xinfo` with flags of what follows.
+    /// The end of a transaction with a field `xinfo`, whose flags determine the fields that follow.
     pub const HAS_INFO: u8 = 0x80;
     pub const COMMIT: u8 = 0x00;
     pub const PREPARE: u8 = 0x10;
@@ -126,11 +126,11 @@ pub mod heap2 {
     pub const FREEZE_PAGE_UNTIL_13: u8 = 0x20;
     /// Until 13.
     pub const CLEANUP_INFO: u8 = 0x30;
-    /// Of 14 to 16.
+    /// From 14 to 16.
     pub const PRUNE: u8 = 0x10;
-    /// Of 14 to 16.
+    /// From 14 to 16.
     pub const VACUUM: u8 = 0x20;
-    /// Of 14 to 16.
+    /// From 14 to 16.
     pub const FREEZE_PAGE: u8 = 0x30;
     /// Since 17.
     pub const PRUNE_ON_ACCESS: u8 = 0x10;
@@ -173,9 +173,9 @@ pub mod btree {
     pub const SPLIT_L_ROOT: u8 = 0x50;
     /// Until 10.
     pub const SPLIT_R_ROOT: u8 = 0x60;
-    /// Of 11 alone.
+    /// Only in 11.
     pub const SPLIT_L_HIGHKEY: u8 = 0x50;
-    /// Of 11 alone.
+    /// Only in 11.
     pub const SPLIT_R_HIGHKEY: u8 = 0x60;
     /// Since 13.
     pub const INSERT_POST: u8 = 0x50;
@@ -249,7 +249,7 @@ pub mod gist {
     pub const CREATE_INDEX: u8 = 0x50;
     /// Since 12.
     pub const PAGE_DELETE: u8 = 0x60;
-    /// Of 13 to 18.
+    /// From 13 to 18.
     pub const ASSIGN_LSN: u8 = 0x70;
 }
 

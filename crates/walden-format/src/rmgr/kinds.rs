@@ -3,7 +3,7 @@
 use super::{Images, KindRow, info, rmid};
 use crate::version::Major::{self, V9_6, V10, V11, V12, V13, V14, V15, V16, V17, V18, V19};
 
-/// Every kind of every version, by resource manager.
+/// All kinds of all versions, by resource manager.
 #[rustfmt::skip]
 pub(crate) const KINDS: &[KindRow] = &[
     kind(rmid::XLOG, info::xlog::CHECKPOINT_SHUTDOWN, "CHECKPOINT_SHUTDOWN"),
@@ -16,12 +16,12 @@ pub(crate) const KINDS: &[KindRow] = &[
     kind(rmid::XLOG, info::xlog::RESTORE_POINT, "RESTORE_POINT"),
     kind(rmid::XLOG, info::xlog::FPW_CHANGE, "FPW_CHANGE"),
     kind(rmid::XLOG, info::xlog::END_OF_RECOVERY, "END_OF_RECOVERY"),
-    // Until 14 full_page_writes did not keep XLogSaveBufferForHint() from writing an image.
+    // Until 14, XLogSaveBufferForHint() writes an image even with full_page_writes off.
     kind(rmid::XLOG, info::xlog::FPI_FOR_HINT, "FPI_FOR_HINT").images(Images::Hint),
-    // log_newpage() and its like.
+    // log_newpage() and related functions.
     kind(rmid::XLOG, info::xlog::FPI, "FPI").images(Images::Forced(ALL_BLOCKS)),
     kind(rmid::XLOG, info::xlog::ASSIGN_LSN, "ASSIGN_LSN").since(V19),
-    // Came with minor releases of 2021.
+    // Introduced by minor releases in 2021.
     kind(rmid::XLOG, info::xlog::OVERWRITE_CONTRECORD, "OVERWRITE_CONTRECORD").since(V9_6),
     kind(rmid::XLOG, info::xlog::CHECKPOINT_REDO, "CHECKPOINT_REDO").since(V17),
     kind(rmid::XLOG, info::xlog::LOGICAL_DECODING_STATUS_CHANGE, "LOGICAL_DECODING_STATUS_CHANGE").since(V19),

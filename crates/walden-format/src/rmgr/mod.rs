@@ -1,8 +1,9 @@
 //! Resource managers and their kinds of record.
 //!
-//! One row of [`rows`] says everything about a kind: who writes it, its number, its name, in which versions, and which of its
-//! images no checkpoint setting avoids. `rmgrlist.h`, the `*_identify` functions in `src/backend/access/rmgrdesc` and the callers
-//! that pass `REGBUF_FORCE_IMAGE` decide. How its fields are read is in a table of [`crate::payload`].
+//! One row of [`rows`] describes a kind: its resource manager, number, name and versions, and which of its
+//! images are written whatever the checkpoint settings. The sources are `rmgrlist.h`, the `*_identify`
+//! functions in `src/backend/access/rmgrdesc`, and the callers that pass `REGBUF_FORCE_IMAGE`. A table of
+//! [`crate::payload`] maps kinds to the decoders of their fields.
 
 use std::borrow::Cow;
 
@@ -15,14 +16,15 @@ pub(crate) use kinds::KINDS;
 
 /// A kind of record: a resource manager's number and the bits of the info byte that distinguish its records.
 ///
-/// It is a number below [`Kind::COUNT`], so it can be an index.
+/// It is a number below [`Kind::COUNT`], so it can be used as an index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Kind(u16);
 
-/// The kind of a record that `version` wrote with this resource manager and info byte.
+/// Returns the kind of a record that `version` wrote with this resource manager and info byte.
 ///
-/// Bits of the info byte that say nothing of the kind are dropped: the lower four everywhere, `XLOG_XACT_HAS_INFO` in
-/// a transaction's records. The bit of heap and BRIN records that initialize a page (`INSERT+INIT`) belongs to the kind.
+/// Bits of the info byte that do not determine the kind are dropped: the lower four everywhere, and
+/// `XLOG_XACT_HAS_INFO` in transaction records. The bit of heap and BRIN records that initialize a page
+/// (`INSERT+INIT`) belongs to the kind.
 #[inline]
 pub fn kind(version: Major, rmid: u8, info: u8) -> Kind {
     KindTable::of(version).kind(rmid, info)
@@ -50,25 +52,25 @@ impl Kind {
         (self.0 >> 4) as u8
     }
 
-    /// The info byte without what does not belong to the kind.
+    /// The info byte without the bits that do not belong to the kind.
     #[inline]
     pub fn info(self) -> u8 {
         (self.0 << 4) as u8
     }
 
-    /// Everything about this kind, if `version` writes it.
+    /// Returns the description of this kind, if `version` writes it.
     #[inline]
     pub fn row(self, version: Major) -> Option<&'static KindRow> {
         KINDS.get(self.row_index(version)?)
     }
 
-    /// Where the kind's row is in [`KINDS`], which has no such row if `version` does not write it.
+    /// Returns the index of the kind's row in [`KINDS`]; out of range if `version` does not write the kind.
     #[inline]
     pub(crate) fn row_index(self, version: Major) -> Option<usize> {
         KindTable::of(version).rows.get(self.index()).map(|row| usize::from(*row))
     }
 
-    /// The kind's name as that version's pg_waldump prints it: `INSERT+INIT`, or `UNKNOWN (f0)`.
+    /// Returns the kind's name as that version's pg_waldump prints it: `INSERT+INIT`, or `UNKNOWN (f0)`.
     pub fn name(self, version: Major) -> Cow<'static, str> {
         match self.row(version) {
             Some(row) => Cow::Borrowed(row.name),
@@ -76,13 +78,14 @@ impl Kind {
         }
     }
 
-    /// The resource manager's name, see [`resource_manager`].
+    /// Returns the resource manager's name, see [`resource_manager`].
     pub fn resource_manager(self, version: Major) -> Cow<'static, str> {
         resource_manager(version, self.rmid())
     }
 }
 
-/// A resource manager's name as that version's pg_waldump prints it: `Heap`, `custom128`, or `UNKNOWN (25)`.
+/// Returns a resource manager's name as that version's pg_waldump prints it: `Heap`, `custom128`, or `UNKNOWN
+/// (25)`.
 pub fn resource_manager(version: Major, rmid: u8) -> Cow<'static, str> {
     match MANAGERS.get(usize::from(rmid)) {
         Some(manager) if manager.since <= version => Cow::Borrowed(manager.name),
@@ -118,10 +121,10 @@ pub mod rmid {
     pub const LOGICALMSG: u8 = 21;
 }
 
-/// The first number that an extension's resource manager can have (`RM_MIN_CUSTOM_ID`, since 15).
+/// The lowest number of an extension's resource manager (`RM_MIN_CUSTOM_ID`, since 15).
 pub const FIRST_CUSTOM: u8 = 128;
 
-/// A resource manager of PostgreSQL's own.
+/// A built-in resource manager.
 struct ManagerRow {
     name: &'static str,
     since: Major,
@@ -136,7 +139,7 @@ const fn manager(name: &'static str) -> ManagerRow {
 /// In the order of their numbers.
 const MANAGERS: &[ManagerRow] = &[
     manager("XLOG"),
-    // XLOG_XACT_OPMASK; the bit above says that there is an xinfo field.
+    // XLOG_XACT_OPMASK; the bit above it means that the record has an xinfo field.
     ManagerRow { mask: 0x70, ..manager("Transaction") },
     manager("Storage"),
     manager("CLOG"),
@@ -156,38 +159,40 @@ const MANAGERS: &[ManagerRow] = &[
     manager("BRIN"),
     manager("CommitTs"),
     manager("ReplicationOrigin"),
-    // generic_identify() has one name for every info byte.
+    // generic_identify() returns one name for every info byte.
     ManagerRow { mask: 0, since: V9_6, ..manager("Generic") },
     ManagerRow { since: V9_6, ..manager("LogicalMessage") },
 ];
 
-/// Why a record carries an image, as far as its kind and the block's id say.
+/// The reason why a record carries an image, as far as its kind and the block's id determine it.
 ///
-/// What they do not say, and is [`ImageClass::Checkpoint`] here: a generic record's full image (extensions ask for one
-/// with `GENERIC_XLOG_FULL_IMAGE`) looks the same as one after a checkpoint; 19 forces the image of a heap page
-/// that was never logged before into the record that prunes it or sets its all-visible bit.
-/// And a page whose LSN is 0 because it is new again gets an image however recent the checkpoint: the overflow page that
-/// hash's `SQUEEZE_PAGE` frees (its block 2), a page of a visibility map that was cut.
+/// Some cases are indistinguishable and count as [`ImageClass::Checkpoint`]. A generic record's full image
+/// (requested by extensions with `GENERIC_XLOG_FULL_IMAGE`) looks the same as one after a checkpoint. 19
+/// forces the image of a heap page that was never WAL-logged before into the record that prunes it or sets
+/// its all-visible bit. A page whose LSN is 0 because it was initialized again gets an image however recent
+/// the checkpoint: the overflow page that hash's `SQUEEZE_PAGE` frees (its block 2), or a page of a truncated
+/// visibility map.
 ///
-/// An image that redo does not apply is there for `wal_consistency_checking`, whatever its kind.
+/// An image that redo does not apply exists for `wal_consistency_checking`, whatever its kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ImageClass {
-    /// The first change of the page after a checkpoint: depends on `full_page_writes` and the checkpoints' distance.
+    /// The first change of the page after a checkpoint: depends on `full_page_writes` and the checkpoint
+    /// distance.
     Checkpoint,
-    /// The writer asked for it: there whatever the settings and the checkpoints.
+    /// The writer requested it: present whatever the settings and the checkpoints.
     Forced,
     /// A hint bit was the first change after a checkpoint, and checksums or `wal_log_hints` are on.
     ///
-    /// Depends on the checkpoints' distance, and since 15 on `full_page_writes`.
+    /// Depends on the checkpoint distance, and since 15 on `full_page_writes`.
     Hint,
 }
 
-/// Which images of a kind are not an ordinary change's first after a checkpoint.
+/// The images of a kind that do not result from the first ordinary change after a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Images {
-    /// None: all of them are [`ImageClass::Checkpoint`].
+    /// No images: all of them are [`ImageClass::Checkpoint`].
     Ordinary,
-    /// Those of the blocks whose ids are set bits are [`ImageClass::Forced`].
+    /// The images of the blocks whose ids are set bits are [`ImageClass::Forced`].
     Forced(u64),
     /// All of them are [`ImageClass::Hint`].
     Hint,
@@ -204,9 +209,9 @@ pub struct KindRow {
     pub name: &'static str,
     /// The first version that writes it.
     pub since: Major,
-    /// The last version that writes it, if it is no more.
+    /// The last version that writes it; `None` if current versions write it.
     pub until: Option<Major>,
-    /// Which of its images are there for other reasons than a checkpoint.
+    /// The images that have another reason than a checkpoint.
     pub images: Images,
 }
 
@@ -236,12 +241,12 @@ impl KindRow {
     }
 }
 
-/// Every kind of every version, by resource manager.
+/// Returns all kinds of all versions, by resource manager.
 pub fn rows() -> impl Iterator<Item = &'static KindRow> {
     KINDS.iter()
 }
 
-/// A version's kinds of record as arrays, so that nothing is searched for.
+/// A version's kinds of record as arrays, so that no lookup needs a search.
 pub struct KindTable {
     version: Major,
     masks: [u8; 256],
@@ -251,7 +256,7 @@ pub struct KindTable {
     images: [u64; BUILT_IN],
 }
 
-/// The kinds of PostgreSQL's own resource managers have lower numbers than this.
+/// The upper bound of the kinds of built-in resource managers.
 const BUILT_IN: usize = MANAGERS.len() << 4;
 const NO_ROW: u8 = u8::MAX;
 const HINT_BIT: u64 = 1 << 63;
@@ -268,14 +273,15 @@ impl KindTable {
         self.version
     }
 
-    /// As [`kind`] of this version.
+    /// Returns the [`kind`] for this version.
     #[inline]
     pub fn kind(&self, rmid: u8, info: u8) -> Kind {
         let mask = self.masks[rmid as usize];
         Kind((rmid as u16) << 4 | ((info & mask) >> 4) as u16)
     }
 
-    /// Why a record of the kind with this number carries an image of its block with this id.
+    /// Returns the reason why a record of the kind with this number carries an image of its block with this
+    /// id.
     #[inline]
     pub fn image_class(&self, kind_index: usize, block_id: u8) -> ImageClass {
         let bits = self.images.get(kind_index).copied().unwrap_or(0);
