@@ -10,7 +10,7 @@ use std::io::{self, BufReader, Read};
 use walden_format::records::RecordReader;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // By resource manager and kind: how many, and their bytes.
+    // Number of records and their bytes, by resource manager and kind.
     let mut counts = BTreeMap::<String, (u64, u64)>::new();
     for path in std::env::args().skip(1) {
         let mut records = RecordReader::new(open(&path)?)?;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A segment file that is not compressed, or standard input for `-`.
+/// Opens an uncompressed segment file, or standard input for `-`.
 fn open(path: &str) -> Result<Box<dyn Read>, Box<dyn Error>> {
     if path == "-" {
         return Ok(Box::new(io::stdin().lock()));

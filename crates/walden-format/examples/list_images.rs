@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A segment file that is not compressed, or standard input for `-`.
+/// Opens an uncompressed segment file, or standard input for `-`.
 fn open(path: &str) -> Result<Box<dyn Read>, Box<dyn Error>> {
     if path == "-" {
         return Ok(Box::new(io::stdin().lock()));

@@ -51,7 +51,8 @@ pub fn push_short_main_data_header(out: &mut Vec<u8>, len: u8) {
     out.extend_from_slice(&[block_id::DATA_SHORT, len]);
 }
 
-/// Appends the header of `len` bytes of main data in the long form, which PostgreSQL uses for 256 bytes and more.
+/// Appends the header of `len` bytes of main data in the long form, which PostgreSQL uses for 256 bytes and
+/// more.
 #[inline]
 pub fn push_long_main_data_header(out: &mut Vec<u8>, len: u32) {
     let [a, b, c, d] = len.to_le_bytes();

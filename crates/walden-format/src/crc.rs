@@ -53,11 +53,13 @@ pub(crate) trait RecordCrc: Copy {
     /// the record and [`BEHIND`] bytes from its start.
     fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32;
 
-    /// Runs `work`, compiled with the processor features of this implementation, so that [`RecordCrc::crc_around`] is inlined.
+    /// Runs `work`, compiled with the processor features of this implementation, so that
+    /// [`RecordCrc::crc_around`] is inlined.
     fn run<W: CrcWork>(self, work: W) -> W::Output;
 }
 
-/// Work that computes the checksums of many short records. It is not a closure, because `inline(always)` on closures is not stable.
+/// Work that computes the checksums of many short records. It is not a closure, because `inline(always)` on
+/// closures is not stable.
 pub(crate) trait CrcWork {
     type Output;
 

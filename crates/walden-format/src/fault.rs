@@ -1,4 +1,4 @@
-//! Errors of decoding a stream of pages: what is wrong, and at which LSN.
+//! Errors of decoding a stream of pages: the kind of error and its LSN.
 
 use std::fmt;
 

@@ -1,6 +1,7 @@
 //! A cursor for reading structures of variable layout.
 
-/// A bounded cursor: it cannot read past its slice, and a reader made by [`Reader::sub`] cannot read past its parent.
+/// A bounded cursor: it cannot read past its slice, and a reader made by [`Reader::sub`] cannot read past its
+/// parent.
 ///
 /// Numbers are little-endian: the page magic identifies WAL of big-endian servers, which is rejected.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,8 @@
 //! header, record and unused area. It does no I/O. A record within a page is decoded in place; one that
 //! crosses pages is assembled in a buffer that is reused.
 //!
-//! At any time, the reported ranges add up to the bytes from the start of the stream to [`Decoder::position`]: no byte is
-//! reported twice or left out.
+//! At any time, the reported ranges add up to the bytes from the start of the stream to
+//! [`Decoder::position`]: no byte is reported twice or left out.
 //!
 //! The checks are those of `XLogDecodeNextRecord` in `xlogreader.c`.
 
@@ -32,7 +32,8 @@ pub const MAX_HELD_BYTES: usize = 16 << 20;
 
 /// The events that a [`Decoder`] reports, in WAL order.
 pub trait Visitor {
-    /// A page header of `width` bytes at `lsn`. The headers of pages that a record crosses are reported right after the record.
+    /// A page header of `width` bytes at `lsn`. The headers of pages that a record crosses are reported right
+    /// after the record.
     fn page_header(&mut self, lsn: Lsn, width: usize) {
         let _ = (lsn, width);
     }
@@ -632,8 +633,8 @@ impl Decoder {
         address.plus(page.len() as u64) <= self.checked
     }
 
-    /// Decodes a record within a page. `crc` is its computed checksum, or `None` if it is not verified. Returns the offset of the
-    /// next record.
+    /// Decodes a record within a page. `crc` is its computed checksum, or `None` if it is not verified.
+    /// Returns the offset of the next record.
     #[inline(never)]
     fn any_record(
         &mut self,
@@ -763,7 +764,8 @@ impl Decoder {
         self.position = address.plus(page.len() as u64);
     }
 
-    /// Reports the current record as abandoned: a crash cut it off, and the page at `address` starts with a new record.
+    /// Reports the current record as abandoned: a crash cut it off, and the page at `address` starts with a
+    /// new record.
     fn abandon(&mut self, address: Lsn, visitor: &mut impl Visitor) {
         let State::Within(partial) = std::mem::replace(&mut self.state, State::Between) else { return };
         visitor.abandoned(partial.lsn, partial.got.into());

@@ -1,6 +1,7 @@
 //! Changes of B-tree indexes: the resource manager Btree.
 //!
-//! Structures: `access/nbtxlog.h`, `access/nbtree.h` until 9.6. Writers: `nbtinsert.c`, `nbtpage.c`, `nbtdedup.c`.
+//! Structures: `access/nbtxlog.h`, `access/nbtree.h` until 9.6. Writers: `nbtinsert.c`, `nbtpage.c`,
+//! `nbtdedup.c`.
 
 use super::layout::layout;
 use super::listing::listing;
@@ -18,7 +19,8 @@ fn block_data<'a>(record: &Record<'a>, fields: &Fields<'a>, id: u8) -> Option<Fi
 }
 
 layout! {
-    /// `xl_btree_insert`: the main data of `INSERT_LEAF`, `INSERT_UPPER`, `INSERT_META` and `INSERT_POST`. Block 0 has the tuple.
+    /// `xl_btree_insert`: the main data of `INSERT_LEAF`, `INSERT_UPPER`, `INSERT_META` and `INSERT_POST`.
+    /// Block 0 has the tuple.
     XlBtreeInsert[2] {
         /// The tuple's line pointer.
         0 offset: u16,

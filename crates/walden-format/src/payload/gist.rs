@@ -6,7 +6,8 @@
 use super::layout::layout;
 
 layout! {
-    /// `gistxlogPageUpdate`: the main data of `PAGE_UPDATE`. Block 0 has the removed line pointers and the new tuples.
+    /// `gistxlogPageUpdate`: the main data of `PAGE_UPDATE`. Block 0 has the removed line pointers and the
+    /// new tuples.
     XlGistPageUpdate[4] {
         /// The number of removed tuples.
         0 deleted: u16,

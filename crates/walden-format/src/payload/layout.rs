@@ -1,16 +1,17 @@
-//! C structures of fixed layout, read and written whole: what hot loops read of a record without the rest of its payload.
+//! C structures of fixed layout, read and written whole. Hot loops use them to read only the part of a
+//! payload that they need.
 
 use crate::record::RelFileLocator;
 
-/// A field of a C structure whose bytes lie at a fixed offset.
+/// A field of a C structure at a fixed offset.
 pub(crate) trait Field: Copy {
     /// Bytes of the field.
     const WIDTH: usize;
 
-    /// Reads the field at an offset of a structure of `N` bytes, within which it lies.
+    /// Reads the field at an offset within a structure of `N` bytes.
     fn at<const N: usize>(structure: &[u8; N], offset: usize) -> Self;
 
-    /// As [`Field::at`] reads it.
+    /// Writes the bytes that [`Field::at`] reads.
     fn put<const N: usize>(self, structure: &mut [u8; N], offset: usize);
 }
 
@@ -19,7 +20,7 @@ pub(crate) trait Structure: Sized {
     /// Bytes of the structure.
     const WIDTH: usize;
 
-    /// Reads the structure that `bytes` begins with.
+    /// Reads the structure at the start of `bytes`.
     fn read_whole(bytes: &[u8]) -> Option<Self>;
 
     #[cfg(test)]
@@ -89,7 +90,7 @@ impl BlockId {
         BlockId(u32::from(u16::from_le_bytes([a, b])) << 16 | u32::from(u16::from_le_bytes([c, d])))
     }
 
-    /// As [`BlockId::from_bytes`] reads it.
+    /// Returns the bytes that [`BlockId::from_bytes`] reads.
     #[inline]
     pub fn to_bytes(self) -> [u8; 4] {
         let [low, next, high, highest] = self.0.to_le_bytes();
@@ -129,7 +130,8 @@ impl Field for RelFileLocator {
     }
 }
 
-/// Declares a C structure by its width and its fields' offsets: `layout! { Name[width] { offset field: Type, } }`.
+/// Declares a C structure by its width and its fields' offsets: `layout! { Name[width] { offset field: Type,
+/// } }`.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident[$width:literal] { $($(#[$field_doc:meta])* $offset:literal $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -142,7 +144,7 @@ macro_rules! layout {
             /// Bytes of the structure.
             pub const WIDTH: usize = $width;
 
-            /// Reads the structure that `bytes` begins with; `None` if they end within it.
+            /// Reads the structure at the start of `bytes`; `None` if they end within it.
             #[inline]
             pub fn read(bytes: &[u8]) -> Option<$name> {
                 bytes.first_chunk().map($name::from_bytes)
@@ -154,13 +156,13 @@ macro_rules! layout {
                 $name { $($field: <$type as $crate::payload::layout::Field>::at(bytes, $offset),)* }
             }
 
-            /// Reads the structure that `bytes` begins with, and what follows it.
+            /// Reads the structure at the start of `bytes`; returns it and the remaining bytes.
             #[inline]
             pub fn split(bytes: &[u8]) -> Option<($name, &[u8])> {
                 Some(($name::read(bytes)?, &bytes[$width..]))
             }
 
-            /// The structure as [`Self::read`] reads it, with padding of zeros.
+            /// Returns the bytes that [`Self::read`] reads, with zeros as padding.
             #[inline]
             pub fn to_bytes(&self) -> [u8; $width] {
                 let mut bytes = [0; $width];
@@ -206,7 +208,8 @@ mod tests {
     };
     use crate::payload::{brin, btree, generic, gin, gist, hash, heap, seq, spgist};
 
-    /// What is written is read as the same, whatever the bytes; all but padding and booleans come back.
+    /// Any bytes that are read and written read back as the same; everything except padding and booleans is
+    /// preserved.
     fn check<T: Structure>(bytes: &[u8]) {
         let written = T::read_whole(bytes).unwrap().written();
         assert_eq!(written.len(), T::WIDTH);

@@ -1,7 +1,7 @@
 //! Changes of SP-GiST indexes: the resource manager SPGist.
 //!
-//! Structures: `access/spgxlog.h`. They are not payloads of their own yet; replay reads them here. Lists of line pointers and
-//! tuples follow the structures; all of them are main data.
+//! Structures: `access/spgxlog.h`. They are not variants of [`super::Payload`] yet; replay reads them from
+//! here. Lists of line pointers and tuples follow the structures; all of them are main data.
 
 use super::layout::layout;
 use crate::rmgr::info::RMGR_MASK;
@@ -12,7 +12,7 @@ layout! {
     XlSpgistAddLeaf[10] {
         /// Whether the page is initialized.
         0 is_new_page: bool,
-        /// Whether the page is of the tree of nulls.
+        /// Whether the page belongs to the tree of nulls.
         1 stores_nulls: bool,
         /// The tuple's line pointer.
         2 leaf_offset: u16,
@@ -26,9 +26,9 @@ layout! {
 }
 
 layout! {
-    /// `spgxlogState`: what a record says of the backend that wrote it.
+    /// `spgxlogState`: the state of the backend that wrote the record.
     XlSpgistState[8] {
-        /// The transaction that redirections name.
+        /// The transaction ID stored in redirection tuples.
         0 redirect_xid: u32,
         /// Whether the index is being built.
         4 is_build: bool,
@@ -36,15 +36,16 @@ layout! {
 }
 
 layout! {
-    /// `spgxlogMoveLeafs`: `MOVE_LEAFS`. An [`XlSpgistState`], the removed line pointers, the new ones and the tuples follow.
+    /// `spgxlogMoveLeafs`: `MOVE_LEAFS`. An [`XlSpgistState`], the removed line pointers, the new ones and
+    /// the tuples follow.
     XlSpgistMoveLeafs[12] {
-        /// How many tuples are moved.
+        /// The number of moved tuples.
         0 moves: u16,
         /// Whether the target page is initialized.
         2 is_new_page: bool,
         /// Whether a single dead tuple is replaced.
         3 replaces_dead: bool,
-        /// Whether the pages are of the tree of nulls.
+        /// Whether the pages belong to the tree of nulls.
         4 stores_nulls: bool,
         /// The line pointer of the parent tuple.
         6 parent_offset: u16,
@@ -56,13 +57,13 @@ layout! {
 layout! {
     /// `spgxlogAddNode`: `ADD_NODE`. An [`XlSpgistState`] and the inner tuple follow.
     XlSpgistAddNode[12] {
-        /// The line pointer of the tuple before.
+        /// The line pointer of the old tuple.
         0 old_offset: u16,
-        /// The line pointer of the tuple now.
+        /// The line pointer of the new tuple.
         2 new_offset: u16,
         /// Whether the tuple's new page is initialized.
         4 is_new_page: bool,
-        /// The id of the block that has the parent: 0 to 2; -1 if the parent does not change.
+        /// The id of the block with the parent: 0 to 2; -1 if the parent does not change.
         5 parent_block: u8,
         /// The line pointer of the parent tuple.
         6 parent_offset: u16,
@@ -86,14 +87,14 @@ layout! {
 }
 
 layout! {
-    /// `spgxlogPickSplit`: `PICKSPLIT`. An [`XlSpgistState`] follows, the removed line pointers, the new ones, for each of those a
-    /// byte that says which page it is of, the inner tuple and the leaf tuples.
+    /// `spgxlogPickSplit`: `PICKSPLIT`. An [`XlSpgistState`] follows, the removed line pointers, the new
+    /// ones, for each of those a byte that selects its page, the inner tuple and the leaf tuples.
     XlSpgistPickSplit[20] {
         /// Whether the page that was split is the root.
         0 is_root_split: bool,
-        /// How many tuples are removed from the source page.
+        /// The number of tuples removed from the source page.
         2 deletes: u16,
-        /// How many tuples are added.
+        /// The number of added tuples.
         4 inserts: u16,
         /// Whether the source page is initialized.
         6 is_new_source: bool,
@@ -103,7 +104,7 @@ layout! {
         8 inner_offset: u16,
         /// Whether the inner tuple's page is initialized.
         10 is_new_inner: bool,
-        /// Whether the pages are of the tree of nulls.
+        /// Whether the pages belong to the tree of nulls.
         11 stores_nulls: bool,
         /// Whether the inner tuple is on the parent's page.
         12 is_inner_on_parent_page: bool,
@@ -117,13 +118,13 @@ layout! {
 layout! {
     /// `spgxlogVacuumLeaf`: `VACUUM_LEAF`. An [`XlSpgistState`] and six lists of line pointers follow.
     XlSpgistVacuumLeaf[8] {
-        /// How many tuples become dead.
+        /// The number of tuples that become dead.
         0 dead: u16,
-        /// How many tuples become placeholders.
+        /// The number of tuples that become placeholders.
         2 placeholders: u16,
-        /// How many tuples change places: each has two line pointers.
+        /// The number of tuples that move: each has two line pointers.
         4 moves: u16,
-        /// How many tuples get another next one in their chain: each has two line pointers.
+        /// The number of tuples whose next tuple in the chain changes: each has two line pointers.
         6 chains: u16,
     }
 }
@@ -131,7 +132,7 @@ layout! {
 layout! {
     /// `spgxlogVacuumRoot`: `VACUUM_ROOT`. An [`XlSpgistState`] and the removed line pointers follow.
     XlSpgistVacuumRoot[4] {
-        /// How many tuples are removed.
+        /// The number of removed tuples.
         0 deletes: u16,
     }
 }
@@ -139,33 +140,33 @@ layout! {
 layout! {
     /// `spgxlogVacuumRedirect`: `VACUUM_REDIRECT`. Since 16 two more bytes follow, then the line pointers.
     XlSpgistVacuumRedirect[8] {
-        /// How many redirections become placeholders.
+        /// The number of redirections that become placeholders.
         0 to_placeholder: u16,
         /// The first placeholder at the page's end that is removed, or 0.
         2 first_placeholder: u16,
-        /// Standbys cancel queries that need what this or an earlier transaction removed.
+        /// Standbys cancel queries that need tuples removed by this or an earlier transaction.
         4 conflict_horizon: u32,
     }
 }
 
-/// What `MOVE_LEAFS` and `PICKSPLIT` have before their leaf tuples.
+/// The part of `MOVE_LEAFS` and `PICKSPLIT` before their leaf tuples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MovedLeafs {
-    /// Bytes of the structure with its [`XlSpgistState`].
+    /// Bytes of the structure including its [`XlSpgistState`].
     pub width: usize,
     /// The removed line pointers that follow.
     pub deletes: usize,
-    /// The new line pointers that follow these. Each has a leaf tuple.
+    /// The new line pointers that follow these; each has a leaf tuple.
     pub inserts: usize,
-    /// Whether a byte for each of these and an inner tuple follow.
+    /// Whether a page byte for each new line pointer and an inner tuple follow.
     pub has_inner_tuple: bool,
 }
 
 impl MovedLeafs {
-    /// Bytes of a line pointer's number.
+    /// Bytes of an offset number.
     pub const NUMBER_BYTES: usize = 2;
 
-    /// The width of the structures, by the record's info.
+    /// Returns the width of the structures for the record's info byte.
     pub fn width(info: u8) -> Option<usize> {
         match info & RMGR_MASK {
             MOVE_LEAFS => Some(XlSpgistMoveLeafs::WIDTH + XlSpgistState::WIDTH),
@@ -189,7 +190,8 @@ impl MovedLeafs {
         Some(MovedLeafs { width, deletes, inserts, has_inner_tuple })
     }
 
-    /// The bytes of the parts: structure, removed and new line pointers, bytes for these, inner tuple, leaf tuples.
+    /// Splits the main data into its parts: structure, removed and new line pointers, page bytes, inner
+    /// tuple, leaf tuples.
     pub fn split(self, main: &[u8]) -> Option<[&[u8]; 6]> {
         let (structure, rest) = main.split_at_checked(self.width)?;
         let (deleted, rest) = rest.split_at_checked(self.deletes * MovedLeafs::NUMBER_BYTES)?;

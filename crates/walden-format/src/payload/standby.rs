@@ -1,4 +1,4 @@
-//! What only standbys and logical decoding need: the resource manager Standby.
+//! Records that only standbys and logical decoding need: the resource manager Standby.
 //!
 //! Structures: `storage/standbydefs.h`, in `storage/standby.h` in 9.5; messages: `storage/sinval.h`.
 
@@ -63,7 +63,7 @@ pub struct RunningXacts<'a> {
     pub latest_completed_xid: u32,
     /// `xids`: ids of running top-level transactions.
     pub xids: Items<'a, u32>,
-    /// Ids of running subtransactions, which follow in `xids`.
+    /// Ids of running subtransactions, which follow the top-level ones in `xids`.
     pub subxids: Items<'a, u32>,
 }
 
@@ -88,14 +88,14 @@ listing!(RunningXacts<'_>: |it, list| list
     .items("subxacts", it.subxids)
     .some("subxid overflow", it.subxid_overflow.then_some(true)));
 
-/// `INVALIDATIONS`: messages for caches of a transaction without an xid. Since 9.6.
+/// `INVALIDATIONS`: cache invalidation messages of a transaction without an xid. Since 9.6.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Invalidations<'a> {
     /// OID of the database.
     pub database: u32,
     /// OID of its tablespace.
     pub tablespace: u32,
-    /// The relation cache's file must be removed.
+    /// Whether the relation cache's init file must be removed.
     pub update_relcache_file: bool,
     /// The messages.
     pub messages: Items<'a, InvalidationMessage>,
@@ -105,7 +105,7 @@ pub(crate) fn invalidations<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Pars
     message_list(fields).map(Payload::Invalidations)
 }
 
-/// The fields that 18 has in `xl_heap_inplace` too.
+/// Reads the fields that `xl_heap_inplace` also contains since 18.
 pub(crate) fn message_list<'a>(fields: &mut Fields<'a>) -> Result<Invalidations<'a>, PayloadError> {
     let database = fields.u32("dbId")?;
     let tablespace = fields.u32("tsId")?;
@@ -126,7 +126,7 @@ listing!(Invalidations<'_>: |it, list| list
 pub struct InvalidationMessage(pub [u8; 16]);
 
 impl InvalidationMessage {
-    /// What it is about: a catalog cache's number, or a negative number for anything else.
+    /// The message type: the id of a catalog cache, or a negative number for other types.
     pub fn id(&self) -> i8 {
         self.0[0].cast_signed()
     }

@@ -1,4 +1,5 @@
-//! Layouts of every version, made by hand; and that nothing at all makes the parser fail otherwise than by an error.
+//! Hand-made layouts of every version, and a property: any input produces a payload or an error, never a
+//! panic.
 
 use proptest::prelude::*;
 
@@ -8,7 +9,7 @@ use crate::record::{self, RECORD_HEADER, RecordHeader, RelFileLocator};
 use crate::rmgr::rmid;
 use crate::version::Major::{V9_5, V9_6, V10, V11, V12, V13, V14, V15, V16, V17, V18, V19};
 
-/// A record as bytes, with the blocks' ids and data and the main data.
+/// Returns a record's bytes with these block ids, block data and main data.
 fn bytes_of(rmid: u8, info: u8, blocks: &[(u8, &[u8])], main: &[u8]) -> (Vec<u8>, RecordHeader) {
     let mut bytes = vec![0; RECORD_HEADER];
     for (id, data) in blocks {
@@ -40,7 +41,7 @@ fn with_payload<T>(
     check(parse(&record))
 }
 
-/// That this main data is read, and prints like this.
+/// Checks that this main data is decoded and printed like this.
 fn prints(version: Major, kind: (u8, u8), main: &[u8], text: &str) {
     prints_with(version, kind, &[], main, text);
 }
@@ -59,7 +60,7 @@ fn prints_with(version: Major, kind: (u8, u8), blocks: &[(u8, &[u8])], main: &[u
     }
 }
 
-/// Numbers one after the other, each with its width: `data![u32 1, u16 2]`.
+/// Concatenates numbers, each with its width: `data![u32 1, u16 2]`.
 macro_rules! data {
     ($($type:ident $value:expr),* $(,)?) => {{
         let mut bytes: Vec<u8> = Vec::new();
@@ -185,7 +186,7 @@ fn errors_say_lengths() {
         let text = "Transaction COMMIT of PostgreSQL 18, main data: expected the end, found 3 more bytes";
         assert_eq!(payload.unwrap_err().to_string(), text);
     });
-    // A count that no memory holds.
+    // A count that exceeds any memory.
     with_payload(V18, (rmid::XACT, 0x50), &[], &data![u32 1, u32 i32::MAX], |payload| {
         let found = PayloadFault::Short { expected: 4 * i32::MAX as u64, found: 0 };
         assert_eq!(payload.unwrap_err().cause, found);
@@ -347,7 +348,7 @@ fn rows_come_and_go() {
             assert!(delete.flags.contains_old_key() && !delete.flags.is_super());
         },
     );
-    // Which other blocks there are makes no difference: 17.11 added the visibility map's.
+    // The presence of other blocks makes no difference: 17.11 added the visibility map's.
     let new = [data![u16 4, u16 2], tuple].concat();
     let main = data![u32 9, u16 7, u8 0, u8 0x61, u32 0, u16 8];
     for blocks in [&[(0, &new[..])][..], &[(0, &new[..]), (1, &[]), (2, &[]), (3, &[])]] {
@@ -568,7 +569,7 @@ proptest! {
             Err(error) => error.to_string().len(),
         };
         with_payload(version, (rmid, info), &blocks, &main, use_payload);
-        // The same record with its end not held.
+        // The same record, with its end not held.
         let (bytes, header) = bytes_of(rmid, info, &blocks, &main);
         let held = &bytes[..bytes.len() - held.min(main.len())];
         let mut space = Vec::new();

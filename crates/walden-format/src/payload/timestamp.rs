@@ -1,4 +1,4 @@
-//! Points in time as PostgreSQL writes them.
+//! PostgreSQL timestamps.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
 
-/// Days from 1970-01-01, from which Unix and `calendar_date` count, to 2000-01-01, from which PostgreSQL does.
+/// Days from 1970-01-01, the epoch of Unix and of `calendar_date`, to 2000-01-01, the epoch of PostgreSQL.
 pub const EPOCH_DAYS: i64 = 10_957;
 const DAY_SECONDS: i64 = 86_400;
 const SECOND_MICROS: i64 = 1_000_000;
 
 impl Timestamp {
-    /// The same point counted in seconds since 1970-01-01 00:00:00 UTC, as checkpoints do (`pg_time_t`).
+    /// Converts seconds since 1970-01-01 00:00:00 UTC, which checkpoints contain (`pg_time_t`).
     pub fn from_unix_seconds(seconds: i64) -> Timestamp {
         let seconds = seconds.saturating_sub(EPOCH_DAYS * DAY_SECONDS);
         Timestamp(seconds.saturating_mul(SECOND_MICROS))
     }
 
-    /// The same point counted in microseconds since 1970-01-01 00:00:00 UTC, saturating.
+    /// Converts microseconds since 1970-01-01 00:00:00 UTC, saturating.
     pub fn from_unix_micros(micros: i64) -> Timestamp {
         Timestamp(micros.saturating_sub(EPOCH_DAYS * DAY_SECONDS * SECOND_MICROS))
     }
 
-    /// In microseconds since 1970-01-01 00:00:00 UTC, saturating.
+    /// Returns microseconds since 1970-01-01 00:00:00 UTC, saturating.
     pub fn unix_micros(self) -> i64 {
         self.0.saturating_add(EPOCH_DAYS * DAY_SECONDS * SECOND_MICROS)
     }
 }
 
-/// `2024-02-29 13:37:00.000001 UTC`.
+/// Prints `2024-02-29 13:37:00.000001 UTC`.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(SECOND_MICROS);
@@ -41,10 +41,10 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Year, month and day of the proleptic Gregorian calendar, from days since 1970-01-01.
+/// Returns year, month and day of the proleptic Gregorian calendar from days since 1970-01-01.
 ///
-/// Counts in years that begin in March, so that the leap day is a year's last (Hinnant, "chrono-compatible low-level
-/// date algorithms").
+/// Counts in years that start in March, so that the leap day is a year's last (Hinnant, "chrono-compatible
+/// low-level date algorithms").
 pub fn calendar_date(days: i64) -> (i64, i64, i64) {
     const FOUR_CENTURIES: i64 = 146_097;
     let days = days + 719_468;

@@ -1,7 +1,8 @@
 //! Ends of transactions: the resource manager Transaction.
 //!
-//! `ParseCommitRecord`, `ParseAbortRecord` and `ParsePrepareRecord` in `xactdesc.c` decide what is where, structures are in
-//! `access/xact.h`; the header of a prepared transaction is `TwoPhaseFileHeader` in `twophase.c` until 12.
+//! `ParseCommitRecord`, `ParseAbortRecord` and `ParsePrepareRecord` in `xactdesc.c` define the layout; the
+//! structures are in `access/xact.h`. Until 12, the header of a prepared transaction is `TwoPhaseFileHeader`
+//! in `twophase.c`.
 
 use std::ops::Range;
 
@@ -17,46 +18,47 @@ use crate::rmgr::rmid;
 use crate::simple::SimpleRecord;
 use crate::version::Major;
 
-/// Bytes of `xact_time`, which the end of a transaction begins with.
+/// Bytes of `xact_time`, the first field of a transaction's end.
 const TIME_BYTES: usize = 8;
-/// Bytes of `xl_xact_xinfo`, which an end of a transaction without other parts does not have (`XLOG_XACT_HAS_INFO`).
+/// Bytes of `xl_xact_xinfo`, which is present with `XLOG_XACT_HAS_INFO`, that is, if the transaction's end
+/// has other parts.
 pub const XINFO_BYTES: usize = 4;
-/// Bytes of `xl_xact_dbinfo`, which is there with [`TransactionFlags::HAS_DATABASE`].
+/// Bytes of `xl_xact_dbinfo`, which is present with [`TransactionFlags::HAS_DATABASE`].
 pub const DBINFO_BYTES: usize = 8;
 /// The longest name of a prepared transaction, in the fixed header of 9.5.
 const GID_BYTES: usize = 200;
 
 flags! {
-    /// What a [`TransactionEnd`] carries and asks for (`xinfo`).
+    /// The parts and options of a [`TransactionEnd`] (`xinfo`).
     TransactionFlags(u32) {
-        /// Database and tablespace are there.
+        /// The record contains the database and its tablespace.
         has_database HAS_DATABASE = 1 << 0;
-        /// Subtransactions are there.
+        /// The record contains subtransactions.
         has_subxacts HAS_SUBXACTS = 1 << 1;
-        /// Dropped relations are there.
+        /// The record contains dropped relations.
         has_relations HAS_RELATIONS = 1 << 2;
-        /// Invalidation messages are there.
+        /// The record contains invalidation messages.
         has_invalidations HAS_INVALIDATIONS = 1 << 3;
-        /// It was prepared: its own xid is there.
+        /// The transaction was prepared: the record contains its own xid.
         has_twophase HAS_TWOPHASE = 1 << 4;
-        /// The position in the origin's log is there.
+        /// The record contains the position in the origin's WAL.
         has_origin HAS_ORIGIN = 1 << 5;
-        /// Took locks that a standby must know; since 10.
+        /// The transaction held `AccessExclusiveLock`s, which a standby must release; since 10.
         has_access_exclusive_locks HAS_ACCESS_EXCLUSIVE_LOCKS = 1 << 6;
-        /// It was prepared: its name is there; since 11.
+        /// The transaction was prepared: the record contains its identifier; since 11.
         has_gid HAS_GID = 1 << 7;
-        /// Dropped statistics are there; since 15.
+        /// The record contains dropped statistics; since 15.
         has_dropped_stats HAS_DROPPED_STATS = 1 << 8;
-        /// Waits for a standby to have applied it; since 9.6.
+        /// The commit waits until a standby has applied it; since 9.6.
         apply_feedback APPLY_FEEDBACK = 1 << 29;
-        /// The relation cache's file must be removed.
+        /// The relation cache's init file must be removed.
         update_relcache_file UPDATE_RELCACHE_FILE = 1 << 30;
-        /// Was flushed whatever `synchronous_commit` is.
+        /// The commit was flushed regardless of `synchronous_commit`.
         force_sync_commit FORCE_SYNC_COMMIT = 1 << 31;
     }
 }
 
-/// The flags that PostgreSQL sets in any version.
+/// All flags that any version of PostgreSQL sets.
 const KNOWN_FLAGS: u32 = 0xE000_01FF;
 
 /// `COMMIT`, `ABORT` and their forms for prepared transactions.
@@ -78,18 +80,18 @@ pub struct TransactionEnd<'a> {
     pub dropped_stats: Items<'a, DroppedStats>,
     /// Messages for the caches of other sessions; commits only.
     pub invalidations: Items<'a, InvalidationMessage>,
-    /// The transaction, if it was prepared: the record's xid is the one that commits or aborts it.
+    /// The prepared transaction's xid; the record's xid is that of the transaction that commits or aborts it.
     pub twophase_xid: Option<u32>,
     /// The prepared transaction's identifier (`twophase_gid`); since 11, if logical decoding needs it.
     pub gid: Option<Text<'a>>,
-    /// What it replays of another cluster's log.
+    /// The replication origin, if the transaction replays another cluster's changes.
     pub origin: Option<Origin>,
 }
 
-/// The replication origin of a transaction that was replayed from elsewhere (`xl_xact_origin`).
+/// The replication origin of a transaction that replays another cluster's changes (`xl_xact_origin`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
-    /// Where its commit is in the origin's log.
+    /// The LSN of its commit in the origin's WAL.
     pub lsn: Lsn,
     /// `origin_timestamp`: commit time at the origin.
     pub time: Timestamp,
@@ -98,7 +100,7 @@ pub struct Origin {
 /// Statistics of an object that was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DroppedStats {
-    /// What sort of object.
+    /// The type of the object.
     pub kind: i32,
     /// OID of its database.
     pub database: u32,
@@ -126,14 +128,14 @@ pub(crate) fn abort<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<
     transaction_end(record, fields).map(Payload::Abort)
 }
 
-/// Whether a record commits (`true`) or aborts a transaction, and when, if it says nothing more, as most of them do. `None` for all
-/// other records, among them ends of transactions with more fields: [`super::parse`] reads those.
+/// Returns whether a record commits (`true`) or aborts a transaction, and when. `None` for all other records,
+/// including ends of transactions with more fields, which are rarer: [`super::parse`] reads those.
 #[inline]
 pub fn plain_end(record: &Record<'_>) -> Option<(bool, Timestamp)> {
     plain_end_of(&record.header, record.main_data())
 }
 
-/// As [`plain_end`] of a record of the simple layout.
+/// Returns [`plain_end`] of a record of the simple layout.
 #[inline(always)]
 pub fn plain_simple_end(record: &SimpleRecord<'_>) -> Option<(bool, Timestamp)> {
     plain_end_of(&record.header(), record.main_data())
@@ -142,21 +144,22 @@ pub fn plain_simple_end(record: &SimpleRecord<'_>) -> Option<(bool, Timestamp)> 
 #[inline(always)]
 fn plain_end_of(header: &RecordHeader, main_data: &[u8]) -> Option<(bool, Timestamp)> {
     let kind = header.info & (OPMASK | HAS_INFO);
-    // One branch, as the kind of the next record is not predictable.
+    // Combined into one branch, because the kind of the next record is not predictable.
     let is_end =
         (header.rmid == rmid::XACT) & ((kind == COMMIT) | (kind == ABORT)) & (main_data.len() == TIME_BYTES);
     let time = main_data.first_chunk().filter(|_| is_end)?;
     Some((kind == COMMIT, Timestamp(i64::from_le_bytes(*time))))
 }
 
-/// Where the main data of an `ASSIGNMENT` or of an end of a transaction lists subtransactions, as a range of bytes: 4 bytes each.
-/// `main_data` may be the beginning alone, as in decoding; the range lies within it. Empty for other records.
+/// Returns the range of bytes in the main data of an `ASSIGNMENT` or of a transaction's end that lists
+/// subtransactions, 4 bytes each. `main_data` may be a prefix, as during decoding; the range does not exceed
+/// it. Empty for other records.
 #[inline]
 pub fn subtransactions_range(rmid: u8, info: u8, main_data: &[u8]) -> Range<usize> {
     let word = |at: usize| {
         main_data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
     };
-    // xl_xact_commit: the time; xl_xact_xinfo, if there is one; xl_xact_dbinfo, if that says so; xl_xact_subxacts.
+    // xl_xact_commit: the time; then xl_xact_xinfo, xl_xact_dbinfo and xl_xact_subxacts, if present.
     let count_at = match (rmid, info & OPMASK) {
         // xl_xact_assignment: the toplevel transaction comes first.
         (rmid::XACT, ASSIGNMENT) => 4,
@@ -175,7 +178,7 @@ pub fn subtransactions_range(rmid: u8, info: u8, main_data: &[u8]) -> Range<usiz
     start..start + 4 * most.min(word(count_at) as usize)
 }
 
-/// An abort has the same parts in the same order, but never invalidations.
+/// Reads a commit or an abort. An abort has the same parts in the same order, but never invalidations.
 fn transaction_end<'a>(
     record: &Record<'a>,
     fields: &mut Fields<'a>,
@@ -226,7 +229,7 @@ fn transaction_end<'a>(
         }
     }
     if flags.has_origin() {
-        // Follows the name without padding.
+        // The origin follows the name without padding.
         fields.new_structure();
         end.origin = Some(origin(fields)?);
     }
@@ -264,28 +267,28 @@ pub struct Prepare<'a> {
     pub owner: u32,
     /// `gid`: the identifier given to `PREPARE TRANSACTION`.
     pub gid: Text<'a>,
-    /// How many subtransactions it has.
+    /// Number of subtransactions.
     pub subxacts: u32,
-    /// How many relations are removed when it commits.
+    /// Number of relations that are removed when it commits.
     pub commit_relations: u32,
-    /// How many relations are removed when it aborts.
+    /// Number of relations that are removed when it aborts.
     pub abort_relations: u32,
-    /// How many statistics are dropped when it commits; since 15.
+    /// Number of statistics entries that are dropped when it commits; since 15.
     pub commit_stats: u32,
-    /// How many statistics are dropped when it aborts; since 15.
+    /// Number of statistics entries that are dropped when it aborts; since 15.
     pub abort_stats: u32,
-    /// How many messages for other sessions' caches there are.
+    /// Number of messages for other sessions' caches.
     pub invalidations: u32,
-    /// The relation cache's file must be removed.
+    /// Whether the relation cache's init file must be removed.
     pub update_relcache_file: bool,
-    /// What it replays of another cluster's log; since 11.
+    /// The replication origin, if the transaction replays another cluster's changes; since 11.
     pub origin: Option<Origin>,
-    /// What the counts are of, then locks and the like of other modules.
+    /// The lists that the counts refer to, then data of other modules such as locks.
     pub state: &'a [u8],
 }
 
 impl Prepare<'_> {
-    /// Its subtransactions.
+    /// Returns its subtransactions.
     pub fn subxids(&self) -> impl Iterator<Item = u32> {
         let words = self.state.as_chunks().0.iter().copied().map(u32::from_le_bytes);
         words.take(self.subxacts as usize)
@@ -293,7 +296,7 @@ impl Prepare<'_> {
 }
 
 pub(crate) fn prepare<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
-    // The format's number, and the length of the file that the record may become.
+    // The number of the format, and the length of the state file that the record may become.
     fields.u32("magic")?;
     fields.u32("total_len")?;
     let xid = fields.u32("xid")?;
@@ -308,7 +311,7 @@ pub(crate) fn prepare<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a>
     let abort_stats = if stats { fields.count("nabortstats")? } else { 0 };
     let invalidations = fields.count("ninvalmsgs")?;
     let update_relcache_file = fields.bool("initfileinval")?;
-    // The name moved from an array in the header to behind it.
+    // Since 9.6 the name follows the header; in 9.5 it is an array in the header.
     let (gid, origin) = if fields.since(Major::V9_6) {
         let gid_len = fields.u16("gidlen")?;
         let origin = if fields.since(Major::V11) { Some(origin(fields)?) } else { None };

@@ -1,7 +1,8 @@
 //! Checkpoints and settings: the resource manager XLOG.
 //!
-//! Structures: `CheckPoint` in `catalog/pg_control.h`, the others in `access/xlog_internal.h`. 17.0 changed some of them
-//! after its betas (402b586d0a), so what the sources at its branch point show is not what 17 writes.
+//! Structures: `CheckPoint` in `catalog/pg_control.h`, the others in `access/xlog_internal.h`. 17.0 changed
+//! some of them after its betas (402b586d0a), so the sources at its branch point differ from the records that
+//! 17 writes.
 
 use std::fmt;
 
@@ -18,13 +19,13 @@ const RESTORE_POINT_NAME: usize = 64;
 /// `CHECKPOINT_SHUTDOWN` and `CHECKPOINT_ONLINE`: the state that recovery starts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// The server was shut down; else it went on writing meanwhile.
+    /// Whether the server was shut down; otherwise it continued writing during the checkpoint.
     pub shutdown: bool,
-    /// Where recovery starts: pages changed for the first time after it get images.
+    /// The position at which recovery starts: pages changed for the first time after it get images.
     pub redo: Lsn,
     /// `ThisTimeLineID`: the timeline of the checkpoint.
     pub timeline: Timeline,
-    /// The timeline before, the same one unless this checkpoint begins a timeline.
+    /// The previous timeline; the same as `timeline` unless this checkpoint starts a timeline.
     pub previous_timeline: Timeline,
     /// `fullPageWrites`: whether `full_page_writes` is on.
     pub full_page_writes: bool,
@@ -48,7 +49,7 @@ pub struct Checkpoint {
     pub oldest_multi: u32,
     /// `oldestMultiDB`: OID of the database with the minimum `datminmxid`.
     pub oldest_multi_database: u32,
-    /// When it was made: seconds since 1970-01-01 00:00:00 UTC.
+    /// The time of the checkpoint in seconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
     /// The oldest transaction with a commit timestamp.
     pub oldest_commit_ts_xid: u32,
@@ -139,7 +140,7 @@ listing!(CheckpointRedo: |it, list| list.field("wal_level", it.wal_level));
 /// `NEXTOID`: OIDs below this one may be in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextOid {
-    /// The next OID to be logged.
+    /// `nextOid`: the first OID that is not yet reserved.
     pub oid: u32,
 }
 
@@ -162,7 +163,7 @@ pub(crate) fn backup_end<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<
 
 listing!(BackupEnd: |it, list| list.field("start", it.start));
 
-/// `PARAMETER_CHANGE`: settings that a standby must know.
+/// `PARAMETER_CHANGE`: the settings that a standby must follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParameterChange {
     /// `max_connections`
@@ -208,7 +209,7 @@ listing!(ParameterChange: |it, list| list
     .field("wal_log_hints", it.wal_log_hints)
     .field("track_commit_timestamp", it.track_commit_timestamp));
 
-/// `RESTORE_POINT`: a name for a place to recover to.
+/// `RESTORE_POINT`: a named recovery target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RestorePoint<'a> {
     /// `rp_time`: time of `pg_create_restore_point`.
@@ -224,7 +225,7 @@ pub(crate) fn restore_point<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Pars
 
 listing!(RestorePoint<'_>: |it, list| list.field("name", it.name).field("time", it.time));
 
-/// `FPW_CHANGE`: `full_page_writes` was switched.
+/// `FPW_CHANGE`: `full_page_writes` changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FullPageWritesChange {
     /// The new value of `full_page_writes`.
@@ -267,7 +268,7 @@ listing!(EndOfRecovery: |it, list| list
     .field("time", it.time)
     .some("wal_level", it.wal_level));
 
-/// `OVERWRITE_CONTRECORD`: a record that a crash cut off was given up.
+/// `OVERWRITE_CONTRECORD`: the server abandoned a record that a crash cut off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OverwriteContrecord {
     /// `overwritten_lsn`: LSN of the incomplete record.
@@ -285,10 +286,10 @@ pub(crate) fn overwrite_contrecord<'a>(_: &Record<'a>, fields: &mut Fields<'a>) 
 
 listing!(OverwriteContrecord: |it, list| list.field("lsn", it.overwritten).field("time", it.time));
 
-/// `LOGICAL_DECODING_STATUS_CHANGE`: logical decoding was switched. Since 19.
+/// `LOGICAL_DECODING_STATUS_CHANGE`: logical decoding was enabled or disabled. Since 19.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogicalDecodingStatusChange {
-    /// It is on now.
+    /// Whether it is enabled now.
     pub enabled: bool,
 }
 
@@ -299,12 +300,12 @@ pub(crate) fn logical_decoding_status_change<'a>(_: &Record<'a>, fields: &mut Fi
 
 listing!(LogicalDecodingStatusChange: |it, list| list.field("enabled", it.enabled));
 
-/// A kind without main data.
+/// Reads a kind without main data.
 pub(crate) fn nothing<'a>(_: &Record<'a>, _: &mut Fields<'a>) -> Parsed<'a> {
     Ok(Payload::Nothing)
 }
 
-/// A kind whose main data is an `int` without meaning, as a record cannot be empty.
+/// Reads a kind whose main data is a meaningless `int`, because a record cannot be empty.
 pub(crate) fn dummy<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     fields.i32("dummy")?;
     Ok(Payload::Nothing)
@@ -323,13 +324,14 @@ pub enum WalLevel {
     Replica,
     /// `logical`
     Logical,
-    /// A number that this version has no name for.
+    /// A number that has no name in this version.
     Unknown(i32),
 }
 
 impl WalLevel {
-    /// The level of what is logged (`effective_wal_level`): since 19, a server under `replica` logs what it does under `logical` while
-    /// logical decoding is on, which it is as long as there is a logical slot.
+    /// Returns the level that determines the contents of WAL (`effective_wal_level`). Since 19, a server with
+    /// `replica` writes WAL as with `logical` while logical decoding is enabled, which it is as long as a
+    /// logical slot exists.
     pub fn effective(self, is_decoding: bool) -> WalLevel {
         if is_decoding && self == WalLevel::Replica { WalLevel::Logical } else { self }
     }
@@ -347,7 +349,7 @@ fn wal_level(fields: &mut Fields<'_>) -> Result<WalLevel, PayloadError> {
     })
 }
 
-/// As in `postgresql.conf`.
+/// Prints the value as in `postgresql.conf`.
 impl fmt::Display for WalLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

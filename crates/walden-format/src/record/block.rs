@@ -5,9 +5,9 @@
 //!      0      1  id            0 to 32
 //!      1      1  fork_flags    fork, and flags
 //!      2      2  data_length   bytes of the block's data
-//! then, if the flags say so, the header of an image; then, unless the relation is the block's before:
+//! then, with HAS_IMAGE, the header of an image; then, unless the relation is the preceding block's:
 //!             12  tablespace, database, relation file number
-//! then, if the flags include HAS_IMAGE, the header of an image; then, unless the relation is the preceding block's:
+//! and always:
 //!              4  block number
 //! ```
 //!

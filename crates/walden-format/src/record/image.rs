@@ -9,7 +9,8 @@
 //! ```
 //!
 //! An uncompressed image omits its hole, so the hole's length is the page size minus the image's length.
-//! `XLogRecordBlockImageHeader` in `access/xlogrecord.h`; `XLogRecordAssemble` writes it, `DecodeXLogRecord` reads it.
+//! `XLogRecordBlockImageHeader` in `access/xlogrecord.h`; `XLogRecordAssemble` writes it, `DecodeXLogRecord`
+//! reads it.
 
 use super::RecordError;
 use crate::reader::Reader;

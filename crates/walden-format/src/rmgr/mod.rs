@@ -1,7 +1,7 @@
 //! Resource managers and their kinds of record.
 //!
 //! One row of [`rows`] describes a kind: its resource manager, number, name and versions, and which of its
-//! images are written whatever the checkpoint settings. The sources are `rmgrlist.h`, the `*_identify`
+//! images are written regardless of the checkpoint settings. The sources are `rmgrlist.h`, the `*_identify`
 //! functions in `src/backend/access/rmgrdesc`, and the callers that pass `REGBUF_FORCE_IMAGE`. A table of
 //! [`crate::payload`] maps kinds to the decoders of their fields.
 
@@ -173,13 +173,13 @@ const MANAGERS: &[ManagerRow] = &[
 /// the checkpoint: the overflow page that hash's `SQUEEZE_PAGE` frees (its block 2), or a page of a truncated
 /// visibility map.
 ///
-/// An image that redo does not apply exists for `wal_consistency_checking`, whatever its kind.
+/// An image that redo does not apply exists for `wal_consistency_checking`, regardless of its kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ImageClass {
     /// The first change of the page after a checkpoint: depends on `full_page_writes` and the checkpoint
     /// distance.
     Checkpoint,
-    /// The writer requested it: present whatever the settings and the checkpoints.
+    /// The writer requested it: present regardless of settings and checkpoints.
     Forced,
     /// A hint bit was the first change after a checkpoint, and checksums or `wal_log_hints` are on.
     ///

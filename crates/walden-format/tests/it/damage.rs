@@ -1,4 +1,5 @@
-//! A segment cut at every byte, and with each bit flipped: the records before come out, and none that is not in the log.
+//! Decodes a segment truncated at every byte, and with each bit flipped: all records before the damage are
+//! returned, and no record that the original does not contain.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +12,8 @@ use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
 const PAGE: usize = 8192;
 
-/// At every byte of the first 64 kB; beyond, at every 7th, which is each place within a record of some.
+/// At every byte of the first 64 kB; after that at every 7th byte, which hits every offset within a record of
+/// some records.
 #[test]
 fn a_segment_cut_at_any_byte_yields_the_records_before() {
     let segment = golden_segment();
@@ -21,7 +23,7 @@ fn a_segment_cut_at_any_byte_yields_the_records_before() {
     }
 }
 
-/// Every bit of the first 16 kB; beyond, one bit of every 11th byte, in turn.
+/// Every bit of the first 16 kB; after that one bit of every 11th byte, in turn.
 #[test]
 fn a_flipped_bit_never_makes_a_record() {
     let mut segment = golden_segment();
@@ -33,19 +35,21 @@ fn a_flipped_bit_never_makes_a_record() {
     for bit in every_bit.chain(sample) {
         let at = bit / 8;
         segment[at] ^= 1 << (bit % 8);
-        // To the end of the next page: what was found by then shows what the decoder made of it.
+        // Decode up to the end of the next page, which shows the effect of the flipped bit.
         let end = (at / PAGE * PAGE + 2 * PAGE).min(segment.len());
         spoilt += u64::from(check(&original, &whole, &segment[..end], at, true));
         flips += 1;
         segment[at] ^= 1 << (bit % 8);
     }
-    // The others are in page headers, padding, and records that go on from or into further pages.
+    // The other bits are in page headers, padding, and records that cross pages.
     assert!(spoilt > flips * 9 / 10, "only {spoilt} of {flips} bits were in records");
 }
 
-/// Decodes from the page before `at` on; checks that what comes out is in the original, and all that ends before `at`.
+/// Decodes from the page before `at`; checks that all returned records are in the original, and that no
+/// record that ends before `at` is missing.
 ///
-/// `changed`: the byte at `at` is not the original's. Returns whether that byte was one of a record that must not come out.
+/// `changed`: the byte at `at` is not the original's. Returns whether that byte belongs to a record, which
+/// then must be rejected.
 fn check(original: &[Seen], segment: &[u8], bytes: &[u8], at: usize, changed: bool) -> bool {
     let first_page = (at / PAGE).saturating_sub(1);
     let found = records_from(segment, first_page, bytes);
@@ -53,7 +57,7 @@ fn check(original: &[Seen], segment: &[u8], bytes: &[u8], at: usize, changed: bo
     let place = Lsn(segment_start(segment).0 + at as u64);
     let original = &original[original.partition_point(|record| record.lsn < start)..];
     assert!(found.len() <= original.len(), "byte {at}: more records than there are");
-    // In the order of the log, without one left out.
+    // In WAL order, without gaps.
     assert!(found == original[..found.len()], "byte {at}: a record that is not in the original");
     let before = original.partition_point(|record| record.end <= place);
     assert!(found.len() >= before, "byte {at}: {} of {before} records before it", found.len());
@@ -69,7 +73,7 @@ fn in_page_header(at: usize) -> bool {
     at % PAGE < if at < PAGE { 40 } else { 24 }
 }
 
-/// A record: where it starts, where it ends without its alignment, and what its header says.
+/// A record: its LSN, its end without alignment, and its header.
 #[derive(PartialEq)]
 struct Seen {
     lsn: Lsn,
@@ -77,7 +81,7 @@ struct Seen {
     header: RecordHeader,
 }
 
-/// Keeps what it is shown.
+/// Collects the decoded records.
 #[derive(Default)]
 struct Collector(Vec<Seen>);
 
@@ -89,7 +93,7 @@ impl Visitor for Collector {
     }
 }
 
-/// The records that are whole in a segment's bytes, from the start of a page on.
+/// Returns the complete records in a segment's bytes, from the start of a page.
 fn records_from(segment: &[u8], page: usize, bytes: &[u8]) -> Vec<Seen> {
     let info = StreamInfo::of_segment(segment).expect("a segment");
     let start = segment_start(segment).plus((page * PAGE) as u64);
@@ -102,7 +106,7 @@ fn segment_start(segment: &[u8]) -> Lsn {
     Lsn(u64::from_le_bytes(segment[8..16].try_into().expect("eight bytes")))
 }
 
-/// A segment of 1 MB that is full of records.
+/// A segment of 1 MB filled with records.
 fn golden_segment() -> Vec<u8> {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden/17.11/000000010000000000000009.xz");

@@ -1,4 +1,4 @@
-//! Reading records one after the other gives what the visitor is given.
+//! Reading records one after the other returns the records that a visitor receives.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use crate::stream::sample;
 
 type LsnAndBytes = (Lsn, Vec<u8>);
 
-/// What is read until the end or an error.
+/// Returns the records up to the end or an error.
 fn read(input: impl Read) -> (Vec<LsnAndBytes>, Result<(), ReadError>) {
     let mut seen = Vec::new();
     let mut records = match RecordReader::new(input) {
@@ -29,7 +29,7 @@ fn read(input: impl Read) -> (Vec<LsnAndBytes>, Result<(), ReadError>) {
     }
 }
 
-/// Gives a byte at a time, and every other time an interruption.
+/// Returns one byte at a time, and an interruption on every other call.
 struct Slow<'a>(&'a [u8], bool);
 
 impl Read for Slow<'_> {

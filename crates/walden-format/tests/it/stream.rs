@@ -1,4 +1,4 @@
-//! Records over pages and segments, whatever their layout; and logs that are not as they should be.
+//! Records across pages and segments, whatever their layout; and invalid WAL.
 
 use std::ops::ControlFlow;
 
@@ -76,7 +76,7 @@ fn decode_checked(
     (seen, decoder.position(), result)
 }
 
-/// Records of all lengths, among them some longer than a page and one longer than a segment.
+/// Records of all lengths, including some longer than a page and one longer than a segment.
 pub fn sample(version: Major) -> LogWriter {
     let mut log = LogWriter::new(version);
     for (index, length) in
@@ -118,7 +118,8 @@ fn a_stream_can_start_at_any_page() {
 fn what_was_checked_is_not_checked_again() {
     let log = sample(Major::V17);
     let mut damaged = log.bytes.clone();
-    // In the data of the record of 8000 bytes, which crosses a page, and of the one of 100 before it.
+    // In the data of the record of 8000 bytes, which crosses a page, and in the record of 100 bytes before
+    // it.
     for at in [log.records[5].0, log.records[4].0] {
         damaged[(at.0 - log.start.0) as usize + 50] ^= 1;
         let end = log.records[6].0;
@@ -126,7 +127,7 @@ fn what_was_checked_is_not_checked_again() {
         let fault = result.unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Checksum { .. }) && fault.lsn == at, "{fault:?}");
         assert!(seen.records.last().unwrap().0 < at);
-        // The end of a record that crosses pages is taken to be later than it is.
+        // The estimated end of a record that crosses pages is later than its actual end.
         let (seen, _, result) = decode_checked(&log, &damaged, 0, PAGE, end.plus(2 * PAGE as u64));
         assert_eq!((result, seen.records.len()), (Ok(Progress::More), log.records.len()));
     }
@@ -173,7 +174,7 @@ fn a_record_cut_off_by_a_crash_is_overwritten() {
             assert_eq!(result, Ok(Progress::More));
             assert_eq!(seen.records, log.records);
             assert!(seen.abandoned >= written as u64);
-            // A stream that starts within the abandoned record passes over it too.
+            // A stream that starts within the abandoned record skips it too.
             let (later, _, result) = decode(&log, &log.bytes, PAGE, PAGE);
             assert_eq!(result, Ok(Progress::More));
             assert_eq!(later.records, log.records[1..]);
@@ -222,7 +223,7 @@ fn a_page_of_an_earlier_timeline_is_told_from_the_log() {
     assert_eq!(decoder.page_timeline(), 0);
     let fault = decoder.push(&log.bytes, &mut Seen::default()).unwrap_err();
     assert_eq!((fault.kind, decoder.page_timeline()), (expected, timeline));
-    // Another one that goes on at that page knows of the page before only if it is told.
+    // A decoder that resumes at that page needs the timeline of the page before it.
     let begun = || Decoder::new(log.info, log.start.plus(2 * PAGE as u64), Lsn(u64::MAX));
     let page = &log.bytes[2 * PAGE..3 * PAGE];
     assert_eq!(begun().push(page, &mut Seen::default()), Ok(Progress::More));
@@ -281,7 +282,7 @@ proptest! {
         prop_assert_eq!(position, log.position());
     }
 
-    /// Old pages lie behind the end of a log that is still being written, and a page is written more than once.
+    /// Old pages follow the end of WAL that is still being written, and pages are written more than once.
     #[test]
     fn a_log_that_grows_comes_back(
         layout in layout(),
@@ -298,14 +299,15 @@ proptest! {
         for cut in cuts {
             let mut visible = log.bytes[..cut].to_vec();
             visible.resize(cut.next_multiple_of(PAGE), 0);
-            // Where nothing is written yet, this page is not an old one.
+            // Before anything is written, this page is not an old one.
             if cut > 0 {
                 visible.extend(&old_page);
             }
             let mut decoder = Decoder::resume_at(log.info, place, Lsn(u64::MAX));
             let mut at = (place.position.0 - log.start.0) as usize / PAGE * PAGE;
             while let Some(page) = visible.get(at..at + PAGE) {
-                // Nobody checks the pages behind a switch, so they are pushed once they have their own headers.
+                // Pages after a switch are not checked, so they are pushed only once they have their own
+                // headers.
                 let is_switched = decoder.place().is_some_and(|place| place.is_switched);
                 let address = log.start.plus(at as u64);
                 let is_here = || PageHeader::parse(page).is_ok_and(|header| header.address == address);
@@ -342,7 +344,7 @@ proptest! {
         let (seen, _, _) = decode_checked(&log, &damaged, 0, PAGE, checked);
         let later: Vec<_> = seen.records.iter().filter(|(lsn, _)| *lsn >= checked).collect();
         prop_assert!(later.iter().all(|record| log.records.contains(record)));
-        // All of it said to be checked, and none of it right.
+        // Everything is declared verified, and nothing is valid.
         let (seen, position, _) = decode_checked(&log, &damaged, 0, PAGE, Lsn(u64::MAX));
         prop_assert_eq!(seen.total(), position.0 - log.start.0);
     }
@@ -354,7 +356,7 @@ proptest! {
         let index = place.index(damaged.len());
         damaged[index] ^= 1 << bit;
         let (seen, _, _) = decode(&log, &damaged, 0, PAGE);
-        // The padding after a record and after a switch is not part of any record, and nobody checks it.
+        // The padding after a record or a switch is not part of any record, and is not checked.
         prop_assert_eq!(&seen.records[..], &log.records[..seen.records.len()]);
     }
 

@@ -1,4 +1,4 @@
-//! Changes of tuples that are on their page already: `DELETE`, `UPDATE`, `HOT_UPDATE`, `LOCK`, `HEAP_CONFIRM`, `INPLACE`.
+//! Changes of existing tuples: `DELETE`, `UPDATE`, `HOT_UPDATE`, `LOCK`, `HEAP_CONFIRM`, `INPLACE`.
 
 use super::{
     DeleteFlags, InfoBits, LockFlags, Parsed, Tuple, UpdateFlags, XlHeapDelete, XlHeapLock, XlHeapOffset,
@@ -43,7 +43,7 @@ listing!(Delete<'_>: |it, list| list
 /// `UPDATE` and `HOT_UPDATE` (`xl_heap_update`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Update<'a> {
-    /// The new tuple is a heap-only tuple.
+    /// Whether the new tuple is a heap-only tuple.
     pub hot: bool,
     /// `old_xmax`: `xmax` of the old tuple.
     pub old_xmax: u32,
@@ -63,16 +63,16 @@ pub struct Update<'a> {
     pub old: Option<Tuple<'a>>,
 }
 
-/// The line pointers of the old and the new tuple of an update, without the rest of its fields.
+/// Returns the line pointers of the old and the new tuple of an update, without decoding its other fields.
 ///
-/// `record` must be of the kinds `UPDATE` or `HOT_UPDATE`.
+/// `record` must be an `UPDATE` or a `HOT_UPDATE`.
 #[inline]
 pub fn update_offsets(record: &Record<'_>) -> Option<(u16, u16)> {
     let update = XlHeapUpdate::read(record.main_data())?;
     Some((update.old_offset, update.new_offset))
 }
 
-/// As [`update_offsets`] of a record of the simple layout.
+/// Returns [`update_offsets`] of a record of the simple layout.
 #[inline(always)]
 pub fn simple_update_offsets(record: &SimpleRecord<'_>) -> Option<(u16, u16)> {
     let update = XlHeapUpdate::read(record.main_data())?;
@@ -82,21 +82,21 @@ pub fn simple_update_offsets(record: &SimpleRecord<'_>) -> Option<(u16, u16)> {
 /// The new tuple of an update, which may omit bytes that it shares with the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewTuple<'a> {
-    /// So many bytes of the attributes come from the old tuple's beginning.
+    /// Bytes at the start of the attributes that come from the old tuple.
     pub prefix: u16,
-    /// So many bytes of the attributes come from the old tuple's end.
+    /// Bytes at the end of the attributes that come from the old tuple.
     pub suffix: u16,
     /// Header and attributes without the omitted prefix and suffix.
     pub tuple: Tuple<'a>,
 }
 
 impl NewTuple<'_> {
-    /// Bytes that the tuple takes on its page, its line pointer and the padding after it not counted.
+    /// Bytes of the tuple on its page, excluding its line pointer and the padding after it.
     pub fn len(&self) -> usize {
         self.tuple.len() + usize::from(self.prefix) + usize::from(self.suffix)
     }
 
-    /// Never: a tuple has a header.
+    /// Always false: a tuple has a header.
     pub fn is_empty(&self) -> bool {
         false
     }

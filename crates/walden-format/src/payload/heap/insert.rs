@@ -66,7 +66,7 @@ pub struct Tuples<'a> {
 }
 
 impl<'a> Tuples<'a> {
-    /// So that what the iterator gives is what is there.
+    /// Checks all tuples first, so that the iterator cannot fail.
     fn checked(data: Fields<'a>, count: u16) -> Result<Tuples<'a>, PayloadError> {
         let mut walk = Tuples { data, left: count };
         for _ in 0..count {

@@ -1,7 +1,7 @@
-//! The fixed part of heap records' main data, read and written without a record around it.
+//! The fixed part of heap records' main data, read and written on its own.
 //!
-//! These are what replay and compression read of nearly every record. [`super::insert`] and its like read the same
-//! structures as payloads, with what follows them.
+//! Replay and compression read only these structures for nearly every record. [`super::insert`] and the other
+//! modules read the same structures as payloads, including the data after them.
 
 use super::{
     DeleteFlags, InfoBits, InsertFlags, LockFlags, PruneFlags, TUPLE_HEADER, UpdateFlags, VisibleFlags,
@@ -11,22 +11,24 @@ use crate::record::RelFileLocator;
 use crate::version::Major;
 
 layout! {
-    /// `xl_heap_insert`: the main data of `INSERT`. Block 0 has the new tuple: an [`XlHeapHeader`] and what follows its header.
+    /// `xl_heap_insert`: the main data of `INSERT`. Block 0 has the new tuple: an [`XlHeapHeader`] and the
+    /// data after its header.
     XlHeapInsert[3] {
         /// The tuple's line pointer.
         0 offset: u16,
-        /// What the insert did.
+        /// Flags of the insert.
         2 flags: InsertFlags,
     }
 }
 
 layout! {
-    /// `xl_heap_multi_insert`: the main data of `MULTI_INSERT` begins with it. Unless the record initializes its page, the line
-    /// pointers of the tuples follow, 2 bytes each. Block 0 has the tuples, see [`XlMultiInsertTuple`].
+    /// `xl_heap_multi_insert`: the main data of `MULTI_INSERT` starts with it. Unless the record initializes
+    /// its page, the line pointers of the tuples follow, 2 bytes each. Block 0 has the tuples, see
+    /// [`XlMultiInsertTuple`].
     XlHeapMultiInsert[4] {
-        /// What the inserts did.
+        /// Flags of the inserts.
         0 flags: InsertFlags,
-        /// How many tuples.
+        /// Number of tuples.
         2 count: u16,
     }
 }
@@ -40,14 +42,15 @@ layout! {
         2 infomask2: u16,
         /// Flags (`t_infomask`).
         4 infomask: u16,
-        /// Where the attributes start in the whole tuple (`t_hoff`).
+        /// Offset of the attributes in the whole tuple (`t_hoff`).
         6 header_len: u8,
     }
 }
 
 impl XlMultiInsertTuple {
-    /// The tuple that begins at `at`, which is advanced to its end: the fields of its header as an [`XlHeapHeader`] has them, and
-    /// what follows the header. `None` if the data has not all of it; `at` stays then.
+    /// Reads the tuple at `at` and advances `at` to its end. Returns the fields of its header as bytes of an
+    /// [`XlHeapHeader`], and the data after the header. `None`, with `at` unchanged, if the data ends within
+    /// the tuple.
     #[inline]
     pub fn take<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; XlHeapHeader::WIDTH], &'a [u8])> {
         let data = data.get(*at..)?;
@@ -60,25 +63,27 @@ impl XlMultiInsertTuple {
 }
 
 layout! {
-    /// `xl_heap_header`: the fields of a tuple's header that redo cannot know. The null bitmap, padding and attributes follow.
+    /// `xl_heap_header`: the fields of a tuple's header that redo cannot derive. The null bitmap, padding and
+    /// attributes follow.
     XlHeapHeader[5] {
         /// Number of attributes and flags (`t_infomask2`).
         0 infomask2: u16,
         /// Flags (`t_infomask`).
         2 infomask: u16,
-        /// Where the attributes start in the whole tuple (`t_hoff`).
+        /// Offset of the attributes in the whole tuple (`t_hoff`).
         4 header_len: u8,
     }
 }
 
 impl XlHeapHeader {
-    /// How many attributes the tuple has.
+    /// Number of attributes of the tuple.
     #[inline]
     pub fn attributes(&self) -> u16 {
         self.infomask2 & super::ATTRIBUTES_MASK
     }
 
-    /// Bytes of null bitmap and padding that follow in the record; `None` if the header is shorter than any is.
+    /// Bytes of null bitmap and padding that follow in the record; `None` if `header_len` is shorter than any
+    /// valid header.
     #[inline]
     pub fn null_bitmap_len(&self) -> Option<usize> {
         usize::from(self.header_len).checked_sub(TUPLE_HEADER)
@@ -86,30 +91,31 @@ impl XlHeapHeader {
 }
 
 layout! {
-    /// `xl_heap_delete`: the main data of `DELETE` begins with it. The old tuple or its key follows, see [`DeleteFlags`].
+    /// `xl_heap_delete`: the main data of `DELETE` starts with it. The old tuple or its key follows, see
+    /// [`DeleteFlags`].
     XlHeapDelete[8] {
         /// The tuple's new `xmax`: the deleting transaction, or a multixact with it.
         0 xmax: u32,
         /// The tuple's line pointer.
         4 offset: u16,
-        /// What `xmax` is.
+        /// The meaning of `xmax`.
         6 infobits: InfoBits,
-        /// What the delete did.
+        /// Flags of the delete.
         7 flags: DeleteFlags,
     }
 }
 
 layout! {
-    /// `xl_heap_update`: the main data of `UPDATE` and `HOT_UPDATE` begins with it. The old tuple or its key follows, see
-    /// [`UpdateFlags`]. Block 0 has the new tuple, see [`SharedLengths`].
+    /// `xl_heap_update`: the main data of `UPDATE` and `HOT_UPDATE` starts with it. The old tuple or its key
+    /// follows, see [`UpdateFlags`]. Block 0 has the new tuple, see [`SharedLengths`].
     XlHeapUpdate[14] {
         /// The old tuple's new `xmax`.
         0 old_xmax: u32,
         /// The old tuple's line pointer.
         4 old_offset: u16,
-        /// What the old tuple's `xmax` is.
+        /// The meaning of the old tuple's `xmax`.
         6 old_infobits: InfoBits,
-        /// What the update did.
+        /// Flags of the update.
         7 flags: UpdateFlags,
         /// The new tuple's `xmax`.
         8 new_xmax: u32,
@@ -119,7 +125,7 @@ layout! {
 }
 
 impl XlHeapUpdate {
-    /// Replaces the flags in the main data of an update; nothing happens if they are not there.
+    /// Replaces the flags in the main data of an update; does nothing if the data is too short.
     #[inline]
     pub fn set_flags(main_data: &mut [u8], flags: UpdateFlags) {
         if let Some(byte) = main_data.get_mut(7) {
@@ -128,22 +134,23 @@ impl XlHeapUpdate {
     }
 }
 
-/// How much of the old tuple's attributes the new tuple of an update begins and ends with, in bytes: that is left out of
-/// block 0's data, which begins with those lengths that the flags say are there, 2 bytes each.
+/// The number of attribute bytes at the start and the end of an update's new tuple that equal the old
+/// tuple's. Block 0's data omits those bytes and starts with the lengths that the flags announce, 2 bytes
+/// each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SharedLengths {
-    /// Bytes at the beginning, after the null bitmap.
+    /// Bytes at the start, after the null bitmap.
     pub prefix: u16,
     /// Bytes at the end.
     pub suffix: u16,
 }
 
 impl SharedLengths {
-    /// A shorter prefix or suffix is not worth its length (`log_heap_update`).
+    /// A shorter prefix or suffix does not justify storing its length (`log_heap_update`).
     pub const MIN_BYTES: usize = 3;
 
-    /// Reads the lengths that block 0's data begins with, and what follows them: an [`XlHeapHeader`] and the tuple. `None` if the
-    /// data ends within them.
+    /// Reads the lengths at the start of block 0's data; returns them and the remaining bytes, an
+    /// [`XlHeapHeader`] and the tuple. `None` if the data ends within the lengths.
     #[inline]
     pub fn split(flags: UpdateFlags, data: &[u8]) -> Option<(SharedLengths, &[u8])> {
         let mut data = data;
@@ -170,7 +177,7 @@ impl SharedLengths {
         }
     }
 
-    /// `flags` with the bits that say which lengths are there.
+    /// Returns `flags` with the bits that announce the lengths set accordingly.
     #[inline]
     pub fn flagged(self, flags: UpdateFlags) -> UpdateFlags {
         let bit = |length: u16, bit: u8| if length > 0 { bit } else { 0 };
@@ -181,13 +188,14 @@ impl SharedLengths {
 }
 
 layout! {
-    /// `xl_heap_lock` and `xl_heap_lock_updated`: the main data of `LOCK` and `LOCK_UPDATED`, without [`LockFlags`], which 9.6 added.
+    /// `xl_heap_lock` and `xl_heap_lock_updated`: the main data of `LOCK` and `LOCK_UPDATED`, without
+    /// [`LockFlags`], which 9.6 added.
     XlHeapLock[7] {
         /// The tuple's new `xmax`.
         0 xmax: u32,
         /// The tuple's line pointer.
         4 offset: u16,
-        /// What `xmax` is.
+        /// The meaning of `xmax`.
         6 infobits: InfoBits,
     }
 }
@@ -203,7 +211,7 @@ impl XlHeapLock {
 }
 
 layout! {
-    /// `xl_heap_confirm` and the beginning of `xl_heap_inplace`: the main data of `HEAP_CONFIRM` and `INPLACE`.
+    /// `xl_heap_confirm` and the start of `xl_heap_inplace`: the main data of `HEAP_CONFIRM` and `INPLACE`.
     XlHeapOffset[2] {
         /// The tuple's line pointer.
         0 offset: u16,
@@ -211,14 +219,15 @@ layout! {
 }
 
 layout! {
-    /// `xl_heap_clean` and `xl_heap_prune` until 16: the main data of `CLEAN` and `PRUNE` begins with it. Block 0 has line pointers,
-    /// 2 bytes each: pairs of redirected ones, dead ones, and all others are unused now.
+    /// `xl_heap_clean` and `xl_heap_prune` until 16: the main data of `CLEAN` and `PRUNE` starts with it.
+    /// Block 0 has line pointers, 2 bytes each: pairs of redirected ones, then dead ones; all others are now
+    /// unused.
     XlHeapPrune16[8] {
-        /// Standbys cancel queries that need what this or an earlier transaction removed.
+        /// Standbys cancel queries that need tuples removed by this or an earlier transaction.
         0 conflict_horizon: u32,
-        /// Redirected line pointers, in pairs of which each counts once.
+        /// Number of redirected line pointers; each pair counts once.
         4 redirected: u16,
-        /// Dead line pointers.
+        /// Number of dead line pointers.
         6 dead: u16,
     }
 }
@@ -226,23 +235,24 @@ layout! {
 layout! {
     /// `xl_heap_vacuum` of 14 to 16: the main data of `VACUUM`. Block 0 has the unused line pointers.
     XlHeapVacuum[2] {
-        /// How many line pointers.
+        /// Number of line pointers.
         0 unused: u16,
     }
 }
 
 layout! {
-    /// `xl_heap_freeze_page` until 16: the main data of `FREEZE_PAGE` begins with it.
+    /// `xl_heap_freeze_page` until 16: the main data of `FREEZE_PAGE` starts with it.
     XlHeapFreezePage[6] {
         /// Standbys cancel queries that see this transaction or an earlier one as running.
         0 cutoff_xid: u32,
-        /// How many tuples; in 16 how many plans.
+        /// Number of tuples; in 16, number of plans.
         4 count: u16,
     }
 }
 
 impl PruneFlags {
-    /// Reads the flags of the prune kinds since 17 (`xl_heap_prune`), whose main data begins with them; until 18 with the reason.
+    /// Reads the flags at the start of the main data of the prune kinds since 17 (`xl_heap_prune`). Until 18
+    /// the reason precedes them.
     #[inline]
     pub fn read(main_data: &[u8], version: Major) -> Option<PruneFlags> {
         let &[first, second] = main_data.first_chunk()?;
@@ -256,7 +266,7 @@ layout! {
     XlHeapVisible[5] {
         /// Standbys cancel queries that see this transaction or an earlier one as running.
         0 cutoff_xid: u32,
-        /// Which bits were set.
+        /// The bits that were set.
         4 flags: VisibleFlags,
     }
 }
@@ -266,11 +276,11 @@ layout! {
     XlHeapNewCid[34] {
         /// The toplevel transaction.
         0 top_xid: u32,
-        /// The command that made the tuple.
+        /// The command that inserted the tuple.
         4 cmin: u32,
-        /// The command that removed the tuple.
+        /// The command that deleted the tuple.
         8 cmax: u32,
-        /// Both in one.
+        /// The combo command id.
         12 combo_cid: u32,
         /// The catalog.
         16 relation: RelFileLocator,

@@ -9,7 +9,7 @@ use crate::record::{Record, RelFileLocator};
 /// Bytes of a `LogicalRewriteMappingData`.
 const REWRITE_MAPPING: u64 = 36;
 
-/// `TRUNCATE`: for logical decoding only; the files are cut by another record. Since 11.
+/// `TRUNCATE`: for logical decoding only; another record truncates the files. Since 11.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HeapTruncate<'a> {
     /// OID of the database.
@@ -21,7 +21,7 @@ pub struct HeapTruncate<'a> {
 }
 
 flags! {
-    /// How tables are truncated (`XLH_TRUNCATE_*`).
+    /// Options of the truncation (`XLH_TRUNCATE_*`).
     HeapTruncateFlags(u8) {
         /// `CASCADE`
         cascade CASCADE = 1 << 0;
@@ -75,16 +75,16 @@ listing!(NewCid: |it, list| list
     .field("cmax", it.cmax)
     .field("combo", it.combo_cid));
 
-/// `REWRITE`: where tuples of a catalog went that was rewritten, for logical decoding.
+/// `REWRITE`: the new TIDs of tuples of a catalog that was rewritten, for logical decoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rewrite<'a> {
-    /// The transaction whose mapping file this is of.
+    /// The transaction that the mapping file belongs to.
     pub xid: u32,
     /// OID of the database.
     pub database: u32,
     /// OID of the catalog.
     pub relation: u32,
-    /// Where in the mapping file it goes.
+    /// The offset in the mapping file.
     pub offset: i64,
     /// `num_mappings`: number of mappings.
     pub count: u32,

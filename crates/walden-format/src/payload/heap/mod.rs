@@ -1,12 +1,15 @@
 //! Changes of tables: the resource managers Heap and Heap2.
 //!
-//! Structures: `access/heapam_xlog.h`. Writers: `heapam.c`; since 17 `log_heap_prune_and_freeze` in `pruneheap.c`.
+//! Structures: `access/heapam_xlog.h`. Writers: `heapam.c`; since 17 `log_heap_prune_and_freeze` in
+//! `pruneheap.c`.
 //!
-//! Each kind has a payload, such as [`Update`], which [`super::parse`] makes. The fixed part of the most frequent ones' main data
-//! is also a structure of its own, such as [`XlHeapUpdate`], for callers that cannot afford more.
+//! Each kind has a payload, such as [`Update`], which [`super::parse`] returns. The fixed part of the most
+//! frequent kinds' main data is also a separate structure, such as [`XlHeapUpdate`], for callers that cannot
+//! afford to decode more.
 //!
-//! Which blocks a record refers to changed within 17 and 18: 17.11 and 18.6 register the visibility map's block where they
-//! clear its bits. Nothing here counts blocks; the table's page is block 0 in all of these kinds.
+//! The blocks that a record references changed within 17 and 18: 17.11 and 18.6 register the visibility map's
+//! block if the record clears its bits. No code here counts blocks; the table's page is block 0 in all of
+//! these kinds.
 
 use super::listing::flags;
 use super::{Fields, Parsed, PayloadError};
@@ -46,25 +49,26 @@ pub const fn is_update(rmid: u8, info: u8) -> bool {
     rmid == rmid::HEAP && matches!(info & info::heap::OPMASK, info::heap::UPDATE | info::heap::HOT_UPDATE)
 }
 
-/// The page of an update's old tuple where that is not the page of the new one, which is block 0. That a record has more than one block
-/// does not say so: since 17.11 and 18.6 updates have those of the visibility map too.
+/// Returns the page of an update's old tuple if it differs from the page of the new one, which is block 0.
+/// The number of blocks does not show that: since 17.11 and 18.6, updates also reference blocks of the
+/// visibility map.
 #[inline]
 pub fn moved_from<'r>(record: &'r Record<'_>) -> Option<&'r BlockRef> {
     record.block(1).filter(|block| block.fork == Fork::MAIN)
 }
 
 flags! {
-    /// What an insert did (`XLH_INSERT_*`).
+    /// Flags of an insert (`XLH_INSERT_*`).
     InsertFlags(u8) {
         /// The page was all visible.
         all_visible_cleared ALL_VISIBLE_CLEARED = 1 << 0;
         /// The last record of one `heap_multi_insert`.
         last_in_multi LAST_IN_MULTI = 1 << 1;
-        /// May be taken back: `INSERT ... ON CONFLICT`.
+        /// The insert is speculative and may be undone: `INSERT ... ON CONFLICT`.
         is_speculative IS_SPECULATIVE = 1 << 2;
-        /// The tuple is there even if there is an image, for logical decoding.
+        /// The record contains the tuple even if it has an image, for logical decoding.
         contains_new_tuple CONTAINS_NEW_TUPLE = 1 << 3;
-        /// Into a TOAST table; since 14.
+        /// The table is a TOAST table; since 14.
         on_toast_relation ON_TOAST_RELATION = 1 << 4;
         /// The page is all frozen; since 14.
         all_frozen_set ALL_FROZEN_SET = 1 << 5;
@@ -72,49 +76,49 @@ flags! {
 }
 
 flags! {
-    /// What an update did (`XLH_UPDATE_*`).
+    /// Flags of an update (`XLH_UPDATE_*`).
     UpdateFlags(u8) {
         /// The old tuple's page was all visible.
         old_all_visible_cleared OLD_ALL_VISIBLE_CLEARED = 1 << 0;
         /// The new tuple's page was all visible.
         new_all_visible_cleared NEW_ALL_VISIBLE_CLEARED = 1 << 1;
-        /// The old tuple is there, for logical decoding.
+        /// The record contains the old tuple, for logical decoding.
         contains_old_tuple CONTAINS_OLD_TUPLE = 1 << 2;
-        /// The old tuple's key is there, for logical decoding.
+        /// The record contains the old tuple's key, for logical decoding.
         contains_old_key CONTAINS_OLD_KEY = 1 << 3;
-        /// The new tuple is there even if there is an image, for logical decoding.
+        /// The record contains the new tuple even if it has an image, for logical decoding.
         contains_new_tuple CONTAINS_NEW_TUPLE = 1 << 4;
-        /// The new tuple begins as the old one.
+        /// The start of the new tuple comes from the old one.
         prefix_from_old PREFIX_FROM_OLD = 1 << 5;
-        /// The new tuple ends as the old one.
+        /// The end of the new tuple comes from the old one.
         suffix_from_old SUFFIX_FROM_OLD = 1 << 6;
     }
 }
 
 flags! {
-    /// What a delete did (`XLH_DELETE_*`).
+    /// Flags of a delete (`XLH_DELETE_*`).
     DeleteFlags(u8) {
         /// The page was all visible.
         all_visible_cleared ALL_VISIBLE_CLEARED = 1 << 0;
-        /// The old tuple is there, for logical decoding.
+        /// The record contains the old tuple, for logical decoding.
         contains_old_tuple CONTAINS_OLD_TUPLE = 1 << 1;
-        /// The old tuple's key is there, for logical decoding.
+        /// The record contains the old tuple's key, for logical decoding.
         contains_old_key CONTAINS_OLD_KEY = 1 << 2;
-        /// Takes back a speculative insert.
+        /// The delete undoes a speculative insert.
         is_super IS_SUPER = 1 << 3;
         /// An update moved the row to another partition; since 11.
         is_partition_move IS_PARTITION_MOVE = 1 << 4;
-        /// Logical decoding leaves it out; since 19.
+        /// Logical decoding skips the record; since 19.
         no_logical NO_LOGICAL = 1 << 5;
     }
 }
 
 flags! {
-    /// What the tuple's header says of its `xmax` (`XLHL_*`).
+    /// Bits of the tuple's header that describe its `xmax` (`XLHL_*`).
     InfoBits(u8) {
         /// A multixact.
         xmax_is_multi XMAX_IS_MULTI = 0x01;
-        /// A lock, no update.
+        /// A lock, not an update.
         xmax_lock_only XMAX_LOCK_ONLY = 0x02;
         /// An exclusive lock.
         xmax_excl_lock XMAX_EXCL_LOCK = 0x04;
@@ -126,38 +130,40 @@ flags! {
 }
 
 flags! {
-    /// What a lock did (`XLH_LOCK_*`).
+    /// Flags of a lock (`XLH_LOCK_*`).
     LockFlags(u8) {
         /// The page was all frozen.
         all_frozen_cleared ALL_FROZEN_CLEARED = 1 << 0;
     }
 }
 
-/// A tuple as records have it: the fields of its header that redo cannot know, and what follows the header.
+/// A tuple as stored in records: the fields of its header that redo cannot derive, and the data after the
+/// header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuple<'a> {
     /// Number of attributes and flags (`t_infomask2`).
     pub infomask2: u16,
     /// Flags (`t_infomask`).
     pub infomask: u16,
-    /// Where the attributes start in the whole tuple (`t_hoff`).
+    /// Offset of the attributes in the whole tuple (`t_hoff`).
     pub header_len: u8,
-    /// Null bitmap, padding and attributes; in an update without what is as in the old tuple.
+    /// Null bitmap, padding and attributes; in an update, without the prefix and suffix shared with the old
+    /// tuple.
     pub data: &'a [u8],
 }
 
 impl Tuple<'_> {
-    /// How many attributes the tuple has.
+    /// Number of attributes of the tuple.
     pub fn attributes(&self) -> u16 {
         self.infomask2 & ATTRIBUTES_MASK
     }
 
-    /// Bytes that a tuple with this data takes on its page, its line pointer and the padding after it not counted.
+    /// Bytes of a tuple with this data on its page, excluding its line pointer and the padding after it.
     pub fn len(&self) -> usize {
         TUPLE_HEADER + self.data.len()
     }
 
-    /// Never: a tuple has a header.
+    /// Always false: a tuple has a header.
     pub fn is_empty(&self) -> bool {
         false
     }

@@ -1,4 +1,5 @@
-//! Line pointers that became free or lead elsewhere, tuples that were frozen, bits of the visibility map that were set.
+//! Line pointers that were freed or redirected, tuples that were frozen, bits of the visibility map that were
+//! set.
 
 use super::{Parsed, page_data};
 use crate::payload::layout::layout;
@@ -8,13 +9,13 @@ use crate::reader::Reader;
 use crate::record::{Record, RelFileLocator};
 use crate::version::Major;
 
-/// Line pointers or tuples were pruned or frozen: `CLEAN`, since 14 `PRUNE` and `VACUUM`, since 17 `PRUNE_ON_ACCESS`,
-/// `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`.
+/// Line pointers or tuples were pruned or frozen: `CLEAN`, since 14 `PRUNE` and `VACUUM`, since 17
+/// `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Prune<'a> {
-    /// Standbys cancel queries that need what this or an earlier transaction removed.
+    /// Standbys cancel queries that need tuples removed by this or an earlier transaction.
     pub conflict_horizon: Option<u32>,
-    /// The table is a catalog, for logical decoding; since 16, but not of `VACUUM`.
+    /// Whether the table is a catalog, for logical decoding; since 16, except in `VACUUM`.
     pub on_catalog: Option<bool>,
     /// `flags`: `XLHP_*`; since 17.
     pub flags: Option<PruneFlags>,
@@ -23,7 +24,7 @@ pub struct Prune<'a> {
 }
 
 flags! {
-    /// What a prune record has (`XLHP_*`); since 17.
+    /// The parts and flags of a prune record (`XLHP_*`); since 17.
     PruneFlags(u16) {
         /// The table is a catalog.
         is_catalog_relation IS_CATALOG_RELATION = 1 << 1;
@@ -47,30 +48,30 @@ flags! {
 }
 
 impl PruneFlags {
-    /// Where the main data has the conflict horizon if the flags say so (`SizeOfHeapPrune`).
+    /// The offset of the conflict horizon in the main data, if the flags include it (`SizeOfHeapPrune`).
     pub const CONFLICT_HORIZON_AT: usize = 2;
-    /// The flags of the record's lists.
+    /// The flags that announce lists.
     const LISTS: u16 = PruneFlags::HAS_FREEZE_PLANS
         | PruneFlags::HAS_REDIRECTIONS
         | PruneFlags::HAS_DEAD_ITEMS
         | PruneFlags::HAS_NOW_UNUSED_ITEMS;
 
-    /// Whether the record has any list. One without, as there is since 19, does no more than to set bits of the visibility map and to
-    /// mark the page as all visible.
+    /// Whether the record has any list. A record without lists, possible since 19, only sets bits of the
+    /// visibility map and marks the page as all visible.
     #[inline]
     pub fn has_lists(self) -> bool {
         self.0 & PruneFlags::LISTS != 0
     }
 }
 
-/// What a record pruned and froze on its page.
+/// The line pointers and tuples that a record pruned or froze on its page.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PruneItems<'a> {
     /// Plans by which tuples were frozen; since 17.
     pub freeze_plans: Items<'a, FreezePlan>,
-    /// Line pointers that lead to others now.
+    /// Line pointers that now redirect to others.
     pub redirected: Items<'a, Redirection>,
-    /// Line pointers without tuples that indexes still refer to.
+    /// Line pointers without tuples that indexes still reference.
     pub dead: Items<'a, u16>,
     /// Offset numbers of line pointers that became `LP_UNUSED`.
     pub unused: Items<'a, u16>,
@@ -78,14 +79,14 @@ pub struct PruneItems<'a> {
     pub frozen: Items<'a, u16>,
 }
 
-/// What a record prunes and freezes on its page, to be written: [`PruneItems`] of it are the same lists.
+/// The lists of a prune record to be written; reading them yields the same lists as [`PruneItems`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PruneLists<'a> {
     /// Plans by which tuples are frozen.
     pub freeze_plans: &'a [FreezePlan],
-    /// Line pointers that lead to others now.
+    /// Line pointers that now redirect to others.
     pub redirected: &'a [Redirection],
-    /// Line pointers without tuples that indexes still refer to.
+    /// Line pointers without tuples that indexes still reference.
     pub dead: &'a [u16],
     /// Offset numbers of line pointers that became `LP_UNUSED`.
     pub unused: &'a [u16],
@@ -94,8 +95,8 @@ pub struct PruneLists<'a> {
 }
 
 impl PruneLists<'_> {
-    /// Block 0's data of `CLEAN`, `PRUNE` and heap's `VACUUM` until 16, and of a `FREEZE_PAGE` of 16: the lists alone, as their
-    /// lengths follow from the main data.
+    /// Returns block 0's data of `CLEAN`, `PRUNE` and heap's `VACUUM` until 16, and of a `FREEZE_PAGE` of 16:
+    /// only the lists, whose lengths are in the main data.
     pub fn lists_alone(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.push_freeze_plans(&mut out);
@@ -104,8 +105,8 @@ impl PruneLists<'_> {
         out
     }
 
-    /// Block 0's data since 17: each list that is not empty after its length (`xlhp_freeze_plans`, `xlhp_prune_items`). The length of
-    /// `frozen` follows from the plans.
+    /// Returns block 0's data since 17: each nonempty list after its length (`xlhp_freeze_plans`,
+    /// `xlhp_prune_items`). The length of `frozen` follows from the plans.
     pub fn lists_with_lengths(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let push_length = |out: &mut Vec<u8>, length: usize| out.extend((length as u16).to_le_bytes());
@@ -141,7 +142,7 @@ impl PruneLists<'_> {
     }
 }
 
-/// A line pointer that leads to another.
+/// A line pointer that redirects to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Redirection {
     /// Offset number of the line pointer that became `LP_REDIRECT`.
@@ -166,7 +167,8 @@ impl std::fmt::Display for Redirection {
     }
 }
 
-/// `CLEAN` and `PRUNE`: redirections, dead line pointers, and what is left of the block's data are free ones.
+/// Reads `CLEAN` and `PRUNE`: redirections, then dead line pointers; the rest of the block's data is unused
+/// line pointers.
 pub(crate) fn clean<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     let conflict_horizon = Some(fields.u32("snapshotConflictHorizon")?);
     let redirected = fields.u16("nredirected")?;
@@ -185,7 +187,7 @@ pub(crate) fn clean<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<
     Ok(Payload::Prune(Prune { conflict_horizon, on_catalog, flags: None, items }))
 }
 
-/// `VACUUM`: free line pointers only.
+/// Reads `VACUUM`: only unused line pointers.
 pub(crate) fn vacuum<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     let unused = fields.u16("nunused")?;
     let items = match page_data(record, fields) {
@@ -205,12 +207,12 @@ pub(crate) fn vacuum<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed
     Ok(Payload::Prune(Prune { conflict_horizon: None, on_catalog: None, flags: None, items }))
 }
 
-/// `heap_xlog_deserialize_prune_and_freeze` in `heapdesc.c` decides.
+/// Reads a prune record since 17, see `heap_xlog_deserialize_prune_and_freeze` in `heapdesc.c`.
 pub(crate) fn prune<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     let flags = if fields.since(Major::V19) {
         fields.u16("flags")?
     } else {
-        // Why it was pruned; the kind says the same.
+        // The reason for pruning, which the kind of record already determines.
         fields.u8("reason")?;
         fields.u8("flags")?.into()
     };
@@ -273,7 +275,8 @@ listing!(Prune<'_>: |it, list| {
 });
 
 flags! {
-    /// What freezing does to `t_xvac`, which `VACUUM FULL` set before 9.0 (`XLH_FREEZE_XVAC`, `XLH_INVALID_XVAC`).
+    /// The effect of freezing on `t_xvac`, which `VACUUM FULL` set before 9.0 (`XLH_FREEZE_XVAC`,
+    /// `XLH_INVALID_XVAC`).
     FreezeFlags(u8) {
         /// It becomes `FrozenTransactionId`.
         freezes_xvac FREEZE_XVAC = 0x02;
@@ -291,9 +294,9 @@ layout! {
         4 infomask2: u16,
         /// Their new `t_infomask`.
         6 infomask: u16,
-        /// What becomes of `t_xvac`.
+        /// The change of `t_xvac`.
         8 flags: FreezeFlags,
-        /// How many tuples.
+        /// Number of tuples.
         10 tuples: u16,
     }
 }
@@ -317,9 +320,9 @@ fn frozen_by(plans: Items<'_, FreezePlan>) -> u64 {
 pub struct FreezePage<'a> {
     /// Standbys cancel queries that see this transaction or an earlier one as running.
     pub cutoff_xid: u32,
-    /// How many tuples; in 16 how many plans.
+    /// Number of tuples; in 16, number of plans.
     pub count: u16,
-    /// The table is a catalog, for logical decoding; in 16.
+    /// Whether the table is a catalog, for logical decoding; in 16.
     pub on_catalog: Option<bool>,
     /// The frozen tuples, from block 0's data; `None` if the block has an image.
     pub frozen: Option<Frozen<'a>>,
@@ -328,11 +331,11 @@ pub struct FreezePage<'a> {
 /// The tuples of a [`FreezePage`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Frozen<'a> {
-    /// Until 15: each for itself.
+    /// Until 15: each tuple individually.
     Tuples(Items<'a, FrozenTuple>),
-    /// In 16.
+    /// In 16: plans that apply to several tuples.
     Plans {
-        /// How they were frozen.
+        /// The freeze plans.
         plans: Items<'a, FreezePlan>,
         /// Their line pointers, in the order of the plans.
         offsets: Items<'a, u16>,
@@ -350,7 +353,7 @@ layout! {
         6 infomask2: u16,
         /// `t_infomask`: its new value.
         8 infomask: u16,
-        /// What becomes of `t_xvac`.
+        /// The change of `t_xvac`.
         10 flags: FreezeFlags,
     }
 }
@@ -400,7 +403,7 @@ listing!(FreezePage<'_>: |it, list| {
 pub struct CleanupInfo {
     /// The table.
     pub relation: RelFileLocator,
-    /// Standbys cancel queries that need what this or an earlier transaction removed.
+    /// Standbys cancel queries that need tuples removed by this or an earlier transaction.
     pub latest_removed_xid: u32,
 }
 
@@ -415,23 +418,24 @@ listing!(CleanupInfo: |it, list| list
     .field("rel", it.relation)
     .field("latest removed xid", it.latest_removed_xid));
 
-/// `VISIBLE`: bits in the visibility map were set. Until 18. Block 0 is the map's, block 1 the table's.
+/// `VISIBLE`: bits in the visibility map were set. Until 18. Block 0 belongs to the map, block 1 to the
+/// table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Visible {
     /// Standbys cancel queries that see this transaction or an earlier one as running.
     pub cutoff_xid: u32,
-    /// Which bits; since 9.6.
+    /// The bits that were set; since 9.6.
     pub flags: Option<VisibleFlags>,
 }
 
 flags! {
-    /// Which bits were set, and where.
+    /// The bits that were set, and the type of table.
     VisibleFlags(u8) {
         /// All tuples are visible to all.
         all_visible ALL_VISIBLE = 0x01;
         /// All tuples are frozen.
         all_frozen ALL_FROZEN = 0x02;
-        /// The table is a catalog, for logical decoding; since 16.
+        /// Whether the table is a catalog, for logical decoding; since 16.
         on_catalog ON_CATALOG = 0x04;
     }
 }
