@@ -8,7 +8,7 @@ use walden_format::version::Major;
 use crate::predicted::Predicted;
 use crate::settings::{seconds, show_seconds, show_size, size as size_of};
 
-/// An aim. All limits that are set have to be met.
+/// An aim. All limits that are set must be met.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Aim {
     /// Maximum WAL volume, as a fraction of the trace.
@@ -37,10 +37,10 @@ pub struct AimError {
     text: String,
 }
 
-/// Words that begin another part of an aim.
+/// Words that start another part of an aim.
 const SEPARATORS: [&str; 6] = [",", ";", "with", "and", "but", "while"];
-/// Words that a part may contain besides numbers, units and what it is about. Others are refused: what is not understood would be
-/// left out silently.
+/// Words that a part may contain in addition to numbers, units and its topic. Other words are rejected,
+/// because ignoring them could change the meaning.
 const FILLERS: &[&str] = &[
     "a", "after", "all", "an", "as", "at", "be", "below", "by", "crash", "cut", "down", "each", "every",
     "for", "from", "in", "is", "keep", "keeping", "least", "less", "log", "max", "maximum", "most", "must",
@@ -49,14 +49,14 @@ const FILLERS: &[&str] = &[
 ];
 
 impl Aim {
-    /// Parses an aim: parts joined by `with`, `and` or commas, each about the WAL, recovery, disk space, processor time or
-    /// compression.
+    /// Parses an aim: parts joined by `with`, `and` or commas, each about the WAL, recovery, disk space,
+    /// processor time or compression.
     ///
     /// # Errors
-    /// A part that states none of these, or has a word that is not understood.
+    /// A part that states none of these, or contains an unknown word.
     pub fn parse(text: &str) -> Result<Aim, AimError> {
         let spaced = text.to_lowercase().replace(',', " , ").replace(';', " ; ").replace("per cent", "%");
-        // `without` begins a part and is a word of it.
+        // `without` starts a part and is also a word of it.
         let spaced = spaced.replace("without ", ", without ").replace("percent", "%").replace(" %", "%");
         let words: Vec<&str> = spaced.split_whitespace().collect();
         let mut aim = Aim::default();
@@ -66,12 +66,12 @@ impl Aim {
         if aim == Aim::default() { Err(AimError { text: text.trim().into() }) } else { Ok(aim) }
     }
 
-    /// Adds a part; `None` if it is not understood.
+    /// Adds a part; `None` if it cannot be parsed.
     fn add(&mut self, part: &[&str]) -> Option<()> {
         let has = |any: &[&str]| part.iter().any(|word| any.contains(word));
         let topic =
             |word: &str| TOPICS.iter().find(|(words, _)| words.contains(&word)).map(|(_, topic)| *topic);
-        // The WAL is what a part is about unless it says something else.
+        // A part refers to the WAL unless it names another topic.
         let about = part.iter().find_map(|word| topic(word)).unwrap_or(Topic::Wal);
         let is_known = |word: &&str| {
             FILLERS.contains(word)
@@ -106,7 +106,8 @@ impl Aim {
         Some(())
     }
 
-    /// The maximum WAL volume in bytes, for a trace of this size and duration; `None` without a limit.
+    /// Returns the maximum WAL volume in bytes, for a trace of this size and duration; `None` without a
+    /// limit.
     pub fn max_bytes(&self, trace_bytes: u64, seconds: Option<f64>) -> Option<f64> {
         let share = self.max_trace_fraction.map(|share| share * trace_bytes as f64);
         let rate = self.max_bytes_per_second.zip(seconds).map(|(rate, seconds)| rate * seconds);
@@ -114,7 +115,7 @@ impl Aim {
     }
 }
 
-/// What a part of an aim is about.
+/// The topic of a part of an aim.
 #[derive(Clone, Copy)]
 enum Topic {
     Wal,
@@ -131,11 +132,11 @@ const TOPICS: [(&[&str], Topic); 4] = [
     (&["compression", "wal_compression", "compressing", "without"], Topic::Compression),
 ];
 
-/// Words for the least possible.
+/// Words for a minimum.
 const LEAST: &[&str] = &["least", "less", "minimal", "minimise", "minimize", "minimum"];
 
-/// The share of the WAL that is left at most: `by 40%` is what goes, `to 40%` what stays. `None` for bounds from the other side, such
-/// as `by at most 40%`.
+/// Returns the maximum share of the WAL that remains: `by 40%` is the reduction, `to 40%` the remainder.
+/// `None` for opposite bounds, such as `by at most 40%`.
 fn fraction(part: &[&str], percent: f64) -> Option<f64> {
     let has = |any: &[&str]| part.iter().any(|word| any.contains(word));
     let is_upper_bound = has(&["most", "max", "maximum", "up"]);
@@ -155,7 +156,8 @@ fn percent(word: &str) -> Option<f64> {
     (0.0..=100.0).contains(&number).then_some(number / 100.0)
 }
 
-/// A number and its unit, in one word or two (`200GB`, `2 minutes`), and the index of the next word.
+/// Parses a number and its unit, in one word or two (`200GB`, `2 minutes`). Also returns the index of the
+/// next word.
 fn quantity<'a>(words: &[&'a str]) -> Option<(f64, &'a str, usize)> {
     words.iter().enumerate().find_map(|(at, word)| {
         let digits = word.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(word.len());
@@ -188,7 +190,7 @@ fn seconds_of(unit: &str) -> Option<f64> {
     })
 }
 
-/// Bytes of a unit. As in PostgreSQL's settings, `GB` and `GiB` are the same.
+/// Returns the bytes of a unit. As in PostgreSQL's settings, `GB` and `GiB` are the same.
 fn size_unit(unit: &str) -> Option<f64> {
     const UNITS: [(&[&str], u32); 5] = [
         (&["b", "byte", "bytes"], 0),
@@ -229,11 +231,11 @@ fn processor_rate(words: &[&str]) -> Option<f64> {
     Some(number * seconds_of(&unit)? / over)
 }
 
-/// Values of a setting that are tried, alone and in combination with the others, ascending.
+/// Values of a setting to try, alone and in combination with the others, ascending.
 struct CandidateValues {
     name: &'static str,
     values: &'static [&'static str],
-    /// Values that are tried only if the aim limits recovery time or the size of `pg_wal`.
+    /// Values to try only if the aim limits recovery time or the size of `pg_wal`.
     for_shorter_recovery: &'static [&'static str],
     since: Major,
 }
@@ -268,7 +270,7 @@ const CANDIDATES: &[CandidateValues] = &[
 /// Name and value of each setting of a set.
 type Changes = Vec<(String, String)>;
 
-/// The sets of settings that are tried for an aim; the first one is empty.
+/// Returns the sets of settings to try for an aim; the first one is empty.
 pub fn candidates(aim: &Aim, version: Major, segment_size: SegmentSize) -> Vec<Changes> {
     let mut done: Vec<&str> = Vec::new();
     let mut lists: Vec<(&str, Vec<String>)> = Vec::new();
@@ -294,7 +296,7 @@ fn is_valid(name: &str, value: &str, segment_size: SegmentSize) -> bool {
     name != "max_wal_size" || size_of(value).is_some_and(|bytes| bytes >= 2 * segment_size.bytes())
 }
 
-/// All combinations of the values of settings, each also left as it is; the first one is empty.
+/// Returns all combinations of the values of settings, each also unchanged; the first one is empty.
 fn combine(lists: &[(&str, Vec<String>)]) -> Vec<Changes> {
     let mut all = vec![Changes::new()];
     for (name, values) in lists {
@@ -312,8 +314,9 @@ const SMALLEST_SIZE: u64 = 64 << 20;
 /// Steps between one value of [`CANDIDATES`] and the next, in the search for a smaller value.
 const FINER: u64 = 8;
 
-/// Sets of settings with smaller values of `max_wal_size` and `checkpoint_timeout` than a set that reaches an aim: in finer steps, down to
-/// half of each, and of the smallest size down to two segments. `None` if the set has neither setting.
+/// Returns sets of settings with smaller values of `max_wal_size` and `checkpoint_timeout` than a set that
+/// reaches an aim: in finer steps, down to half of each, and from the smallest size down to two segments.
+/// `None` if the set has neither setting.
 pub fn finer_candidates(reaching: &[(String, String)], segment_size: SegmentSize) -> Option<Vec<Changes>> {
     let has_finer = |(name, _): &(String, String)| name == "max_wal_size" || name == "checkpoint_timeout";
     if !reaching.iter().any(has_finer) {
@@ -357,11 +360,11 @@ pub struct Advice {
     pub aim: String,
     /// Whether all limits are met.
     pub reached: bool,
-    /// If not, why this is the best candidate, in words; else empty.
+    /// If not, the reason why this is the best candidate, in words; otherwise empty.
     pub why: String,
     /// The changes, largest saving first.
     pub steps: Vec<Step>,
-    /// Why the trace may be too short for it, in words; absent if it is not.
+    /// Reasons why the trace may be too short for it, in words; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -371,7 +374,7 @@ pub struct Advice {
 pub struct Step {
     /// The SQL statement.
     pub statement: String,
-    /// This change and those before it, as [`Predicted::name`] has them.
+    /// This change and the preceding ones, as in [`Predicted::name`].
     pub name: String,
     /// WAL in bytes with these changes.
     pub bytes: u64,
@@ -387,7 +390,7 @@ pub struct Step {
     pub risk: String,
 }
 
-/// A limit of an aim besides the volume: its value for a prediction, and what it may be at most.
+/// A limit of an aim other than the volume: its value for a prediction, and the maximum.
 struct Limit {
     what: &'static str,
     of: fn(&Predicted) -> f64,
@@ -396,7 +399,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// By how much a prediction exceeds it, as a fraction.
+    /// Returns how far a prediction exceeds it, as a fraction.
     fn excess(&self, one: &Predicted) -> f64 {
         ((self.of)(one) / self.most.max(1e-9) - 1.0).max(0.0)
     }
@@ -421,9 +424,10 @@ fn gigabytes(bytes: f64) -> String {
     format!("{:.1} GB", bytes / (1_u64 << 30) as f64)
 }
 
-/// Chooses among the predictions of [`candidates`]: of those that meet the aim, the one with the fewest changes and then the
-/// shortest recovery, with the smallest values of `max_wal_size` and `checkpoint_timeout`; for a minimizing aim, the one with the least WAL. If none does, the one with the least WAL within the other
-/// limits, else the one that exceeds these least.
+/// Chooses among the predictions of [`candidates`]. Of those that meet the aim, it chooses the one with the
+/// fewest changes and then the shortest recovery, with the smallest values of `max_wal_size` and
+/// `checkpoint_timeout`; for a minimizing aim, the one with the least WAL. If none meets the aim, it chooses
+/// the one with the least WAL within the other limits, otherwise the one that exceeds these least.
 pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Option<f64>) -> Advice {
     let most = aim.max_bytes(trace_bytes, seconds);
     let limits = limits(aim, seconds);
@@ -456,7 +460,8 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
     Advice { aim: aim.to_string(), reached, why, steps: steps(chosen, &distinct), warnings }
 }
 
-/// Keeps one prediction for each list of changed settings, and each compression method: that with the smallest sizes and times.
+/// Keeps one prediction for each list of changed settings and each compression method: that with the smallest
+/// sizes and times.
 fn smallest(all: Vec<&Predicted>) -> Vec<&Predicted> {
     let amount = |value: &str| size_of(value).or(seconds(value).map(i64::cast_unsigned));
     let split = |one: &Predicted| -> (Vec<(String, String)>, Vec<u64>) {
@@ -478,7 +483,7 @@ fn smallest(all: Vec<&Predicted>) -> Vec<&Predicted> {
     kept.into_iter().map(|(one, _)| one).collect()
 }
 
-/// Why the aim is not reached by what was chosen.
+/// Returns the reason why the chosen prediction does not reach the aim.
 fn why_not(chosen: &Predicted, limits: &[Limit], trace_bytes: u64) -> String {
     let exceeded: Vec<String> = limits
         .iter()
@@ -507,7 +512,8 @@ fn why_not(chosen: &Predicted, limits: &[Limit], trace_bytes: u64) -> String {
     )
 }
 
-/// A trace that has fewer than two cycles between checkpoints under the settings that are advised does not show one in full.
+/// Warns if the trace has fewer than two checkpoint cycles under the advised settings, because it then shows
+/// no complete cycle.
 fn too_short(chosen: &Predicted) -> Option<String> {
     let cycles = chosen.checkpoints.total;
     (cycles < 2 && !chosen.changed.is_empty()).then(|| {
@@ -550,7 +556,7 @@ impl std::fmt::Display for Aim {
     }
 }
 
-/// Weight of the changes: one each, and two for compression, which costs processor time.
+/// Returns the weight of the changes: one each, and two for compression, which costs processor time.
 fn effort(one: &Predicted) -> u32 {
     one.changed.iter().map(|(name, _)| if name == "wal_compression" { 2 } else { 1 }).sum()
 }
@@ -661,7 +667,7 @@ mod tests {
             Some(0.01)
         );
         assert!(Aim::parse("disk space below 512MB").unwrap().max_disk_bytes.is_some());
-        // Each constraint is stated back.
+        // Each constraint is printed.
         assert_eq!(
             aim.to_string(),
             "WAL at most 50 % of the trace, pg_wal of at most 20.0 GB, at most 2.0 % of a core for compression, \
@@ -720,7 +726,7 @@ mod tests {
         );
     }
 
-    /// Larger ones may have the same recovery, or seem to have a shorter one where the trace is short.
+    /// Larger values may have the same recovery time, or appear to have a shorter one if the trace is short.
     #[test]
     fn the_smallest_size_that_reaches_the_aim_is_chosen() {
         let all = [

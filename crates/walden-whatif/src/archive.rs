@@ -1,5 +1,5 @@
-//! Predicts the size of a compressed archive, from compression rates of full-page images and of other bytes that are fitted to
-//! a few segments of the trace.
+//! Predicts the size of a compressed archive. Compression rates of full-page images and of other bytes are
+//! fitted to a few segments of the trace.
 
 use serde::Serialize;
 use walden_redo::compress::Method;
@@ -22,9 +22,9 @@ pub struct Sample {
 /// Compressed bytes per byte.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rates {
-    /// Of full-page images; `None` if the trace has none.
+    /// The rate of full-page images; `None` if the trace has none.
     pub images: Option<f64>,
-    /// Of all other bytes.
+    /// The rate of all other bytes.
     pub other: f64,
     /// Root mean square error of the fit, as a fraction of the mean compressed size.
     pub error: f64,
@@ -35,7 +35,8 @@ pub struct Rates {
 pub struct Compressor {
     /// Its name or command.
     pub name: String,
-    /// Whether it decompresses images that the server compressed, so that these take as much as uncompressed ones.
+    /// Whether it decompresses images that the server compressed, so that these take as many bytes as
+    /// uncompressed ones.
     pub recompresses_images: bool,
     /// Its rates.
     pub rates: Rates,
@@ -54,8 +55,8 @@ pub struct ArchiveSize {
 
 /// Fits non-negative rates to segments by least squares; `None` without any bytes.
 ///
-/// `compressed = images * a + rest * b`, solved by the normal equations. Where all segments have about the same share of
-/// images, the two rates cannot be distinguished and are assumed to be equal.
+/// `compressed = images * a + rest * b`, solved by the normal equations. If all segments have about the same
+/// share of images, the two rates cannot be distinguished and are assumed to be equal.
 pub fn fit(samples: &[Sample]) -> Option<Rates> {
     let sum = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>();
     let (images, rest) = (sum(&|one| one.images as f64), sum(&|one| one.other as f64));
@@ -86,13 +87,14 @@ pub fn fit(samples: &[Sample]) -> Option<Rates> {
 }
 
 impl Compressor {
-    /// Size of an archive of the trace itself.
+    /// Returns the size of an archive of the trace itself.
     pub fn of_trace(&self, actual: &Buckets) -> ArchiveSize {
         let images = actual.images();
         self.sized(images as f64 * self.rates.images.unwrap_or(0.0), actual.total() - images)
     }
 
-    /// Size of an archive of a prediction; `None` if it has images but the trace has none to fit a rate to.
+    /// Returns the size of an archive of a prediction; `None` if it has images but the trace has none to fit
+    /// a rate to.
     pub fn of(
         &self,
         traced: &Settings,
@@ -112,7 +114,7 @@ impl Compressor {
             // Images that the server has compressed do not shrink further.
             images as f64
         } else {
-            // As many bytes for each image as in the trace.
+            // The same number of bytes per image as in the trace.
             let (buckets, count) = actual;
             let each =
                 buckets.get(Bucket::CheckpointImages) as f64 / count.max(1) as f64 * self.rates.images?;
@@ -146,7 +148,7 @@ mod tests {
         let rates = fit(&[sample(1000, 100), sample(500, 600), sample(100, 1000)]).unwrap();
         assert!((rates.images.unwrap() - 0.1).abs() < 1e-6 && (rates.other - 0.5).abs() < 1e-6);
         assert!(rates.error < 1e-6);
-        // Not distinguishable.
+        // The rates cannot be distinguished.
         let rates = fit(&[sample(1000, 1000), sample(500, 500)]).unwrap();
         assert_eq!((rates.images, rates.other), (Some(0.3), 0.3));
         assert_eq!(fit(&[sample(0, 1000)]).unwrap().images, None);

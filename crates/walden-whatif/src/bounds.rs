@@ -1,4 +1,5 @@
-//! Lower bounds of `checkpoint_timeout` and `max_wal_size`, from a trace in which neither triggered a checkpoint.
+//! Lower bounds of `checkpoint_timeout` and `max_wal_size`, from a trace in which neither triggered a
+//! checkpoint.
 
 use walden_explain::checkpoints::Checkpoint;
 use walden_format::lsn::Lsn;
@@ -8,28 +9,30 @@ use crate::settings::Settings;
 use crate::survey::Survey;
 
 const SECOND: i64 = 1_000_000;
-/// Seconds until a server that had nothing to write checks the timeout again (`CheckpointerMain`), and one for its clock's resolution.
+/// Seconds until an idle server checks the timeout again (`CheckpointerMain`), and one for its clock's
+/// resolution.
 const RECHECK_SECONDS: i64 = 16;
-/// `checkpoint_timeout` in seconds, as PostgreSQL accepts it.
+/// Minimum and maximum of `checkpoint_timeout` in seconds.
 pub(crate) const TIMEOUTS: (i64, i64) = (30, 86_400);
 
-/// A part of the trace between two checkpoints, or before the first one, or after the last one.
+/// The part of the trace between two checkpoints, before the first one, or after the last one.
 struct Cycle {
-    /// The redo pointer that it starts with.
+    /// The redo pointer at its start.
     redo: Lsn,
-    /// When it starts and ends, and when its first transaction ends, in microseconds since 1970-01-01 UTC.
+    /// Its start, its end, and the end of its first transaction, in microseconds since 1970-01-01 UTC.
     begin: i64,
     end: i64,
     first_commit: i64,
-    /// A checkpoint without a record in the trace may have started in it.
+    /// Whether a checkpoint without a record in the trace may have started in it.
     may_hide_checkpoint: bool,
-    /// A request may have been skipped in it, which starts the timeout again (`explain_checkpoints`).
+    /// Whether a request may have been skipped in it, which restarts the timeout (`explain_checkpoints`).
     may_have_skipped_request: bool,
 }
 
 impl Cycle {
-    /// The shortest `checkpoint_timeout` in seconds with which no timed checkpoint starts in the cycle. A server without WAL to write skips
-    /// them, so a cycle whose first transaction ends late shows nothing.
+    /// Returns the shortest `checkpoint_timeout` in seconds with which no timed checkpoint starts in the
+    /// cycle. A server without WAL to write skips them, so a cycle whose first transaction ends late shows
+    /// nothing.
     fn shortest_timeout(&self, target_milli: u64) -> Option<i64> {
         let shows_timeout = self.end.saturating_sub(self.first_commit) > RECHECK_SECONDS * SECOND;
         let seconds = self.end.saturating_sub(self.begin) / SECOND;
@@ -48,7 +51,7 @@ fn cycles(survey: &Survey, checkpoints: &[Checkpoint]) -> Vec<Cycle> {
         return Vec::new();
     };
     let size = survey.segment_size;
-    // From 17 on, CHECKPOINT_REDO shows each checkpoint.
+    // Since 17, CHECKPOINT_REDO shows each checkpoint.
     let may_hide_checkpoint = survey.version < Major::V17;
     let end = |next: Option<&Checkpoint>| next.map_or(last, |next| next.record.time.saturating_mul(SECOND));
     let head = Cycle {
@@ -64,7 +67,7 @@ fn cycles(survey: &Survey, checkpoints: &[Checkpoint]) -> Vec<Cycle> {
         let next = checkpoints.get(at + 1);
         let after = survey.times.partition_point(|(lsn, _)| *lsn < record.redo);
         let first_commit = survey.times.get(after).map_or(last, |(_, micros)| *micros);
-        // The record has the whole second. After a stop, the server counts from its next start.
+        // The record has the whole second. After a shutdown, the server counts from its next start.
         let begin = match record.shutdown {
             true => first_commit,
             false => record.time.saturating_add(1).saturating_mul(SECOND),
@@ -83,7 +86,8 @@ fn cycles(survey: &Survey, checkpoints: &[Checkpoint]) -> Vec<Cycle> {
     std::iter::once(head).chain(following).collect()
 }
 
-/// The shortest `checkpoint_timeout` that the trace allows, in seconds, but for timed checkpoints themselves.
+/// Returns the shortest `checkpoint_timeout` that the trace allows, in seconds, without regard to timed
+/// checkpoints themselves.
 pub(crate) fn shortest_timeout(survey: &Survey, checkpoints: &[Checkpoint], settings: &Settings) -> i64 {
     let target = settings.completion_target_milli;
     let shortest =
@@ -91,14 +95,15 @@ pub(crate) fn shortest_timeout(survey: &Survey, checkpoints: &[Checkpoint], sett
     shortest.unwrap_or(0).clamp(TIMEOUTS.0, TIMEOUTS.1)
 }
 
-/// Whether the cycle before a checkpoint shows `checkpoint_timeout` as its length: WAL was written early in it, and no request was skipped.
+/// Whether the length of the cycle before a checkpoint shows `checkpoint_timeout`: WAL was written early in
+/// it, and no request was skipped.
 pub(crate) fn shows_timeout(survey: &Survey, before: &Checkpoint, one: &Checkpoint) -> bool {
     let pair = [*before, *one];
     let cycle = cycles(survey, &pair).into_iter().nth(1);
     cycle.is_some_and(|cycle| cycle.shortest_timeout(0).is_some() && !cycle.may_have_skipped_request)
 }
 
-/// The largest number of segments that were filled without a checkpoint by volume.
+/// Returns the largest number of segments that were filled without a checkpoint by volume.
 pub(crate) fn longest_distance(survey: &Survey, checkpoints: &[Checkpoint], settings: &Settings) -> u64 {
     let size = survey.segment_size;
     let Some((_, end)) = survey.span else { return 0 };

@@ -1,6 +1,6 @@
-//! Bytes of predicted WAL by what they are spent on.
+//! Bytes of predicted WAL by use.
 
-/// What bytes of WAL are spent on.
+/// A use of WAL bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Bucket {
     /// Records without their images: headers, data.
@@ -19,12 +19,12 @@ pub enum Bucket {
     Alignment,
     /// Headers of WAL pages.
     PageHeaders,
-    /// Unused bytes of a segment behind a segment switch.
+    /// Unused bytes of a segment after a segment switch.
     Switches,
 }
 
 impl Bucket {
-    /// All of them, in the order of reports.
+    /// All buckets, in the order of reports.
     pub const ALL: [Bucket; 9] = [
         Bucket::CheckpointImages,
         Bucket::Records,
@@ -41,7 +41,7 @@ impl Bucket {
     pub const IMAGES: [Bucket; 4] =
         [Bucket::CheckpointImages, Bucket::ForcedImages, Bucket::HintImages, Bucket::ConsistencyImages];
 
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Bucket::Records => "records",
@@ -56,7 +56,7 @@ impl Bucket {
         }
     }
 
-    /// Its name for people.
+    /// Returns its name in reports.
     pub fn title(self) -> &'static str {
         match self {
             Bucket::Records => "records without images",

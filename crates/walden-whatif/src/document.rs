@@ -18,7 +18,8 @@ use crate::trace::Diagnostics;
 
 /// A forecast in full.
 ///
-/// Sizes are in bytes. LSNs are text, as `16/B374D848`. `None` is `null`. The fields are described in `docs/whatif.md`.
+/// Sizes are in bytes. LSNs are text, as `16/B374D848`. `None` is `null`. The fields are described in
+/// `docs/whatif.md`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     /// Bytes of the trace, as a distance of LSNs.
@@ -29,15 +30,15 @@ pub struct Document {
     pub self_check_error: f64,
     /// Number of checkpoints under the first set of settings; with advice, under the last one.
     pub checkpoints: u64,
-    /// What was read.
+    /// The trace that was read.
     pub trace: Trace,
-    /// The settings that it was taken under.
+    /// The settings that the trace was taken under.
     pub traced_settings: Vec<Traced>,
     /// The prediction for the trace's own settings, compared with the trace.
     pub self_check: SelfCheck,
     /// One per set of settings; with advice, one per step.
     pub predictions: Vec<Predicted>,
-    /// Settings that reach the aim; absent if none was given.
+    /// Settings that reach the aim; absent without an aim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
     /// Assumptions and limitations, in words.
@@ -53,17 +54,18 @@ pub struct Trace {
     pub from: String,
     /// LSN of its end.
     pub to: String,
-    /// Seconds between its first and its last transaction end, in fractions; `None` if none ends in it.
+    /// Seconds between its first and its last transaction end, including fractions; `None` if no transaction
+    /// ends in it.
     pub seconds: Option<f64>,
     /// Number of records.
     pub records: u64,
     /// Number of full-page images after checkpoints.
     pub images: u64,
-    /// Number of checkpoints that began in it, by cause.
+    /// Number of checkpoints that started in it, by cause.
     pub checkpoints: Causes,
     /// Bytes by bucket, in the order of reports.
     pub buckets: Vec<BucketBytes>,
-    /// Size of an archive of it, by compressor; absent without any.
+    /// Sizes of an archive of it, by compressor; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub archive: Vec<ArchiveSize>,
 }
@@ -77,14 +79,15 @@ pub struct SelfCheck {
     pub error: f64,
     /// Number of checkpoints predicted, by cause.
     pub checkpoints: Causes,
-    /// Counts of the rule for full-page images, applied to the trace itself, and of unknown pages; its fields are the object's own.
+    /// Counts of the full-page image rule, applied to the trace itself, and of unknown pages; its fields
+    /// belong to the object itself.
     #[serde(flatten)]
     pub diagnostics: Diagnostics,
 }
 
 impl Document {
-    /// Builds the document of a forecast. `notes` are put before its own notes. With an aim, the forecast has to be of
-    /// [`advise::candidates`].
+    /// Builds the document of a forecast. `notes` precede its own notes. With an aim, the forecast must be
+    /// one of [`advise::candidates`].
     pub fn new(
         forecast: &Forecast,
         recovery: &Recovery,
@@ -186,7 +189,7 @@ fn traced_checkpoints(forecast: &Forecast) -> Causes {
     causes
 }
 
-/// The assumptions and limitations that matter for this forecast.
+/// Returns the assumptions and limitations that matter for this forecast.
 fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
@@ -253,7 +256,7 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
     }
     for (settings, prediction) in &forecast.predictions {
         for caveat in settings_caveats(forecast, settings, prediction) {
-            // Settings of a sweep have caveats in common.
+            // Settings of a sweep share caveats.
             if !notes.contains(&caveat) {
                 notes.push(caveat);
             }
@@ -283,7 +286,7 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
     notes
 }
 
-/// What is not known of pages and their images.
+/// Returns the limitations of the knowledge about pages and their images.
 fn page_caveats(diagnostics: &Diagnostics) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
@@ -311,7 +314,7 @@ fn page_caveats(diagnostics: &Diagnostics) -> Vec<String> {
     notes
 }
 
-/// What the trace does not show that these settings depend on.
+/// Returns the information missing from the trace that these settings depend on.
 fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Prediction) -> Vec<String> {
     let traced = &forecast.learned.settings;
     let mut notes = Vec::new();

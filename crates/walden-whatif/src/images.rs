@@ -1,4 +1,4 @@
-//! Sizes of full-page images: a page without its hole, compressed by the same library as the server's.
+//! Sizes of full-page images: a page without its hole, compressed by the same library as in the server.
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
@@ -10,7 +10,7 @@ use walden_redo::{PAGE_BYTES, Page};
 use crate::outcome::Basis;
 
 const IMAGE_HEADER: u32 = ImageHeader::WIDTH as u32;
-/// Bytes that a compressed image with a hole has more.
+/// Additional bytes of a compressed image with a hole.
 const COMPRESS_HEADER: u32 = ImageHeader::HOLE_LEN_WIDTH as u32;
 
 /// An uncompressed full-page image.
@@ -20,7 +20,7 @@ pub struct RawImage {
     pub len: u32,
     /// Whether it has a hole.
     pub has_hole: bool,
-    /// The page's LSN in it: that of the change before, and 0 for a page that was never logged.
+    /// The page's LSN in the image: the LSN of the preceding change, or 0 for a page that was never logged.
     pub lsn: Lsn,
     /// How the figure was obtained.
     pub basis: Basis,
@@ -36,7 +36,8 @@ pub struct ImageSize {
 }
 
 impl RawImage {
-    /// The image of a page (`XLogRecordAssemble`). `is_standard`: registered with `REGBUF_STANDARD`, so that the hole is removed.
+    /// The image of a page (`XLogRecordAssemble`). `is_standard`: registered with `REGBUF_STANDARD`, so that
+    /// the hole is removed.
     pub fn of(page: &Page, is_standard: bool) -> RawImage {
         let (lower, upper) = (page.lower(), page.upper());
         let has_hole = is_standard && lower >= PAGE_HEADER_BYTES && upper > lower && upper <= PAGE_BYTES;
@@ -44,12 +45,13 @@ impl RawImage {
         RawImage { len: len as u32, has_hole, lsn: page.lsn(), basis: Basis::Reconstructed }
     }
 
-    /// Its size without compression.
+    /// Returns its size without compression.
     pub fn size(&self) -> ImageSize {
         ImageSize { bytes: self.len + IMAGE_HEADER, basis: self.basis }
     }
 
-    /// Its size if compression yields `len` bytes; an image that would not shrink is stored uncompressed.
+    /// Returns its size if compression yields `len` bytes; an image that would not shrink is stored
+    /// uncompressed.
     pub fn compressed(&self, len: u32, basis: Basis) -> ImageSize {
         let extra = if self.has_hole { COMPRESS_HEADER } else { 0 };
         let smaller = len + extra < self.len;
@@ -58,14 +60,15 @@ impl RawImage {
     }
 }
 
-/// Images per stratum that are all compressed, before sampling begins.
+/// Images per stratum that are all compressed, before sampling starts.
 const COMPRESSED_FIRST: u64 = 64;
-/// From then on, the fewest and the most images from one that is compressed to the next. The distance varies so that no pattern of the
-/// images, such as old and new pages of updates in turn, coincides with it.
+/// The range of the number of images from one compressed image to the next after that. The distance varies so
+/// that no pattern of the images, such as alternating old and new pages of updates, coincides with it.
 const SAMPLE_DISTANCES: std::ops::RangeInclusive<u32> = 8..=24;
 
-/// Compression ratio assumed where no page of the trace is known: halfway between pages of blanks and numbers, as pgbench has
-/// them (0.2 pglz, 0.25 lz4, 0.1 zstd), and incompressible ones. The error is at most as large as the value itself.
+/// Compression ratio assumed if no page of the trace is known: halfway between pages of blanks and numbers,
+/// as in pgbench (0.2 pglz, 0.25 lz4, 0.1 zstd), and incompressible ones. The error is at most as large as
+/// the value itself.
 const USUAL_RATIO: f64 = 0.45;
 
 /// Estimates the sizes of compressed images by compressing all of them, or a sample per relation.
@@ -75,28 +78,28 @@ pub struct Compressor {
     raw: Vec<u8>,
     compressed: Vec<u8>,
     strata: FxHashMap<(RelFileLocator, Method), Stratum>,
-    /// All relations by method, for relations without any known page.
+    /// Samples of all relations by method, for relations without any known page.
     all_strata: FxHashMap<Method, Stratum>,
 }
 
-/// Sample of the images of a relation under one method, in the order of the log.
+/// Sample of the images of a relation under one method, in WAL order.
 ///
-/// An image that is not compressed is taken to have the ratio of the last one before it that was. So each of the sample stands for the
-/// images up to the next one: the sum follows data that changes along the relation, and the first images, all of which are compressed,
-/// stand for themselves only.
+/// An image that is not compressed is assigned the ratio of the last compressed one before it. So each
+/// sampled image represents the images up to the next sampled one: the sum follows data that changes along
+/// the relation, and the first images, all of which are compressed, represent only themselves.
 #[derive(Clone, Copy, Default, Debug)]
 struct Stratum {
     compressed: u64,
     raw_bytes: u64,
     compressed_bytes: u64,
-    /// Images until the next one that is compressed, behind the first ones.
+    /// Images until the next compressed one, after the first ones.
     until_next: u32,
     last_ratio: f64,
-    /// By how much the last two ratios differ.
+    /// The difference between the last two ratios.
     last_difference: f64,
-    /// Bytes of the uncompressed images since the last one that was compressed.
+    /// Bytes of the uncompressed images since the last compressed one.
     followers_bytes: f64,
-    /// Of the images up to the last one that was compressed.
+    /// Variance of the images up to the last compressed one.
     variance: f64,
     /// Bytes of images whose size is estimated from other relations.
     guessed_bytes: f64,
@@ -118,14 +121,15 @@ impl Stratum {
         self.compressed += 1;
         self.raw_bytes += u64::from(raw);
         self.compressed_bytes += u64::from(compressed);
-        // A linear congruential generator: the same prediction each time.
+        // A linear congruential generator, so that the prediction is reproducible.
         let random = (self.compressed as u32).wrapping_mul(1_664_525).wrapping_add(1_013_904_223) >> 8;
         let distances = SAMPLE_DISTANCES;
         self.until_next = distances.start() + random % (distances.end() - distances.start() + 1);
     }
 
-    /// Variance of the images since the last one that was compressed, from the difference between the ratios at both ends, which is large
-    /// where the data changes, and small where images are alike, however few were compressed. `raw`: bytes of one image.
+    /// Returns the variance of the images since the last compressed one, from the difference between the
+    /// ratios at both ends. It is large where the data changes, and small where images are alike, however few
+    /// were compressed. `raw`: bytes of one image.
     fn variance_of_followers(&self, raw: u32) -> f64 {
         let followers = self.followers_bytes;
         self.last_difference.powi(2) / 2.0 * followers * (followers + f64::from(raw))
@@ -133,7 +137,7 @@ impl Stratum {
 }
 
 impl Compressor {
-    /// A compressor of all images or, if not `all`, of a sample.
+    /// Creates a compressor of all images or, if not `all`, of a sample.
     pub fn new(all: bool) -> Compressor {
         Compressor {
             recompressor: Recompressor::new(),
@@ -145,7 +149,8 @@ impl Compressor {
         }
     }
 
-    /// The size of an image under a method. Without a `page` it is estimated from the relation's other images.
+    /// Returns the size of an image under a method. Without a `page` it is estimated from the relation's
+    /// other images.
     pub fn image_size(
         &mut self,
         method: Method,
@@ -178,7 +183,7 @@ impl Compressor {
             }
             _ => self.raw.extend_from_slice(&page.0),
         }
-        // In the page, `pd_lsn` is of the record itself by now (`PageXLogRecPtr`).
+        // In the page, `pd_lsn` is already that of the record itself (`PageXLogRecPtr`).
         let lsn = [(image.lsn.0 >> 32) as u32, image.lsn.0 as u32].map(u32::to_le_bytes);
         self.raw.iter_mut().zip(lsn.as_flattened()).for_each(|(byte, of_lsn)| *byte = *of_lsn);
         let smaller = self.recompressor.compress(method, &self.raw, &mut self.compressed);
@@ -188,8 +193,8 @@ impl Compressor {
         image.compressed(len, Basis::Reconstructed)
     }
 
-    /// Twice the standard error of the sum of a method's sampled images, plus the possible error of images estimated without a
-    /// page, in bytes.
+    /// Returns twice the standard error of the sum of a method's sampled images, plus the possible error of
+    /// images estimated without a page, in bytes.
     pub fn error(&self, method: Method) -> f64 {
         let of_method = self.strata.iter().filter(|((_, of), _)| *of == method);
         let variance =
@@ -199,8 +204,8 @@ impl Compressor {
     }
 }
 
-/// Whether a block is registered with `REGBUF_STANDARD`. Free space maps, visibility maps and BRIN's meta and range map pages
-/// have content where other pages have their hole.
+/// Whether a block is registered with `REGBUF_STANDARD`. Free space maps, visibility maps and BRIN's meta and
+/// range map pages have content where other pages have their hole.
 pub fn is_standard(fork: Fork, is_brin_map: bool) -> bool {
     fork == Fork::MAIN && !is_brin_map
 }
@@ -247,7 +252,8 @@ mod tests {
         assert!(error > 0.0 && (exact - guessed).abs() <= 2.0 * error, "{exact} {guessed} {error}");
     }
 
-    /// A relation whose images change along it: the first part, which is compressed as a whole, says nothing of the rest.
+    /// A relation whose images change along it: its first part, which is fully compressed, does not represent
+    /// the rest.
     #[test]
     fn the_first_images_do_not_stand_for_the_rest() {
         let mut noise = 12_345_u32;
@@ -269,7 +275,7 @@ mod tests {
                 guessed += f64::from(sample.image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes);
             }
             let (off, error) = ((exact - guessed).abs(), sample.error(Method::Pglz));
-            // At most the images between two of the sample are taken for the other kind.
+            // At most the images between two sampled ones are counted as the other kind.
             assert!(off <= error && off <= 25.0 * 8192.0, "{first}: {exact} {guessed} {error}");
             assert!(error < 50.0 * 8192.0, "{first}: {error}");
         }
@@ -289,7 +295,7 @@ mod tests {
         assert!(size(Lsn(0)) + 4 < size(page.lsn()));
     }
 
-    /// Old and new pages of updates in turn.
+    /// Alternating old and new pages of updates.
     #[test]
     fn a_sample_does_not_follow_a_pattern() {
         let (mut all, mut sample) = (Compressor::new(true), Compressor::new(false));

@@ -1,9 +1,10 @@
-//! Which value of a setting counts for a range of the WAL in which it changes.
+//! Selects the value of a setting for a WAL range in which it changes.
 
 use walden_format::lsn::Lsn;
 
-/// The value that is in force for most bytes of the range, and its share of them. `values` are those of the setting, each with the
-/// position from which it is in force; the first one also counts for the WAL before it.
+/// Returns the value that is in force for most bytes of the range, and its share of them. `values` are the
+/// setting's, each with the position from which it is in force; the first one also counts for the WAL before
+/// it.
 pub(crate) fn most_in_force<T: Copy + PartialEq>(
     values: &[(Lsn, T)],
     (from, to): (Lsn, Lsn),

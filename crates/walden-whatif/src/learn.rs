@@ -14,7 +14,7 @@ use crate::settings::{Settings, show_seconds, show_size};
 use crate::simulate::RequestLag;
 use crate::survey::{MAX_BARE_PAGES, Survey};
 
-/// Where a setting's value comes from.
+/// The source of a setting's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -23,7 +23,7 @@ pub enum Origin {
     Given,
     /// Evidence in the trace.
     Learned,
-    /// Nothing in the trace shows it.
+    /// The trace has no evidence of it.
     Assumed,
 }
 
@@ -34,14 +34,14 @@ pub struct Traced {
     pub name: &'static str,
     /// Its value.
     pub value: String,
-    /// Where the value comes from.
+    /// The source of the value.
     pub from: Origin,
     /// The evidence, in words.
     pub why: String,
-    /// If it is assumed: the smallest and the largest value that the trace allows, where that is known.
+    /// For an assumed value: the smallest and the largest value that the trace allows, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[String; 2]>,
-    /// Whether it is given and the trace shows another value.
+    /// Whether the value is given and the trace shows another one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contradicted: bool,
 }
@@ -51,7 +51,7 @@ impl Traced {
         Traced { name, value, from, why, range: None, contradicted: false }
     }
 
-    /// An assumed value, and the smallest and the largest one that the trace allows.
+    /// Creates an assumed value, with the smallest and the largest one that the trace allows.
     fn between(name: &'static str, value: String, range: [String; 2], why: &str) -> Traced {
         let why = format!("{why}; {} to {} are possible", range[0], range[1]);
         Traced { range: Some(range), ..Traced::new(name, value, Origin::Assumed, why) }
@@ -63,21 +63,23 @@ impl Traced {
 pub struct Learned {
     /// The settings.
     pub settings: Settings,
-    /// The same for display, each with its origin.
+    /// The same settings for display, each with its origin.
     pub traced: Vec<Traced>,
     /// The checkpoints of the trace, with their causes.
     pub checkpoints: Vec<Checkpoint>,
-    /// When checkpoints by volume begin.
+    /// The delay with which checkpoints by volume start.
     pub request_lag: RequestLag,
-    /// Bytes by which the latest checkpoint requested by volume began later than that.
+    /// Bytes by which the latest start of a checkpoint by volume exceeds that delay.
     pub late_by: u64,
-    /// For each checkpoint requested by volume while another one was in progress, in order: whether it was skipped. If the
-    /// record of the one before is the last in the WAL, the server finds that nothing has happened since (`CreateCheckPoint`).
+    /// For each checkpoint requested by volume while another one was in progress, in order: whether it was
+    /// skipped. The server skips it if the preceding checkpoint's record is the last in the WAL, so that no
+    /// activity followed (`CreateCheckPoint`).
     pub skipped_requests: Vec<bool>,
-    /// Microseconds that a checkpoint takes without throttling, as a requested one: writing and, above all, syncing.
+    /// Microseconds that a requested checkpoint takes, which is not throttled: for writing and, above all,
+    /// syncing.
     pub unthrottled_micros: i64,
-    /// The ends of the ranges of assumed settings, for the most and the fewest checkpoints. `None` if the trace shows all settings that
-    /// trigger checkpoints.
+    /// The ends of the ranges of assumed settings, for the most and the fewest checkpoints. `None` if the
+    /// trace shows all settings that trigger checkpoints.
     pub extremes: Option<[Extreme; 2]>,
 }
 
@@ -90,12 +92,12 @@ pub struct Extreme {
     pub max_wal_size: Option<u64>,
 }
 
-/// Converts settings in the form of `pg_settings` (`300 s`, `64 16MB`) to that of `postgresql.conf`; settings that predictions
-/// do not support are left out.
+/// Converts settings in the form of `pg_settings` (`300 s`, `64 16MB`) to that of `postgresql.conf`. Omits
+/// settings that predictions do not support.
 pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String>) -> Vec<(String, String)> {
     let known = crate::settings::ROWS.iter().filter(|row| row.show.is_some());
     let one = |row: &crate::settings::Row| {
-        // Since 19 a logical slot raises the level of what is logged.
+        // Since 19, a logical slot raises the effective level.
         let effective = if row.name == "wal_level" { reported.get("effective_wal_level") } else { None };
         let value = effective.or(reported.get(row.name))?;
         let Some((number, unit)) = value.split_once(' ') else {
@@ -110,8 +112,8 @@ pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String
     known.filter_map(one).collect()
 }
 
-/// Infers the settings of the range `window` of a trace; `given` names and values override the trace's. If a setting changes within
-/// the range, the value in force for most of its bytes counts.
+/// Infers the settings of the range `window` of a trace; `given` names and values override the trace's. If a
+/// setting changes within the range, the value in force for most of its bytes counts.
 ///
 /// # Errors
 /// A given setting that is unknown or has an invalid value.
@@ -147,7 +149,7 @@ pub fn learn(
             take_given(name, &settings, &mut traced);
         }
     }
-    // The segments show their size, whatever was given.
+    // The segments show their size, whatever value was given.
     settings.segment_size = survey.segment_size;
     let known = Some(settings.checkpoint_settings());
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, known);
@@ -181,7 +183,7 @@ fn extremes(traced: &[Traced]) -> Option<[Extreme; 2]> {
     (extremes[0] != Extreme::default()).then_some(extremes)
 }
 
-/// Replaces what was learned of a setting by its value in `settings`, which was given.
+/// Replaces the inferred value of a setting by its value in `settings`, which was given.
 fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
     let row = crate::settings::ROWS.iter().find(|row| row.name.eq_ignore_ascii_case(name.trim()));
     let Some(row) = row else { return };
@@ -193,8 +195,8 @@ fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
     );
     match traced.iter_mut().find(|traced| traced.name == row.name) {
         Some(known) => {
-            // A server's settings of today need not be those of the time when it wrote the log. A job may switch segments by the
-            // clock, too.
+            // A server's current settings may differ from those under which it wrote the WAL. Also, a
+            // scheduled job may switch segments periodically.
             let is_evident = known.from == Origin::Learned && row.name != "archive_timeout";
             if is_evident && known.value != given.value {
                 given.why = format!("the trace shows {}: {}", known.value, known.why);
@@ -232,8 +234,8 @@ fn learn_wal_level(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings)
     Traced::new("wal_level", level.to_string(), from, why)
 }
 
-/// Whether the trace has an online checkpoint. Above `minimal`, each logs a snapshot of running transactions (`LogStandbySnapshot`);
-/// the caller has found none.
+/// Whether the trace has an online checkpoint. Above `minimal`, each one logs a snapshot of running
+/// transactions (`LogStandbySnapshot`); the caller has found no such snapshot.
 fn snapshots_missing(survey: &Survey) -> bool {
     let start = survey.span.map_or(Lsn(u64::MAX), |span| span.0);
     survey.checkpoints.iter().any(|one| !one.shutdown && one.is_finished && one.redo >= start)
@@ -257,7 +259,7 @@ fn learn_full_page_writes(survey: &Survey, window: (Lsn, Lsn), settings: &mut Se
     Traced::new("full_page_writes", settings.show("full_page_writes").unwrap_or_default(), from, why)
 }
 
-/// What the window's own images show counts before what those around it do.
+/// Images within the window take precedence over those around it.
 fn learn_compression(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings) -> Traced {
     let shown = &survey.evidence.compression;
     let is_within = |(lsn, _): &&(Lsn, _)| (window.0..window.1).contains(lsn);
@@ -280,23 +282,23 @@ fn learn_compression(survey: &Survey, window: (Lsn, Lsn), settings: &mut Setting
     Traced::new("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why)
 }
 
-/// A part of the bytes in words, unless it is all of them.
+/// Describes a fraction of the bytes, unless it is all of them.
 fn of_bytes(share: f64) -> String {
     if share >= 1.0 { String::new() } else { format!(", for {:.1} % of the bytes", 100.0 * share) }
 }
 
-/// What is given of the two settings that log hint bits.
+/// The given values of the two settings that cause hint bits to be logged.
 #[derive(Clone, Copy, Default)]
 struct GivenHints {
     wal_log_hints: Option<bool>,
     data_checksums: Option<bool>,
 }
 
-/// The records about `wal_log_hints`. No record has the state of data checksums.
+/// The records about `wal_log_hints`. No record contains the state of data checksums.
 #[derive(Clone, Copy, Default)]
 struct LoggedHints {
     wal_log_hints: Option<bool>,
-    /// That it is off was logged last, and images for hint bits came after that.
+    /// The last record logged the value off, and images for hint bits followed it.
     is_off_before_images: bool,
 }
 
@@ -318,8 +320,8 @@ fn learn_hints(
     infer_hints(records, logged, given, settings)
 }
 
-/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, but not which: the known value of
-/// one decides for the other.
+/// Infers `wal_log_hints` and data checksums. An image for hint bits shows that one of the two is on, but not
+/// which: a known value of one determines the other.
 fn infer_hints(records: u64, logged: LoggedHints, given: GivenHints, settings: &mut Settings) -> [Traced; 2] {
     let images = format!("{records} full-page images for hint bits");
     let are_hints_off = given.wal_log_hints.map_or(logged.is_off_before_images, |on| !on);
@@ -349,8 +351,8 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
     traced.push(learn_completion_target(survey, &checkpoints, settings));
 }
 
-/// Infers `checkpoint_timeout` from the intervals of timed checkpoints: of several, the one with most bytes. Without one, the trace shows
-/// only for how long none was triggered by time.
+/// Infers `checkpoint_timeout` from the intervals of timed checkpoints; if they differ, the interval with the
+/// most bytes counts. Without a timed checkpoint, the trace shows only a lower bound.
 fn learn_timeout(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
     const NAME: &str = "checkpoint_timeout";
     let timed = checkpoints.windows(2).filter_map(|pair| {
@@ -362,14 +364,15 @@ fn learn_timeout(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Set
     let exact: Vec<(i64, u64)> = timed.iter().filter(|one| one.2).map(|one| (one.0, one.1)).collect();
     let intervals = match exact.is_empty() {
         false => group_intervals(exact),
-        // The others are not shorter than the timeout.
+        // The other intervals are not shorter than the timeout.
         true => group_intervals(timed.iter().map(|one| (one.0, 0)).collect()),
     };
     let shortest = bounds::shortest_timeout(survey, checkpoints, settings);
     if let Some(most) = intervals.iter().rev().max_by_key(|one| one.bytes) {
         let timeout = round_to_usual_timeout(most.seconds);
         let others: u64 = intervals.iter().map(|one| one.count).sum::<u64>() - most.count;
-        // A busy checkpointer is late, but not by so much: these checkpoints were requested at even times.
+        // A busy checkpointer is late, but not by that much: these checkpoints were requested at regular
+        // times.
         let is_contradicted = intervals.len() == 1 && shortest > timeout + timeout / 5 + 5;
         if !is_contradicted {
             settings.checkpoint_timeout = timeout;
@@ -390,7 +393,7 @@ fn learn_timeout(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Set
 
 /// Intervals of timed checkpoints that show the same timeout.
 struct Intervals {
-    /// The shortest one.
+    /// The shortest interval.
     seconds: i64,
     count: u64,
     /// WAL between these checkpoints.
@@ -410,8 +413,9 @@ fn group_intervals(mut intervals: Vec<(i64, u64)>) -> Vec<Intervals> {
     groups
 }
 
-/// Infers `max_wal_size` from the distances of checkpoints by volume: of several, the one with most bytes. Without one, the trace shows only
-/// how many segments were filled without such a checkpoint.
+/// Infers `max_wal_size` from the distances of checkpoints by volume; if they differ, the distance with the
+/// most bytes counts. Without such a checkpoint, the trace shows only the number of segments that were filled
+/// without one.
 fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
     const NAME: &str = "max_wal_size";
     let size = survey.segment_size;
@@ -449,19 +453,20 @@ fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mu
 /// Larger than any `max_wal_size` in use: 64 TB.
 const MAX_MAX_WAL_SIZE: u64 = 1 << 46;
 
-/// Checks the default of `checkpoint_completion_target` against the time that timed checkpoints took: one that takes longer shows a larger
-/// value. One that takes less shows nothing, as it may have had few pages to write.
+/// Checks the default of `checkpoint_completion_target` against the duration of timed checkpoints: a longer
+/// duration shows a larger value. A shorter one shows nothing, because the checkpoint may have had few pages
+/// to write.
 fn learn_completion_target(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
     const NAME: &str = "checkpoint_completion_target";
     let timeout = settings.checkpoint_timeout * 1_000_000;
     let share = |one: &Checkpoint| {
         let took = survey.time_at(one.record.lsn)?.saturating_sub((one.record.time + 1) * 1_000_000);
-        // Beyond the timeout, the disk was too slow.
+        // If it took longer than the timeout, the disk was too slow.
         (0..=timeout).contains(&took).then(|| took.saturating_mul(1000) / timeout)
     };
     let timed = checkpoints.iter().filter(|one| one.cause == Cause::Time && one.record.is_finished);
     let longest = timed.filter_map(share).max().unwrap_or(0).cast_unsigned();
-    // The last writes and the sync come in addition.
+    // The last writes and the sync add to the target.
     const SYNC: u64 = 50;
     let mut why = "no evidence in the trace".to_owned();
     if longest > settings.completion_target_milli + SYNC {
@@ -471,27 +476,28 @@ fn learn_completion_target(survey: &Survey, checkpoints: &[Checkpoint], settings
     Traced::new(NAME, settings.show(NAME).unwrap_or_default(), Origin::Assumed, why)
 }
 
-/// Whether too many checkpoints began later than `max_wal_size` allows, if `usual` segments are its distance, as `by_volume` of them seem
-/// to show. A few are late on a busy server.
+/// Whether too many checkpoints started later than `max_wal_size` allows, given a distance of `usual`
+/// segments, which `by_volume` checkpoints appear to show. A few late checkpoints are normal on a busy
+/// server.
 fn is_contradicted(usual: i64, by_volume: usize, distances: &[i64]) -> bool {
     4 * distances.iter().filter(|distance| **distance > usual).count() > by_volume
 }
 
-/// The fewest switches by the clock from which `archive_timeout` is learned.
+/// The minimum number of timed switches from which `archive_timeout` is inferred.
 const MIN_SWITCHES: usize = 3;
 
-/// Infers `archive_timeout` from segments that were switched after equal times. An administrator's switches are not so even, and
-/// those of base backups are not among [`Survey::switches`].
+/// Infers `archive_timeout` from segments that were switched after equal times. Manual switches are not that
+/// regular, and switches for base backups are not in [`Survey::switches`].
 fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
     let size = survey.segment_size;
-    // A segment that was filled starts the clock anew, so only neighbours have the timeout between them.
+    // A filled segment restarts the clock, so only adjacent segments are the timeout apart.
     let neighbours =
         survey.switches.windows(2).filter(|pair| size.segment_of(pair[1]) == size.segment_of(pair[0]) + 1);
     let seconds: Vec<f64> = neighbours
         .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) as f64 / 1e6))
         .collect();
     let since_start = seconds_since_start(survey);
-    // A segment that stayed open for longer contradicts the timeout: a job switched the others.
+    // A segment that stayed open for longer contradicts the timeout: a scheduled job switched the others.
     let longest_open = longest_open(survey);
     let mean = |seconds: &[f64]| mean_of_equal(seconds).filter(|mean| longest_open <= 1.1 * mean + 2.0);
     let (mean, why) = match (mean(&seconds), mean(&since_start)) {
@@ -512,11 +518,12 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
     Traced::new("archive_timeout", show_seconds(settings.archive_timeout), Origin::Learned, why)
 }
 
-/// The longest time, in seconds, between two transaction ends in one segment.
+/// Returns the longest time, in seconds, between two transaction ends in one segment.
 fn longest_open(survey: &Survey) -> f64 {
     let size = survey.segment_size;
     let open = |of_segment: &[(Lsn, i64)]| match of_segment {
-        // The last entry is of the first transaction end after its position, which may be in the next segment.
+        // The last entry belongs to the first transaction end after its position, which may be in the next
+        // segment.
         [(_, first), .., (_, last), _] => (last - first) as f64 / 1e6,
         _ => 0.0,
     };
@@ -525,8 +532,8 @@ fn longest_open(survey: &Survey) -> f64 {
     segments.map(open).fold(0.0, f64::max)
 }
 
-/// For each switch, the seconds since the segment before was filled or switched, from which the server counts
-/// (`GetLastSegSwitchData`).
+/// Returns, for each switch, the seconds since the preceding segment was filled or switched, from which the
+/// server counts (`GetLastSegSwitchData`).
 fn seconds_since_start(survey: &Survey) -> Vec<f64> {
     let size = survey.segment_size;
     let since_start = |switch: &Lsn| {
@@ -536,48 +543,49 @@ fn seconds_since_start(survey: &Survey) -> Vec<f64> {
     survey.switches.iter().filter_map(since_start).collect()
 }
 
-/// The mean of times that differ as little as the clock's, if there are enough of them.
+/// Returns the mean of times that differ no more than a timer's, if there are enough of them.
 fn mean_of_equal(seconds: &[f64]) -> Option<f64> {
     let [least, most] = [f64::min, f64::max].map(|of| seconds.iter().copied().reduce(of).unwrap_or(0.0));
-    // With a second for the checkpointer, which looks at the clock's whole seconds (`CheckArchiveTimeout`).
+    // Allow a second for the checkpointer, which uses whole seconds of the clock (`CheckArchiveTimeout`).
     let is_equal = least >= 0.5 && most <= 1.1 * least + 1.0;
     (seconds.len() >= MIN_SWITCHES && is_equal).then(|| seconds.iter().sum::<f64>() / seconds.len() as f64)
 }
 
-/// Rounds a mean interval to a value that people set, as it is measured by transactions.
+/// Rounds a mean interval, which is measured by transaction ends, to a commonly set value.
 fn round_to_usual_archive_timeout(mean: f64) -> i64 {
     const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600];
     let near = USUAL.into_iter().find(|usual| (mean / *usual as f64 - 1.0).abs() < 0.15);
     near.unwrap_or(mean.round() as i64).max(1)
 }
 
-/// The distance that most segments belong to; the smallest of equal ones.
+/// Returns the distance that covers most segments; the smallest if several do.
 fn with_most_segments(distances: &[i64]) -> Option<i64> {
     let sum = |value: &i64| distances.iter().filter(|other| *other == value).sum::<i64>();
     distances.iter().copied().max_by_key(|value| (sum(value), -value))
 }
 
-/// Rounds an interval to a value that people set, as timers fire a little late.
+/// Rounds an interval to a commonly set value, because timers fire slightly late.
 fn round_to_usual_timeout(interval: i64) -> i64 {
     const USUAL: [i64; 11] = [30, 60, 120, 180, 300, 600, 900, 1200, 1800, 2700, 3600];
     let near = USUAL.into_iter().find(|usual| (usual - 1..=usual + 2).contains(&interval));
     near.unwrap_or(interval).clamp(30, 86_400)
 }
 
-/// Of all values of `max_wal_size`, in segments, that lead to this checkpoint distance, the roundest.
+/// Returns the roundest of all values of `max_wal_size`, in segments, that result in this checkpoint
+/// distance.
 fn roundest_segment_count(segments: u64, target_milli: u64) -> u64 {
     let first = (segments * (1000 + target_milli)).div_ceil(1000).max(2);
     let last = ((segments + 1) * (1000 + target_milli)).div_ceil(1000).saturating_sub(1).max(first);
     (first..=last).max_by_key(|number| (number.trailing_zeros(), u64::MAX - number)).unwrap_or(first)
 }
 
-/// Bytes behind the end of a segment after which it is on disk without a commit, where the trace does not show it: WAL buffers have
-/// 4 MB by default, and the WAL writer is earlier at most rates.
+/// Bytes after the end of a segment at which it is on disk without a commit, if the trace does not show it.
+/// WAL buffers are 4 MB by default, and at most rates the WAL writer is earlier.
 const WRITTEN_AFTER: u64 = 1 << 20;
 
-/// When checkpoints by volume begin, by the medians of those in the trace: of bytes behind the first commit, and, where one began
-/// before that, behind the end of the segment; and how much later than that the latest one began. Those that had to wait for the one
-/// before are not among them.
+/// Infers the delay of checkpoints by volume from the medians in the trace: of bytes after the first commit,
+/// and, for checkpoints that started before that, of bytes after the end of the segment. Also returns by how
+/// much the latest start exceeds that delay. Checkpoints that had to wait for the preceding one are excluded.
 fn request_lag(checkpoints: &[Checkpoint], first_commits: &[Lsn], settings: &Settings) -> (RequestLag, u64) {
     let size = settings.segment_size;
     let geometry = Geometry::with_default_pages(size);
@@ -616,8 +624,8 @@ fn median(values: &mut [u64]) -> Option<u64> {
     values.get(values.len() / 2).copied()
 }
 
-/// The shortest time, in microseconds, from a requested checkpoint's redo pointer to its record, by the transaction ends
-/// between them.
+/// Returns the shortest time, in microseconds, from a requested checkpoint's redo pointer to its record,
+/// measured by the transaction ends between them.
 fn shortest_unthrottled_checkpoint(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings) -> i64 {
     // A base backup may request a throttled checkpoint.
     let target = settings.completion_target_milli as i64;
@@ -652,7 +660,8 @@ mod tests {
 
     use super::*;
 
-    /// What is learned and given of both settings, in order: whether hint bits were logged, and what is contradicted.
+    /// For each case: the inferred and given values of both settings, whether hint bits were logged, and the
+    /// contradictions.
     #[test]
     fn images_for_hint_bits_are_of_wal_log_hints_or_checksums() {
         let learn_all = |records, logged, wal_log_hints, data_checksums| {
@@ -683,11 +692,11 @@ mod tests {
         assert_eq!(learn(0, None, None, None), (false, false, vec![]));
         assert_eq!(learn(9, None, None, None), (true, false, vec![]));
         assert_eq!(learn(9, off, None, None), (false, true, vec![]));
-        // Logged at the server's last start, behind the images: they may be of the time before.
+        // Logged at the server's last start, after the images: they may be from before that.
         let later = LoggedHints { wal_log_hints: off, is_off_before_images: false };
         assert_eq!(learn_all(9, later, None, None), (true, false, vec![]));
         assert_eq!(learn(0, on, None, None), (true, false, vec![]));
-        // What a server with checksums reports, and with either setting alone.
+        // The settings that a server with checksums reports, and each setting alone.
         assert_eq!(learn(9, None, off, on), (false, true, vec![]));
         assert_eq!(learn(9, off, off, on), (false, true, vec![]));
         assert_eq!(learn(9, None, None, on), (false, true, vec![]));
@@ -738,7 +747,7 @@ mod tests {
         }
     }
 
-    /// Segments of 1 MB, and a checkpoint after each 21 of them: as if the WAL writer writes at last what nobody waits for.
+    /// Segments of 1 MB, and a checkpoint after every 21 of them, as if only the WAL writer flushed the WAL.
     #[test]
     fn checkpoints_of_small_segments_begin_more_than_a_segment_late() {
         let mut settings = Settings::default_of(Major::V15);
@@ -769,10 +778,10 @@ mod tests {
         let commits: Vec<Lsn> = (100..250).map(|segment| Lsn((segment << 20) + 1000)).collect();
         let late = [900_000, 1_048_576 + 100_000, 500_000, 1_000_000];
         let (lag, late_by) = request_lag(&begun_at(late, 10 << 20), &commits, &settings);
-        // All but page headers.
+        // Everything except page headers.
         assert!((985_000..1_000_000).contains(&lag.after_commit), "{lag:?}");
         assert_eq!((lag.at_most, late_by), (1_148_576, 148_576));
-        // Each had to wait for the one before: nothing is known.
+        // Each checkpoint had to wait for the preceding one: the delay is unknown.
         let (lag, late_by) = request_lag(&begun_at(late, 22 << 20), &commits, &settings);
         assert_eq!((lag.after_commit, lag.at_most, late_by), (0, WRITTEN_AFTER, 0));
     }
@@ -788,7 +797,7 @@ mod tests {
     fn a_longer_gap_contradicts_a_distance_by_volume() {
         assert!(is_contradicted(1, 3, &[1, 1, 2, 1]));
         assert!(!is_contradicted(1, 3, &[1, 0, 1, 1]));
-        // One of twenty began late.
+        // One of twenty checkpoints started late.
         assert!(!is_contradicted(1, 19, &[&[1; 19][..], &[2]].concat()));
     }
 

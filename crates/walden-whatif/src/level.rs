@@ -1,8 +1,9 @@
 //! The size of a record under another `wal_level`.
 //!
-//! `logical` to `replica` is exact: the data for logical decoding is removed. `replica` to `logical` depends on the catalog
-//! (replica identities) and is estimated. Under `minimal`, changes of files that the transaction itself created are not logged;
-//! small files are logged as full-page images at commit (`smgrDoPendingSyncs`).
+//! `logical` to `replica` is exact: the data for logical decoding is removed. `replica` to `logical` depends
+//! on the catalog (replica identities) and is estimated. Under `minimal`, changes of files created by the
+//! same transaction are not logged; small files are logged as full-page images at commit
+//! (`smgrDoPendingSyncs`).
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::payload::heap::{
@@ -23,7 +24,7 @@ use walden_format::version::Major;
 use walden_redo::page::{LINE_POINTER_BYTES, PAGE_HEADER_BYTES};
 use walden_redo::{PAGE_BYTES, Page, Slot, Touched, reconstruct};
 
-/// The values of `wal_level` that differ in what they log.
+/// The values of `wal_level` that result in different WAL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     /// `minimal`
@@ -35,7 +36,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level of a setting; an unknown value counts as `replica`.
+    /// Returns the level of a setting; an unknown value counts as `replica`.
     pub fn of(level: WalLevel) -> Level {
         match level {
             WalLevel::Minimal => Level::Minimal,
@@ -45,7 +46,7 @@ impl Level {
     }
 }
 
-/// How a record differs under a level.
+/// The difference of a record under a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Variant {
     /// Whether it is written at all.
@@ -54,9 +55,9 @@ pub struct Variant {
     pub fixed: i32,
     /// Bytes of additional records, each padded to 8.
     pub extra_records: u32,
-    /// Block 0's data is logged even if it has a full-page image.
+    /// Whether block 0's data is logged even with a full-page image.
     pub keeps_data: bool,
-    /// Bytes that block 0's data has more than as_traced, without an image.
+    /// Bytes by which block 0's data is longer than as traced, without an image.
     pub data: i32,
     /// Whether the figures are estimates.
     pub estimated: bool,
@@ -73,12 +74,13 @@ const USUAL_KEY: i32 = XlHeapHeader::WIDTH as i32 + 1 + 8;
 const UPDATE: u32 = XlHeapUpdate::WIDTH as u32;
 const DELETE: u32 = XlHeapDelete::WIDTH as u32;
 const INVALIDATION: u32 = InvalidationMessage::WIDTH as u32;
-/// `xl_xact_dbinfo`, which a commit has for its invalidation messages or for logical decoding (`XactLogCommitRecord`).
+/// `xl_xact_dbinfo`, which a commit contains for its invalidation messages or for logical decoding
+/// (`XactLogCommitRecord`).
 const DATABASE: i32 = DBINFO_BYTES as i32;
-/// `xl_xact_xinfo`, which a commit without anything else to log does not have (`XLOG_XACT_HAS_INFO`).
+/// `xl_xact_xinfo`, which a commit contains only with other optional data (`XLOG_XACT_HAS_INFO`).
 const XINFO: i32 = XINFO_BYTES as i32;
 
-/// How a record that was written under `from` differs under `to`.
+/// Returns the difference of a record that was written under `from` if written under `to`.
 pub fn variant(
     record: &Record<'_>,
     touched: &[Touched],
@@ -95,7 +97,7 @@ pub fn variant(
         }
         (Level::Replica, Level::Minimal) => replica_to_minimal(record, as_traced),
         (_, Level::Logical) => replica_to_logical(record, touched, as_traced, identities),
-        // What `minimal` did not log is unknown; everything else is the same.
+        // The data that `minimal` did not log is unknown; everything else is the same.
         _ => Variant { estimated: true, ..as_traced },
     }
 }
@@ -106,7 +108,7 @@ pub(crate) fn keeps_data(record: &Record<'_>, level: Level) -> bool {
         return false;
     }
     let main = record.main_data();
-    // `contains_new_tuple` of inserts and updates.
+    // The flag `contains_new_tuple` of inserts and updates.
     match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
         (rmid::HEAP, heap::INSERT) => {
             XlHeapInsert::read(main).is_some_and(|insert| insert.flags.contains_new_tuple())
@@ -211,7 +213,7 @@ fn replica_to_logical(
     match kind {
         heap::DELETE if identities.is_full(block.relation) => {}
         heap::DELETE => {
-            // Which columns are the key is known to the catalog only.
+            // Only the catalog contains the key's columns.
             variant.fixed += USUAL_KEY;
             variant.estimated = true;
         }
@@ -224,7 +226,7 @@ fn replica_to_logical(
     variant
 }
 
-/// Removes what is logged for standbys.
+/// Removes the data that is logged for standbys.
 fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
     let mut variant = as_traced;
     match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
@@ -235,7 +237,7 @@ fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
             if let Ok(Payload::Commit(end)) = payload::parse(record)
                 && !end.invalidations.is_empty()
             {
-                // From `logical`, the database of commits without invalidations is gone already.
+                // Without `logical`, commits without invalidations have no database.
                 variant.fixed -= (4 + INVALIDATION * end.invalidations.len() as u32) as i32;
                 variant.fixed -= database_bytes(end.flags.0 & !FOR_STANDBYS);
             }
@@ -245,28 +247,31 @@ fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
     variant
 }
 
-/// What a commit logs for standbys only, with the flags that say so.
+/// The flags of data that a commit logs only for standbys.
 const FOR_STANDBYS: u32 = TransactionFlags::HAS_INVALIDATIONS
     | TransactionFlags::UPDATE_RELCACHE_FILE
     | TransactionFlags::HAS_ACCESS_EXCLUSIVE_LOCKS;
 
-/// Bytes of the database in a commit with these flags: with the flags themselves, if there are no others.
+/// Returns the bytes of the database in a commit with these flags, including the flags themselves if no
+/// others are set.
 fn database_bytes(flags: u32) -> i32 {
     DATABASE + if flags & !TransactionFlags::HAS_DATABASE == 0 { XINFO } else { 0 }
 }
 
-/// Bytes of main data behind the fixed fields, including the longer header that they may require.
+/// Returns the bytes of main data after the fixed fields, including the longer header that they may require.
 fn len_beyond(main: u32, fixed: u32) -> i32 {
     let longer_header = if main > 255 { (LONG_DATA_HEADER - SHORT_DATA_HEADER) as u32 } else { 0 };
     if main > fixed { (main - fixed + longer_header) as i32 } else { 0 }
 }
 
-/// Bytes that an update saves by the common prefix and suffix of both tuples; each costs a length of 2 bytes.
+/// Returns the bytes that an update saves by the common prefix and suffix of both tuples; each costs a length
+/// of 2 bytes.
 fn bytes_saved(shared: SharedLengths) -> i32 {
     [shared.prefix, shared.suffix].into_iter().filter(|&len| len > 0).map(|len| i32::from(len) - 2).sum()
 }
 
-/// Bytes of the replica identity of the row that a record updates or deletes, if that is the whole row (`ExtractReplicaIdentity`).
+/// Returns the bytes of the replica identity of the row that a record updates or deletes, if it is the whole
+/// row (`ExtractReplicaIdentity`).
 fn old_tuple_bytes(record: &Record<'_>, touched: &[Touched]) -> Option<u32> {
     let main = record.main_data();
     let offset = match record.rmgr_info() & KIND_MASK {
@@ -281,7 +286,7 @@ fn old_tuple_bytes(record: &Record<'_>, touched: &[Touched]) -> Option<u32> {
     Some((tuple.len() - TUPLE_HEADER + XlHeapHeader::WIDTH) as u32)
 }
 
-/// The bytes of the tuple at an offset number.
+/// Returns the bytes of the tuple at an offset number.
 fn tuple_at(page: &Page, offset: u16) -> Option<&[u8]> {
     const NORMAL: u32 = 1;
     if offset == 0 || offset > page.items() {
@@ -303,9 +308,9 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// `pg_class`, in a file of this number until it is rewritten.
+    /// `pg_class`, whose file has this number until it is rewritten.
     const PG_CLASS: u32 = 1259;
-    /// Place of `relfilenode` in a row.
+    /// The offset of `relfilenode` in a row.
     const FILE: usize = 88;
 
     fn is_full(&self, table: RelFileLocator) -> bool {
@@ -326,13 +331,13 @@ impl Identities {
     fn note(&mut self, database: u32, version: Major, tuple: &[u8]) {
         const XMAX: std::ops::Range<usize> = 4..8;
         const HEADER_BYTES: usize = 22;
-        // `relreplident`; 18 has added `relallfrozen` before it.
+        // `relreplident`; 18 added `relallfrozen` before it.
         let identity_at = if version >= Major::V18 { 130 } else { 126 };
         let row = tuple.get(usize::from(tuple[HEADER_BYTES])..).unwrap_or_default();
         let (Some(file), Some(identity)) = (row.get(Self::FILE..Self::FILE + 4), row.get(identity_at)) else {
             return;
         };
-        // An older version of the row has the transaction that changed it.
+        // An old version of the row has the updating transaction as its `xmax`.
         if tuple[XMAX] != [0; 4] {
             return;
         }
@@ -348,8 +353,8 @@ impl Identities {
 #[derive(Debug, Default)]
 pub struct Unlogged {
     files: FxHashMap<RelFileLocator, File>,
-    /// Files whose creation is the first that its transaction has written, so that it has no xid yet: a `CREATE INDEX`, or a `CREATE
-    /// TABLE` before a `COPY`.
+    /// Files whose creation precedes any other record of its transaction, which therefore has no xid yet: a
+    /// `CREATE INDEX`, or a `CREATE TABLE` before a `COPY`.
     without_xid: Vec<RelFileLocator>,
     /// The youngest transaction so far.
     youngest: u32,
@@ -361,11 +366,13 @@ struct File {
     /// Number of blocks, and for the first ones their slot in the page store.
     blocks: u64,
     slots: FxHashMap<(Fork, u32), Slot>,
-    /// Whether rows were inserted one by one, which looks for free space in the map (`RelationGetBufferForTuple`).
+    /// Whether rows were inserted one by one, which searches the free space map
+    /// (`RelationGetBufferForTuple`).
     has_single_inserts: bool,
 }
 
-/// Blocks per file whose slots are kept. Larger files exceed any plausible `wal_skip_threshold` and are only counted.
+/// Blocks per file whose slots are kept. Larger files exceed any plausible `wal_skip_threshold` and are only
+/// counted.
 const MAX_SLOTS: usize = (64 << 20) / PAGE_BYTES;
 
 /// A file that is logged as full-page images at commit.
@@ -375,14 +382,14 @@ pub struct SmallFile {
     pub relation: RelFileLocator,
     /// The pages with their slots in the page store, in the order of the file.
     pub pages: Vec<((Fork, u32), Slot)>,
-    /// Whether it has a free space map, which is not logged: a table of two pages and more has one, unless it was made by `COPY` or
-    /// `CREATE TABLE AS`. The log does not tell the latter from `INSERT`.
+    /// Whether it may have a free space map, which is not logged. A table of two pages or more has one,
+    /// unless `COPY` or `CREATE TABLE AS` filled it. WAL does not distinguish the latter from `INSERT`.
     pub may_have_free_space_map: bool,
 }
 
 impl Unlogged {
-    /// Observes creation of files and ends of transactions; returns the files of a committing transaction that are smaller than
-    /// `threshold` bytes.
+    /// Observes file creations and transaction ends. Returns the files of a committing transaction that are
+    /// smaller than `threshold` bytes.
     pub fn observe(&mut self, record: &Record<'_>, threshold: u64) -> Vec<SmallFile> {
         let mut small = Vec::new();
         self.observe_xid(record);
@@ -427,7 +434,8 @@ impl Unlogged {
         small
     }
 
-    /// The creator of a file without an xid is the next transaction to get one: it writes to the catalog at once.
+    /// The creator of a file without an xid is the next transaction to get one, because it writes to the
+    /// catalog immediately.
     fn observe_xid(&mut self, record: &Record<'_>) {
         let xid = record.header.xid;
         if xid == 0 {
@@ -443,21 +451,21 @@ impl Unlogged {
         }
     }
 
-    /// Whether a record changes such files only.
+    /// Whether a record changes only such files.
     pub fn covers(&self, record: &Record<'_>) -> bool {
         !self.files.is_empty()
             && !record.blocks.is_empty()
             && record.blocks.iter().all(|block| self.files.contains_key(&block.relation))
     }
 
-    /// Notes that a row was inserted into such a file.
+    /// Records that a row was inserted into such a file.
     pub fn note_insert(&mut self, relation: RelFileLocator) {
         if let Some(file) = self.files.get_mut(&relation) {
             file.has_single_inserts = true;
         }
     }
 
-    /// Notes the slot of a page of such a file.
+    /// Records the slot of a page of such a file.
     pub fn note_page(&mut self, relation: RelFileLocator, place: (Fork, u32), slot: Slot) {
         let Some(file) = self.files.get_mut(&relation) else { return };
         if let Some(known) = file.slots.get_mut(&place) {
@@ -466,7 +474,7 @@ impl Unlogged {
             file.slots.insert(place, slot);
             file.blocks += 1;
         } else {
-            // Not distinguished from known blocks any more, but beyond any threshold.
+            // No longer distinguished from known blocks, but beyond any threshold.
             file.blocks = file.blocks.max(MAX_SLOTS as u64 + 1);
         }
     }
@@ -492,7 +500,7 @@ mod tests {
             identities.note(DATABASE, version, &row(at, b'd', 0));
             assert!(!identities.is_full(table));
             identities.note(DATABASE, version, &row(at, b'f', 0));
-            // The version of the row before `ALTER TABLE`.
+            // The old version of the row after `ALTER TABLE`.
             identities.note(DATABASE, version, &row(at, b'd', 7));
             assert!(identities.is_full(table), "{version}");
             identities.note(DATABASE, version, &row(at, b'n', 0));

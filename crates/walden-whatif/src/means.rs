@@ -19,7 +19,7 @@ impl Mean {
         (self.sum, self.count) = (self.sum + u64::from(value), self.count + 1);
     }
 
-    /// The mean of both.
+    /// Returns the mean of both.
     pub fn plus(self, other: Mean) -> Mean {
         Mean { sum: self.sum + other.sum, count: self.count + other.count }
     }
@@ -29,7 +29,8 @@ impl Mean {
     }
 }
 
-/// A running mean for each key. Nearly every record updates one and keys are few, hence the cache in front of the table.
+/// A running mean for each key. Nearly every record updates one and keys are few, hence the cache in front of
+/// the table.
 #[derive(Debug)]
 pub(crate) struct Means<K> {
     means: Vec<(K, Mean)>,
@@ -44,7 +45,8 @@ impl<K> Default for Means<K> {
 }
 
 impl<K: Copy + Eq + Hash> Means<K> {
-    /// The mean of a key, created empty. `hint` selects the cache entry: it should differ between keys.
+    /// Returns the mean of a key, creating an empty one. `hint` selects the cache entry: it should differ
+    /// between keys.
     #[inline]
     pub fn entry(&mut self, key: K, hint: u32) -> &mut Mean {
         let recent = hint.wrapping_mul(0x9E37_79B1) as usize >> 24 & (RECENT - 1);

@@ -1,7 +1,8 @@
 //! Effects of changing tables and indexes, as a range from best to worst case.
 //!
-//! The records of a dropped index disappear, which is exact. The other effects depend on what the WAL does not contain: which
-//! columns an update changed, where the keys of a new index would go, how much free space a page will have.
+//! The records of a dropped index disappear, which is exact. The other effects depend on information that WAL
+//! does not contain: the columns changed by an update, the positions of a new index's keys, the free space of
+//! a page.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -27,7 +28,7 @@ pub struct ObjectChange {
     pub change: Change,
     /// The table's files.
     pub table: FxHashSet<RelFileLocator>,
-    /// The files of its known indexes; for a dropped index, of all others.
+    /// The files of its known indexes; for a dropped index, of all other indexes.
     pub indexes: FxHashSet<RelFileLocator>,
 }
 
@@ -36,7 +37,7 @@ pub struct ObjectChange {
 pub enum Change {
     /// The index with these files is dropped.
     DropIndex(FxHashSet<RelFileLocator>),
-    /// A B-tree index is added; the bytes of a key.
+    /// A B-tree index is added; the size of a key in bytes.
     AddIndex(u32),
     /// The table's `fillfactor` is set, in percent.
     FillFactor(u8),
@@ -68,32 +69,33 @@ pub struct Counts {
     pub moved_updates: u64,
     /// Bytes of full-page images of the table.
     pub table_images: u64,
-    /// Of these, images of pages that received a moved tuple.
+    /// Bytes of the images among these of pages that received a moved tuple.
     pub moved_images: u64,
     /// Bytes of the indexes' records without full-page images.
     pub index_plain: u64,
     /// Bytes of the full-page images in these.
     pub index_images: u64,
-    /// Rows inserted whose entries are in the indexes' records. Rows from before an index was built have none.
+    /// Inserted rows whose entries are in the indexes' records. Rows from before an index was built have
+    /// none.
     pub inserted: IndexEntries,
-    /// The same of non-HOT updates within a page.
+    /// The same for non-HOT updates within a page.
     pub updated_on_page: IndexEntries,
-    /// The same of non-HOT updates to another page.
+    /// The same for non-HOT updates to another page.
     pub updated_elsewhere: IndexEntries,
     /// Highest block number seen, plus one.
     pub pages: u64,
     /// Number of page observations.
     pub pages_seen: u64,
-    /// Sum of the line pointers over these.
+    /// Sum of the line pointers over these observations.
     pub line_pointers: u64,
-    /// Sum of the free bytes over these.
+    /// Sum of the free bytes over these observations.
     pub free: u64,
 }
 
-/// Rows with what their entries wrote to the indexes.
+/// Rows with the index WAL that their entries caused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IndexEntries {
-    /// How many rows.
+    /// Number of rows.
     pub rows: u64,
     /// Bytes of the indexes' records without full-page images.
     pub plain: u64,
@@ -105,11 +107,11 @@ pub struct IndexEntries {
 #[derive(Debug, Default)]
 pub struct Counter {
     changes: Vec<(ObjectChange, Counts)>,
-    /// By change, the last rows of each transaction that need entries in the indexes.
+    /// For each change, the last rows of each transaction that need entries in the indexes.
     last_rows: Vec<FxHashMap<u32, LastRows>>,
 }
 
-/// Why a row gets entries in indexes.
+/// The reason why a row gets entries in indexes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EntryCause {
     Insert,
@@ -117,7 +119,7 @@ enum EntryCause {
     UpdateElsewhere,
 }
 
-/// Rows that a transaction wrote; their entries follow.
+/// Rows that a transaction wrote, before their entries.
 #[derive(Clone, Copy, Debug)]
 struct LastRows {
     cause: EntryCause,
@@ -125,14 +127,15 @@ struct LastRows {
     rows: u64,
 }
 
-/// Transactions whose last rows are remembered, of each change.
+/// Maximum number of transactions whose last rows are remembered, for each change.
 const MAX_LAST_ROWS: usize = 4096;
-/// COPY writes so many rows at most before it inserts their entries (`MAX_BUFFERED_TUPLES`).
+/// Maximum number of rows that COPY writes before it inserts their entries (`MAX_BUFFERED_TUPLES`).
 const MAX_BUFFERED_ROWS: u64 = 1000;
 
 /// `sizeof(ItemIdData)`
 const LINE_POINTER: f64 = LINE_POINTER_BYTES as f64;
-/// Fill of a leaf page after rightmost splits (`BTREE_DEFAULT_FILLFACTOR`), and the long-run mean for random keys.
+/// Fill of a leaf page after rightmost splits (`BTREE_DEFAULT_FILLFACTOR`), and the long-run mean for random
+/// keys.
 const RIGHTMOST_FILL: f64 = 0.9;
 const USUAL_FILL: f64 = 0.7;
 /// Additional bytes of an update record if the tuple moves to another page: a block reference.
@@ -141,11 +144,11 @@ const MOVED_UPDATE: f64 = 20.0;
 const OFFSET_NUMBER: usize = 2;
 /// Header, block reference and offset of an `INSERT_LEAF` record.
 const INSERT_LEAF: f64 = (RECORD_HEADER + BlockHeader::WIDTH + SHORT_DATA_HEADER + OFFSET_NUMBER) as f64;
-/// Header, two to three block references and fields of a split's record.
+/// Header, two to three block references and fields of a split record.
 const SPLIT: f64 = 110.0;
 
 impl Counter {
-    /// A counter for these changes.
+    /// Creates a counter for these changes.
     pub fn new(changes: Vec<ObjectChange>) -> Counter {
         let last_rows = vec![FxHashMap::default(); changes.len()];
         Counter {
@@ -154,7 +157,7 @@ impl Counter {
         }
     }
 
-    /// Whether there is nothing to count.
+    /// Whether there is no change to count for.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
@@ -173,7 +176,7 @@ impl Counter {
         }
     }
 
-    /// The changes with their counts.
+    /// Returns the changes with their counts.
     pub fn finish(self) -> Vec<(ObjectChange, Counts)> {
         self.changes
     }
@@ -240,9 +243,9 @@ impl Counts {
         }
     }
 
-    /// Counts an index's record, which is for the last rows of its transaction: the rule by which `walden-explain` counts the entries
-    /// of updates (`collect/evidence.rs`), for all tables and B-tree indexes at once. Vacuum has no transaction, and the images of a
-    /// build are for no row alone.
+    /// Counts an index's record, which belongs to the last rows of its transaction. `walden-explain` counts
+    /// the entries of updates by the same rule (`collect/evidence.rs`), for all tables and B-tree indexes.
+    /// Vacuum has no transaction, and the images of an index build belong to no single row.
     fn count_index_record(&mut self, record: &Record<'_>, last_rows: Option<&mut LastRows>) {
         let images = image_bytes(record);
         let plain = u64::from(record.header.total_len).saturating_sub(images);
@@ -265,8 +268,9 @@ impl Counts {
         entries.images += images;
     }
 
-    /// Bytes that the indexes take for a row that gets entries, and those for all non-HOT updates within a page and to another page.
-    /// `scale` is the factor of images. What is for no row, such as vacuum, is shared out by bytes.
+    /// Returns the index bytes for each row that gets entries, and for all non-HOT updates within a page and
+    /// to another page. `scale` is the factor of images. Bytes that belong to no row, such as vacuum's, are
+    /// distributed in proportion.
     fn index_bytes(&self, scale: f64) -> IndexBytes {
         let all = self.index_plain as f64 + scale * self.index_images as f64;
         let known = [self.inserted, self.updated_on_page, self.updated_elsewhere];
@@ -286,25 +290,27 @@ impl Counts {
         }
     }
 
-    /// Index tuples that the table's changes insert into an index that is there all the time.
+    /// Returns the number of index tuples that the table's changes insert into an index that exists all the
+    /// time.
     fn index_entries(&self) -> f64 {
         (self.inserts + self.same_page_updates + self.moved_updates) as f64
     }
 
-    /// Mean fill of the pages seen, in percent.
+    /// Returns the mean fill of the observed pages, in percent.
     fn fill_percent(&self) -> f64 {
         100.0 * (1.0 - self.free as f64 / (self.pages_seen.max(1) as f64 * PAGE_BYTES as f64))
     }
 }
 
-/// Bytes of indexes: for a row, and for non-HOT updates within a page and to another page.
+/// Index bytes: per row, and for non-HOT updates within a page and to another page.
 struct IndexBytes {
     row: f64,
     on_page: f64,
     elsewhere: f64,
 }
 
-/// The effect of a change on a prediction. `actual` are the bytes of the trace, to which the counts refer.
+/// Returns the effect of a change on a prediction. `actual` contains the bytes of the trace, to which the
+/// counts refer.
 pub fn effect(
     (change, counts): &(ObjectChange, Counts),
     settings: &Settings,
@@ -369,7 +375,8 @@ pub fn effect(
     ObjectEffect { what: change.what.clone(), best_bytes: best as i64, worst_bytes: worst as i64, why }
 }
 
-/// Bytes of images of the checkpoints that come in addition, or no longer come, if the log has so many bytes more or fewer.
+/// Returns the bytes of images of the checkpoints that are added or avoided if the WAL grows or shrinks by
+/// `bytes`.
 fn other_checkpoints(bytes: f64, settings: &Settings, prediction: &Prediction) -> f64 {
     let distance = settings.checkpoint_segments() as f64 * settings.segment_size.bytes() as f64;
     if prediction.bytes as f64 + bytes < distance {
@@ -429,7 +436,7 @@ mod tests {
         ObjectChange { what: "it".into(), change, table: FxHashSet::default(), indexes: FxHashSet::default() }
     }
 
-    /// COPY before the index was built gives it no entries: all of the index's records are for updates.
+    /// COPY before the index was built adds no entries: all of the index's records belong to updates.
     #[test]
     fn rows_from_before_an_index_take_none_of_its_bytes() {
         let counts = Counts {
@@ -444,7 +451,7 @@ mod tests {
         };
         let bytes = counts.index_bytes(1.0);
         assert_eq!(bytes.row as u64, 2_120_000 / 2000);
-        // Vacuum's 20,000 are shared out.
+        // Vacuum's 20,000 are distributed.
         assert_eq!((bytes.on_page.round() as u64, bytes.elsewhere.round() as u64), (530_000, 1_590_000));
         let unknown = Counts {
             inserts: 2000,
@@ -488,20 +495,20 @@ mod tests {
         let same = prediction(200, 1_600_000);
         let of = |kind| effect(&(change(kind), counts), &settings, &same, &same.buckets);
         let fill = of(Change::FillFactor(80));
-        // 400 of 1500 entries' share of the indexes, the pages moved to, and 15 of 95 parts of images.
+        // 400 of 1500 entries' share of the indexes, the target pages of moves, and 15 of 95 parts of images.
         assert!(fill.best_bytes < -(500_000 * 4 / 15) - 157_000 && fill.best_bytes > -500_000, "{fill:?}");
         assert!((187_000..188_000).contains(&fill.worst_bytes), "15 of 80 parts more pages: {fill:?}");
         let fuller = of(Change::FillFactor(100));
         assert!((-51_000..-49_000).contains(&fuller.best_bytes), "5 of 100 parts fewer images: {fuller:?}");
         // Entries of 500 more updates, and an image for each page that they move to.
         assert!(fuller.worst_bytes > 500_000 / 3 + 1_000_000, "{fuller:?}");
-        // A log that is long enough for checkpoints by volume: one more or less of them counts.
+        // WAL long enough for checkpoints by volume: one more or fewer of them counts.
         let long = Prediction { bytes: 600 << 20, ..same.clone() };
         let with_checkpoint = effect(&(change(Change::AddIndex(8)), counts), &settings, &long, &same.buckets);
         let without = of(Change::AddIndex(8));
         assert_eq!(with_checkpoint.worst_bytes - without.worst_bytes, 1_600_000);
         assert_eq!(with_checkpoint.best_bytes, without.best_bytes);
-        // Pages that are 95 % full may be of a table with 100: then less is HOT.
+        // Pages that are 95 % full may belong to a table with fillfactor 100: then fewer updates are HOT.
         let between = of(Change::FillFactor(97));
         assert!(between.best_bytes < -(500_000 * 4 / 15), "{between:?}");
         let drop = of(Change::DropIndex(FxHashSet::default()));

@@ -7,7 +7,7 @@ use walden_format::lsn::Lsn;
 pub use crate::buckets::{Bucket, Buckets};
 use crate::recovery::Work;
 
-/// How a figure was obtained, most certain first.
+/// How a figure was obtained, in descending order of certainty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
@@ -17,7 +17,7 @@ pub enum Basis {
     Reconstructed,
     /// Extrapolated from a sample of the relation's images.
     Sampled,
-    /// The mean of similar ones, or a typical size.
+    /// The mean of similar figures, or a typical size.
     Estimated,
 }
 
@@ -26,7 +26,7 @@ pub enum Basis {
 pub struct SimulatedCheckpoint {
     /// Its redo pointer.
     pub redo: Lsn,
-    /// When it begins, in microseconds since 1970-01-01 UTC.
+    /// Its start, in microseconds since 1970-01-01 UTC.
     pub time: i64,
     /// What triggered it.
     pub cause: Cause,
@@ -43,17 +43,17 @@ pub struct Prediction {
     pub shares: [u64; 4],
     /// Twice the standard error of sampled images, in bytes.
     pub sampling_error: f64,
-    /// Bytes by which it differs if the work begins in the middle between two checkpoints, by distance and by time, and in the
-    /// middle of a segment, or, where the trace shows the former, half a segment further on; 0 if that was not predicted, or is
-    /// known from the trace.
+    /// The difference in bytes if the work starts halfway between two checkpoints, by distance and by time,
+    /// and in the middle of a segment; or, if the trace shows the former, half a segment later. 0 if that was
+    /// not predicted, or if the trace shows the start.
     pub phase_error: f64,
-    /// Bytes by which it differs if checkpoints begin later; 0 if that was not predicted.
+    /// The difference in bytes if checkpoints start later; 0 if that was not predicted.
     pub delay_error: f64,
-    /// Bytes by which it differs if checkpoints behind their schedule take as long as on a busy server; 0 if that was not predicted.
-    /// If it is the mean of both, half of the difference.
+    /// The difference in bytes if checkpoints that lag their schedule take as long as on a busy server; 0 if
+    /// that was not predicted. If the prediction is the mean of both, half of the difference.
     pub race_error: f64,
-    /// Bytes by which it differs if assumed settings have the smallest or the largest value that the trace allows; 0 if that was not
-    /// predicted.
+    /// The difference in bytes if assumed settings have the smallest or the largest value that the trace
+    /// allows; 0 if that was not predicted.
     pub assumption_error: f64,
     /// The checkpoints.
     pub checkpoints: Vec<SimulatedCheckpoint>,
@@ -65,15 +65,16 @@ pub struct Prediction {
     pub compressed_images: u64,
     /// Segments filled or switched.
     pub segments: u64,
-    /// The longest distance that recovery could have to replay, in bytes: from the redo pointer of the last complete checkpoint.
+    /// The longest distance that recovery may have to replay, in bytes: from the redo pointer of the last
+    /// complete checkpoint.
     pub longest_redo: u64,
-    /// What replay has to do for that distance.
+    /// The replay work for that distance.
     pub longest_redo_work: Work,
-    /// What replay has to do for all of it.
+    /// The replay work for all of the WAL.
     pub work: Work,
-    /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
+    /// Upper bound of the bytes that logging hint bits would add, if the trace does not contain them.
     pub hints_at_most: u64,
-    /// Bytes that may be written in addition, or not be written, as the trace does not show it.
+    /// Bytes that may be added or omitted, because the trace does not show them.
     pub unshown: u64,
     /// Growth over time: microseconds since 1970-01-01 UTC, bytes since the start.
     pub growth: Vec<(i64, u64)>,
@@ -82,8 +83,8 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Replaces bytes and images by the mean of both, and the error by half of the difference. Checkpoints and their times stay; the redo distance becomes the longer
-    /// one.
+    /// Replaces bytes and images by the mean of both, and the error by half of the difference. Checkpoints
+    /// and their times stay; the redo distance becomes the longer one.
     pub fn mean_with(&mut self, other: &Prediction) {
         self.race_error = self.bytes.abs_diff(other.bytes) as f64 / 2.0;
         self.buckets.mean_with(&other.buckets);

@@ -30,13 +30,13 @@ pub type OpenBase<'a> = &'a (dyn Fn() -> std::io::Result<Box<dyn BasePages>> + S
 /// Options of a prediction.
 #[derive(Clone, Default)]
 pub struct Question<'a> {
-    /// Pages as of before the trace, and the position at which replay starts on them.
+    /// Pages as of before the trace, and the position at which replay on them starts.
     pub base: Option<(Lsn, OpenBase<'a>)>,
-    /// Records from here on are counted; earlier ones are only replayed.
+    /// Records from this position are counted; earlier ones are only replayed.
     pub from: Option<Lsn>,
     /// Records that start before this are counted.
     pub to: Option<Lsn>,
-    /// Settings that the trace was taken under, as far as they are known, by name.
+    /// Known settings that the trace was taken under, by name.
     pub traced: Vec<(String, String)>,
     /// The sets of settings to predict: each a list of names and values that differ from the trace's.
     pub changes: Vec<Vec<(String, String)>>,
@@ -46,17 +46,17 @@ pub struct Question<'a> {
     pub all_images: bool,
     /// Maximum number of threads; 0 counts as 1.
     pub threads: usize,
-    /// Memory for pages and blocks in bytes, of all passes together.
+    /// Memory for pages and blocks in bytes, for all passes together.
     pub memory_bytes: usize,
 }
 
-/// Why a prediction failed.
+/// The reason why a prediction failed.
 #[derive(Debug, Error)]
 pub enum PredictError {
     /// A setting is unknown or has an invalid value.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// There is no record to predict from.
+    /// The trace has no record to predict from.
     #[error("cannot predict: expected records in the trace, found none{0}")]
     Empty(String),
     /// The page store failed.
@@ -69,7 +69,7 @@ pub enum PredictError {
 pub struct Forecast {
     /// The first pass over the trace.
     pub survey: Survey,
-    /// The settings that it was taken under.
+    /// The settings that the trace was taken under.
     pub learned: Learned,
     /// Start and end of the counted records.
     pub span: (Lsn, Lsn),
@@ -87,13 +87,15 @@ pub struct Forecast {
     pub predictions: Vec<(Settings, Prediction)>,
     /// Counts that show how reliable the predictions are.
     pub diagnostics: Diagnostics,
-    /// By how much two runs of the same work differ: twice the standard error, as a fraction.
+    /// The difference between two runs of the same work: twice the standard error, as a fraction.
     pub run_noise: f64,
-    /// Seconds by which a checkpoint may begin earlier or later in another run: one requested by volume, and one by time.
+    /// Seconds by which a checkpoint may start earlier or later in another run: one requested by volume, and
+    /// one by time.
     pub delays: [f64; 2],
-    /// Whether the log is that of one session that waits for its commits: it writes nothing until the checkpointer is awake.
+    /// Whether a single session wrote the WAL and waits for its commits: it writes nothing until the
+    /// checkpointer is awake.
     pub one_session: bool,
-    /// Changes of tables and indexes, with what the trace contains of these.
+    /// Changes of tables and indexes, with the activity on them in the trace.
     pub objects: Vec<(ObjectChange, Counts)>,
     /// Seconds that the passes took.
     pub replay_seconds: f64,
@@ -103,35 +105,38 @@ pub struct Forecast {
 
 /// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::Basis)).
 const ESTIMATE_ERROR: f64 = 0.25;
-/// Seconds between snapshots of running transactions (`LOG_SNAPSHOT_INTERVAL_MS`), which a server writes by itself.
+/// Seconds between snapshots of running transactions that a server writes periodically
+/// (`LOG_SNAPSHOT_INTERVAL_MS`).
 const SNAPSHOT_INTERVAL: f64 = 15.0;
-/// Bytes of a snapshot, where the trace has none.
+/// Bytes of a snapshot, if the trace has none.
 const SNAPSHOT: f64 = 50.0;
-/// So many snapshots more or fewer can be in another run, however short; and half of them if it takes half longer.
+/// Minimum number of snapshots by which another run may differ, however short. A longer run may differ by half
+/// of its snapshots, if it takes 50 % longer.
 const OTHER_SNAPSHOTS: f64 = 2.0;
-/// Standard error in bytes of a compressed image: the same page has other LSNs and transaction ids in another run.
+/// Standard error in bytes of a compressed image: in another run, the same page has other LSNs and
+/// transaction ids.
 const COMPRESSED_IMAGE_NOISE: f64 = 3.0;
 /// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
 const RACE_ERROR: f64 = 0.25;
 
 impl Forecast {
-    /// Relative error of the prediction for the trace's own settings.
+    /// Returns the relative error of the prediction for the trace's own settings.
     pub fn self_check_error(&self) -> f64 {
         relative(self.self_check.bytes, self.trace_bytes)
     }
 
-    /// The error of a prediction in either direction, in bytes.
+    /// Returns the error of a prediction in either direction, in bytes.
     pub fn error_bytes(&self, prediction: &Prediction) -> f64 {
         self.error_parts(prediction).total()
     }
 
-    /// The same by cause.
+    /// Returns the same error by cause.
     pub fn error_parts(&self, prediction: &Prediction) -> ErrorParts {
         let bytes = prediction.bytes as f64;
         let count = prediction.checkpoints.len().max(1) as f64;
         let raced = prediction.races as f64 / count * prediction.buckets.get(Bucket::CheckpointImages) as f64;
-        // Without a checkpoint by time, the difference is of those requested by volume. One session does not write meanwhile, unless its
-        // commits are asynchronous.
+        // Without a timed checkpoint, the difference comes from those requested by volume. A single session
+        // does not write in the meantime, unless its commits are asynchronous.
         let is_late = !self.one_session
             || prediction.caused_by(Cause::Time) > 0
             || self.learned.late_by > woken_later(&self.survey);
@@ -151,25 +156,26 @@ impl Forecast {
         }
     }
 
-    /// What snapshots of running transactions do not explain of the self-check's error, as a fraction.
+    /// Returns the part of the self-check's error that snapshots of running transactions do not explain, as a
+    /// fraction.
     fn unexplained(&self) -> f64 {
         let wrong = self.self_check.bytes.abs_diff(self.trace_bytes) as f64;
         (wrong - self.snapshot_noise()).max(0.0) / self.trace_bytes.max(1) as f64
     }
 
-    /// By how many bytes of such snapshots two runs of the same work differ.
+    /// Returns the bytes of such snapshots by which two runs of the same work differ.
     fn snapshot_noise(&self) -> f64 {
         let (bytes, count) = self.survey.checkpoint_records(checkpoint_record::RUNNING);
         let mean = if count > 0 { bytes as f64 / count as f64 } else { SNAPSHOT };
         let aligned = (mean / 8.0).ceil() * 8.0;
         let seconds = self.survey.seconds(self.span.0, self.span.1).unwrap_or(0.0);
         let count = OTHER_SNAPSHOTS.max(1.0 + seconds / SNAPSHOT_INTERVAL / 2.0);
-        // They may push a record onto the next page.
+        // The snapshots may push a record onto the next page.
         count * aligned + SHORT_HEADER as f64
     }
 
-    /// Twice the standard error of the images, where each checkpoint begins some bytes earlier or later: as many of the pages changed in
-    /// between get an image in one cycle as lose one in the next, on average.
+    /// Returns twice the standard error of the images if each checkpoint starts some bytes earlier or later:
+    /// on average, the pages changed in between gain an image in one cycle and lose one in the next.
     fn random_delays(&self, prediction: &Prediction) -> f64 {
         let images = prediction.images as f64;
         if images < 1.0 {
@@ -188,28 +194,30 @@ impl Forecast {
 /// The error of a prediction in either direction by cause, in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct ErrorParts {
-    /// Bytes that are estimated.
+    /// Bytes whose size is an estimate.
     pub estimates: f64,
-    /// What is wrong in the prediction for the trace's own settings.
+    /// The error of the prediction for the trace's own settings.
     pub self_check: f64,
-    /// Checkpoints that are requested while another one is in progress, or would be on a busy server.
+    /// Checkpoints that are requested while another one is in progress, in the simulation or on a busy
+    /// server.
     pub races: f64,
-    /// What the trace does not show: images for hint bits, free space maps.
+    /// Bytes that the trace does not show: images for hint bits, free space maps.
     pub unshown: f64,
     /// Settings that the trace does not show, over the range of values that it allows.
     pub assumptions: f64,
-    /// Images of which a sample was compressed.
+    /// Images that were sampled for compression.
     pub sampling: f64,
-    /// Where between two checkpoints and in a segment the work begins.
+    /// The position between two checkpoints and in a segment at which the work starts.
     pub phase: f64,
-    /// When checkpoints begin.
+    /// The times at which checkpoints start.
     pub delays: f64,
-    /// By how much two runs of the same work differ.
+    /// The difference between two runs of the same work.
     pub run_to_run: f64,
 }
 
 impl ErrorParts {
-    /// The sum: what is known to be wrong in one direction is added, what is as likely in both is summed up by squares.
+    /// Returns the sum: systematic errors are added, random errors are combined as the root of the sum of
+    /// squares.
     pub fn total(&self) -> f64 {
         let random = [self.sampling, self.phase, self.delays, self.run_to_run];
         let systematic = self.estimates + self.self_check + self.races + self.unshown + self.assumptions;
@@ -217,12 +225,14 @@ impl ErrorParts {
     }
 }
 
-/// Relative error of `predicted`, as a fraction of `measured`.
+/// Returns the relative error of `predicted`, as a fraction of `measured`.
 pub fn relative(predicted: u64, measured: u64) -> f64 {
     if measured == 0 { 0.0 } else { (predicted as f64 - measured as f64) / measured as f64 }
 }
 
-/// Predicts the WAL under each set of settings. `progress` gets the bytes read since its last call, of about twice the run's. Starts at most `question.threads` threads and joins them before it returns.
+/// Predicts the WAL under each set of settings. `progress` receives the bytes read since its last call; in
+/// total about twice the size of the run. Starts at most `question.threads` threads and joins them before it
+/// returns.
 ///
 /// # Errors
 /// An invalid setting, a trace without records in the window, or a page store that fails.
@@ -290,8 +300,8 @@ pub fn predict(
     })
 }
 
-/// Groups settings into passes. A pass is mostly replay, whatever the number of its simulations; only compression is worth a
-/// thread, so each method gets a pass of its own as far as there are threads.
+/// Groups settings into passes. The cost of a pass is mostly replay, whatever the number of its simulations;
+/// only compression justifies a thread, so each method gets its own pass as far as threads allow.
 fn group_by_compression(settings: &[Settings], threads: usize, max_group: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<(Vec<Option<walden_redo::compress::Method>>, Vec<usize>)> = Vec::new();
     for (at, one) in settings.iter().enumerate() {
@@ -321,37 +331,40 @@ fn group_by_compression(settings: &[Settings], threads: usize, max_group: usize)
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// What one of the settings is simulated with, beside what the trace shows.
+/// A deviation from the trace in the simulation of a set of settings.
 #[derive(Clone, Copy, Debug)]
 enum Variant {
-    /// Nothing else.
+    /// No deviation.
     AsTraced,
-    /// Requested checkpoints begin so many bytes later, and those by time a second: the log has the seconds of a checkpoint only.
+    /// Requested checkpoints start this many bytes later, and timed ones a second later: WAL stores only the
+    /// seconds of a checkpoint.
     LateCheckpoints(u64),
-    /// The work begins in the middle between two checkpoints and in the middle of a segment.
+    /// The work starts halfway between two checkpoints and in the middle of a segment.
     OtherPhase,
-    /// The work begins half a segment further on, as far behind the checkpoint.
+    /// The work starts half a segment later, at the same distance after the checkpoint.
     OtherOffset,
-    /// A checkpoint behind its schedule takes as long as on a busy server, at least.
+    /// A checkpoint that lags its schedule takes at least as long as on a busy server.
     SlowCheckpoints,
     /// Assumed settings have these values, unless the set of settings names them.
     Assumed(Extreme),
 }
 
-/// Microseconds by which the checkpointer may wake up later than in the trace, once it is requested: a time slice of another process.
+/// Microseconds by which the checkpointer may wake up later than in the trace once it is requested: a time
+/// slice of another process.
 const WAKE_UP: f64 = 2_000.0;
-/// The same on average where a single session waits for its commit meanwhile. Of 52 predictions with such checkpoints, on two cores with
-/// up to three busy processes, 35 were within 56 bytes, and all within 776.
+/// The same on average if a single session waits for its commit in the meantime. Of 52 predictions with such
+/// checkpoints, on two cores with up to three busy processes, 35 were within 56 bytes, and all within 776.
 const WAKE_UP_FIRST: f64 = 20.0;
-/// The log has the second in which a checkpoint began: half of it, in microseconds.
+/// WAL stores the second in which a checkpoint started: half of it, in microseconds.
 const HALF_SECOND: i64 = 500_000;
 
-/// When the checkpoint in force at a position began, from which on `checkpoint_timeout` counts, and by how much that is uncertain, in
-/// microseconds. After a shutdown the server counts from its next start (`CheckpointerMain`), which was before its first transaction.
+/// Returns the start of the checkpoint in force at a position, from which `checkpoint_timeout` counts, and
+/// its uncertainty, in microseconds. After a shutdown the server counts from its next start
+/// (`CheckpointerMain`), which precedes its first transaction.
 fn checkpoint_clock(survey: &Survey, learned: &Learned, from: Lsn) -> Option<(i64, i64)> {
     let redo = survey.redo_at(from)?;
     let timeout = learned.settings.checkpoint_timeout;
-    // The next one by time shows it.
+    // The next timed checkpoint shows it.
     let next = learned.checkpoints.iter().find(|one| one.record.redo > redo);
     if let Some(next) = next.filter(|next| next.cause == Cause::Time) {
         let began = next.record.time.saturating_sub(timeout).saturating_mul(1_000_000);
@@ -366,19 +379,19 @@ fn checkpoint_clock(survey: &Survey, learned: &Learned, from: Lsn) -> Option<(i6
     Some((began.min(next), HALF_SECOND))
 }
 
-/// Mean rate at which the trace was written; 0 if it has no times.
+/// Returns the mean rate at which the trace was written; 0 if it has no times.
 fn bytes_per_second(survey: &Survey) -> f64 {
     let Some((first, end)) = survey.span else { return 0.0 };
     let seconds = survey.seconds(first, end).filter(|seconds| *seconds > 0.0);
     seconds.map_or(0.0, |seconds| end.bytes_since(first) as f64 / seconds)
 }
 
-/// Bytes that are written while the checkpointer may wake up later than in the trace.
+/// Returns the bytes that are written while the checkpointer wakes up later than in the trace.
 fn woken_later(survey: &Survey) -> u64 {
     ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4)
 }
 
-/// The variants that the settings are simulated in, the first of which is the prediction.
+/// Returns the variants in which the settings are simulated; the first one is the prediction.
 fn variants(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> Vec<Variant> {
     if settings.len() > MAX_SETTINGS_WITH_VARIANTS {
         let extremes = learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme));
@@ -393,9 +406,10 @@ fn variants(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]
     variants
 }
 
-/// Where else the same work might begin in another run. Behind a checkpoint that was requested, and before the next one under any of the
-/// settings, it begins at the same place between two checkpoints; if that checkpoint is at the start of a segment, as after a segment
-/// switch, also at the same place in a segment.
+/// Returns an alternative start of the same work in another run. After a requested checkpoint, and before the
+/// next one under any of the settings, the work starts at the same distance from the checkpoint. If that
+/// checkpoint is at the start of a segment, as after a segment switch, the position in the segment is the
+/// same too.
 fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> Option<Variant> {
     let size = survey.segment_size;
     let last = learned.checkpoints.iter().rfind(|one| one.record.redo <= from);
@@ -410,9 +424,9 @@ fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settin
     (!is_behind_switch).then_some(Variant::OtherOffset)
 }
 
-/// Keeps the first variant of each of the settings, and by how much the others differ from it. Where checkpoints race with the writing
-/// of WAL, their number depends on how long each takes, which is not known: the mean of the outcomes for fast and for slow ones,
-/// if the trace shows how long a fast one takes.
+/// Keeps the first variant of each of the settings, with the differences of the others from it. If
+/// checkpoints race with the writing of WAL, their number depends on their unknown durations: the result is
+/// then the mean of the outcomes for fast and slow checkpoints, if the trace shows how long a fast one takes.
 fn merge_variants(
     predictions: Vec<Prediction>,
     variants: &[Variant],
@@ -446,49 +460,50 @@ struct Job<'a> {
     question: &'a Question<'a>,
     survey: &'a Survey,
     learned: &'a Learned,
-    /// Those of the survey, for each pass.
+    /// The survey's times, shared by all passes.
     times: Arc<[(Lsn, i64)]>,
     from: Lsn,
     end: Lsn,
-    /// What each of the settings is simulated in.
+    /// The variants in which each of the settings is simulated.
     variants: Vec<Variant>,
 }
 
-/// With more settings, as in a search, none is simulated twice.
+/// With more settings, as in a search, each is simulated in fewer variants.
 const MAX_SETTINGS_WITH_VARIANTS: usize = 20;
 
-/// Memory that a pass has at least, if it is not the only one at a time.
+/// Minimum memory of a pass, if several passes run at a time.
 const MIN_PASS_BYTES: usize = 256 << 20;
 
-/// What a pass gets of what all have together.
+/// The share of a pass in the resources of all passes.
 #[derive(Clone, Copy)]
 struct Share {
     memory_bytes: usize,
-    /// Of how many passes the progress is one.
+    /// The number of passes that share the progress.
     of_progress: u64,
 }
 
 /// The outcome of all passes over the trace.
 struct PassResults {
-    /// For each of the settings.
+    /// The predictions for each of the settings.
     predictions: Vec<Prediction>,
-    /// The same in each pass.
+    /// The outcome that is the same in each pass.
     common: PassOutcome,
     damage: Option<Damage>,
 }
 
-/// Microseconds that a checkpoint behind its schedule takes while WAL is written at full speed: measured at 0.3 to 0.7 s where
-/// the fastest requested one took 0.05 s, as it competes with the burst that writes the WAL.
+/// Microseconds that a checkpoint that lags its schedule takes while WAL is written at full speed: measured
+/// at 0.3 to 0.7 s where the fastest requested one took 0.05 s, because it competes with the burst that
+/// writes the WAL.
 const SLOW_CHECKPOINT: i64 = 500_000;
 
 impl Job<'_> {
-    /// Predicts each of the settings.
+    /// Predicts the WAL for each of the settings.
     fn passes(
         &self,
         settings: &[Settings],
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<PassResults, PredictError> {
-        // Each pass has its own pages, so as many run at a time as there is memory for.
+        // Each pass has its own pages, so memory limits the number of concurrent passes.
         let at_a_time = self.question.threads.min(self.question.memory_bytes / MIN_PASS_BYTES).max(1);
         let groups = group_by_compression(settings, at_a_time, MAX_SIMULATIONS / self.variants.len());
         let mut outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> = Vec::new();
@@ -551,7 +566,7 @@ impl Job<'_> {
                 Variant::OtherPhase => {
                     let segment = settings.segment_size.bytes();
                     let distance = settings.checkpoint_segments().saturating_mul(segment);
-                    // So far on that the redo pointer is not before the log's start.
+                    // Late enough that the redo pointer does not precede the start of WAL.
                     start = start.plus(distance.next_multiple_of(segment) + segment / 2);
                     redo = Lsn(start.0 - distance / 2);
                     began -= settings.checkpoint_timeout * 500_000;
@@ -584,7 +599,7 @@ impl Job<'_> {
         pass.count_objects(self.question.objects.clone());
         let options =
             ScanOptions { threads: 1, from: self.question.base.map(|(from, _)| from), to: self.question.to };
-        // The survey has verified the checksums up to its end, but not of what was written since.
+        // The survey has verified the checksums up to its end, but not of WAL written since.
         let checked = self.survey.span.map_or(Lsn(0), |(_, end)| end);
         let read = |bytes| progress(bytes / share.of_progress.max(1));
         let (_, end) = scan_again(self.run, options, checked, &mut pass, read);
@@ -601,7 +616,8 @@ impl Job<'_> {
         Ok((outcome, damage))
     }
 
-    /// Changes the assumed settings of a set, unless the set names them. Set 0 is the trace's own.
+    /// Applies assumed values to a set of settings, except where the set names them. Set 0 is the trace's
+    /// own.
     fn assume(&self, at: usize, extreme: Extreme, settings: &mut Settings) {
         let change = at.checked_sub(1).and_then(|at| self.question.changes.get(at));
         let is_named = |wanted: &str| {
@@ -653,7 +669,8 @@ impl Job<'_> {
         }
     }
 
-    /// Bytes of the records that checkpoints write: the mean of the trace's, else those of an idle server.
+    /// Returns the bytes of the records that checkpoints write: the mean of the trace's, otherwise those of
+    /// an idle server.
     fn checkpoint_records(&self, settings: &Settings) -> CheckpointRecords {
         let mean = |which: usize, usual: u64| match self.survey.checkpoint_records(which) {
             (_, 0) => usual,

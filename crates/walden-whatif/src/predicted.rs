@@ -1,4 +1,4 @@
-//! The prediction for some settings, in the units of the document.
+//! The prediction for a set of settings, in the units of the JSON document.
 
 use serde::Serialize;
 use walden_explain::checkpoints::Cause;
@@ -17,14 +17,14 @@ const PGLZ_SECONDS: f64 = 60e-6;
 const LZ4_SECONDS: f64 = 5.5e-6;
 const ZSTD_SECONDS: f64 = 19e-6;
 
-/// How the time of recovery is computed.
+/// The method by which the recovery time is computed.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Recovery {
-    /// A rate in bytes per second, whatever they are.
+    /// A rate in bytes per second, whatever the records.
     Rate(u64),
-    /// By kinds of work, with the default figures.
+    /// By type of work, with the default figures.
     Default,
-    /// By kinds of work, with figures measured by `walden bench redo --calibrate`.
+    /// By type of work, with figures measured by `walden bench redo --calibrate`.
     Measured(Box<RecoveryRates>),
 }
 
@@ -37,22 +37,25 @@ impl Recovery {
     }
 }
 
-/// The prediction for some settings. Errors are in either direction.
+/// The prediction for a set of settings. Errors apply in either direction.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Predicted {
-    /// The changes as a text, such as `max_wal_size=8GB`, or `as traced`.
+    /// The changes as text, such as `max_wal_size=8GB`, or `as traced`.
     pub name: String,
-    /// Name and value of each setting that differs from the trace's; `drop_index` and the index for each that is dropped.
+    /// Name and value of each setting that differs from the trace's; `drop_index` and the index for each
+    /// dropped index.
     pub changed: Vec<(String, String)>,
     /// Bytes, as a distance of LSNs.
     pub bytes: u64,
-    /// Relative to the prediction for the trace's own settings, so that what changes nothing is 0: -0.4 is 40 % less.
+    /// The change relative to the prediction for the trace's own settings, so that a change without effect is
+    /// 0: -0.4 is 40 % less.
     pub change: f64,
     /// Error of `bytes`, in bytes.
     pub error_bytes: u64,
     /// The same by cause, in bytes.
     pub error_parts: ErrorParts,
-    /// Fractions of the bytes without page headers and padding, by [`Basis`](crate::Basis): exact, reconstructed, sampled, estimated.
+    /// Fractions of the bytes without page headers and padding, by [`Basis`](crate::Basis): exact,
+    /// reconstructed, sampled, estimated.
     pub shares: [f64; 4],
     /// Bytes by bucket, in the order of reports.
     pub buckets: Vec<BucketBytes>,
@@ -68,22 +71,23 @@ pub struct Predicted {
     pub segments: u64,
     /// The same per hour; `None` if the trace does not show how long it took.
     pub segments_per_hour: Option<f64>,
-    /// The longest distance that recovery could have to replay, in bytes.
+    /// The longest distance that recovery may have to replay, in bytes.
     pub longest_redo_bytes: u64,
-    /// The time that this takes, in seconds.
+    /// The time of that replay, in seconds.
     pub recovery_seconds: f64,
-    /// The size that `pg_wal` grows to, in bytes, without what an archiver, slots and `wal_keep_size` hold.
+    /// The size that `pg_wal` grows to, in bytes, without segments retained by an archiver, slots or
+    /// `wal_keep_size`.
     pub pg_wal_bytes: u64,
-    /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
+    /// Upper bound of the bytes that logging hint bits would add, if the trace does not contain them.
     pub hints_at_most_bytes: u64,
-    /// Effects of changes of tables and indexes, in addition to `bytes`; absent without any.
+    /// Effects of changes of tables and indexes, in addition to `bytes`; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<ObjectEffect>,
-    /// Size of an archive, by compressor; absent without any.
+    /// Sizes of an archive, by compressor; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub archive: Vec<ArchiveSize>,
-    /// Each checkpoint: when it begins, in seconds since 1970-01-01 UTC, its redo pointer, and its cause as in the JSON of
-    /// `walden explain`.
+    /// Each checkpoint: its start time, in seconds since 1970-01-01 UTC, its redo pointer, and its cause as
+    /// in the JSON of `walden explain`.
     pub checkpoint_list: Vec<(f64, String, &'static str)>,
     /// Growth over time: seconds since 1970-01-01 UTC, bytes since the start.
     pub growth: Vec<(f64, u64)>,
@@ -92,13 +96,13 @@ pub struct Predicted {
 /// Numbers of checkpoints by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Causes {
-    /// All of them.
+    /// All checkpoints.
     pub total: u64,
     /// Because of `max_wal_size`.
     pub volume: u64,
     /// Because of `checkpoint_timeout`.
     pub time: u64,
-    /// On request, or at shutdown; of the trace, also the first one, whose cause it does not show.
+    /// On request, or at shutdown; for the trace, also the first one, whose cause is unknown.
     pub requested: u64,
 }
 
@@ -167,8 +171,9 @@ impl Predicted {
     }
 }
 
-/// The longest distance that recovery could have to replay: from the redo pointer of one checkpoint to the end of the next. If
-/// the prediction has fewer than two, it is computed from the settings and the mean rate.
+/// Returns the longest distance that recovery may have to replay: from the redo pointer of one checkpoint to
+/// the end of the next. If the prediction has fewer than two, the distance is computed from the settings and
+/// the mean rate.
 fn longest_redo(settings: &Settings, prediction: &Prediction, seconds: Option<f64>) -> u64 {
     let by_itself = prediction.caused_by(Cause::Volume) + prediction.caused_by(Cause::Time);
     if by_itself >= 2 {
@@ -181,7 +186,7 @@ fn longest_redo(settings: &Settings, prediction: &Prediction, seconds: Option<f6
     prediction.longest_redo.max(by_volume.min(by_time) as u64)
 }
 
-/// Seconds to replay the longest distance.
+/// Returns the seconds to replay the longest distance.
 fn recovery_seconds(recovery: &Recovery, prediction: &Prediction, longest_redo: u64) -> f64 {
     let model = match recovery {
         Recovery::Rate(rate) => return longest_redo as f64 / (*rate).max(1) as f64,
@@ -194,7 +199,8 @@ fn recovery_seconds(recovery: &Recovery, prediction: &Prediction, longest_redo: 
     model.seconds(&prediction.longest_redo_work)
 }
 
-/// Processor time for compressing a page, in seconds: measured on pages of pgbench (docs/whatif.md).
+/// Returns the processor time for compressing a page, in seconds, measured on pages of pgbench
+/// (docs/whatif.md).
 fn seconds_per_image(method: Method) -> f64 {
     match method {
         Method::Pglz => PGLZ_SECONDS,

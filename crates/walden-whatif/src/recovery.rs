@@ -1,36 +1,37 @@
-//! How long recovery takes: a sum over the kinds of work that replay consists of.
+//! Estimates the duration of recovery: a sum over the types of work in replay.
 //!
-//! Bytes alone do not tell: an uncompressed image is one copy of 8 kB, a record of 60 bytes finds a page and changes it, and a
-//! compressed image is small in the WAL and has to be decompressed.
+//! Bytes alone do not determine it: an uncompressed image is one copy of 8 kB, a record of 60 bytes finds a
+//! page and changes it, and a compressed image is small in the WAL and must be decompressed.
 
 use serde::{Deserialize, Serialize};
 use walden_redo::compress::Method;
 
 use crate::buckets::{Bucket, Buckets};
 
-/// What a part of the WAL asks of replay.
+/// The replay work for a part of the WAL.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Work {
     /// Records.
     pub records: f64,
     /// Bytes of these, without images and framing.
     pub record_bytes: f64,
-    /// Pages for which a buffer is found, each once. Between two checkpoints each has one full-page image.
+    /// Pages for which a buffer is found, each counted once. Between two checkpoints each has one full-page
+    /// image.
     pub pages: f64,
     /// Full-page images.
     pub images: f64,
     /// Bytes of these in the WAL.
     pub image_bytes: f64,
-    /// How these are compressed.
+    /// The compression method of these images.
     pub compression: Option<Method>,
 }
 
 impl Work {
-    /// The work of what a simulation has written: records, images after checkpoints, and bytes.
+    /// Returns the work for the WAL of a simulation: records, images after checkpoints, and bytes.
     pub(crate) fn new(records: u64, images: u64, buckets: &Buckets, compression: Option<Method>) -> Work {
         let image_bytes = buckets.images() as f64;
         let counted = buckets.get(Bucket::CheckpointImages) as f64;
-        // The others are as large on average.
+        // The other images are as large on average.
         let images =
             if counted > 0.0 { images as f64 * image_bytes / counted } else { image_bytes / PAGE_BYTES };
         let record_bytes = buckets.get(Bucket::Records) as f64;
@@ -49,7 +50,7 @@ impl Work {
         }
     }
 
-    /// The same mixture of work, for `factor` times the bytes.
+    /// Returns the same mixture of work, for `factor` times the bytes.
     pub(crate) fn scaled(self, factor: f64) -> Work {
         Work {
             records: self.records * factor,
@@ -64,29 +65,29 @@ impl Work {
 
 const PAGE_BYTES: f64 = walden_redo::PAGE_BYTES as f64;
 
-/// What each kind of work takes, in nanoseconds of the recovering process, with pages and WAL in memory.
+/// The time for each type of work, in nanoseconds of the recovering process, with pages and WAL in memory.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecoveryModel {
-    /// For each record.
+    /// Per record.
     pub record: f64,
-    /// For each byte of a record without its images.
+    /// Per byte of a record without its images.
     pub record_byte: f64,
-    /// For each page: finding or evicting a buffer, reading the page into it from the operating system's cache.
+    /// Per page: finding or evicting a buffer, reading the page into it from the operating system's cache.
     pub page: f64,
-    /// For each byte of an uncompressed image.
+    /// Per byte of an uncompressed image.
     pub image_byte: f64,
-    /// For each image that pglz has compressed, in addition to its bytes.
+    /// Per image compressed with pglz, in addition to its bytes.
     pub pglz_image: f64,
-    /// For each image that lz4 has compressed, in addition to its bytes.
+    /// Per image compressed with lz4, in addition to its bytes.
     pub lz4_image: f64,
-    /// For each image that zstd has compressed, in addition to its bytes.
+    /// Per image compressed with zstd, in addition to its bytes.
     pub zstd_image: f64,
 }
 
 impl Default for RecoveryModel {
-    /// Fitted to PostgreSQL 15.18 on an AMD EPYC (Zen 5), `walden bench redo oltp oltp-pressure dense load`, within 15 %; `mixed`,
-    /// with its many records of vacuum, takes 1.6 times as long as these say. Decompression is as `--calibrate` measured it with 15.20
-    /// on another machine (docs/whatif.md).
+    /// Fitted to PostgreSQL 15.18 on an AMD EPYC (Zen 5), `walden bench redo oltp oltp-pressure dense load`,
+    /// within 15 %; `mixed`, with its many vacuum records, takes 1.6 times as long as these figures predict.
+    /// Decompression is as `--calibrate` measured it with 15.20 on another machine (docs/whatif.md).
     fn default() -> RecoveryModel {
         RecoveryModel {
             record: 450.0,
@@ -101,7 +102,7 @@ impl Default for RecoveryModel {
 }
 
 impl RecoveryModel {
-    /// Seconds that the work takes.
+    /// Returns the duration of the work in seconds.
     pub fn seconds(&self, work: &Work) -> f64 {
         let per_image = match work.compression {
             None => 0.0,
@@ -139,16 +140,16 @@ impl RecoveryModel {
         RecoveryModel { record, record_byte, page, image_byte, pglz_image, lz4_image, zstd_image }
     }
 
-    /// The model that comes nearest to measured recoveries (work and seconds), by the squares of relative errors, with no figure
-    /// below zero. What the work does not show stays as in `usual`: a deviation from it counts as an error of a fifth of its
-    /// size, in parts of it.
+    /// Fits a model to measured recoveries (work and seconds) by least squares of relative errors, with no
+    /// figure below zero. Figures that the work does not determine stay as in `usual`: a deviation from it
+    /// counts as an error of a fifth of its relative size.
     ///
-    /// The same recoveries give the same model.
+    /// The fit is deterministic.
     pub fn fit(measured: &[(Work, f64)], usual: &RecoveryModel) -> RecoveryModel {
         /// Weight of the deviation from the usual figures.
         const TO_USUAL: f64 = 0.04;
         const ROUNDS: usize = 2000;
-        // In parts of the usual figures, and of the measured seconds.
+        // As fractions of the usual figures, and of the measured seconds.
         let usual = usual.terms();
         let rows: Vec<[f64; TERMS]> = measured
             .iter()
@@ -180,40 +181,41 @@ impl RecoveryModel {
     }
 }
 
-/// A model that was fitted to recoveries on one machine, as it is kept in a file.
+/// A model that was fitted to recoveries on one machine, as stored in a file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecoveryRates {
     /// Processor, cores and system.
     pub machine: String,
-    /// The PostgreSQL that recovered.
+    /// The version of PostgreSQL that recovered.
     pub postgresql: String,
     /// The date, as YYYY-MM-DD.
     pub measured_on: String,
     /// The figures.
     pub nanoseconds: RecoveryModel,
-    /// What they were fitted to, and what they are held against.
+    /// The recoveries for fitting and for verification.
     pub recoveries: Vec<Recovered>,
 }
 
 /// A measured recovery.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The workload, with a setting that it was run under.
+    /// The workload, including a setting that it was run under.
     pub workload: String,
     /// Whether the figures were fitted to it.
     #[serde(default = "fitted")]
     pub is_fitted: bool,
     /// Bytes of WAL replayed.
     pub wal_bytes: u64,
-    /// Its processor time in seconds: that of the recovering process, which is the time that it takes on an idle machine.
+    /// Its processor time in seconds: that of the recovering process, which is the duration on an idle
+    /// machine.
     pub seconds: f64,
-    /// The time that passed.
+    /// The elapsed time.
     pub elapsed_seconds: f64,
-    /// What the figures say of it.
+    /// The time that the figures predict.
     pub computed_seconds: f64,
 }
 
-/// Files from before this field have only recoveries that the figures were fitted to.
+/// Files from before this field was added contain only recoveries that the figures were fitted to.
 fn fitted() -> bool {
     true
 }
@@ -225,7 +227,7 @@ mod tests {
     #[test]
     fn a_fit_finds_the_figures_of_another_machine() {
         let usual = RecoveryModel::default();
-        // Twice as slow; nothing of pglz.
+        // Twice as slow; no measurement with pglz.
         let truth = RecoveryModel::of(usual.terms().map(|term| 2.0 * term));
         let work = |records: f64, images: f64, compression: Option<Method>| Work {
             records,
@@ -253,7 +255,8 @@ mod tests {
         assert_eq!(RecoveryModel::fit(&[], &usual), usual);
     }
 
-    /// Workloads of `walden bench redo` with PostgreSQL's seconds (docs/benchmarks.md), the pages of each taken as its images.
+    /// Workloads of `walden bench redo` with PostgreSQL's seconds (docs/benchmarks.md); the number of pages
+    /// is assumed to equal that of images.
     #[test]
     fn measured_recoveries_are_reproduced() {
         let work = |records, record_bytes, pages, image_bytes| Work {

@@ -11,8 +11,8 @@ use crate::learn;
 use crate::outcome::Prediction;
 use crate::predict::{Forecast, PredictError, Question, predict};
 
-/// Predicts the savings of all findings whose remedy is a setting, and ranks the findings. `walden_explain::savings::estimate` is faster
-/// and less exact.
+/// Predicts the savings of all findings whose remedy is a setting, and ranks the findings.
+/// `walden_explain::savings::estimate` is faster and less exact.
 ///
 /// Savings stay unknown if the WAL has gaps, several timelines, or damage, or if no prediction is possible.
 pub fn predict_savings(
@@ -45,11 +45,12 @@ pub fn predict_savings(
     apply(document, &savings, explanation.buckets.images());
 }
 
-/// Settings that records show. Those of checkpoints are only estimated from them, so that the server's are better.
+/// Settings that records show. Checkpoint settings are only estimated from records, so the server's values
+/// are better.
 const SHOWN_BY_RECORDS: [&str; 4] = ["wal_compression", "full_page_writes", "wal_level", "wal_log_hints"];
 
-/// Predicts from settings that the trace does not contradict: a session may have its own `wal_compression`, and the server's may
-/// have changed since.
+/// Predicts from settings that the trace does not contradict: a session may have its own `wal_compression`,
+/// and the server's value may have changed since.
 fn predict_from_trace(run: &Run, question: Question<'_>) -> Result<Forecast, PredictError> {
     let forecast = predict(run, &question, &|_| {})?;
     let is_shown = |name: &str| SHOWN_BY_RECORDS.contains(&name);
@@ -63,12 +64,12 @@ fn predict_from_trace(run: &Run, question: Question<'_>) -> Result<Forecast, Pre
     predict(run, &Question { traced, ..question }, &|_| {})
 }
 
-/// Maximum relative error of the self-check. Up to it, savings are relative to the self-check, because errors of both predictions cancel
-/// out; above it, they are relative to the trace.
+/// Maximum relative error of the self-check. Up to it, savings are relative to the self-check, because errors
+/// of both predictions cancel out; above it, they are relative to the trace.
 const MAX_SELF_CHECK_ERROR: f64 = 0.2;
 
-/// `None` if the prediction is no better than none: a simulated server can be far from one that could not keep up with its
-/// checkpoints.
+/// Returns the saving, or `None` if the prediction is useless: a simulated server can differ greatly from one
+/// that could not keep up with its checkpoints.
 fn saving_of(forecast: &Forecast, prediction: &Prediction) -> Option<Saving> {
     let error = forecast.error_bytes(prediction) as u64;
     saving_between(forecast.self_check.bytes, forecast.trace_bytes, prediction.bytes, error)
@@ -79,7 +80,7 @@ fn saving_between(self_check: u64, trace: u64, predicted: u64, error: u64) -> Op
     match is_good {
         true => Some(Saving {
             bytes: self_check.saturating_sub(predicted),
-            // Not all that is wrong with the one need be wrong with the other.
+            // An error of the self-check does not necessarily affect the prediction.
             error: error + self_check.abs_diff(trace),
         }),
         false => trace.checked_sub(predicted).map(|bytes| Saving { bytes, error: error.min(bytes) }),

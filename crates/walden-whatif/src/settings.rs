@@ -1,4 +1,4 @@
-//! The settings that decide how much log a workload writes, by the names and units of `postgresql.conf`.
+//! The settings that determine how much WAL a workload writes, by the names and units of `postgresql.conf`.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use walden_redo::compress::Method;
 /// The settings of a server that determine how much WAL it writes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
-    /// The server's version; not a setting, but rules differ by it.
+    /// The server's version; not a setting, but rules depend on it.
     pub version: Major,
     /// `wal_level`
     pub wal_level: WalLevel,
@@ -24,11 +24,12 @@ pub struct Settings {
     pub wal_compression: Option<Method>,
     /// `wal_log_hints`
     pub wal_log_hints: bool,
-    /// Data checksums, which log hint bits as well; see [`Settings::log_hints`].
+    /// Data checksums, which also cause hint bits to be logged; see [`Settings::log_hints`].
     pub data_checksums: bool,
     /// `max_wal_size`, in bytes.
     pub max_wal_size: u64,
-    /// `min_wal_size`, in bytes, how many old segments are recycled; `None` for initdb's, see [`Settings::min_wal_size`].
+    /// `min_wal_size`, in bytes: the number of recycled old segments; `None` for initdb's, see
+    /// [`Settings::min_wal_size`].
     pub min_wal_size: Option<u64>,
     /// `checkpoint_timeout`, in seconds.
     pub checkpoint_timeout: i64,
@@ -40,17 +41,17 @@ pub struct Settings {
     pub archive_timeout: i64,
     /// `wal_skip_threshold`, in bytes; only matters with `wal_level=minimal`.
     pub skip_threshold: u64,
-    /// Whether `archive_mode` is not `off`; `None` if it is not known. It does not affect the WAL, but decides whether a server starts
-    /// with `wal_level=minimal`.
+    /// Whether `archive_mode` is not `off`; `None` if unknown. It does not affect the WAL, but determines
+    /// whether a server starts with `wal_level=minimal`.
     pub is_archiving: Option<bool>,
-    /// `max_wal_senders`; `None` if it is not known. It matters as [`Settings::is_archiving`] does.
+    /// `max_wal_senders`; `None` if unknown. It matters for the same reason as [`Settings::is_archiving`].
     pub max_wal_senders: Option<u32>,
     /// Indexes that are assumed not to exist.
     pub dropped: FxHashSet<RelFileLocator>,
 }
 
 impl Settings {
-    /// The defaults of a PostgreSQL major version.
+    /// Returns the defaults of a PostgreSQL major version.
     pub fn default_of(version: Major) -> Settings {
         Settings {
             version,
@@ -78,14 +79,15 @@ impl Settings {
         self.wal_log_hints || self.data_checksums
     }
 
-    /// `min_wal_size` in bytes, or what initdb sets it to: so many segments of the size that it is given (`DEFAULT_MIN_WAL_SEGS`).
+    /// Returns `min_wal_size` in bytes, or initdb's value: a number of segments of the chosen size
+    /// (`DEFAULT_MIN_WAL_SEGS`).
     pub fn min_wal_size(&self) -> u64 {
         const DEFAULT_MIN_WAL_SEGMENTS: u64 = 5;
         self.min_wal_size.unwrap_or(DEFAULT_MIN_WAL_SEGMENTS * self.segment_size.bytes())
     }
 
-    /// What else has to be set on a server for it to start with `wal_level=minimal` (`PostmasterMain`), as far as it is not known to be:
-    /// archiving and connections of standbys are on or have a default.
+    /// Returns the other settings that a server needs to start with `wal_level=minimal` (`PostmasterMain`),
+    /// unless they are known to be set: archiving and connections of standbys are on or have a default.
     pub fn needed_for_minimal(&self) -> Vec<&'static str> {
         if self.wal_level != WalLevel::Minimal {
             return Vec::new();
@@ -95,7 +97,7 @@ impl Settings {
         archiving.into_iter().chain(senders).collect()
     }
 
-    /// What triggers checkpoints.
+    /// Returns the settings that trigger checkpoints.
     pub fn checkpoint_settings(&self) -> CheckpointSettings {
         CheckpointSettings {
             timeout: self.checkpoint_timeout,
@@ -105,13 +107,14 @@ impl Settings {
         }
     }
 
-    /// Segments from one redo pointer to the next volume-triggered checkpoint request (`CalculateCheckpointSegments`).
+    /// Segments from one redo pointer to the next volume-triggered checkpoint request
+    /// (`CalculateCheckpointSegments`).
     pub fn checkpoint_segments(&self) -> u64 {
         self.checkpoint_settings().segments(self.segment_size)
     }
 
-    /// Sets one setting from the text that `postgresql.conf` or `ALTER SYSTEM` would contain. Names and values are not case
-    /// sensitive.
+    /// Sets one setting from the text that `postgresql.conf` or `ALTER SYSTEM` would contain. Names and
+    /// values are not case sensitive.
     ///
     /// # Errors
     /// An unknown setting, or a value that the setting does not accept.
@@ -132,10 +135,10 @@ impl Settings {
         })
     }
 
-    /// Checks combinations, of settings that decide what is written, that no server of this version would start with.
+    /// Checks combinations of settings that affect the WAL and with which no server of this version would
+    /// start.
     ///
-    /// # Errors
-    /// The first setting that such a server refuses.
+    /// # Errors The first setting that such a server rejects.
     pub fn validate(&self) -> Result<(), SettingError> {
         let refuse = |name, value: String, expected| Err(SettingError::Value { name, value, expected });
         if self.version < Major::V15 && matches!(self.wal_compression, Some(Method::Lz4 | Method::Zstd)) {
@@ -152,7 +155,7 @@ impl Settings {
         if self.min_wal_size() < 2 * self.segment_size.bytes() {
             return refuse("min_wal_size", show_size(self.min_wal_size()), "at least twice wal_segment_size");
         }
-        // Of settings that are not known, a note says what they have to be: they do not change what is predicted.
+        // Settings that are unknown do not change the prediction: a note lists their required values.
         if self.wal_level == WalLevel::Minimal {
             let value = || self.wal_level.to_string();
             if self.is_archiving == Some(true) {
@@ -176,9 +179,9 @@ impl Settings {
 /// Whether a setting affects the amount of WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// It may.
+    /// It may affect it.
     Changed,
-    /// It never does; the reason.
+    /// It never affects it; the reason.
     Nothing(&'static str),
 }
 
@@ -219,11 +222,12 @@ pub struct Row {
 }
 
 enum Set {
-    /// Affects the WAL.
+    /// The setting affects the WAL.
     Volume(fn(&mut Settings, &str) -> Option<()>),
-    /// Does not, but decides which other settings a server starts with; why it does not.
+    /// The setting does not affect the WAL, but determines which other settings a server starts with; the
+    /// reason why it has no effect.
     Start(fn(&mut Settings, &str) -> Option<()>, &'static str),
-    /// Does not; the reason.
+    /// The setting does not affect the WAL; the reason.
     Nothing(&'static str),
 }
 
@@ -245,7 +249,7 @@ const PREALLOCATION: &str =
     "it decides how segment files are created and kept, not what is written into them";
 const FLUSHING: &str = "it decides when WAL is flushed, not what is written";
 
-/// Every setting that predictions support.
+/// All settings that predictions support.
 pub static ROWS: &[Row] = &[
     changes!("max_wal_size", SIZE, |s, v| size(v).map(|n| s.max_wal_size = n), |s| show_size(s.max_wal_size)),
     changes!("min_wal_size", SIZE, |s, v| size(v).map(|n| s.min_wal_size = Some(n)), |s| show_size(
@@ -278,7 +282,8 @@ pub static ROWS: &[Row] = &[
                 "pglz" => Some(Method::Pglz),
                 "lz4" => Some(Method::Lz4),
                 "zstd" => Some(Method::Zstd),
-                // 19 uses the best method that it was built with (`WAL_COMPRESSION_ON` in `access/xlog.h`): zstd in most packages.
+                // 19 uses the best method that it was built with (`WAL_COMPRESSION_ON` in `access/xlog.h`):
+                // zstd in most packages.
                 other if on_off(other)? && s.version >= Major::V19 => Some(Method::Zstd),
                 other => on_off(other)?.then_some(Method::Pglz),
             };
@@ -367,10 +372,10 @@ pub static ROWS: &[Row] = &[
     },
 ];
 
-/// The most that `max_wal_senders` can be (`MAX_BACKENDS`).
+/// The maximum of `max_wal_senders` (`MAX_BACKENDS`).
 const MAX_BACKENDS: u32 = 0x3FFFF;
 
-/// The value of `wal_compression`.
+/// Returns the value of `wal_compression`.
 pub fn compression_name(method: Option<Method>) -> &'static str {
     match method {
         None => "off",
@@ -388,13 +393,13 @@ fn on_off(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a size with PostgreSQL's units into bytes. A number without a unit is in megabytes, the base unit of most settings (and of
-/// initdb's `--wal-segsize`).
+/// Parses a size with PostgreSQL's units into bytes. A number without a unit is in megabytes, the base unit
+/// of most settings (and of initdb's `--wal-segsize`).
 pub fn size(text: &str) -> Option<u64> {
     size_in("MB", text)
 }
 
-/// The same, with the unit that a number without one is in.
+/// Parses a size; `base_unit` is the unit of a number without one.
 fn size_in(base_unit: &str, text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -420,14 +425,14 @@ fn show_bool(on: bool) -> String {
     if on { "on" } else { "off" }.into()
 }
 
-/// Formats a size in the largest unit of which it is a multiple.
+/// Formats a size in the largest unit that divides it.
 pub fn show_size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TB"), (30, "GB"), (20, "MB"), (10, "kB")];
     let whole = UNITS.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     whole.map_or_else(|| format!("{bytes}B"), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// Formats a time in the largest unit of which it is a multiple.
+/// Formats a time in the largest unit that divides it.
 pub fn show_seconds(seconds: i64) -> String {
     const UNITS: [(i64, &str); 3] = [(86_400, "d"), (3600, "h"), (60, "min")];
     let whole = UNITS.iter().find(|(unit, _)| seconds > 0 && seconds % unit == 0);
@@ -505,7 +510,8 @@ mod tests {
         assert!(settings.validate().is_err());
     }
 
-    /// What a server says: "WAL archival cannot be enabled when wal_level is minimal", and the same of streaming.
+    /// A server reports "WAL archival cannot be enabled when wal_level is minimal", and a similar error for
+    /// streaming.
     #[test]
     fn minimal_is_without_archiving_and_standbys() {
         let with = |all: &[(&str, &str)]| {
@@ -524,7 +530,7 @@ mod tests {
         assert!(!with(&[minimal, ("archive_mode", "on")]).0);
         assert!(!with(&[minimal, ("archive_mode", "always")]).0);
         assert!(!with(&[minimal, ("archive_mode", "off"), ("max_wal_senders", "3")]).0);
-        // Traced with the first, predicted with the second.
+        // The trace has the first value, the prediction the second.
         assert!(with(&[("archive_mode", "on"), minimal, ("archive_mode", "off")]).0);
     }
 

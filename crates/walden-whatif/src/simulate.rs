@@ -1,6 +1,6 @@
 //! A simulated server under other settings: its insert position and its checkpoints.
 //!
-//! Positions are counted in *usable* bytes, without page headers, as `XLogCtlInsert.CurrBytePos` is
+//! Positions are counted in *usable* bytes, without page headers, like `XLogCtlInsert.CurrBytePos`
 //! (`walden_format::geometry`).
 
 use walden_explain::checkpoints::Cause;
@@ -13,7 +13,8 @@ use crate::outcome::{Basis, Prediction, SimulatedCheckpoint};
 use crate::recovery::Work;
 use crate::settings::Settings;
 
-/// After a checkpoint was skipped, the time is checked again after this many microseconds (`CheckpointerMain`).
+/// After a checkpoint was skipped, the time is checked again after this many microseconds
+/// (`CheckpointerMain`).
 const RECHECK_INTERVAL: i64 = 15_000_000;
 const SECOND: i64 = 1_000_000;
 /// A checkpoint ahead of its schedule sleeps for this many microseconds at a time (`CheckpointWriteDelay`).
@@ -21,17 +22,18 @@ const WRITE_DELAY: u64 = 100_000;
 /// Bytes of an `XLOG_SWITCH` record, which is a header only.
 const SWITCH_RECORD: u64 = RECORD_HEADER as u64;
 
-/// The number of the segment that a usable position lies in.
+/// Returns the number of the segment that contains a usable position.
 fn segment_of(geometry: Geometry, position: u64) -> u64 {
     position / geometry.usable_segment_bytes()
 }
 
-/// The first usable position of the segment after the one that `position` lies in.
+/// Returns the first usable position of the segment after the one that contains `position`.
 fn next_segment(geometry: Geometry, position: u64) -> u64 {
     (segment_of(geometry, position) + 1) * geometry.usable_segment_bytes()
 }
 
-/// Bytes of the records that a checkpoint itself writes, without padding; 0 for one that it does not write.
+/// Bytes of the records that a checkpoint itself writes, without padding; 0 for a record that it does not
+/// write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckpointRecords {
     /// `CHECKPOINT_REDO`
@@ -45,9 +47,10 @@ pub struct CheckpointRecords {
 /// The bytes of one record in a simulation, by bucket and by basis.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordBytes {
-    /// Everything but full-page images.
+    /// All bytes except full-page images.
     pub plain: u64,
-    /// Full-page images in the order of [`Bucket::IMAGES`]: after checkpoints, forced, for hint bits, for consistency checks.
+    /// Full-page images in the order of [`Bucket::IMAGES`]: after checkpoints, forced, for hint bits, for
+    /// consistency checks.
     pub images: [u64; 4],
     /// Number of images after checkpoints.
     pub image_count: u64,
@@ -58,25 +61,26 @@ pub struct RecordBytes {
 }
 
 impl RecordBytes {
-    /// Adds bytes of this basis.
+    /// Adds bytes to this basis.
     #[inline]
     pub fn add_basis(&mut self, basis: Basis, bytes: u64) {
         self.shares[basis as usize] += bytes;
     }
 }
 
-/// When a checkpoint begins that is requested by volume. PostgreSQL requests it when it writes the end of a segment to disk
-/// (`XLogWrite`), which it does at the next commit; and without one when a process lacks WAL buffers, or the WAL writer wakes up.
+/// The delay of a checkpoint that is requested by volume. PostgreSQL requests it when it writes the end of a
+/// segment to disk (`XLogWrite`). It does so at the next commit; without a commit, when a process needs WAL
+/// buffers, or the WAL writer wakes up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestLag {
-    /// Bytes that are written between the commit and the redo pointer: the time that the checkpointer takes to wake up.
+    /// Bytes that are written between the commit and the redo pointer, while the checkpointer wakes up.
     pub after_commit: u64,
-    /// Bytes between the end of the segment and the redo pointer, if there is no commit before.
+    /// Bytes between the end of the segment and the redo pointer, if no commit precedes it.
     pub at_most: u64,
 }
 
 impl RequestLag {
-    /// The same for a checkpointer that wakes up so many bytes later.
+    /// Returns the same for a checkpointer that wakes up `bytes` later.
     #[must_use]
     pub fn later(self, bytes: u64) -> RequestLag {
         RequestLag { after_commit: self.after_commit + bytes, at_most: self.at_most + bytes }
@@ -87,13 +91,14 @@ impl RequestLag {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     redo: u64,
-    /// All work up to there.
+    /// All work up to the redo pointer.
     work: Work,
-    /// Done once the insert position or the clock has got there. The clock is checked after each write delay from `began` on.
+    /// The checkpoint completes once the insert position or the clock reaches these values. The clock is
+    /// checked after each write delay, counted from `began`.
     until_position: u64,
     until_time: i64,
     began: i64,
-    /// When the insert position got to `until_position`.
+    /// The time at which the insert position reached `until_position`.
     behind_since: Option<i64>,
 }
 
@@ -102,7 +107,8 @@ struct Running {
 pub struct Simulation {
     /// Its settings.
     pub settings: Settings,
-    /// Number of the current checkpoint cycle, from 1: a page last changed in an earlier one gets a full-page image.
+    /// Number of the current checkpoint cycle, starting at 1: a page last changed in an earlier one gets a
+    /// full-page image.
     pub cycle: u32,
     geometry: Geometry,
     checkpoint_records: CheckpointRecords,
@@ -114,16 +120,16 @@ pub struct Simulation {
     queued: usize,
     start: u64,
     position: u64,
-    /// The end of the segment that `position` is in.
+    /// The end of the segment that contains `position`.
     full_at: u64,
     redo: u64,
-    /// Where the redo pointer of a requested checkpoint will be.
+    /// The position at which the redo pointer of a requested checkpoint will be.
     requested_at: Option<u64>,
-    /// A checkpoint is due, and will be requested when the end of the segment is written to disk.
+    /// Whether a checkpoint is due, and will be requested when the end of the segment is written to disk.
     awaits_commit: bool,
     running: Option<Running>,
     last_complete: u64,
-    /// All work up to there.
+    /// All work up to that position.
     last_complete_work: Work,
     records: u64,
     last_began: i64,
@@ -140,8 +146,8 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A server whose insert position is at `start`, with the last checkpoint at `redo`, begun at `time` (microseconds since
-    /// 1970-01-01 UTC).
+    /// Creates a server whose insert position is at `start`, with the last checkpoint at `redo`, started at
+    /// `time` (microseconds since 1970-01-01 UTC).
     pub fn new(
         settings: Settings,
         start: Lsn,
@@ -202,8 +208,10 @@ impl Simulation {
         }
     }
 
-    /// Sets the behavior of the checkpointer: when a requested checkpoint begins; requests during a checkpoint are skipped as `skipped_requests` says, in turn, and none if it is empty (on a server that
-    /// waits for the disk, one of six was); a checkpoint behind its schedule takes `unthrottled_micros` microseconds.
+    /// Sets the behavior of the checkpointer. `request_lag` is the delay of a requested checkpoint.
+    /// `skipped_requests` determines, in turn, whether a request during a checkpoint is skipped; if it is
+    /// empty, none is (on a server that waits for the disk, one of six was). A checkpoint that lags its
+    /// schedule takes `unthrottled_micros` microseconds.
     pub fn with_checkpointer(
         self,
         request_lag: RequestLag,
@@ -213,7 +221,7 @@ impl Simulation {
         Simulation { request_lag, skipped_requests, unthrottled_micros, ..self }
     }
 
-    /// Bytes since the start, as a distance of LSNs.
+    /// Returns the bytes since the start, as a distance of LSNs.
     pub fn distance(&self) -> u64 {
         self.geometry.start_at(self.position).bytes_since(self.geometry.start_at(self.start))
     }
@@ -226,7 +234,7 @@ impl Simulation {
         }
     }
 
-    /// Performs the events that are due, each of them once.
+    /// Performs the events that are due, each once.
     #[inline(never)]
     fn perform_due_events(&mut self, now: i64) {
         if self.running.is_some_and(|running| now >= running.until_time) {
@@ -235,7 +243,7 @@ impl Simulation {
         if now >= self.timeout_due().max(self.next_timeout_check) {
             self.begin_timed(self.timeout_due(), now);
         }
-        // At the end of time the sum saturates.
+        // Near the largest time the sum saturates.
         while let Some(due) = self.switch_due().filter(|due| now >= *due && *due > self.last_switch) {
             self.switch_on_timeout(due, now);
         }
@@ -244,12 +252,12 @@ impl Simulation {
         self.next_wakeup = [until, self.switch_due()].into_iter().flatten().fold(due, i64::min);
     }
 
-    /// When `checkpoint_timeout` triggers the next checkpoint, if something was written.
+    /// Returns the time at which `checkpoint_timeout` triggers the next checkpoint, if WAL was written.
     fn timeout_due(&self) -> i64 {
         self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND)
     }
 
-    /// When `archive_timeout` switches the segment.
+    /// Returns the time at which `archive_timeout` switches the segment.
     fn switch_due(&self) -> Option<i64> {
         let timeout = self.settings.archive_timeout;
         (timeout > 0).then(|| self.last_switch.saturating_add(timeout.saturating_mul(SECOND)))
@@ -276,7 +284,7 @@ impl Simulation {
         self.advance(record.plain + images, now);
     }
 
-    /// Writes a record without full-page images as it is in the trace: `bytes` of it.
+    /// Writes a record of `bytes` bytes without full-page images, unchanged from the trace.
     #[inline]
     pub fn insert_unchanged(&mut self, bytes: u64, now: i64) {
         self.prediction.buckets.add(Bucket::Records, bytes);
@@ -287,7 +295,7 @@ impl Simulation {
         self.advance(bytes, now);
     }
 
-    /// A transaction has committed: everything before is written to disk.
+    /// Handles the commit of a transaction: all WAL before it is written to disk.
     #[inline]
     pub fn commit(&mut self, now: i64) {
         if std::mem::take(&mut self.awaits_commit)
@@ -330,7 +338,7 @@ impl Simulation {
         self.finish_segment(finished);
     }
 
-    /// Adds to the upper bound of what logging hint bits would add.
+    /// Adds to the upper bound of the bytes that logging hint bits would add.
     pub fn add_hint_bound(&mut self, bytes: u64) {
         self.prediction.hints_at_most += bytes;
     }
@@ -340,7 +348,7 @@ impl Simulation {
         self.prediction.hints_at_most = (self.prediction.hints_at_most as f64 * fraction) as u64;
     }
 
-    /// Adds bytes of which the trace does not show whether they are written.
+    /// Adds bytes for which the trace does not show whether they are written.
     pub fn add_unshown(&mut self, bytes: u64) {
         self.prediction.unshown += bytes;
     }
@@ -356,7 +364,7 @@ impl Simulation {
         self.prediction.growth.push((now, distance));
     }
 
-    /// The outcome; `error` is the error of sampled images, in bytes.
+    /// Returns the outcome; `error` is the error of sampled images, in bytes.
     pub fn finish(mut self, error: f64) -> Prediction {
         self.update_longest_redo();
         self.prediction.work = self.work();
@@ -380,7 +388,7 @@ impl Simulation {
         if let Some(running) = &mut self.running
             && self.position >= running.until_position
         {
-            // Noticed after the current write delay.
+            // The checkpointer checks the position after the current write delay.
             let elapsed = now.saturating_sub(running.began).max(0).cast_unsigned();
             let noticed_at =
                 running.began.saturating_add(elapsed.next_multiple_of(WRITE_DELAY).cast_signed());
@@ -397,15 +405,15 @@ impl Simulation {
         }
     }
 
-    /// Begins the requested checkpoint if its redo pointer is reached.
+    /// Starts the requested checkpoint if its redo pointer is reached.
     #[inline(never)]
     fn begin_requested(&mut self, now: i64) {
         if self.requested_at.is_none_or(|requested_at| self.position < requested_at) {
             return;
         }
         match &mut self.running {
-            // A request ends its write delay, which matters if it is behind its schedule. A checkpoint that began late in a
-            // segment is not behind when that segment is full, and keeps its schedule.
+            // A request ends its write delay, which matters if it lags its schedule. A checkpoint that
+            // started late in a segment does not lag when that segment is full, and keeps its schedule.
             Some(Running { behind_since: Some(behind_since), until_time, .. }) => {
                 *until_time = (*until_time).min(behind_since.saturating_add(self.unthrottled_micros));
                 self.next_wakeup = self.next_wakeup.min(*until_time);
@@ -418,8 +426,8 @@ impl Simulation {
         }
     }
 
-    /// Completes the checkpoint in progress and begins the one that was requested meanwhile, unless it is skipped because nothing
-    /// was written since.
+    /// Completes the checkpoint in progress and starts the one requested in the meantime, unless it is
+    /// skipped because no WAL was written since.
     fn complete_and_start_next(&mut self, now: i64) {
         self.complete_checkpoint();
         if self.requested_at.is_none_or(|requested_at| self.position < requested_at) {
@@ -438,7 +446,8 @@ impl Simulation {
         }
     }
 
-    /// Finishes the segments up to the insert position. Kept apart since finding a position's segment takes a division.
+    /// Finishes the segments up to the insert position. A separate function because finding a position's
+    /// segment takes a division.
     #[cold]
     fn fill_segments(&mut self, now: i64) {
         (self.has_wal_to_switch, self.last_switch) = (false, now);
@@ -471,7 +480,7 @@ impl Simulation {
             self.complete_checkpoint();
         }
         self.begin_checkpoint(Cause::Time, due.max(self.next_timeout_check));
-        // Nothing was written since: checkpoints due in between were skipped.
+        // No WAL was written since then: checkpoints due in between were skipped.
         let next = self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND);
         if now >= next {
             let intervals = now.saturating_sub(next) / RECHECK_INTERVAL + 1;
@@ -479,8 +488,8 @@ impl Simulation {
         }
     }
 
-    /// `CheckArchiveTimeout`: what was written since the last switch was written before `due`, and the next record will be at
-    /// `now`. A server that has nothing to switch checks again after each `archive_timeout`.
+    /// Simulates `CheckArchiveTimeout`: all WAL since the last switch was written before `due`, and the next
+    /// record will be at `now`. A server without WAL to switch checks again after each `archive_timeout`.
     fn switch_on_timeout(&mut self, due: i64, now: i64) {
         if self.has_wal_to_switch {
             self.switch_segment(due);
@@ -503,7 +512,8 @@ impl Simulation {
         self.next_timeout_check = now;
         self.next_wakeup = i64::MIN;
         self.has_important_wal = false;
-        // `IsCheckpointOnSchedule`: spread over a part of the distance and time to the next one.
+        // `IsCheckpointOnSchedule`: the checkpoint is spread over a part of the distance and time to the next
+        // one.
         let target = self.settings.completion_target_milli;
         let distance = self.checkpoint_segments * self.geometry.usable_segment_bytes() * target / 1000;
         self.running = Some(Running {
@@ -549,7 +559,7 @@ impl Simulation {
         }
     }
 
-    /// The work of all that was written.
+    /// Returns the work of all WAL written so far.
     fn work(&self) -> Work {
         let Prediction { images, buckets, .. } = &self.prediction;
         Work::new(self.records, *images, buckets, self.settings.wal_compression)
@@ -600,7 +610,7 @@ mod tests {
     fn a_checkpoint_is_requested_when_the_end_of_a_segment_is_written_to_disk() {
         const PAGES: u64 = (16 << 20) / 8192;
         let lag = |after_commit, at_most| RequestLag { after_commit, at_most };
-        // The pages that are written behind the segment's end before the redo pointer.
+        // The pages that are written after the segment's end and before the redo pointer.
         let pages = |request_lag, commit_each: u64| {
             let mut simulation = simulation(settings(48 << 20)).with_checkpointer(request_lag, Vec::new(), 0);
             for page in 1..3 * PAGES {
@@ -612,12 +622,12 @@ mod tests {
             let redo = simulation.finish(0.0).checkpoints[0].redo;
             (redo.0 % (16 << 20)) / 8192
         };
-        // A commit some 200 pages behind the end of the segment.
+        // A commit about 200 pages after the end of the segment.
         let rare = PAGES * 11 / 10;
         let behind = pages(lag(0, 8 << 20), rare);
         assert!((200..220).contains(&behind), "{behind}");
         assert_eq!(pages(lag(80 << 10, 8 << 20), rare), behind + 10);
-        // Without one, the end is written to disk in some other way.
+        // Without a commit, the end is written to disk in another way.
         assert_eq!(pages(lag(0, 1 << 20), rare), 128);
         assert_eq!(pages(lag(0, 1 << 20), u64::MAX), 128);
         assert_eq!(pages(lag(0, 0), rare), 0);
@@ -638,7 +648,7 @@ mod tests {
             }
             simulation.finish(0.0).checkpoints.len()
         };
-        // At 0.4 MB a second it is done long before the next segment is full.
+        // At 0.4 MB a second the checkpoint is done long before the next segment is full.
         assert_eq!(checkpoints(20_000, 500_000), 100);
         // At 41 MB a second a segment takes 0.4 s, and all 100 of them 41 s.
         assert_eq!(checkpoints(200, 0), 100);
@@ -655,7 +665,7 @@ mod tests {
                 simulation.insert(&plain(8192), from + page * 200);
             }
         };
-        // Half a segment, then what is due after five minutes, then 41 MB a second.
+        // Half a segment, then the checkpoint due after five minutes, then 41 MB a second.
         write(1024, 0);
         write(2800, 301 * SECOND);
         let began: Vec<u64> = simulation.finish(0.0).checkpoints.iter().map(|one| one.redo.0).collect();
@@ -674,7 +684,7 @@ mod tests {
         }
         let times: Vec<i64> =
             simulation.finish(0.0).checkpoints.iter().map(|checkpoint| checkpoint.time / SECOND).collect();
-        // 1200 is for what was written up to 1000; then nothing is written until 2000.
+        // The checkpoint at 1200 covers WAL written up to 1000; then nothing is written until 2000.
         assert_eq!(&times[..4], [300, 600, 900, 1200]);
         assert!(times[4] >= 2000 && times[4] <= 2015, "{times:?}");
     }
@@ -691,12 +701,12 @@ mod tests {
             assert_eq!(prediction.buckets.total(), prediction.bytes);
             prediction.segments
         };
-        // Each record is alone in its segment, but for the last one.
+        // Each record is alone in its segment, except the last one.
         assert_eq!(switches(60, 5), 20);
         assert_eq!(switches(60, 45), 20);
-        // At each 60 s, whatever falls between them; the last record is written at 1197 s.
+        // Every 60 s, whatever is written in between; the last record is written at 1197 s.
         assert_eq!(switches(7, 60), 19);
-        // A clock that goes on without anything to switch, and one that has gone too far.
+        // A clock that advances without WAL to switch, and one that has overflowed.
         let mut simulation = simulation(Settings { archive_timeout: 1, ..settings(1 << 30) });
         simulation.insert(&plain(100), 0);
         simulation.advance_clock(i64::MAX / 2);

@@ -1,7 +1,7 @@
 //! The first pass over a trace: times, checkpoints, and evidence of the settings it was taken under.
 //!
-//! A record's time is known only when its transaction ends, and a checkpoint's redo pointer lies before its record, so this
-//! is a pass of its own. It reads segments in parallel and parses few records.
+//! A record's time is known only when its transaction ends, and a checkpoint's redo pointer precedes its
+//! record, so this is a separate pass. It reads segments in parallel and parses few records.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -29,9 +29,9 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan, scan_in_order};
 use crate::level::{Level, keeps_data};
 use crate::settings::compression_name;
 
-/// Resolution of [`Survey::times`] at first, in microseconds.
+/// Initial resolution of [`Survey::times`], in microseconds.
 const TIME_STEP: i64 = 10_000;
-/// Entries of [`Survey::times`] from which on its resolution is halved.
+/// Number of entries of [`Survey::times`] at which its resolution is halved.
 const MAX_TIMES: usize = 1 << 20;
 
 /// The outcome of the first pass over a run.
@@ -45,24 +45,25 @@ pub struct Survey {
     pub span: Option<(Lsn, Lsn)>,
     /// Its checkpoints, in WAL order, unfinished ones included.
     pub checkpoints: Vec<CheckpointRecord>,
-    /// Clock by position, ascending: transactions that end behind the LSN end at or after the time, in microseconds since
-    /// 1970-01-01 UTC.
+    /// Clock by position, ascending: transactions that end after the LSN end at or after the time, in
+    /// microseconds since 1970-01-01 UTC.
     pub times: Vec<(Lsn, i64)>,
     /// LSNs of the `RUNNING_XACTS` records, ascending.
     pub running: Vec<Lsn>,
     /// Ends of the first commit in each segment, ascending.
     pub first_commits: Vec<Lsn>,
-    /// LSNs of the segment switches of a shutdown, ascending: a server that archives switches before its last checkpoint
-    /// (`ShutdownXLOG`).
+    /// LSNs of the segment switches of a shutdown, ascending: a server that archives switches before its last
+    /// checkpoint (`ShutdownXLOG`).
     pub shutdown_switches: Vec<Lsn>,
     /// Evidence of settings within the window.
     pub evidence: Evidence,
-    /// Evidence of settings before and behind the window.
+    /// Evidence of settings before and after the window.
     pub outside: Evidence,
-    /// Segment switches of the whole run, ascending, but for those that begin or end a base backup.
+    /// Segment switches of the whole run, ascending, except those that start or end a base backup.
     pub switches: Vec<Lsn>,
-    /// Where nothing else shows `full_page_writes`: pages whose first change in the run has no image, up to
-    /// [`MAX_BARE_PAGES`]. Under `full_page_writes` these were changed before the run began, since the same checkpoint.
+    /// If nothing else shows `full_page_writes`: pages whose first change in the run has no image, up to
+    /// [`MAX_BARE_PAGES`]. With `full_page_writes` on, these were changed before the run started, since the
+    /// same checkpoint.
     pub bare_pages: Option<u64>,
     /// The damage within the window at which reading stopped, if any.
     pub damage: Option<Damage>,
@@ -73,21 +74,23 @@ pub struct Survey {
 pub struct Evidence {
     /// `full_page_writes` as logged by checkpoints and `FPW_CHANGE` records.
     pub full_page_writes: Vec<(Lsn, bool)>,
-    /// `wal_level` as logged by checkpoints and `PARAMETER_CHANGE` records; see [`Evidence::effective_wal_level`].
+    /// `wal_level` as logged by checkpoints and `PARAMETER_CHANGE` records; see
+    /// [`Evidence::effective_wal_level`].
     pub wal_level: Vec<(Lsn, WalLevel)>,
-    /// Whether logical decoding is on, as logged by checkpoints and `LOGICAL_DECODING_STATUS_CHANGE` records; since 19.
+    /// Whether logical decoding is on, as logged by checkpoints and `LOGICAL_DECODING_STATUS_CHANGE` records;
+    /// since 19.
     pub logical_decoding: Vec<(Lsn, bool)>,
     /// `wal_log_hints` as logged by `PARAMETER_CHANGE` records.
     pub wal_log_hints: Vec<(Lsn, bool)>,
-    /// `wal_compression` as images show it: see `Segment::note_compression`.
+    /// `wal_compression` as shown by images: see `Segment::note_compression`.
     pub compression: Vec<(Lsn, Option<Method>)>,
-    /// The first record that is written under `wal_level=logical` only.
+    /// The first record that is written only under `wal_level=logical`.
     pub first_logical_record: Option<Lsn>,
     /// The first record that `wal_level=minimal` does not write.
     pub first_standby_record: Option<Lsn>,
     /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
     pub images: [u64; 4],
-    /// Of these, the ones written because of a checkpoint.
+    /// The images among these that were written because of a checkpoint.
     pub checkpoint_images: u64,
     /// Images for `wal_consistency_checking`.
     pub consistency_images: u64,
@@ -95,7 +98,7 @@ pub struct Evidence {
     pub hint_records: u64,
     /// The position of the last of these.
     pub last_hint_record: Lsn,
-    /// Records that are written under `wal_level=logical` only.
+    /// Records that are written only under `wal_level=logical`.
     pub logical_records: u64,
     /// Records that `wal_level=minimal` does not write.
     pub standby_records: u64,
@@ -106,8 +109,8 @@ pub struct Evidence {
 }
 
 impl Survey {
-    /// Reads a run with `threads` threads, all of it: what lies outside the window from `from` to `to` shows settings, too.
-    /// `progress` gets the bytes of each segment that was read.
+    /// Reads a whole run with `threads` threads: records outside the window from `from` to `to` show
+    /// settings, too. `progress` receives the bytes of each segment that was read.
     pub fn read(
         run: &Run,
         from: Option<Lsn>,
@@ -147,7 +150,7 @@ impl Survey {
                 ControlFlow::Continue(())
             },
         );
-        // A backup begins with a switch, before its checkpoint (`do_pg_backup_start`).
+        // A backup starts with a switch, before its checkpoint (`do_pg_backup_start`).
         let size = survey.segment_size;
         let begun: FxHashSet<u64> =
             so_far.backup_starts.iter().map(|start| size.segment_of(*start)).collect();
@@ -193,30 +196,33 @@ impl Survey {
         self.outside.add(segment.outside);
     }
 
-    /// The redo pointer in force at a position: that of the last checkpoint that began at or before it.
+    /// Returns the redo pointer in force at a position: that of the last checkpoint that started at or before
+    /// it.
     pub fn redo_at(&self, lsn: Lsn) -> Option<Lsn> {
         self.checkpoints.iter().map(|checkpoint| checkpoint.redo).filter(|redo| *redo <= lsn).max()
     }
 
-    /// Seconds between the first and the last transaction end between two positions.
+    /// Returns the seconds between the first and the last transaction end between two positions.
     pub fn seconds(&self, from: Lsn, to: Lsn) -> Option<f64> {
         let first = self.times.iter().find(|(lsn, _)| *lsn >= from)?.1;
         let last = self.times.iter().rfind(|(lsn, _)| *lsn < to)?.1;
         Some((last - first).max(0) as f64 / 1e6)
     }
 
-    /// The time at a position, in microseconds since 1970-01-01 UTC: that of the last transaction end before it.
+    /// Returns the time at a position, in microseconds since 1970-01-01 UTC: that of the last transaction end
+    /// before it.
     pub fn time_at(&self, lsn: Lsn) -> Option<i64> {
         let behind = self.times.partition_point(|(at, _)| *at <= lsn);
         behind.checked_sub(1).map(|at| self.times[at].1)
     }
 
-    /// The same; before the first transaction end, its time.
+    /// Returns the same time; before the first transaction end, the time of that end.
     pub fn time_near(&self, lsn: Lsn) -> Option<i64> {
         self.time_at(lsn).or_else(|| self.times.first().map(|(_, micros)| *micros))
     }
 
-    /// Bytes and number of one of the records that checkpoints write ([`Evidence::checkpoint_records`]).
+    /// Returns bytes and number of one kind of record that checkpoints write
+    /// ([`Evidence::checkpoint_records`]).
     pub(crate) fn checkpoint_records(&self, which: usize) -> (u64, u64) {
         let [one, other] = [&self.evidence, &self.outside].map(|evidence| evidence.checkpoint_records[which]);
         (one.0 + other.0, one.1 + other.1)
@@ -224,7 +230,7 @@ impl Survey {
 }
 
 impl Evidence {
-    /// The first changes of each setting between `from` and `to`.
+    /// Returns the first changes of each setting between `from` and `to`.
     pub fn changes(&self, from: Lsn, to: Lsn) -> Vec<SettingChange> {
         let switch = |on: bool| if on { "on".to_owned() } else { "off".to_owned() };
         [
@@ -240,7 +246,7 @@ impl Evidence {
         .collect()
     }
 
-    /// The level of what is logged, by position ([`WalLevel::effective`]).
+    /// Returns the effective level by position ([`WalLevel::effective`]).
     pub fn effective_wal_level(&self) -> Vec<(Lsn, WalLevel)> {
         let levels = self.wal_level.iter().map(|&(lsn, level)| (lsn, Some(level), None));
         let switches = self.logical_decoding.iter().map(|&(lsn, on)| (lsn, None, Some(on)));
@@ -258,7 +264,8 @@ impl Evidence {
         effective
     }
 
-    /// The level by position, as logged and, before the first record that logs it, as the kinds of records show it.
+    /// Returns the level by position, as logged or, before the first record that logs it, as the kinds of
+    /// records show it.
     pub fn wal_levels(&self) -> Vec<(Lsn, WalLevel)> {
         let mut levels = self.effective_wal_level();
         let Some(&(first, logged)) = levels.first() else { return levels };
@@ -295,7 +302,7 @@ impl Evidence {
     }
 }
 
-/// Changes of a setting that are reported.
+/// Maximum number of reported changes of a setting.
 const MAX_CHANGES: usize = 3;
 
 fn changes_of<T: Copy + PartialEq>(
@@ -316,14 +323,14 @@ fn changes_of<T: Copy + PartialEq>(
     logged.windows(2).filter(changed).take(MAX_CHANGES).map(change).collect()
 }
 
-/// What the next segment needs of those before.
+/// State that the next segment needs from the preceding ones.
 struct SoFar {
     last_end: Option<Lsn>,
     last_switch: Option<Lsn>,
     checkpoints: CheckpointRecords,
-    /// Redo pointers of the checkpoints that base backups began with.
+    /// Redo pointers of the checkpoints at the start of base backups.
     backup_starts: Vec<Lsn>,
-    /// The present resolution of [`Survey::times`].
+    /// The current resolution of [`Survey::times`].
     time_step: i64,
 }
 
@@ -339,7 +346,7 @@ impl Default for SoFar {
     }
 }
 
-/// Keeps the times that are at least `step` behind the one kept before.
+/// Keeps the times that are at least `step` after the last kept one.
 fn thin_out(times: &mut Vec<(Lsn, i64)>, step: i64) {
     let mut last = None;
     times.retain(|(_, micros)| {
@@ -371,17 +378,17 @@ struct Segment {
     checkpoints: Vec<CheckpointRecord>,
     /// LSNs of the `CHECKPOINT_REDO` records.
     begun: Vec<Lsn>,
-    /// `None`: right behind the last transaction end of an earlier segment.
+    /// `None`: immediately after the last transaction end of an earlier segment.
     times: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     running: Vec<Lsn>,
     /// The end of the first commit.
     first_commit: Option<Lsn>,
-    /// The segment switch that ends it.
+    /// The segment switch that ends the segment.
     switch: Option<Lsn>,
     /// Whether the first record is the checkpoint of a shutdown.
     starts_with_shutdown: bool,
-    /// Of each base backup that ends in it, the redo pointer that it began with.
+    /// For each base backup that ends in the segment, the redo pointer at its start.
     ended_backups: Vec<Lsn>,
     /// Uncompressed images whose compression was tried.
     tried_images: u32,
@@ -410,7 +417,7 @@ impl Segment {
         }
     }
 
-    /// Where evidence at a position belongs.
+    /// Returns the evidence that a position belongs to.
     fn evidence_at(&mut self, lsn: Lsn) -> &mut Evidence {
         let (from, to) = self.window;
         if lsn >= from && lsn < to { &mut self.evidence } else { &mut self.outside }
@@ -421,14 +428,14 @@ impl Segment {
         self.span = Some((self.span.map_or(lsn, |span| span.0), end));
     }
 
-    /// Notes a transaction end whose record ends at `end`.
+    /// Records a transaction end whose record ends at `end`.
     #[inline(always)]
     fn note_transaction_end(&mut self, is_commit: bool, time: Timestamp, end: Lsn) {
         if is_commit {
             self.first_commit.get_or_insert(end);
         }
         let micros = time.unix_micros();
-        // The time is taken before the insert position is reserved, so it may go back a little.
+        // The time is taken before the insert position is reserved, so it may decrease slightly.
         if self.times.last().is_none_or(|last| micros >= last.1 + TIME_STEP) {
             self.times.push((self.last_end, micros));
         }
@@ -491,13 +498,14 @@ impl Segment {
         }
     }
 
-    /// Notes `wal_compression` where an image shows another value than the one before. A compressed image shows the method. An
-    /// uncompressed one shows `off` only if its page shrinks and the record has no compressed image: the server also stores an image
-    /// uncompressed if compression does not save more than its header adds.
+    /// Records `wal_compression` if an image shows another value than the preceding one. A compressed image
+    /// shows the method. An uncompressed one shows `off` only if its page shrinks and the record has no
+    /// compressed image: the server also stores an image uncompressed if compression does not save more than
+    /// its header adds.
     fn note_compression(&mut self, record: &Record<'_>, image: &Image) {
-        /// Uncompressed images of a segment that are tried at most: each takes some 60 microseconds.
+        /// Maximum number of uncompressed images of a segment to try: each takes about 60 microseconds.
         const MAX_TRIED: u32 = 64;
-        /// More values of a segment are not kept: sessions may set it for themselves.
+        /// Maximum number of values of a segment to keep: sessions may set their own.
         const MAX_VALUES: usize = 64;
 
         let method = Method::of(image.compression);
@@ -554,7 +562,8 @@ impl Segment {
                 Compression::Zstd => 3,
             };
             evidence.images[method] += 1;
-            // Without checksums and wal_log_hints, the record has no image of the table's page (`log_heap_visible`).
+            // Without checksums and wal_log_hints, the record has no image of the table's page
+            // (`log_heap_visible`).
             if record.header.rmid == rmid::HEAP2 && kind & heap2::OPMASK == heap2::VISIBLE && block.id == 1 {
                 (evidence.hint_records, evidence.last_hint_record) = (evidence.hint_records + 1, record.lsn);
             }
@@ -565,12 +574,12 @@ impl Segment {
     }
 }
 
-/// More of them are not counted.
+/// Maximum number of pages to count.
 pub const MAX_BARE_PAGES: u64 = 256;
 
 /// Counts pages whose first change in a run has no image and does not initialize them.
 fn count_bare_pages(run: &Run) -> u64 {
-    /// Where so many pages were initialized, as in a load, the log shows nothing, and is not read on.
+    /// After this many initialized pages, as in a load, the WAL shows nothing, and reading stops.
     const MAX_SEEN_PAGES: usize = 1 << 18;
 
     struct Bare {
@@ -580,7 +589,8 @@ fn count_bare_pages(run: &Run) -> u64 {
     impl Visitor for Bare {
         fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
             for block in record.blocks {
-                // Maps of free space and visibility are changed by records that never have an image of them.
+                // Free space maps and visibility maps are changed by records that never have an image of
+                // them.
                 let is_first =
                     block.fork == Fork::MAIN && self.seen.insert((block.relation, block.fork, block.block));
                 self.count += u64::from(is_first && block.image.is_none() && !block.will_init);
@@ -594,7 +604,7 @@ fn count_bare_pages(run: &Run) -> u64 {
     bare.count
 }
 
-/// `INVALIDATION`, `REWRITE`, `NEW_CID`, `TRUNCATE`: written under `wal_level=logical` only.
+/// `INVALIDATION`, `REWRITE`, `NEW_CID`, `TRUNCATE`: written only under `wal_level=logical`.
 #[inline]
 const fn is_logical_only(rmid: u8, info: u8) -> bool {
     match rmid {
@@ -605,8 +615,8 @@ const fn is_logical_only(rmid: u8, info: u8) -> bool {
     }
 }
 
-/// By resource manager, a bit for each record kind that is evidence even without an image. The sequence of kinds is not
-/// predictable, and a branch for each would dominate this pass.
+/// By resource manager, a bit for each record kind that is evidence even without an image. The sequence of
+/// kinds is not predictable, and a branch for each would dominate this pass.
 static EVIDENCE_KINDS: [u16; 256] = {
     let mut kinds = [0; 256];
     kinds[rmid::XACT as usize] = !0;
@@ -683,7 +693,7 @@ mod tests {
         assert_eq!(changes(60, 100), []);
     }
 
-    /// Until 16 only a change at a start of the server logs the level.
+    /// Until 16, only a change at a server start logs the level.
     #[test]
     fn records_show_the_level_before_the_first_that_logs_it() {
         use WalLevel::{Logical, Replica};
@@ -703,7 +713,7 @@ mod tests {
         assert_eq!(levels(Logical, Some(60), None), [(50, Logical)]);
     }
 
-    /// Since 19, with the record of a checkpoint's redo pointer, which logs the setting alone.
+    /// Since 19, the record of a checkpoint's redo pointer logs only the setting.
     #[test]
     fn a_logical_slot_raises_the_level() {
         use WalLevel::{Logical, Minimal, Replica};

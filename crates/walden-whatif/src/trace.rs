@@ -1,11 +1,12 @@
-//! Replays a trace record by record into all simulations at once.
+//! Replays a trace record by record into all simulations.
 //!
-//! Replay knows each page before and after a record. So the data that a full-page image displaced can be reconstructed where a
-//! simulation does not write the image, and the image (the page without its hole) where it does. Each simulation decides by the
-//! rule of `XLogRecordAssemble`: a block has an image if its page was last changed before the redo pointer.
+//! Replay has each page before and after a record. If a simulation does not write a full-page image, the data
+//! that the image displaced can be reconstructed; if it does, so can the image (the page without its hole).
+//! Each simulation decides by the rule of `XLogRecordAssemble`: a block has an image if its page was last
+//! changed before the redo pointer.
 //!
-//! `block` decides which simulations write an image of a block, and computes its size; `write` sums up the record for each
-//! simulation.
+//! `block` decides which simulations write an image of a block, and computes its size; `write` sums up the
+//! record for each simulation.
 
 mod block;
 mod changes;
@@ -43,12 +44,12 @@ pub const MAX_SIMULATIONS: usize = 64;
 /// Points of [`Prediction::growth`].
 const GROWTH_POINTS: u64 = 400;
 
-/// What a pass has to know of the trace.
+/// Information about the trace that a pass needs.
 #[derive(Debug)]
 pub struct Plan {
     /// PostgreSQL major version that wrote it.
     pub version: Major,
-    /// Records from here on are counted; earlier ones are only replayed.
+    /// Records from this position are counted; earlier ones are only replayed.
     pub from: Lsn,
     /// Records that start before this are counted.
     pub to: Option<Lsn>,
@@ -72,9 +73,9 @@ pub struct Plan {
     pub end: Lsn,
     /// `wal_segment_size`
     pub segment_size: SegmentSize,
-    /// Whether the trace's segment switches are those of its `archive_timeout`: simulations switch by their own.
+    /// Whether `archive_timeout` caused the trace's segment switches: simulations then switch on their own.
     pub drop_switches: bool,
-    /// LSNs of the switches of a shutdown, ascending, which are not dropped.
+    /// LSNs of the switches of a shutdown, ascending, which are kept.
     pub shutdown_switches: Vec<Lsn>,
 }
 
@@ -85,14 +86,14 @@ pub struct Diagnostics {
     pub decisions: u64,
     /// Images in the trace that the rule did not expect.
     pub unexpected_images: u64,
-    /// Images that the rule expected and the trace does not have.
+    /// Images that the rule expected and the trace does not contain.
     pub missing_images: u64,
-    /// Blocks whose page was not known.
+    /// Blocks whose page was unknown.
     pub pages_unknown: u64,
     /// All blocks of counted records.
     pub blocks: u64,
-    /// Pages changed for the first time in the window for which the trace does not show whether they had been changed since the
-    /// redo pointer before it.
+    /// Pages changed for the first time in the window for which the trace does not show whether they had been
+    /// changed since the redo pointer before it.
     pub first_touches_unknown: u64,
 }
 
@@ -111,10 +112,10 @@ pub struct PassOutcome {
     pub images: u64,
     /// Reliability.
     pub diagnostics: Diagnostics,
-    /// By how much the bytes of the same number of transactions differ from one time to the next: twice the standard error, as a
-    /// fraction. A single session writes the same each time.
+    /// The difference between the bytes of the same number of transactions in different runs: twice the
+    /// standard error, as a fraction. A single session writes the same each time.
     pub run_noise: f64,
-    /// Whether transactions overlap, or vacuum works beside them.
+    /// Whether transactions overlap, or vacuum runs concurrently.
     pub overlap: bool,
     /// Changes of tables and indexes, with the activity that they would affect.
     pub objects: Vec<(ObjectChange, Counts)>,
@@ -133,7 +134,7 @@ struct State {
     levels: Vec<Level>,
     /// The same without duplicates.
     distinct_levels: Vec<Level>,
-    /// Whether all simulations write records without full-page images as they are in the trace.
+    /// Whether all simulations write records without full-page images unchanged.
     records_unchanged: bool,
     /// Bit masks: all simulations, and those with `full_page_writes`.
     all: u64,
@@ -146,7 +147,7 @@ struct State {
     unlogged: Unlogged,
     identities: Identities,
     objects: Counter,
-    /// Largest `wal_skip_threshold` of simulations under `minimal`; `None` if there is none.
+    /// Largest `wal_skip_threshold` of simulations under `minimal`; `None` if there are none.
     skip_threshold: Option<u64>,
     now: i64,
     time_cursor: usize,
@@ -170,17 +171,18 @@ struct State {
     images: u64,
     diagnostics: Diagnostics,
     next_sample: u64,
-    /// Ends of transactions so far, and their number at each sample of the growth.
+    /// Transaction ends so far, and their number at each sample of the growth.
     transactions: u64,
     transactions_at: Vec<u64>,
     sessions: Sessions,
     background: Background,
-    /// No time, checkpoint or sample falls before this position.
+    /// No time, checkpoint or sample precedes this position.
     next_event: Lsn,
 }
 
 impl Pass {
-    /// A pass with these simulations. `all_images`: compress every full-page image instead of a sample.
+    /// Creates a pass with these simulations. `all_images`: compress every full-page image instead of a
+    /// sample.
     ///
     /// # Panics
     /// With more than [`MAX_SIMULATIONS`] simulations.
@@ -204,8 +206,9 @@ impl Pass {
             wanted.enumerate().fold(0, |bits, (at, bit)| bits | bit << at)
         };
         let (all, full_page_writes) = (bits(|_| true), bits(|settings| settings.full_page_writes));
-        // What is not written changes no page, and the level decides what is written. Images for hint bits are written where the
-        // page has none in this cycle, so that all simulations with such images agree on the pages that have one.
+        // A record that is not written changes no page, and the level determines which records are written.
+        // Images for hint bits are written if the page has no image in this cycle, so all simulations with
+        // such images agree on the pages that have one.
         let changes = LastChanges::new(&simulations, |one| {
             (Level::of(one.settings.wal_level), one.settings.log_hints())
         });
@@ -261,7 +264,7 @@ impl Pass {
         self.state.objects = Counter::new(changes);
     }
 
-    /// The outcome, and the replay with its pages.
+    /// Returns the outcome, and the replay with its pages.
     pub fn finish(self) -> (PassOutcome, Replay) {
         let state = self.state;
         let trace_bytes = state.first.map_or(0, |first| state.last_end.bytes_since(first));
@@ -301,27 +304,30 @@ impl Pass {
     }
 }
 
-/// How often hint bits are set on a page in a checkpoint cycle in which nothing else changes it first.
+/// Frequency with which hint bits are set on a page in a checkpoint cycle in which no other record changes it
+/// first.
 #[derive(Clone, Copy, Default)]
 struct HintChances {
-    /// Pages that were left unchanged for a whole cycle of the trace, or had an image for hint bits in it.
+    /// Pages that stayed unchanged for a whole cycle of the trace, or had an image for hint bits in it.
     chances: u64,
-    /// The latter.
+    /// The pages with an image for hint bits.
     taken: u64,
 }
 
 impl HintChances {
-    /// Observes a change of a page, by an image for hint bits or another record, and the number of the trace's cycles since the change before.
+    /// Observes a change of a page, by an image for hint bits or another record, and the number of the
+    /// trace's cycles since the preceding change.
     fn observe(&mut self, is_hint: bool, cycles: usize) {
         let is_chance = cycles > 1 || is_hint && cycles > 0;
         self.chances += u64::from(is_chance);
         self.taken += u64::from(is_chance && is_hint);
     }
 
-    /// Upper bound of the share of such pages that have an image for hint bits, with a multiple of the trace's cycles. The shorter a cycle, the
-    /// more hint bits are set in a later cycle than that of the change.
+    /// Returns an upper bound of the share of such pages that have an image for hint bits, with a multiple of
+    /// the trace's cycles. The shorter a cycle, the more hint bits are set in a later cycle than that of the
+    /// change.
     fn share_at_most(&self, cycles_ratio: f64) -> f64 {
-        /// With fewer, the trace shows nothing.
+        /// With fewer chances, the trace shows nothing.
         const MIN_CHANCES: u64 = 100;
         if self.chances < MIN_CHANCES {
             return 1.0;
@@ -332,16 +338,19 @@ impl HintChances {
     }
 }
 
-/// Twice the standard error of the bytes that the same transactions write another time, as a fraction, from the numbers of
-/// transactions that had ended after each of equal parts of the log.
+/// Returns twice the standard error of the bytes that the same transactions write in another run, as a
+/// fraction. It is computed from the numbers of transactions that had ended after each of equal parts of the
+/// WAL.
 ///
-/// Only neighbouring parts are compared, as the work may change with time, and by the median of their differences, so that
-/// neither a checkpoint's images nor a bulk load between two phases counts as noise.
+/// Only adjacent parts are compared, because the work may change with time, and by the median of their
+/// differences, so that neither a checkpoint's images nor a bulk load between two phases counts as noise.
 fn run_noise(transactions_at: &[u64]) -> f64 {
-    /// From the median of absolute differences of normally distributed values to their standard deviation.
+    /// Factor from the median of absolute differences of normally distributed values to their standard
+    /// deviation.
     const MEDIAN_TO_DEVIATION: f64 = 1.4826;
-    /// The part of the variance that is not of the transactions themselves, which are the same each time, but of their order:
-    /// measured with the lab's `mixed-paced`, whose runs differ by less than all of it, apart from what vacuum makes of them.
+    /// The part of the variance that comes from the order of transactions, not from the transactions
+    /// themselves, which are the same each time. Measured with the lab's `mixed-paced`, whose runs differ by
+    /// less than the full variance, apart from the effects of vacuum.
     const VARIANCE_OF_ORDER: f64 = 0.5;
     let parts: Vec<f64> = transactions_at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
     let mean = parts.iter().sum::<f64>() / parts.len().max(1) as f64;
@@ -387,7 +396,7 @@ impl Observer for State {
         self.is_unlogged_file = self.skip_threshold.is_some() && self.unlogged.covers(record);
         self.blocks.clear();
         self.kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
-        // `FPI_FOR_HINT` consists of an image only.
+        // `FPI_FOR_HINT` consists only of an image.
         self.is_without_images = record.header.rmid != rmid::XLOG;
         for (index, (block, touched_block)) in record.blocks.iter().zip(touched).enumerate() {
             let state = self.classify_block(record, block, touched_block);
@@ -410,7 +419,8 @@ impl Observer for State {
 }
 
 impl State {
-    /// Computes how the record differs under each level. Under the trace's own that does not depend on the pages.
+    /// Computes the record's difference under each level. Under the trace's own level it does not depend on
+    /// the pages.
     fn compute_variants(&mut self, record: &Record<'_>, touched: &[Touched]) {
         for level in &self.distinct_levels {
             self.variants[*level as usize] =

@@ -1,4 +1,4 @@
-//! Which simulations write a full-page image of a block, and its size.
+//! Decides which simulations write a full-page image of a block, and computes its size.
 
 use walden_format::lsn::Lsn;
 use walden_format::payload::heap::PruneFlags;
@@ -18,16 +18,16 @@ use crate::images::{ImageSize, RawImage, is_standard};
 use crate::means::{Mean, Means};
 use crate::outcome::Basis;
 
-/// Bytes of the image of a catalog's page of which nothing is known: those of a new database have 5042 on average (15). Tables that were
-/// loaded have full pages, and are most of such pages in large logs.
+/// Bytes of the image of a catalog's page about which nothing is known: those of a new database have 5042 on
+/// average (15). Loaded tables have full pages, and account for most unknown pages in large amounts of WAL.
 const ASSUMED_CATALOG_IMAGE: u32 = 5 << 10;
-/// By how much more it may be off than other estimates, as a page may be full.
+/// The additional error of that estimate, because a page may be full.
 pub(super) const ASSUMED_CATALOG_ERROR: u64 = 1792;
 
 /// Flag of a record's info byte: `wal_consistency_checking` includes its resource manager.
 const XLR_CHECK_CONSISTENCY: u8 = 0x02;
 
-/// Why a block may have a full-page image.
+/// The reason why a block may have a full-page image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Never,
@@ -42,11 +42,11 @@ pub(super) struct Block {
     pub slot: usize,
     /// Bit mask of the simulations that write an image.
     pub image_mask: u64,
-    /// Whether `wal_consistency_checking` logs an image in simulations that write no other.
+    /// Whether `wal_consistency_checking` logs an image in simulations that write no other image.
     pub is_checked: bool,
     /// Whether the page was last changed since the redo pointer in force at the start of the window.
     pub is_recent: bool,
-    /// The page's LSN before the record; 0 if it is new or not known.
+    /// The page's LSN before the record; 0 if it is new or unknown.
     pub lsn: Lsn,
     /// Bytes of block data if there is no image.
     pub data: (u32, Basis),
@@ -60,13 +60,13 @@ pub(super) struct BlockImage {
     /// Bytes and compression method of the trace's own image.
     pub own: Option<(u32, Option<Method>)>,
     pub raw: Option<RawImage>,
-    /// Whether it is of a catalog, of which neither the page nor an image is known.
+    /// Whether it belongs to a catalog, and neither the page nor an image of it is known.
     pub is_assumed_catalog: bool,
     pub sizes: [Option<ImageSize>; 4],
 }
 
 impl Block {
-    /// Size of its image under a method that a simulation with an image uses.
+    /// Returns the size of its image under a method used by a simulation with an image.
     pub(super) fn size(&self, method: Option<Method>) -> Option<ImageSize> {
         self.image.as_ref()?.sizes[method_index(method)]
     }
@@ -130,7 +130,8 @@ impl State {
         match self.kinds.image_class(self.kind.into(), block.id) {
             ImageClass::Forced => Class::Forced,
             ImageClass::Hint => Class::Hint,
-            // The heap page keeps its LSN then, and has no image (`log_heap_visible`, since 19 `log_heap_prune_and_freeze`).
+            // The heap page keeps its LSN in this case, and has no image (`log_heap_visible`, since 19
+            // `log_heap_prune_and_freeze`).
             ImageClass::Checkpoint if !self.plan.log_hints && only_marks_page(record, block) => Class::Never,
             ImageClass::Checkpoint if is_never_logged(record, block, touched) => Class::Forced,
             ImageClass::Checkpoint if self.is_requested(record, block, touched) => Class::Forced,
@@ -138,8 +139,9 @@ impl State {
         }
     }
 
-    /// Whether an extension requested the image of a page (`GENERIC_XLOG_FULL_IMAGE`), which it does for new pages: no checkpoint explains
-    /// it, or the page was never logged before. An image that redo does not apply is there for a consistency check.
+    /// Whether an extension requested the image of a page (`GENERIC_XLOG_FULL_IMAGE`), which it does for new
+    /// pages: no checkpoint explains it, or the page was never logged before. An image that redo does not
+    /// apply exists for a consistency check.
     fn is_requested(&self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> bool {
         if record.header.rmid != rmid::GENERIC || !has_applied_image(block) {
             return false;
@@ -149,7 +151,8 @@ impl State {
         image.lsn() == Lsn(0) || is_recent || !self.plan.full_page_writes
     }
 
-    /// Whether a page that no counted record has changed yet was changed since the redo pointer at the start of the window.
+    /// Whether a page that no counted record has changed yet was changed since the redo pointer at the start
+    /// of the window.
     fn is_recent(&mut self, touched: &Touched, class: Class, has_image: bool) -> bool {
         let Some(redo) = self.plan.redo else {
             // The window starts within a cycle: a missing image shows that the page had been changed.
@@ -170,7 +173,7 @@ impl State {
         }
     }
 
-    /// Applies the rule for full-page images to the trace itself, where the page before is known.
+    /// Applies the full-page image rule to the trace itself, if the page before the record is known.
     fn check_image_rule(&mut self, touched: &Touched, class: Class, has_image: bool) {
         if class != Class::Checkpoint || !self.plan.full_page_writes || self.real_redo == Lsn(0) {
             return;
@@ -198,8 +201,8 @@ impl State {
         };
     }
 
-    /// Computes the size of a block's image under each compression method of the simulations that write it, for a consistency check or
-    /// another reason.
+    /// Computes the size of a block's image under each compression method of the simulations that write it,
+    /// for a consistency check or another reason.
     pub(super) fn compute_image_sizes(
         &mut self,
         record: &Record<'_>,
@@ -241,7 +244,7 @@ impl State {
     }
 }
 
-/// The mean data length of a block in records of this kind.
+/// Returns the mean data length of a block in records of this kind.
 #[inline]
 pub(super) fn data_mean<'a>(
     means: &'a mut Means<(u16, u8, RelFileLocator)>,
@@ -261,8 +264,8 @@ pub(super) fn method_index(method: Option<Method>) -> usize {
     }
 }
 
-/// Whether a record does no more to a table's page than to mark it as all visible; since 19 one that has an image of it shows by that
-/// that hints are logged, or that the page was never logged.
+/// Whether a record only marks a table's page as all visible. Since 19, an image in such a record shows that
+/// hints are logged, or that the page was never logged.
 fn only_marks_page(record: &Record<'_>, block: &BlockRef) -> bool {
     if record.header.rmid != rmid::HEAP2 {
         return false;
@@ -274,7 +277,8 @@ fn only_marks_page(record: &Record<'_>, block: &BlockRef) -> bool {
     block.id == 0 && !has_applied_image(block) && prune_flags(record).is_some_and(sets_bits_alone)
 }
 
-/// Since 19 the image of a page that was never logged is forced when it is pruned (`log_heap_prune_and_freeze`).
+/// Since 19 the image of a page that was never logged is forced when it is pruned
+/// (`log_heap_prune_and_freeze`).
 fn is_never_logged(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> bool {
     let may_be_forced = record.version >= Major::V19 && block.id == 0 && has_applied_image(block);
     may_be_forced
@@ -287,7 +291,7 @@ pub(super) fn has_applied_image(block: &BlockRef) -> bool {
     block.image.is_some_and(|image| image.apply)
 }
 
-/// The flags of a record since 17 that prunes.
+/// Returns the flags of a prune record since 17; `None` for other records.
 fn prune_flags(record: &Record<'_>) -> Option<PruneFlags> {
     let is_prune = record.header.rmid == rmid::HEAP2
         && matches!(record.rmgr_info(), heap2::PRUNE_ON_ACCESS..=heap2::PRUNE_VACUUM_CLEANUP);
@@ -297,8 +301,9 @@ fn prune_flags(record: &Record<'_>) -> Option<PruneFlags> {
 /// Bytes of an `FPI_FOR_HINT` record without the image.
 pub(super) const FPI_FOR_HINT_BYTES: u64 = (RECORD_HEADER + BlockHeader::WIDTH) as u64;
 
-/// Whether a record shows that hint bits are set on a block's page: its rows are updated, its index entries' rows are dead, or the trace
-/// has an image for them. Pages with new rows alone are not counted, as no record shows that they are read.
+/// Whether a record shows that hint bits are set on a block's page: its rows are updated, its index entries'
+/// rows are dead, or the trace has an image for them. Pages that only receive new rows are not counted,
+/// because no record shows that they are read.
 fn shows_hints(record: &Record<'_>, block: &BlockRef) -> bool {
     let kind = record.rmgr_info();
     let is_shown = match record.header.rmid {
@@ -320,13 +325,13 @@ pub(super) fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: 
     (FPI_FOR_HINT_BYTES + u64::from(image)).next_multiple_of(8)
 }
 
-/// The uncompressed image of a page.
+/// Returns the uncompressed image of a page.
 fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
     RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)))
 }
 
-/// Whether a page is a BRIN meta or range map page (`BRIN_PAGETYPE_META`, `BRIN_PAGETYPE_REVMAP`), whose content is not
-/// between the bounds in its header.
+/// Whether a page is a BRIN meta or range map page (`BRIN_PAGETYPE_META`, `BRIN_PAGETYPE_REVMAP`), whose
+/// content is not between the bounds in its header.
 fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
     let page_type = || BrinSpecialSpace::of(page).map(|special| special.page_type);
     record.header.rmid == rmid::BRIN && matches!(page_type(), Ok(BRIN_PAGETYPE_REVMAP | BRIN_PAGETYPE_META))
@@ -339,8 +344,8 @@ mod tests {
 
     use super::*;
 
-    /// Of block 0 of a record of Heap2: whether the record only marks its page, and whether its page was never logged. `image` is the
-    /// LSN of the page in its image.
+    /// Returns, for block 0 of a record of Heap2, whether the record only marks its page, and whether its
+    /// page was never logged. `image` is the LSN of the page in its image.
     fn classed(version: Major, info: u8, main: &[u8], image: Option<u64>) -> (bool, bool) {
         const HAS_IMAGE: u8 = 0x10;
         const APPLY: u8 = 0x02;
@@ -379,7 +384,7 @@ mod tests {
             assert_eq!(classed(Major::V19, kind, &visible, None), (true, false));
             assert_eq!(classed(Major::V19, kind, &frozen, None), (true, false));
             assert_eq!(classed(Major::V19, kind, &unused, None), (false, false));
-            // Hints are logged; or the page was never logged, and has an image whatever the settings.
+            // Hints are logged; or the page was never logged, and has an image regardless of settings.
             assert_eq!(classed(Major::V19, kind, &visible, Some(9)), (false, false));
             assert_eq!(classed(Major::V19, kind, &unused, Some(0)), (false, true));
             assert_eq!(classed(Major::V18, kind, &unused, Some(0)), (false, false));

@@ -1,8 +1,8 @@
-//! When each block was last changed, for all simulations at once.
+//! Tracks the last change of each block, for all simulations.
 //!
-//! A block gets a full-page image if its last change lies before the redo pointer. So one number for each block serves all
-//! simulations that write the same records, whatever their checkpoints: the epoch of its last change, where an epoch ends whenever
-//! a checkpoint begins in any of them.
+//! A block gets a full-page image if its last change precedes the redo pointer. So one number for each block
+//! serves all simulations that write the same records, whatever their checkpoints: the epoch of its last
+//! change, where an epoch ends whenever a checkpoint starts in any of them.
 
 use walden_format::lsn::Lsn;
 
@@ -16,7 +16,7 @@ pub(super) struct LastChanges {
     columns: usize,
     /// The simulations of each column, as bit masks.
     members: Vec<u64>,
-    /// By slot and column; 0 for none since the start.
+    /// By slot and column; 0 if unchanged since the start.
     changed: Vec<u32>,
     /// The starts of the checkpoint cycles of each simulation, and of the trace's own.
     begins: Vec<Vec<Begin>>,
@@ -33,7 +33,8 @@ struct Begin {
     lsn: Lsn,
 }
 
-/// Distance in bytes up to which a checkpoint of a simulation and the next one of the trace count as the same.
+/// Distance in bytes up to which a checkpoint of a simulation and the next one of the trace count as the
+/// same.
 const SAME_CHECKPOINT: u64 = 256 << 10;
 
 /// The current checkpoint cycle of a simulation.
@@ -41,17 +42,19 @@ const SAME_CHECKPOINT: u64 = 256 << 10;
 struct Cycle {
     column: usize,
     number: u32,
-    /// The epoch in which it began.
+    /// The epoch in which it started.
     began: u32,
 }
 
-/// In place of an epoch: the block was changed, and the change not logged, so that the page has no LSN. Before any epoch.
+/// A special epoch, before all others: the block was changed without logging the change, so the page has no
+/// LSN.
 const NOT_LOGGED: u32 = 1;
 /// The epoch in which all simulations start.
 const FIRST_EPOCH: u32 = 2;
 
 impl LastChanges {
-    /// `omits`: what a simulation does not write, such as images for hint bits. Those that omit the same share a column.
+    /// `omits` returns the types of records that a simulation does not write, such as images for hint bits.
+    /// Simulations that omit the same share a column.
     pub fn new<T: PartialEq>(
         simulations: &[Simulation],
         mut omits: impl FnMut(&Simulation) -> T,
@@ -102,7 +105,7 @@ impl LastChanges {
         self.begins_of_trace.push(Begin { epoch: self.epoch, lsn: redo });
     }
 
-    /// Notes that readers set hint bits on the page of a slot.
+    /// Records that readers set hint bits on the page of a slot.
     #[inline]
     pub fn note_hintable(&mut self, slot: usize) {
         if self.is_hintable.len() <= slot {
@@ -111,8 +114,9 @@ impl LastChanges {
         self.is_hintable[slot] = true;
     }
 
-    /// The number of the simulation's cycles since a page was last changed in an epoch, if the trace does not show hint bits that were set in
-    /// the first of these: in the trace's own cycle, the page had been changed.
+    /// Returns the number of the simulation's cycles since a page was last changed in an epoch, if the trace
+    /// does not show hint bits set in the first of these: in the trace's own cycle, the page had already been
+    /// changed.
     fn cycles_with_hidden_hints(&self, changed: u32, simulation: usize) -> usize {
         let after = |begins: &[Begin]| begins.partition_point(|begin| begin.epoch <= changed);
         let begins = &self.begins[simulation];
@@ -129,7 +133,7 @@ impl LastChanges {
         self.is_hintable.get(slot).is_some_and(|is_hintable| *is_hintable)
     }
 
-    /// The number of the trace's own cycles since the last change of the page.
+    /// Returns the number of the trace's own cycles since the last change of the page.
     pub fn cycles_of_trace(&self, slot: usize) -> usize {
         self.cycles_of_trace_since(self.changed[slot * self.columns])
     }
@@ -139,7 +143,8 @@ impl LastChanges {
         if changed >= FIRST_EPOCH { self.begins_of_trace.len() - begun } else { 0 }
     }
 
-    /// The number of pages whose hint bits may have been set in a later cycle of the trace than that of their last change.
+    /// Returns the number of pages whose hint bits may have been set in a later cycle of the trace than that
+    /// of their last change.
     pub fn hint_chances_at_end(&self) -> u64 {
         let rows = self.changed.chunks_exact(self.columns).zip(&self.is_hintable);
         let chances =
@@ -147,20 +152,21 @@ impl LastChanges {
         chances.count() as u64
     }
 
-    /// The number of cycles of a simulation, as a multiple of the trace's.
+    /// Returns the number of cycles of a simulation, as a multiple of the trace's.
     pub fn cycles_ratio(&self, simulation: usize) -> f64 {
         self.begins[simulation].len() as f64 / self.begins_of_trace.len().max(1) as f64
     }
 
-    /// Whether the simulation may have logged an image for hint bits of a page since its last change that the trace does not have. In the
-    /// current cycle, such an image takes the place of the change's own.
+    /// Whether the simulation may have logged an image for hint bits of a page since its last change that the
+    /// trace does not contain. In the current cycle, such an image replaces that of the change.
     #[inline]
     pub fn may_hide_hint(&self, slot: usize, simulation: usize) -> bool {
         let changed = self.changed[slot * self.columns + self.cycles[simulation].column];
         self.cycles_with_hidden_hints(changed, simulation) > 1
     }
 
-    /// The number of pages for which the simulation may have logged such an image between their last change and the end.
+    /// Returns the number of pages for which the simulation may have logged such an image between their last
+    /// change and the end.
     pub fn hidden_hints_at_end(&self, simulation: usize) -> u64 {
         let column = self.cycles[simulation].column;
         let rows = self.changed.chunks_exact(self.columns).zip(&self.is_hintable);
@@ -180,8 +186,8 @@ impl LastChanges {
         }
     }
 
-    /// Whether the block has not been changed in the simulation's current checkpoint cycle. `is_recent`: whether it was, before
-    /// the start.
+    /// Whether the block has not been changed in the simulation's current checkpoint cycle. `is_recent`:
+    /// whether it was changed before the start.
     #[inline]
     pub fn is_stale(&self, slot: usize, simulation: usize, is_recent: bool) -> bool {
         let Cycle { column, began, .. } = self.cycles[simulation];
@@ -197,13 +203,13 @@ impl LastChanges {
         self.changed[slot * self.columns + self.cycles[simulation].column] != 0
     }
 
-    /// Notes a change by these simulations, as a bit mask, and so by all that write the same records.
+    /// Records a change by these simulations, as a bit mask, and by all others that write the same records.
     #[inline]
     pub fn note(&mut self, slot: usize, simulations: u64) {
         self.set(slot, simulations, self.epoch);
     }
 
-    /// Notes a change that these simulations do not log: the next one that they do log has an image, whenever it comes.
+    /// Records a change that these simulations do not log: their next logged change always has an image.
     pub fn note_not_logged(&mut self, slot: usize, simulations: u64) {
         self.set(slot, simulations, NOT_LOGGED);
     }
@@ -218,7 +224,7 @@ impl LastChanges {
         }
     }
 
-    /// Notes a change by all simulations.
+    /// Records a change by all simulations.
     #[inline]
     pub fn note_all(&mut self, slot: usize) {
         self.note(slot, u64::MAX);
@@ -242,7 +248,8 @@ mod tests {
         (0..count).map(one).collect()
     }
 
-    /// A page whose change was not logged has no LSN, and so an image at the next one, in the first checkpoint cycle too.
+    /// A page whose change was not logged has no LSN, and therefore an image at the next change, even in the
+    /// first checkpoint cycle.
     #[test]
     fn a_change_that_is_not_logged_leaves_the_page_without_a_position() {
         let simulations = simulations(2);
@@ -256,7 +263,7 @@ mod tests {
         assert!(!changes.is_stale(0, 0, true));
     }
 
-    /// The rule with a cycle for each block and simulation, which is what the epochs stand for.
+    /// Compares with the rule that stores a cycle for each block and simulation, which the epochs replace.
     #[test]
     fn epochs_are_as_good_as_cycles() {
         let mut simulations = simulations(5);
@@ -313,7 +320,7 @@ mod tests {
         changes.note_all(0);
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 0));
         checkpoint(&mut changes, 1 << 20);
-        // Logged in this cycle, it takes the place of the image of a change.
+        // If logged in this cycle, it replaces the image of a change.
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 1));
         checkpoint(&mut changes, 2 << 20);
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (true, 1));
@@ -323,7 +330,7 @@ mod tests {
         checkpoint(&mut changes, (3 << 20) + 100);
         checkpoint(&mut changes, 4 << 20);
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 0));
-        // Or a little after.
+        // Or slightly later.
         changes.note_all(0);
         checkpoint(&mut changes, 5 << 20);
         changes.observe_checkpoint_of_trace(Lsn((5 << 20) + 8192));

@@ -1,7 +1,8 @@
-//! Whether the work is that of one session at a time.
+//! Determines whether a single session at a time does the work.
 //!
-//! What a single session writes is the same each time it does the same: two runs of pgbench with one client differ by a few bytes.
-//! With several sessions, or autovacuum beside one, the order of changes differs from run to run, and so do the pages that are changed.
+//! A single session writes the same WAL each time it does the same work: two runs of pgbench with one client
+//! differ by a few bytes. With several sessions, or with autovacuum next to one, the order of changes differs
+//! from run to run, and so do the changed pages.
 
 use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
@@ -12,20 +13,20 @@ use walden_format::rmgr::info::{heap, heap2};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 
-/// Transactions in progress that are remembered.
+/// Maximum number of remembered transactions in progress.
 const MAX_OPEN: usize = 64;
 
 /// Observes whether transactions overlap.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// Transactions and subtransactions in progress that have written something.
+    /// Transactions and subtransactions in progress that have written WAL.
     open: Vec<u32>,
     last: u32,
     overlaps: bool,
 }
 
 impl Sessions {
-    /// Whether a transaction wrote something while another one was in progress.
+    /// Whether a transaction wrote WAL while another one was in progress.
     pub fn overlap(&self) -> bool {
         self.overlaps
     }
@@ -40,7 +41,8 @@ impl Sessions {
         if record.header.rmid == rmid::XACT {
             self.end(record);
         } else if xid == 0 {
-            // Vacuum, and pruning by a reader: a session with a transaction in progress would have logged that.
+            // Vacuum, or pruning by a reader: a session with a transaction in progress would have logged it
+            // with an xid.
             self.overlaps = !record.blocks.is_empty() && !self.open.is_empty();
         } else if xid != self.last {
             self.last = xid;
@@ -66,35 +68,38 @@ impl Sessions {
             }
             _ => return,
         }
-        // After the abort of a subtransaction, the one around it is still in progress.
+        // After the abort of a subtransaction, its parent is still in progress.
         self.overlaps = matches!(kind, COMMIT) && !self.open.is_empty();
     }
 }
 
-/// What is written without a transaction: by vacuum, and by statements that prune a page or log a hint before they change anything.
+/// WAL that is written without a transaction: by vacuum, and by statements that prune a page or log a hint
+/// before they change anything.
 ///
-/// When autovacuum comes to a table depends on the clock and on how busy the machine is. In another run it comes once more or less
-/// often, and finds more or less to do. Of the others, each record is one that another run may have or not.
+/// The time at which autovacuum processes a table depends on the clock and on the load of the machine. In
+/// another run it processes the table more or less often, and finds more or less work. Each of the other
+/// records may or may not occur in another run.
 ///
-/// Where many such records follow each other and nobody else writes, the work before has ended: what vacuum finds then is what that has
-/// left, and the same in another run.
+/// If many such records follow each other and no session writes, the preceding work has ended: vacuum then
+/// finds the result of that work, which is the same in another run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Background {
     beside_others: Counts,
-    /// Since a transaction last wrote something.
+    /// Counts since a transaction last wrote WAL.
     streak: Counts,
 }
 
-/// So many records in a row are of a vacuum that has the server for itself. Beside others, autovacuum pauses after ten pages by default.
+/// This many records in a row come from a vacuum without concurrent activity. Otherwise, autovacuum pauses
+/// after ten pages by default.
 const ALONE: u64 = 256;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     vacuum: Written,
     others: Written,
-    /// Until 16, vacuum prunes pages by the same records as statements do.
+    /// Until 16, vacuum prunes pages with the same records as statements.
     prunes: Written,
-    /// Updates of a relation's statistics, with which its vacuum ends (`vac_update_relstats`).
+    /// Updates of a relation's statistics, which end its vacuum (`vac_update_relstats`).
     runs: u64,
 }
 
@@ -129,8 +134,8 @@ impl Background {
         }
     }
 
-    /// Twice the standard error of its bytes in another run, as a fraction of all, if relations are vacuumed, and pages pruned by
-    /// statements, as independently of each other as calls arrive (a Poisson process).
+    /// Returns twice the standard error of its bytes in another run, as a fraction of all bytes, assuming
+    /// that vacuums of relations and prunings by statements are independent events (a Poisson process).
     pub fn noise(&self, trace_bytes: u64) -> f64 {
         self.all_beside_others().error() / trace_bytes.max(1) as f64
     }
@@ -169,9 +174,10 @@ impl Counts {
         written.add(record);
     }
 
-    /// Twice the standard error in bytes.
+    /// Returns twice the standard error in bytes.
     fn error(&self) -> f64 {
-        // Vacuum logs something else, too, for nearly each page that it prunes: its visibility, or what is removed in the end.
+        // Vacuum also logs another record for nearly each page that it prunes: its visibility, or the removed
+        // line pointers.
         let by_vacuum = (self.vacuum.records as f64 / self.prunes.records.max(1) as f64).min(1.0);
         let of_prunes = |share: f64| [self.prunes.bytes, self.prunes.records].map(|all| share * all as f64);
         let [vacuum_prune_bytes, _] = of_prunes(by_vacuum);
@@ -214,10 +220,10 @@ mod tests {
     #[test]
     fn pages_that_statements_prune_are_independent_of_each_other() {
         let prunes = Written { bytes: 400, records: 10_000 };
-        // Four relations were analyzed; nothing was vacuumed.
+        // Four relations were analyzed; no relation was vacuumed.
         let counts = Counts { prunes, runs: 4, ..Counts::default() };
         assert_eq!(beside_others(counts).noise(1000), 2.0 * 0.4 / 100.0);
-        // Vacuum with as many records of its own has pruned them.
+        // Vacuum pruned the pages, and wrote an equal number of other records.
         let vacuum = Written { bytes: 0, records: 10_000 };
         assert_eq!(beside_others(Counts { vacuum, ..counts }).noise(1000), 2.0 * 0.4 / 2.0);
     }

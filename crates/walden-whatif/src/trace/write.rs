@@ -1,4 +1,4 @@
-//! The size of a record in each simulation.
+//! Computes the size of a record in each simulation.
 
 use walden_format::lsn::Lsn;
 use walden_format::record::{BlockHeader, RECORD_HEADER, Record, block_id};
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Counts a segment switch, with the unused bytes behind it, and switches the simulations' segments.
+    /// Counts a segment switch, including the unused bytes after it, and switches the simulations' segments.
     fn count_switch(&mut self, record: &Record<'_>) {
         self.actual.add(Bucket::Records, record.header.total_len.into());
         let end = self.plan.segment_size.offset_of(record.end);
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Writes the record in each simulation on its own.
+    /// Writes the record in each simulation individually.
     #[inline(never)]
     fn write_per_simulation(&mut self, record: &Record<'_>, touched: &[Touched]) {
         if self.records_unchanged {
@@ -93,7 +93,7 @@ impl State {
             }
             let has_image = has_applied_image(block);
             if !has_image && touched.is_untouched() {
-                // Registered only for locking on replay (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
+                // Registered only for locking during replay (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
                 state.image_mask = 0;
             }
             if state.class == Class::Checkpoint && !has_image && block.data_len > 0 {
@@ -112,7 +112,7 @@ impl State {
                 written |= 1 << at;
             }
         }
-        // Only now, as whether a simulation writes an image depends on the change before.
+        // Only after the loop, because the decision to write an image depends on the preceding change.
         let not_logged = if self.is_unlogged_file { self.at_minimal() & !written } else { 0 };
         for (state, touched) in self.blocks.iter().zip(touched) {
             if touched.sets_lsn() {
@@ -122,7 +122,7 @@ impl State {
         }
     }
 
-    /// The simulations under `minimal`, as a bit mask.
+    /// Returns the simulations under `minimal`, as a bit mask.
     fn at_minimal(&self) -> u64 {
         let levels = self.levels.iter().enumerate();
         levels.filter(|(_, level)| **level == Level::Minimal).fold(0, |mask, (at, _)| mask | 1 << at)
@@ -182,7 +182,8 @@ impl State {
         }
     }
 
-    /// Observes files that `minimal` would not log, and logs those that are small before the commit of their transaction.
+    /// Observes files that `minimal` would not log, and logs small files before the commit of their
+    /// transaction.
     pub(super) fn log_small_files(&mut self, record: &Record<'_>, store: &mut PageStore) {
         let Some(threshold) = self.skip_threshold else { return };
         for small in self.unlogged.observe(record, threshold) {
@@ -199,13 +200,13 @@ impl State {
         }
     }
 
-    /// Logs pages of a small file in one record (`smgrDoPendingSyncs`): not as standard pages, so that the hole is in the images. Those
-    /// without a slot are of a free space map that it may not have.
+    /// Logs pages of a small file in one record (`smgrDoPendingSyncs`), not as standard pages, so that the
+    /// images include the hole. Pages without a slot belong to a free space map that the file may not have.
     fn log_pages(&mut self, file: &SmallFile, pages: &[Option<Slot>], store: &mut PageStore) {
         const HEADER: u64 = RECORD_HEADER as u64;
         const FIRST_BLOCK: u64 = BlockHeader::WIDTH as u64;
         const NEXT_BLOCK: u64 = BlockHeader::SAME_REL_WIDTH as u64;
-        // What is not logged has no LSN.
+        // A page that was not logged has no LSN.
         let raw =
             RawImage { len: PAGE_BYTES as u32, has_hole: false, lsn: Lsn(0), basis: Basis::Reconstructed };
         let plain = HEADER + FIRST_BLOCK + (pages.len() as u64 - 1) * NEXT_BLOCK;
@@ -226,7 +227,7 @@ impl State {
                     let page = slot.map_or(Some(&empty), |slot| store.page(slot));
                     let size = match method {
                         None => raw.size(),
-                        // The log does not have the command ids in the rows.
+                        // WAL does not contain the command ids of the rows.
                         Some(method) => ImageSize {
                             basis: Basis::Estimated,
                             ..self.compressor.image_size(method, file.relation, raw, page)
@@ -260,7 +261,7 @@ impl State {
             && !is_of_dropped
     }
 
-    /// Writes the record in one simulation, if that writes it at all.
+    /// Writes the record in one simulation, unless the simulation omits it. Returns whether it was written.
     fn write(&mut self, record: &Record<'_>, touched: &[Touched], at: usize, fixed: i64) -> bool {
         if !self.is_written_by(record, at) {
             self.simulations[at].count_dropped_record();
@@ -278,7 +279,7 @@ impl State {
                 data = data.saturating_add_signed(variant.data);
             }
             let image = state.image_mask >> at & 1 != 0;
-            // The data is logged in addition to an image for a consistency check.
+            // An image for a consistency check does not replace the data.
             let stays = !image || (index == 0 && variant.keeps_data) || state.class == Class::Forced;
             if stays {
                 plain += i64::from(data);
@@ -301,7 +302,8 @@ impl State {
                 bytes.compressed_images += u64::from(simulation.settings.wal_compression.is_some());
                 bytes.add_basis(size.basis, size.bytes.into());
             }
-            // A reader may have set hint bits since its last change, which would have been logged before this record.
+            // A reader may have set hint bits since its last change, which would have been logged before this
+            // record.
             let may_lack_hint = || match self.plan.log_hints {
                 true => self.changes.is_hintable(state.slot) && self.changes.may_hide_hint(state.slot, at),
                 false => {

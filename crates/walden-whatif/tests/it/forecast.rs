@@ -1,4 +1,4 @@
-//! Forecasts of the golden segments and of logs made in memory, without a server.
+//! Forecasts of the golden segments and of WAL generated in memory, without a server.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ fn forecast(folder: &Path, changes: &[&str]) -> Forecast {
     forecast_under(folder, &[], changes)
 }
 
-/// The same with settings of the trace.
+/// Predicts like [`forecast`], with settings of the trace.
 fn forecast_under(folder: &Path, traced: &[(&str, &str)], changes: &[&str]) -> Forecast {
     let inventory = Inventory::of(&[folder]).unwrap();
     let change = |text: &&str| {
@@ -47,9 +47,9 @@ fn only(forecast: &Forecast) -> &Prediction {
     &forecast.predictions[0].1
 }
 
-/// The golden segments start within the work of a server, so most of their pages are not known; records and forced images do
-/// not depend on them, and the rule for images is applied to known pages only. The work turns `full_page_writes` off at its start, where all
-/// of these pages have their image.
+/// The golden segments start while a server is working, so most of their pages are unknown. Records and
+/// forced images do not depend on them, and the image rule is applied only to known pages. The workload turns
+/// `full_page_writes` off at its start, where all of these pages have their image.
 #[test]
 fn the_self_check_reproduces_what_the_trace_shows() {
     for version in ["14.23", "15.18", "16.14", "17.10", "17.11"] {
@@ -129,13 +129,13 @@ fn the_segment_size_moves_page_headers_alone() {
         assert_eq!(small.buckets.get(bucket), large.buckets.get(bucket), "{bucket:?}");
     }
     let headers = |one: &Prediction| one.buckets.get(Bucket::PageHeaders);
-    // A long header has 16 bytes more, at the start of each segment.
+    // A long header has 16 additional bytes, at the start of each segment.
     assert!((headers(small) - headers(large)) % 16 == 0 && headers(small) >= headers(large));
     assert!(large.segments <= small.segments);
 }
 
-/// A table whose pages are initialized in the log, with a checkpoint and one more insert into each page; written with
-/// `full_page_writes=off`, so that the log itself has no image.
+/// A table whose pages are initialized in the WAL, with a checkpoint and one more insert into each page;
+/// written with `full_page_writes=off`, so that the WAL itself has no image.
 struct Table {
     writer: LogWriter,
     pages: u32,
@@ -157,7 +157,7 @@ impl Table {
         const WILL_INIT: u8 = 0x40;
         const HAS_DATA: u8 = 0x20;
         let mut rest = vec![0, HAS_DATA | if is_first { WILL_INIT } else { 0 }];
-        // xl_heap_header: infomask2, infomask, t_hoff; then the tuple behind its fixed header.
+        // xl_heap_header: infomask2, infomask, t_hoff; then the tuple after its fixed header.
         let mut data = vec![1, 0, 2, 8, 24, 0];
         data.extend([0x55; 100]);
         rest.extend((data.len() as u16).to_le_bytes());
@@ -178,7 +178,7 @@ impl Table {
         self.writer.record(rmid::XACT, xact::COMMIT, 700, &rest);
     }
 
-    /// An online checkpoint that began at a time in seconds since 2000-01-01 UTC.
+    /// An online checkpoint that started at a time in seconds since 2000-01-01 UTC.
     fn checkpoint(&mut self, seconds: i64) {
         let redo = self.writer.position();
         let mut data = vec![0; 88];
@@ -255,15 +255,16 @@ fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
     assert!(small.checkpoints.len() as u64 >= forecast.trace_bytes / (1 << 20), "{:?}", small.checkpoints);
     assert_eq!(large.images, 0);
     assert_eq!(without.images, 0);
-    // Each page has at most one image per checkpoint. The images fill segments in turn, so that each cycle has some pages only.
+    // Each page has at most one image per checkpoint. The images fill segments in turn, so that each cycle
+    // contains only some pages.
     let (cycles, pages) = (small.checkpoints.len() as u64, u64::from(table.pages));
     assert!((2 * pages..=pages * cycles).contains(&small.images), "{cycles}: {}", small.images);
     assert!(small.bytes > large.bytes);
     assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
 }
 
-/// What a transaction created is logged by `minimal` as whole pages when it commits, if it is small: with the hole, and with the free
-/// space map that single inserts make.
+/// `minimal` logs files created by a transaction as whole pages at commit, if they are small: including the
+/// hole, and with the free space map that single inserts create.
 #[test]
 fn minimal_logs_small_files_with_their_holes() {
     const IMAGE: u64 = 8192 + 5;
@@ -286,7 +287,7 @@ fn minimal_logs_small_files_with_their_holes() {
     assert_eq!(forced(40), (43 * IMAGE, true));
 }
 
-/// Nothing is known of the pages: those of catalogs are seldom full, and may be.
+/// The pages are unknown: pages of catalogs are seldom full, but may be.
 #[test]
 fn pages_of_catalogs_are_not_assumed_to_be_full() {
     let of = |relation: u32| {
@@ -301,7 +302,8 @@ fn pages_of_catalogs_are_not_assumed_to_be_full() {
     assert_eq!(of(16384).0, 8197);
 }
 
-/// An extension asks for the image of a page that it made (`GENERIC_XLOG_FULL_IMAGE`), whatever the settings.
+/// An extension requests the image of a page that it created (`GENERIC_XLOG_FULL_IMAGE`), regardless of
+/// settings.
 #[test]
 fn images_that_extensions_ask_for_stay() {
     let mut table = Table::new(1);
@@ -348,7 +350,7 @@ fn a_log_without_images_or_checkpoints_was_written_without_full_page_writes() {
         (row.value.clone(), row.from, only(&forecast).images)
     };
     assert_eq!(learned(300), ("off".into(), Origin::Learned, 300));
-    // Few pages may all have been changed before, since the same checkpoint.
+    // All of a few pages may have been changed before, since the same checkpoint.
     assert_eq!(learned(50).1, Origin::Assumed);
 }
 
@@ -399,7 +401,7 @@ fn archive_timeout_is_learned_from_switches_after_equal_times() {
     assert_eq!(learned([60, 60, 61, 60, 59], Some("0")), (0, Origin::Given, false));
 }
 
-/// A base backup switches the segment before its checkpoint and behind its end.
+/// A base backup switches the segment before its checkpoint and after its end.
 #[test]
 fn switches_of_a_base_backup_are_not_counted() {
     let mut table = Table::new(10);
@@ -422,7 +424,7 @@ fn switches_of_a_base_backup_are_not_counted() {
     assert_eq!((survey.evidence.backups, survey.switches), (1, vec![requested]));
 }
 
-/// Settings are learned from all of the log, whatever the window is.
+/// Settings are inferred from all of the WAL, whatever the window.
 #[test]
 fn the_window_does_not_hide_what_the_log_shows() {
     let mut table = Table::new(50);
@@ -440,13 +442,14 @@ fn the_window_does_not_hide_what_the_log_shows() {
     assert_eq!((row.from, row.why.as_str()), (Origin::Learned, "logged by checkpoints"));
 }
 
-/// The value of a learned setting, its origin, and its range if it is assumed.
+/// Returns the value of an inferred setting, its origin, and its range if it is assumed.
 fn learned_of(forecast: &Forecast, name: &str) -> (String, Origin, Option<[String; 2]>) {
     let row = forecast.learned.traced.iter().find(|row| row.name == name).unwrap();
     (row.value.clone(), row.from, row.range.clone())
 }
 
-/// Sixteen minutes without a checkpoint: until 16, one may be in progress whose record the log does not have.
+/// Sixteen minutes without a checkpoint: until 16, one whose record is missing from the WAL may be in
+/// progress.
 #[test]
 fn an_assumed_timeout_is_as_long_as_the_trace_shows() {
     let mut table = Table::new(40);
@@ -462,8 +465,8 @@ fn an_assumed_timeout_is_as_long_as_the_trace_shows() {
     );
 }
 
-/// A checkpoint by volume each 50 or 70 seconds, so that none comes by time: any longer timeout is possible. With a larger `max_wal_size`, the
-/// timeout decides.
+/// A checkpoint by volume every 50 or 70 seconds, so that none is triggered by time: any longer timeout is
+/// possible. With a larger `max_wal_size`, the timeout decides.
 #[test]
 fn the_error_covers_the_settings_that_the_trace_does_not_show() {
     let mut table = Table::new(300);
@@ -511,7 +514,7 @@ fn the_error_covers_the_settings_that_the_trace_does_not_show() {
     assert_eq!(assumed.predictions[1].1.assumption_error, 0.0, "named");
 }
 
-/// A job switches segments each minute for a while, and later a segment stays open for ten.
+/// A job switches segments every minute for a while, and later a segment stays open for ten minutes.
 #[test]
 fn a_segment_that_stays_open_contradicts_archive_timeout() {
     let learned = |seconds: i64| {

@@ -1,5 +1,5 @@
-//! Records whose lengths are right and whose contents are arbitrary, predicted under many settings: no panic, and bytes that
-//! add up.
+//! Records with valid lengths and arbitrary contents, predicted under many settings: no panic, and consistent
+//! sums of bytes.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ proptest! {
     }
 }
 
-/// The bound for hints was smaller where other settings had asked for the page's image.
+/// A regression test: the bound for hints was smaller if other settings had requested the page's image.
 #[test]
 fn a_bound_for_hints_does_not_depend_on_other_settings() {
     #[rustfmt::skip]
@@ -28,7 +28,7 @@ fn a_bound_for_hints_does_not_depend_on_other_settings() {
     predict(&INPUT);
 }
 
-/// A record that only `logical` writes counted as a change of its block for `replica` too.
+/// A regression test: a record that only `logical` writes counted as a change of its block for `replica` too.
 #[test]
 fn what_another_level_writes_changes_no_page() {
     #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! Forecasts without a server: of golden segments, of logs made in memory, and of arbitrary records.
+//! Forecasts without a server: of golden segments, of WAL generated in memory, and of arbitrary records.
 
 mod forecast;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Bytes to records, and what is predicted from them: what the fuzzer and the property test use.
+//! Converts bytes to records and predicts from them, for the fuzzer and the property test.
 
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::{Lsn, SegmentSize};
@@ -19,20 +19,20 @@ use walden_whatif::trace::{Pass, PassOutcome, Plan};
 #[path = "../../../walden-redo/tests/it/arbitrary.rs"]
 mod arbitrary;
 
-/// Settings that differ from the trace's in nothing that changes records without images.
+/// The number of settings that change no records without images.
 const ALIKE: usize = 3;
 
-/// Predicts from the records that the bytes stand for.
+/// Predicts from the records that the bytes encode.
 pub fn predict(input: &[u8]) {
     let outcome = outcome(input, usize::MAX);
-    // Alone, these go a shorter way to the same.
+    // Without the others, these settings take a shorter path to the same result.
     let alike = self::outcome(input, ALIKE);
     assert_eq!(format!("{:?}", alike.predictions), format!("{:?}", &outcome.predictions[..ALIKE]));
     assert_eq!(
         format!("{:?}", (alike.actual, alike.diagnostics)),
         format!("{:?}", (outcome.actual, outcome.diagnostics))
     );
-    // A log where records follow a switch in its own segment is none.
+    // WAL whose records follow a switch in its own segment is invalid.
     if outcome.actual.get(Bucket::Switches) == 0 {
         assert_eq!(outcome.actual.total(), outcome.trace_bytes);
     }
@@ -41,7 +41,7 @@ pub fn predict(input: &[u8]) {
     }
 }
 
-/// What comes of a pass with the first `settings` of all.
+/// Returns the outcome of a pass with the first `settings` of all.
 fn outcome(input: &[u8], settings: usize) -> PassOutcome {
     let last = input.last().copied().unwrap_or(0);
     let pass = arbitrary::run(
