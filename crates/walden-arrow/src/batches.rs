@@ -1,4 +1,4 @@
-//! Batches one at a time, for readers that ask for them.
+//! Batches one at a time, for readers that pull them.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::row_changes::RowTable;
 use crate::schema::Table;
 use crate::segments::Part;
 
-/// Batches that wait for their reader at most.
+/// Maximum number of batches that wait for their reader.
 pub const BATCHES_AHEAD: usize = 2;
 
-/// The batches of a table, read by a thread that is never more than a few of them ahead.
+/// The batches of a table, read by a thread that is never more than a few batches ahead.
 ///
-/// The thread starts with [`Batches::start`] and has ended when this is dropped.
+/// The thread starts with [`Batches::start`] and has ended once this value is dropped.
 #[derive(Debug)]
 pub struct Batches {
     schema: SchemaRef,
@@ -31,7 +31,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Starts to read a table of what an inventory found.
+    /// Starts to read a table of the WAL in an inventory.
     pub fn start(inventory: Arc<Inventory>, table: Table, options: ReadOptions) -> Batches {
         Batches::spawn(table.name(), options.schema(table), move |sender| {
             let emit = |batch| send(sender, batch);
@@ -39,7 +39,8 @@ impl Batches {
         })
     }
 
-    /// Starts to read segments of the run with this index, see [`Part`]; nothing if there is no such run.
+    /// Starts to read segments of the run with this index, see [`Part`]. Without such a run, there are no
+    /// batches.
     pub fn start_part(
         inventory: Arc<Inventory>,
         (run, segments): (usize, Range<usize>),
@@ -54,7 +55,8 @@ impl Batches {
         })
     }
 
-    /// Starts to read the changes of a table's rows, in batches of up to `batch_rows`. Damage ends them with an error.
+    /// Starts to read the changes of a table's rows, in batches of up to `batch_rows`. Damage ends the
+    /// batches with an error.
     pub fn start_row_changes(table: RowTable, batch_rows: usize) -> Batches {
         Batches::spawn("row_changes", table.schema(), move |sender| {
             let filter = table.changes().filter();
@@ -73,7 +75,7 @@ impl Batches {
             let sender = sender.clone();
             move || {
                 if let Err(error) = work(&sender) {
-                    // Nobody to tell, if the reader has gone.
+                    // If the reader has gone, no caller needs the error.
                     let _ = sender.send(Err(error));
                 }
             }
@@ -88,13 +90,13 @@ impl Batches {
         Batches { schema, receiver: Some(receiver), thread }
     }
 
-    /// The next batch, with the error as it is.
+    /// Returns the next batch or the original error.
     pub fn next_batch(&mut self) -> Option<Result<RecordBatch, ReadError>> {
         self.receiver.as_ref()?.recv().ok()
     }
 
-    /// The same as [`Batches::next_batch`] for a caller that has other things to look after: `None` if there is no batch yet after
-    /// this time.
+    /// Same as [`Batches::next_batch`], for a caller with other work: returns `None` if no batch is ready
+    /// after this time.
     pub fn next_batch_within(&mut self, time: Duration) -> Option<Option<Result<RecordBatch, ReadError>>> {
         let Some(receiver) = &self.receiver else { return Some(None) };
         match receiver.recv_timeout(time) {

@@ -12,10 +12,10 @@ use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::Kind;
 
-/// What stands for no time: far outside of what PostgreSQL's clock can be.
+/// Represents no time: far outside the range of PostgreSQL's timestamps.
 pub(crate) const NO_TIME: i64 = i64::MIN;
 
-/// Numbers, one per row, if anybody wants them.
+/// Numbers, one per row, if the column is wanted.
 pub(crate) struct Numbers<T> {
     wanted: bool,
     pub values: Vec<T>,
@@ -42,7 +42,7 @@ impl<T: Copy> Numbers<T> {
     }
 }
 
-/// An array of numbers.
+/// Creates an array of numbers.
 pub(crate) fn numbers<P: ArrowPrimitiveType>(
     values: impl IntoIterator<Item = P::Native>,
     nulls: Option<NullBuffer>,
@@ -51,45 +51,45 @@ pub(crate) fn numbers<P: ArrowPrimitiveType>(
     Arc::new(PrimitiveArray::<P>::new(ScalarBuffer::from(values), nulls))
 }
 
-/// An array of times; [`NO_TIME`] is NULL.
+/// Creates an array of times; [`NO_TIME`] is NULL.
 pub(crate) fn times(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     let values: Vec<i64> = values.into_iter().collect();
     let nulls = null_if(&values, |time| *time == NO_TIME);
     Arc::new(TimestampMicrosecondArray::new(ScalarBuffer::from(values), nulls).with_timezone("UTC"))
 }
 
-/// The rows that are NULL, if there are any.
+/// Returns the NULL rows, if there are any.
 pub(crate) fn null_if<T>(values: &[T], is_null: impl Fn(&T) -> bool) -> Option<NullBuffer> {
-    // Without a branch for each row.
+    // Avoids a branch for each row.
     let has_nulls = values.iter().fold(false, |found, value| found | is_null(value));
     let valid = || BooleanBuffer::collect_bool(values.len(), |row| !is_null(&values[row]));
     has_nulls.then(|| NullBuffer::new(valid()))
 }
 
-/// What each row's key stands for; `none` for a negative one.
+/// Returns the value of each row's key; `none` for a negative key.
 fn of_keys<T: Copy>(keys: &[i32], none: T, values: impl Iterator<Item = T>) -> Vec<T> {
     let by_next_key: Vec<T> = std::iter::once(none).chain(values).collect();
     keys.iter().map(|key| by_next_key[(key + 1).max(0) as usize]).collect()
 }
 
-/// An array of truth values.
+/// Creates an array of booleans.
 pub(crate) fn bools(values: impl IntoIterator<Item = bool>) -> ArrayRef {
     Arc::new(BooleanArray::from(values.into_iter().collect::<Vec<bool>>()))
 }
 
-/// Keys into the values that occur, in the order of their first row; a negative key is NULL.
+/// Keys into the occurring values, in the order of their first row; a negative key is NULL.
 pub(crate) struct Keys<K> {
     pub keys: Numbers<i32>,
     pub values: Vec<K>,
 }
 
-/// Dictionary-encoded texts: `text` gives that of each value.
+/// Creates dictionary-encoded texts: `text` returns that of each value.
 pub(crate) fn labels<K, T: AsRef<str>>(
     keys: &[i32],
     values: &[K],
     text: impl Fn(&K) -> Option<T>,
 ) -> ArrayRef {
-    // Equal texts have one key, as readers may compare keys.
+    // Equal texts have one key, because readers may compare keys.
     let mut texts: Vec<T> = Vec::new();
     let mut known: FxHashMap<String, i32> = FxHashMap::default();
     let text_keys = values.iter().map(|value| {
@@ -105,23 +105,23 @@ pub(crate) fn labels<K, T: AsRef<str>>(
         keys.iter_mut().for_each(|key| *key = (*key).max(0));
     }
     let texts: StringArray = match texts.is_empty() {
-        // A key must be one of a value, also where it is NULL.
+        // Every key must have a value, even if it is NULL.
         true => StringArray::from(vec![""]),
         false => StringArray::from_iter_values(texts.iter().map(AsRef::as_ref)),
     };
     let keys = Int32Array::new(ScalarBuffer::from(keys), nulls);
-    // Keys are numbers of texts, by construction.
+    // Keys are indexes of texts, by construction.
     Arc::new(DictionaryArray::<Int32Type>::try_new(keys, Arc::new(texts)).expect("keys are of texts"))
 }
 
-/// Dictionary-encoded texts of one row each.
+/// Creates dictionary-encoded texts of one row each.
 pub(crate) fn label_rows<T: AsRef<str>>(texts: impl IntoIterator<Item = Option<T>>) -> ArrayRef {
     let texts: Vec<Option<T>> = texts.into_iter().collect();
     let keys: Vec<i32> = (0..texts.len() as i32).collect();
     labels(&keys, &texts, |text| text.as_ref().map(|text| text.as_ref().to_owned()))
 }
 
-/// The same label in each row.
+/// Creates a column with the same label in each row.
 pub(crate) fn constant_label(text: &str, rows: usize) -> ArrayRef {
     labels(&vec![0; rows], &[text], |text| Some(*text))
 }
@@ -162,7 +162,7 @@ impl Kinds {
 /// Size of the table of recent relations: a power of two.
 const RECENT: usize = 256;
 
-/// Relations' files, one per row.
+/// The files of relations, one per row.
 pub(crate) struct Files {
     pub column: Keys<RelFileLocator>,
     key_of: FxHashMap<RelFileLocator, i32>,
@@ -207,7 +207,7 @@ impl Files {
         key
     }
 
-    /// A number of each row's file.
+    /// Creates an array of a number of each row's file.
     pub fn numbers<P: ArrowPrimitiveType>(&self, number: impl Fn(&RelFileLocator) -> P::Native) -> ArrayRef
     where
         P::Native: Default,
@@ -216,7 +216,7 @@ impl Files {
         numbers::<P>(of_keys(&keys.values, P::Native::default(), values.iter().map(number)), self.nulls())
     }
 
-    /// The rows without a file, if there are any.
+    /// Returns the rows without a file, if there are any.
     pub fn nulls(&self) -> Option<NullBuffer> {
         null_if(&self.column.keys.values, |key| *key < 0)
     }

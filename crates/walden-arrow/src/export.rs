@@ -16,9 +16,9 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
 use crate::parquet_file::ParquetFile;
 
-/// The key of a file's metadata that says what it was made of.
+/// The metadata key of a file's source description.
 pub const CONTENT_KEY: &str = "walden.content";
-/// The key of a file's metadata that says why rows are missing in it; complete files do not have it.
+/// The metadata key of the reason why rows are missing; complete files do not have it.
 pub const INCOMPLETE_KEY: &str = "walden.incomplete";
 
 /// A format of files.
@@ -33,7 +33,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// The ending of files' names, without a dot.
+    /// Returns the file name extension, without a dot.
     pub fn ending(self) -> &'static str {
         match self {
             FileFormat::Parquet => "parquet",
@@ -48,16 +48,16 @@ pub struct TableWriter<W: Write + Send>(Writer<W>);
 
 enum Writer<W: Write + Send> {
     Parquet(Box<ParquetFile<W>>),
-    /// With the schema that the file has.
+    /// With the schema of the file.
     Arrow(Box<FileWriter<W>>, SchemaRef),
     Csv(Box<arrow::csv::Writer<W>>),
 }
 
 impl<W: Write + Send> TableWriter<W> {
-    /// Begins a file. `content` says what it is made of, under [`CONTENT_KEY`]; files in CSV do not have it.
+    /// Creates a file. `content` describes its source, stored under [`CONTENT_KEY`] except in CSV files.
     ///
     /// # Errors
-    /// That of `out`.
+    /// Returns the error of `out`.
     pub fn new(
         out: W,
         format: FileFormat,
@@ -85,7 +85,7 @@ impl<W: Write + Send> TableWriter<W> {
     /// Adds a batch.
     ///
     /// # Errors
-    /// That of the output.
+    /// Returns the error of the output.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
         match &mut self.0 {
             Writer::Parquet(writer) => writer.write(batch).map_err(from_parquet),
@@ -102,7 +102,8 @@ impl<W: Write + Send> TableWriter<W> {
         }
     }
 
-    /// Says in the file's metadata, under [`INCOMPLETE_KEY`], that rows are missing; files in CSV do not have it.
+    /// Stores the reason for missing rows in the file's metadata, under [`INCOMPLETE_KEY`], except in CSV
+    /// files.
     pub fn mark_incomplete(&mut self, why: &str) {
         match &mut self.0 {
             Writer::Parquet(writer) => {
@@ -113,10 +114,10 @@ impl<W: Write + Send> TableWriter<W> {
         }
     }
 
-    /// Ends the file.
+    /// Finishes the file.
     ///
     /// # Errors
-    /// That of the output.
+    /// Returns the error of the output.
     pub fn finish(self) -> Result<(), ArrowError> {
         match self.0 {
             Writer::Parquet(writer) => writer.finish().map_err(from_parquet),
@@ -132,7 +133,7 @@ impl<W: Write + Send> TableWriter<W> {
     }
 }
 
-/// With the output's error as its source, which Arrow's own conversion makes a text.
+/// Keeps the output's error as the source; Arrow's own conversion reduces it to text.
 fn from_parquet(error: ParquetError) -> ArrowError {
     match error {
         ParquetError::External(source) => ArrowError::ExternalError(source),
@@ -140,7 +141,7 @@ fn from_parquet(error: ParquetError) -> ArrowError {
     }
 }
 
-/// Each batch has dictionaries of its own, which Arrow's file format has no room for.
+/// Removes dictionaries: each batch has its own, which Arrow's file format does not support.
 fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
     let fields: Vec<Field> = schema
         .fields()
@@ -153,16 +154,16 @@ fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// What a file says of itself.
+/// The metadata of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileContent {
-    /// What it was made of, see [`TableWriter::new`].
+    /// Its source, see [`TableWriter::new`].
     pub content: String,
-    /// It has all rows of that, see [`TableWriter::mark_incomplete`].
+    /// Whether it has all rows, see [`TableWriter::mark_incomplete`].
     pub is_complete: bool,
 }
 
-/// What a file says of itself; `None` if it does not.
+/// Reads the metadata of a file; `None` if it has none.
 ///
 /// # Errors
 /// The file cannot be read as one of this format.
@@ -196,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// Has no room for more than so many bytes.
+    /// Accepts only this many bytes.
     struct Full(usize);
 
     impl Write for Full {
@@ -210,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Callers tell people what to do by the kind of the error.
+    /// Callers choose their advice by the kind of the error.
     #[test]
     fn a_full_disk_is_the_source_of_the_error() {
         let schema = Arc::new(Schema::new(vec![Field::new("number", DataType::UInt32, false)]));

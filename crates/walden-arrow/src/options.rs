@@ -1,4 +1,4 @@
-//! What to read of a table, how the batches are made of it, and why that fails.
+//! Options for reading a table: the rows, the form of the batches, and the errors.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,30 +17,32 @@ use crate::rows::ColumnSelection;
 use crate::schema::{ColumnType, Table};
 use crate::segments::Bounds;
 
-/// Rows of a batch, unless options say otherwise.
+/// Default number of rows of a batch.
 pub const BATCH_ROWS: usize = 1 << 16;
 
-/// What to read of a table, and how.
+/// The rows of a table to read, and how to read them.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
     /// Names of relations and databases.
     pub names: Arc<Names>,
     /// Indexes of the wanted columns in [`Table::columns`], in the order of the batches; `None` for all.
     pub columns: Option<Vec<usize>>,
-    /// Only records that start here or behind.
+    /// Only records that start here or later.
     pub from: Option<Lsn>,
     /// Only records that start before this.
     pub to: Option<Lsn>,
-    /// Number of decoding threads, at least 1. All have ended when a function that takes these options returns.
+    /// Number of decoding threads, at least 1. All have ended when a function that takes these options
+    /// returns.
     pub threads: usize,
-    /// Number of rows of a full batch, at least 1; the blocks of one record are in one batch, which may so have up to 32 more.
+    /// Number of rows of a full batch, at least 1. The blocks of one record are in one batch, which may
+    /// therefore have up to 32 more.
     pub batch_rows: usize,
     /// Whether each position has a second column, `NAME_text`, with its text form `16/B374D848`.
     pub lsn_text: bool,
 }
 
 impl ReadOptions {
-    /// All columns of all records, with `threads` threads.
+    /// Selects all columns of all records, with `threads` threads.
     pub fn new(names: Arc<Names>, threads: usize) -> ReadOptions {
         ReadOptions {
             names,
@@ -53,7 +55,8 @@ impl ReadOptions {
         }
     }
 
-    /// Sets the range to that between two bounds. A bound by time needs a pass over the runs, which `progress` gets the bytes of.
+    /// Sets the range between two bounds. A bound by time needs a pass over the runs; `progress` receives the
+    /// bytes read.
     ///
     /// # Errors
     /// No transaction ends at or after the start.
@@ -73,7 +76,7 @@ impl ReadOptions {
         Ok(())
     }
 
-    /// The schema of the batches of a table.
+    /// Returns the schema of the batches of a table.
     pub fn schema(&self, table: Table) -> SchemaRef {
         let all = table.schema();
         let mut fields: Vec<Arc<Field>> =
@@ -107,7 +110,7 @@ impl ReadOptions {
         Bounds { from: self.from, to: self.to, threads: self.threads, in_turn: false, known_time }
     }
 
-    /// A batch of a table's columns, which `column` makes by their names.
+    /// Creates a batch of a table's columns; `column` creates each by its name.
     pub(crate) fn batch(
         &self,
         table: Table,
@@ -129,29 +132,30 @@ impl ReadOptions {
     }
 }
 
-/// The text form of positions: strings from an array of `UInt64`; an empty array from any other.
+/// Returns the text form of positions as an array of strings, from an array of `UInt64`; an empty array for
+/// any other type.
 pub fn lsn_text(array: &ArrayRef) -> ArrayRef {
     let numbers = array.as_any().downcast_ref::<UInt64Array>();
     let texts = numbers.into_iter().flatten().map(|lsn| lsn.map(|lsn| Lsn(lsn).to_string()));
     Arc::new(StringArray::from_iter(texts))
 }
 
-/// Why a table cannot be read.
+/// The reason why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The log is damaged; what comes before was delivered.
+    /// The WAL is damaged; all rows before the damage were delivered.
     #[error("{0}; {hint}", hint = .0.hint())]
     Damaged(Arc<Damage>),
-    /// The log cannot be summed up.
+    /// The WAL cannot be summed up.
     #[error(transparent)]
     Explain(#[from] ExplainError),
     /// The changes of a table's rows cannot be read.
     #[error(transparent)]
     Rows(#[from] walden_rows::RowsError),
-    /// A batch cannot be made or used.
+    /// A batch cannot be created or used.
     #[error("cannot make a record batch")]
     Arrow(#[from] ArrowError),
 }
 
-/// What takes the batches.
+/// The receiver of the batches.
 pub(crate) type Emit<'a> = dyn FnMut(RecordBatch) -> ControlFlow<()> + Send + 'a;

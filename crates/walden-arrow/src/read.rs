@@ -21,17 +21,18 @@ use crate::segments::{Bounds, Part, read_segments};
 use crate::visitor::Observer;
 use crate::{summary, transactions};
 
-/// Bytes of segments that may be read at a time. Their rows, which take up to twice as much, are kept until it is their turn; a
-/// single thread delivers rows as it reads them.
+/// Maximum bytes of segments that are read at a time. Their rows, which take up to twice as much, are kept
+/// until the segment's turn; a single thread delivers rows as it reads them.
 const BYTES_AT_A_TIME: u64 = 256 << 20;
 
-/// Reads a table of runs, in the order of the log, and calls `emit` with each batch until it breaks.
+/// Reads a table of runs, in WAL order, and calls `emit` with each batch until it breaks.
 ///
-/// Memory does not grow with the log, except for the table `relations`, which grows with the relations, and `transactions`, with
-/// those in progress.
+/// Memory does not grow with the WAL, except for the table `relations`, which grows with the number of
+/// relations, and `transactions`, which grows with the number of transactions in progress.
 ///
 /// # Errors
-/// Damage in the log, after `emit` got all rows before it; runs of several clusters or versions, for tables of sums.
+/// Damage in the WAL, after `emit` received all rows before it; for tables of sums, runs of several clusters
+/// or versions.
 pub fn read(
     runs: &[Run],
     table: Table,
@@ -54,15 +55,15 @@ pub fn read(
     Ok(())
 }
 
-/// Whether a table can be read in parts, by several readers at once.
+/// Whether a table can be read in parts, by several concurrent readers.
 pub fn is_divisible(table: Table) -> bool {
     matches!(table, Table::Records | Table::Blocks | Table::Framing | Table::Segments)
 }
 
-/// Reads a table of a part of a run: as [`read`]. Tables that are not divisible have no rows there.
+/// Reads a table of a part of a run, like [`read`]. Tables that are not divisible have no rows in a part.
 ///
 /// # Errors
-/// Damage in the log, after `emit` got all rows before it.
+/// Damage in the WAL, after `emit` received all rows before it.
 pub fn read_part(
     part: &Part<'_>,
     table: Table,
@@ -157,7 +158,7 @@ struct RowReader<'a, 'e> {
 }
 
 impl RowReader<'_, '_> {
-    /// Several segments at a time; the rows of each are kept until it is their turn.
+    /// Reads several segments at a time; the rows of each are kept until the segment's turn.
     fn in_parallel<R: Rows>(
         &mut self,
         part: &Part<'_>,
@@ -187,7 +188,7 @@ impl RowReader<'_, '_> {
         finish(outcome, damage)
     }
 
-    /// One segment; each batch is delivered while it is read.
+    /// Reads one segment; each batch is delivered during the read.
     fn in_turn<R: Rows>(&mut self, part: &Part<'_>) -> Result<ControlFlow<()>, ReadError> {
         let RowReader { table, options, wanted, .. } = *self;
         let bounds = Bounds { threads: 1, in_turn: true, ..self.bounds };
@@ -252,7 +253,7 @@ fn place<'a>(part: &Part<'a>, index: usize, options: &'a ReadOptions) -> Place<'
     }
 }
 
-/// Rows before a segment's first transaction end have the time before the segment.
+/// Assigns the time before the segment to rows before its first transaction end.
 fn fill_times(times: &mut [i64], before: i64) {
     times.iter_mut().take_while(|time| **time == NO_TIME).for_each(|time| *time = before);
 }

@@ -18,7 +18,7 @@ pub(crate) struct RecordRows {
     time: Numbers<i64>,
     xid: Numbers<u32>,
     top_xid: Numbers<u32>,
-    /// Above `u16::MAX`: none.
+    /// Values above `u16::MAX` represent no origin.
     origin: Numbers<u32>,
     kind: Kinds,
     length: Numbers<u32>,
@@ -63,7 +63,7 @@ impl Rows for RecordRows {
             image_bytes: Numbers::new(wants(&["fpi_length"]), rows),
             images: Numbers::new(wants(&["fpi_count"]), rows),
             blocks: Numbers::new(wants(&["block_count"]), rows),
-            // Which rows have no block, the fork and the block need to know.
+            // The columns of fork and block need the rows without a block.
             file: Files::new(wants(&FILE_COLUMNS), rows),
             fork: Numbers::new(wants(&["fork"]), rows),
             block: Numbers::new(wants(&["block"]), rows),
@@ -165,7 +165,7 @@ impl Rows for RecordRows {
     }
 }
 
-/// Numbers of which 0 stands for none.
+/// Creates an array of numbers in which 0 is NULL.
 pub(crate) fn nonzero(values: &[u32]) -> ArrayRef {
     numbers::<UInt32Type>(values.iter().copied(), null_if(values, |value| *value == 0))
 }

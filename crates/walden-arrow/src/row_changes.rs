@@ -1,4 +1,4 @@
-//! The changes of a table's rows as a table with typed columns.
+//! The changes of a table's rows, as a table with typed columns.
 
 use std::fmt::Display;
 use std::ops::ControlFlow;
@@ -28,26 +28,26 @@ use walden_rows::{
 
 use crate::options::{ReadError, lsn_text};
 
-/// Rows of a batch of changed rows, unless the caller says otherwise.
+/// Default number of rows in a batch of changed rows.
 pub const ROW_CHANGE_BATCH_ROWS: usize = 8192;
-/// Bytes of values after which a batch is full: rows may have large values.
+/// Bytes of values at which a batch is full, because rows may have large values.
 const BATCH_BYTES: usize = 16 << 20;
 /// Arrow counts from 1970-01-01.
 const EPOCH_MICROS: i64 = EPOCH_DAYS * DAY_MICROS;
 const DAY_MICROS: i64 = 86_400_000_000;
-/// Digits that a decimal of 128 bits has.
+/// Number of digits of a 128-bit decimal.
 const MAX_DIGITS: u8 = 38;
 
-/// The changes of a table's rows, with a schema that has the table's columns.
+/// The changes of a table's rows, with a schema that includes the table's columns.
 #[derive(Clone, Debug)]
 pub struct RowTable {
     changes: RowChanges,
     columns: Arc<[RowColumn]>,
-    /// Of the wanted columns.
+    /// The schema of the wanted columns.
     schema: SchemaRef,
-    /// Places of the wanted columns among all; nothing if that is all of them, in their order.
+    /// Indexes of the wanted columns; `None` for all columns in their order.
     wanted: Option<Arc<[usize]>>,
-    /// Whether a wanted column says something of the rows before, and of those after.
+    /// Whether any wanted column describes the rows before, and the rows after.
     wants_images: [bool; 2],
     lsn_text: bool,
 }
@@ -60,7 +60,7 @@ struct RowColumn {
 }
 
 impl RowTable {
-    /// Computes the schema. With `lsn_text` each position has a second column in the form 16/B374D848.
+    /// Computes the schema. With `lsn_text`, each position has a second column in the form 16/B374D848.
     ///
     /// # Errors
     /// The table has no columns.
@@ -72,10 +72,10 @@ impl RowTable {
         Ok(RowTable { changes, columns, schema, wanted: None, wants_images: [true; 2], lsn_text })
     }
 
-    /// The same with no more than these columns of its schema, in this order.
+    /// Restricts the schema to these columns, in this order.
     ///
     /// # Errors
-    /// There are fewer columns.
+    /// An index is out of range.
     pub fn project(mut self, columns: &[usize]) -> Result<RowTable, ArrowError> {
         self.schema = Arc::new(self.schema.project(columns)?);
         let wants = |image: &str| self.schema.fields().iter().any(|field| field.name().starts_with(image));
@@ -85,21 +85,21 @@ impl RowTable {
         Ok(self)
     }
 
-    /// The columns: see docs/rows.md.
+    /// Returns the columns, see docs/rows.md.
     pub fn schema(&self) -> SchemaRef {
         self.schema.clone()
     }
 
-    /// What was surveyed.
+    /// Returns the surveyed changes.
     pub fn changes(&self) -> &RowChanges {
         &self.changes
     }
 
-    /// Reads the changes that `filter` leaves, in the log's order, and calls `emit` with each batch until it breaks. `done` gets the
-    /// bytes of each segment that was read. A batch has up to `batch_rows` rows.
+    /// Reads the changes that pass `filter`, in WAL order, and calls `emit` with each batch until it breaks.
+    /// `done` receives the bytes of each segment that was read. A batch has up to `batch_rows` rows.
     ///
     /// # Errors
-    /// The changes cannot be read. Damage is not one: it is in the summary.
+    /// The changes cannot be read. Damage is not an error: it is in the summary.
     pub fn read(
         &self,
         filter: &Filter,
@@ -127,7 +127,7 @@ impl RowTable {
             flow
         })?;
         if rows.count > 0 && !is_over {
-            // It is the last one anyway.
+            // It is the last batch in any case.
             let _ = flush(&mut rows);
         }
         match failure {
@@ -137,7 +137,8 @@ impl RowTable {
     }
 }
 
-/// The Arrow type of a column with these types of PostgreSQL: the widest integer, and text for other mixtures.
+/// Returns the Arrow type of a column with these PostgreSQL types: the widest integer type, or text for other
+/// mixtures.
 fn data_type(types: &[ColumnType]) -> DataType {
     let types = types.iter().map(|of| one_type(*of));
     types.reduce(common_type).unwrap_or(DataType::Utf8)
@@ -173,7 +174,8 @@ fn one_type(of: ColumnType) -> DataType {
     }
 }
 
-/// The type of `numeric(p,s)` (`numeric_typmod_precision` and `numeric_typmod_scale`); text where there is none.
+/// Returns the type of `numeric(p,s)` (`numeric_typmod_precision` and `numeric_typmod_scale`); text if Arrow
+/// has none.
 fn decimal(typmod: i32) -> DataType {
     let Some(packed) = typmod.checked_sub(4).filter(|packed| *packed >= 0) else { return DataType::Utf8 };
     let (precision, scale) = (packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024);
@@ -189,7 +191,7 @@ fn row_fields(columns: &[RowColumn]) -> Fields {
     columns.iter().map(|column| Field::new(&column.name, column.data_type.clone(), true)).collect()
 }
 
-/// A map from names of columns to reasons, as [`MapBuilder`] makes it.
+/// Creates a map from column names to reasons.
 fn reasons() -> MapBuilder<StringBuilder, StringBuilder> {
     MapBuilder::new(None, StringBuilder::new(), StringBuilder::new())
 }
@@ -236,10 +238,10 @@ fn schema(columns: &[RowColumn], lsn_text: bool) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Rows that are not a batch yet.
+/// Rows that are not yet in a batch.
 struct Rows {
     count: usize,
-    /// About how many bytes the values take.
+    /// Approximate number of bytes of the values.
     bytes: usize,
     lsn: UInt64Builder,
     commit_lsn: UInt64Builder,
@@ -257,10 +259,10 @@ struct Rows {
     images: [Images; 2],
 }
 
-/// The rows before, or those after.
+/// The rows before or after the changes.
 struct Images {
     columns: Vec<Values>,
-    /// The places of columns, by their names.
+    /// Column indexes by name.
     places: Arc<FxHashMap<String, usize>>,
     is_there: Vec<bool>,
     unknown: StringBuilder,
@@ -332,14 +334,14 @@ impl Rows {
             builder.append_option(tid.map(|tid| tid.to_string()));
         }
         for ((into, image), is_wanted) in self.images.iter_mut().zip(images).zip(wants_images) {
-            // Values are most of the work.
+            // Converting values is most of the work.
             let image = if is_wanted { image } else { &Image::None };
             let names = table.columns.iter().map(|column| column.column.name.as_str());
             self.bytes += into.add(columns, names, image);
         }
     }
 
-    /// Makes a batch, and begins anew.
+    /// Makes a batch and starts a new one.
     fn batch(&mut self, table: &RowTable) -> Result<RecordBatch, ArrowError> {
         let mut rows = std::mem::replace(self, Rows::new(&table.columns));
         let fields = row_fields(&table.columns);
@@ -367,7 +369,7 @@ impl Rows {
             Arc::new(after.unknown_columns.finish()),
         ];
         if table.lsn_text {
-            // Of the first two columns.
+            // Text forms of the first two columns.
             columns.extend([lsn_text(&columns[0]), lsn_text(&columns[1])]);
         }
         if let Some(wanted) = &table.wanted {
@@ -379,7 +381,7 @@ impl Rows {
 }
 
 impl Images {
-    /// Adds a row; returns about how many bytes it takes.
+    /// Adds a row; returns its approximate size in bytes.
     fn add<'n>(
         &mut self,
         columns: &[RowColumn],
@@ -410,13 +412,13 @@ impl Images {
                         explain(name, &format_args!("{value}: not a value of {}", columns[place].data_type))
                     }
                 },
-                // The log had no row of the catalogs for it.
+                // The WAL had no catalog row for the column.
                 (Cell::Value(value), None) => {
                     explain(name, &format_args!("{value}: of a column that is not known"))
                 }
             }
         }
-        // An unclosed map has as many offsets as rows: the lengths agree.
+        // An unclosed map has as many offsets as rows, so the lengths match.
         let _ = self.unknown_columns.append(has_reason);
         let count = self.is_there.len();
         self.columns.iter_mut().for_each(|values| values.fill(count));
@@ -448,7 +450,7 @@ enum Values {
     Text(StringBuilder),
 }
 
-/// Does the same with the builder of each variant.
+/// Applies the same code to the builder of each variant.
 macro_rules! each_builder {
     ($values:expr, $builder:ident => $work:expr) => {
         match $values {
@@ -496,8 +498,9 @@ impl Values {
         }
     }
 
-    /// Adds a value, and returns about how many bytes it takes; nothing if it is none of the type. Nor is a date or a time whose
-    /// year Arrow cannot print: an output as text would fail at it, or have an error's text in its place.
+    /// Adds a value and returns its approximate size in bytes; `None` if it does not have the column's type.
+    /// Also `None` for a date or time whose year Arrow cannot print: a text output would fail, or contain an
+    /// error message instead.
     fn add(&mut self, value: &Value) -> Option<usize> {
         if let Value::Printed(text) = value
             && !matches!(self, Values::Text(_))
@@ -554,7 +557,7 @@ impl Values {
         Some(8)
     }
 
-    /// Adds a value that is known as text alone, the default of a column from saved names.
+    /// Adds a value that is known only as text: the default of a column from saved names.
     fn add_printed(&mut self, text: &str) -> Option<usize> {
         match self {
             Values::Bool(builder) => builder.append_value(match text {
@@ -594,12 +597,12 @@ impl Values {
     }
 }
 
-/// A value that is neither of the ends of a range, which stand for the infinities.
+/// Returns a value unless it is an end of the range, which represents an infinity.
 fn finite(value: i64, low: i64, high: i64) -> Option<i64> {
     (value != low && value != high).then_some(value)
 }
 
-/// A number as a multiple of its last decimal digit; nothing if it does not fit.
+/// Returns a number as a multiple of its last decimal digit; `None` if it does not fit.
 fn unscaled(numeric: &Numeric, precision: u8, scale: i8) -> Option<i128> {
     let is_negative = match numeric.sign {
         NumericSign::Positive => false,
@@ -608,7 +611,7 @@ fn unscaled(numeric: &Numeric, precision: u8, scale: i8) -> Option<i128> {
     };
     let mut number: i128 = 0;
     for (index, digit) in numeric.digits.iter().enumerate() {
-        // The decimal power of the digit's last place, counted from the wanted scale.
+        // The decimal power of the digit's last place, relative to the wanted scale.
         let power = 4 * (i64::from(numeric.weight) - i64::try_from(index).ok()?) + i64::from(scale);
         let digit = i128::from(*digit);
         let part = match u32::try_from(power.unsigned_abs()).ok()? {
@@ -696,7 +699,8 @@ mod tests {
 
     #[test]
     fn years_that_arrow_cannot_print_are_refused() {
-        // 262142-12-31, the last day that Arrow prints, and 5874897-12-31, the last one of PostgreSQL's, in days since 2000-01-01.
+        // 262142-12-31 is the last day that Arrow prints, 5874897-12-31 the last one of PostgreSQL, in days
+        // since 2000-01-01.
         let (last, of_postgres) = (95_015_279, 2_145_031_948);
         let mut dates = Values::new(&DataType::Date32);
         assert!(dates.add(&Value::Date(last)).is_some());

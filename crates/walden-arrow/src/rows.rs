@@ -1,4 +1,5 @@
-//! What the tables of records and of blocks have in common: columns filled by a visitor, batches made of them.
+//! The common part of the tables of records and of blocks: columns filled by a visitor, and the batches made
+//! of them.
 
 use arrow::array::ArrayRef;
 use walden_explain::group::Owner;
@@ -13,7 +14,7 @@ use walden_source::names::Names;
 use crate::columns::{Files, Kinds, constant_label, labels, numbers};
 use crate::schema::Table;
 
-/// The columns of a table that are wanted.
+/// The wanted columns of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnSelection {
     pub table: Table,
@@ -27,28 +28,28 @@ impl ColumnSelection {
     }
 }
 
-/// Rows of a table that records are made of.
+/// Rows of a table that are derived from records.
 pub(crate) trait Rows: Send + Sized {
-    /// Without rows; room for `rows`.
+    /// Creates an empty set of rows with capacity for `rows`.
     fn new(wanted: &ColumnSelection, rows: usize) -> Self;
 
     /// Number of rows.
     fn len(&self) -> usize;
 
-    /// Adds what a record says. `time` is that of the last transaction end.
+    /// Adds the rows of a record. `time` is that of the last transaction end.
     fn record(&mut self, record: &Record<'_>, kind: Kind, images: &KindTable, time: i64);
 
-    /// As [`Rows::record`].
+    /// Same as [`Rows::record`].
     fn simple(&mut self, record: &SimpleRecord<'_>, kind: Kind, time: i64);
 
-    /// The times, which say [`crate::columns::NO_TIME`] before the segment's first transaction end.
+    /// The times, which are [`crate::columns::NO_TIME`] before the segment's first transaction end.
     fn times(&mut self) -> &mut [i64];
 
-    /// An array of a column.
+    /// Creates an array of a column.
     fn column(&self, name: &str, place: &Place<'_>) -> ArrayRef;
 }
 
-/// What rows of a segment have in common.
+/// The common properties of a segment's rows.
 pub(crate) struct Place<'a> {
     pub timeline: Timeline,
     pub segment: SegmentName,
@@ -57,7 +58,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// An array of a column that says the same in each row.
+    /// Creates an array of a column that has the same value in each row.
     pub fn column(&self, name: &str, rows: usize) -> Option<ArrayRef> {
         match name {
             "timeline" => Some(numbers::<arrow::datatypes::UInt32Type>(vec![self.timeline; rows], None)),
@@ -66,7 +67,7 @@ impl Place<'_> {
         }
     }
 
-    /// An array of a column about kinds of record.
+    /// Creates an array of a column about kinds of record.
     pub fn kind_column(&self, name: &str, kinds: &Kinds) -> Option<ArrayRef> {
         let (keys, values) = (&kinds.column.keys.values, &kinds.column.values);
         match name {
@@ -78,7 +79,7 @@ impl Place<'_> {
         }
     }
 
-    /// An array of a column about relations.
+    /// Creates an array of a column about relations.
     pub fn relation_column(&self, name: &str, files: &Files) -> Option<ArrayRef> {
         use arrow::datatypes::UInt32Type;
         let (keys, values) = (&files.column.keys.values, &files.column.values);
@@ -95,7 +96,7 @@ impl Place<'_> {
     }
 }
 
-/// An array of forks.
+/// Creates an array of forks.
 pub(crate) fn fork_column(forks: &[u8], has_block: impl Fn(usize) -> bool) -> ArrayRef {
     let values: Vec<Fork> = (0..=u8::MAX >> 4).map(Fork).collect();
     let key = |(row, fork): (usize, &u8)| if has_block(row) { i32::from(*fork) } else { -1 };
@@ -113,7 +114,7 @@ impl Named<'_> {
         Named { labels: Labels::of_names(names, false) }
     }
 
-    /// What the column `name` says of a file.
+    /// Returns the text of the column `name` for a file.
     pub fn text(&self, name: &str, file: RelFileLocator) -> Option<String> {
         let owner = Owner::Relation(file, Fork::MAIN);
         match name {

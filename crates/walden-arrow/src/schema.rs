@@ -1,4 +1,4 @@
-//! The tables and their columns: one row here is what schemas, readers and documentation are made of.
+//! The tables and their columns: schemas, readers and documentation are derived from these rows.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use self::ColumnType::{Bool, Label, Lsn, Text, Time, U8, U16, U32, U64};
 
-/// A table that the log is read as.
+/// A table that presents WAL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Table {
     /// A row per record.
@@ -28,7 +28,7 @@ pub enum Table {
 /// The type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ColumnType {
-    /// A position in the log, as an unsigned number.
+    /// A WAL position, as an unsigned number.
     Lsn,
     /// An unsigned number of 8 bits.
     U8,
@@ -42,7 +42,7 @@ pub enum ColumnType {
     Bool,
     /// A text.
     Text,
-    /// A text of which there are few different ones: dictionary-encoded.
+    /// A text with few distinct values: dictionary-encoded.
     Label,
     /// Microseconds since 1970-01-01 UTC.
     Time,
@@ -57,11 +57,11 @@ pub struct Column {
     pub column_type: ColumnType,
     /// Whether it may be NULL.
     pub nullable: bool,
-    /// What it says, with its unit.
+    /// Its meaning, with its unit.
     pub description: &'static str,
 }
 
-/// One row per table: its name, what a row of it is, its columns.
+/// One row per table: its name, the meaning of a row, its columns.
 const TABLES: [(Table, &str, &str, &[Column]); 7] = [
     (Table::Records, "records", "a record", RECORDS),
     (Table::Blocks, "blocks", "a reference to a block in a record", BLOCKS),
@@ -73,32 +73,32 @@ const TABLES: [(Table, &str, &str, &[Column]); 7] = [
 ];
 
 impl Table {
-    /// Every table.
+    /// Returns all tables.
     pub fn all() -> impl Iterator<Item = Table> {
         TABLES.iter().map(|row| row.0)
     }
 
-    /// Its name in SQL and on the command line.
+    /// Returns its name in SQL and on the command line.
     pub fn name(self) -> &'static str {
         TABLES[self as usize].1
     }
 
-    /// What a row of it is.
+    /// Returns the meaning of a row.
     pub fn row(self) -> &'static str {
         TABLES[self as usize].2
     }
 
-    /// The table with this name.
+    /// Returns the table with this name.
     pub fn from_name(name: &str) -> Option<Table> {
         TABLES.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    /// Its columns.
+    /// Returns its columns.
     pub fn columns(self) -> &'static [Column] {
         TABLES[self as usize].3
     }
 
-    /// Its schema; each field's metadata has the column's `description`.
+    /// Returns its schema; each field's metadata contains the column's `description`.
     pub fn schema(self) -> SchemaRef {
         Arc::new(Schema::new(self.columns().iter().map(Column::field).collect::<Vec<Field>>()))
     }
@@ -112,7 +112,7 @@ impl Column {
 }
 
 impl ColumnType {
-    /// The type in Arrow.
+    /// Returns the type in Arrow.
     pub fn data_type(self) -> DataType {
         match self {
             Lsn | U64 => DataType::UInt64,

@@ -1,4 +1,4 @@
-//! Reads the segments of a run in their order, with the accounting of all bytes.
+//! Reads the segments of a run in order, and accounts for all bytes.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -14,25 +14,26 @@ use walden_source::scan::{
 use crate::columns::NO_TIME;
 use crate::visitor::{FirstEnd, LastEnd, Observer, SegmentSums, SegmentVisitor};
 
-/// Consecutive segments of a run: what one of several readers reads.
+/// Consecutive segments of a run, for one of several readers.
 ///
-/// Whatever the parts that a run is divided into, their rows are those of the run, each once: the rest of a record that began in
-/// the part before belongs to that one, which reads on into this one's segments for it.
+/// However a run is divided into parts, their rows are those of the run, each once: the rest of a record that
+/// started in the preceding part belongs to that part, whose reader continues into this part's segments to
+/// read it.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
     /// The run.
     pub run: &'a Run,
-    /// Indexes of segments in it.
+    /// Indexes of segments in the run.
     pub segments: Range<usize>,
 }
 
 impl<'a> Part<'a> {
-    /// All of a run.
+    /// Returns a part with all segments of a run.
     pub fn all(run: &'a Run) -> Part<'a> {
         Part { run, segments: 0..run.segments.len() }
     }
 
-    /// The part of a run whose records can start between two positions, `to` excluded.
+    /// Returns the part of a run whose records can start between two positions, `to` excluded.
     pub fn between(run: &'a Run, from: Option<Lsn>, to: Option<Lsn>) -> Part<'a> {
         let size = run.segment_size.bytes();
         let starts_before = |lsn: Lsn| run.segments.partition_point(|segment| segment.start < lsn);
@@ -41,14 +42,14 @@ impl<'a> Part<'a> {
         Part { run, segments: start..end.max(start) }
     }
 
-    /// Divides parts so that there are about `count` of about the same number of segments.
+    /// Divides parts into about `count` parts of about the same number of segments.
     pub fn divide(parts: &[Part<'a>], count: usize) -> Vec<Part<'a>> {
         let segments: usize = parts.iter().map(|part| part.segments.len()).sum();
         let each = segments.div_ceil(count.max(1)).max(1);
         let cut = |part: &Part<'a>| {
             let Part { run, segments } = part.clone();
             let ends = segments.clone().step_by(each).map(|start| (start + each).min(segments.end));
-            // Not where the next segment is decoded from the one before.
+            // Do not divide where the next segment is decoded from the preceding one.
             let whole = |end: usize| (end..segments.end).find(|next| !run.segments[*next].needs_previous);
             let mut start = segments.start;
             let mut pieces = Vec::new();
@@ -63,7 +64,8 @@ impl<'a> Part<'a> {
         parts.iter().flat_map(cut).collect()
     }
 
-    /// What has to be read in one go: a segment, or the members of a pack from one keyframe to the next.
+    /// Returns the units that must be read together: a segment, or the members of a pack from one keyframe to
+    /// the next.
     pub(crate) fn units(&self) -> Vec<Part<'a>> {
         let mut units: Vec<Part<'a>> = Vec::new();
         for index in self.segments.clone() {
@@ -76,15 +78,16 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Which records count, and how they are read.
+/// The records that count, and how they are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub from: Option<Lsn>,
     pub to: Option<Lsn>,
     pub threads: usize,
-    /// Segments are read one after the other, each only when what is before it was consumed.
+    /// Segments are read one after the other, each only after all rows before it were consumed.
     pub in_turn: bool,
-    /// The time of the last transaction end before the part, or [`NO_TIME`] if nobody asks for it; `None` to look for it.
+    /// The time of the last transaction end before the part, or [`NO_TIME`] if it is not needed; `None` to
+    /// search for it.
     pub known_time: Option<i64>,
 }
 
@@ -97,12 +100,12 @@ pub(crate) struct ReadSegment<O> {
     pub observer: O,
     /// Time of the last transaction end before the segment.
     pub time_before: i64,
-    /// Time of the last transaction end in the segment or before.
+    /// Time of the last transaction end in or before the segment.
     pub time_after: i64,
 }
 
-/// Reads a part. `make` makes an observer for each segment, given the time before it where that is known, and `consume` gets them
-/// in the order of the log. Returns the damage at which reading ended, if any.
+/// Reads a part. `make` creates an observer for each segment, and `consume` receives the observers in WAL
+/// order. Returns the damage at which reading ended, if any.
 pub(crate) fn read_segments<O: Observer>(
     part: &Part<'_>,
     bounds: Bounds,
@@ -117,11 +120,12 @@ pub(crate) fn read_segments<O: Observer>(
     let part_start = run.segments[segments.start].start;
     let is_last_part = segments.end == run.segments.len();
     let part_end = if is_last_part { None } else { Some(run.segments[segments.end].start) };
-    // A bound before the run says nothing of it.
+    // A bound before the run has no effect on it.
     let from = bounds.from.filter(|from| *from > run.start());
     let scan_from = from.unwrap_or(part_start).max(part_start);
     let scan_to = [bounds.to, part_end].into_iter().flatten().min();
-    // Segments of the part that end before the range are not read: the time before it is that before the first one that is.
+    // Segments of the part that end before the range are not read: the time before it is that before the
+    // first segment read.
     let first_read = run.segments.partition_point(|segment| segment.start.plus(size) <= scan_from);
     if first_read >= segments.end {
         return None;
@@ -152,7 +156,7 @@ pub(crate) fn read_segments<O: Observer>(
         } = outcome;
         let is_first = index == segments.start && begins_before;
         if is_first && visitor.sums.first.is_none() && log_ends_before(run, index) {
-            // An earlier part has all of it.
+            // An earlier part contains the end of the WAL.
             return ControlFlow::Break(());
         }
         if let SegmentEnd::EndOfLog(tail) = &end
@@ -169,7 +173,7 @@ pub(crate) fn read_segments<O: Observer>(
             && let Some(to) = bounds.to
             && (to <= segment_end || index + 1 == segments.end)
         {
-            // The last record may continue in segments that nobody reads otherwise.
+            // The last record may continue in segments that are otherwise not read.
             let unread = to.0.checked_next_multiple_of(size).map_or(Lsn(u64::MAX), Lsn).max(segment_end);
             if position > unread {
                 framing.add(Bucket::PageHeader, run.geometry().header_bytes_between(unread, position));
@@ -196,18 +200,20 @@ pub(crate) fn read_segments<O: Observer>(
 /// How the bytes before a segment's first record count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Start {
-    /// The log begins with the segment, or in a record before it that continues: all of them.
+    /// The WAL starts with the segment, or in an earlier record that continues: all bytes count.
     AtSegment,
-    /// The range begins at a record, or without one: only the header of a page right before it, if that is in the range too.
+    /// The range starts at a record, or without one: only the header of a page immediately before it counts,
+    /// if the range includes it.
     AtRecord,
-    /// The range begins in an earlier part: it has begun, unless the last record there began before `from`.
+    /// The range starts in an earlier part: it has started, unless the last record in that part started
+    /// before `from`.
     InEarlierPart { from: Lsn },
-    /// The range has begun: what continues counted before, headers of pages did not.
+    /// The range has started: the continuation was counted before, the page headers were not.
     Begun,
 }
 
 impl Start {
-    /// Whether bytes count, with which no record begins.
+    /// Whether bytes count even if no record starts there.
     fn has_begun(self) -> bool {
         matches!(self, Start::AtSegment | Start::Begun)
     }
@@ -228,7 +234,7 @@ impl Start {
                     return;
                 }
             }
-            // It has not begun before the first record.
+            // The range does not start before the first record.
             Start::AtRecord if sums.first.is_none() => return,
             Start::AtRecord => framing.add(Bucket::PageHeader, sums.first_header),
             Start::InEarlierPart { .. } | Start::Begun => framing.add(Bucket::PageHeader, sums.lead_headers),
@@ -237,7 +243,8 @@ impl Start {
     }
 }
 
-/// Whether a range that begins at `from` has begun before a segment, in which no record says so by its `xl_prev`.
+/// Whether a range that starts at `from` has started before a segment without a record whose `xl_prev` shows
+/// it.
 fn has_begun_before(run: &Run, segment: usize, from: Lsn) -> bool {
     let size = run.segment_size.bytes();
     let mut earlier = (0..segment).rev().take_while(|index| run.segments[*index].start.plus(size) > from);
@@ -246,7 +253,7 @@ fn has_begun_before(run: &Run, segment: usize, from: Lsn) -> bool {
     })
 }
 
-/// The time of the last transaction end before a segment, in its run.
+/// Returns the time of the last transaction end before a segment, in its run.
 fn time_before(run: &Run, segment: usize) -> i64 {
     for index in (0..segment).rev() {
         let sums = sums_of(run, index, || SegmentVisitor::new(run, index, None, NO_TIME, LastEnd));
@@ -258,14 +265,14 @@ fn time_before(run: &Run, segment: usize) -> i64 {
     NO_TIME
 }
 
-/// The time of the first transaction end in a segment; `None` without one.
+/// Returns the time of the first transaction end in a segment; `None` without one.
 pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
     let sums = sums_of(run, segment, || SegmentVisitor::new(run, segment, None, NO_TIME, FirstEnd));
     let (time, _) = sums.times;
     (time != NO_TIME).then_some(time)
 }
 
-/// The sums of a segment that is read by itself.
+/// Returns the sums of a segment that is read on its own.
 fn sums_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> SegmentSums {
     let start = run.segments[index].start;
     let end = start.plus(run.segment_size.bytes());

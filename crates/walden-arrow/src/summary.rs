@@ -1,4 +1,4 @@
-//! The tables `checkpoints` and `relations`: what `walden explain` sums up.
+//! The tables `checkpoints` and `relations`, from the sums of `walden explain`.
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::NullBuffer;
@@ -17,7 +17,7 @@ use crate::options::{ReadError, ReadOptions};
 use crate::rows::Named;
 use crate::schema::Table;
 
-/// Reads one of these tables: one batch.
+/// Reads one of these tables, as one batch.
 pub(crate) fn read(runs: &[Run], table: Table, options: &ReadOptions) -> Result<RecordBatch, ReadError> {
     let bound = |lsn: Option<_>| lsn.map(Bound::Lsn);
     let request =

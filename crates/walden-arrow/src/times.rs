@@ -1,4 +1,4 @@
-//! Which segments of a run have records of a time.
+//! Finds the segments of a run with records of a time range.
 
 use std::ops::Range;
 
@@ -6,16 +6,18 @@ use walden_source::inventory::Run;
 
 use crate::segments::first_time;
 
-/// A transaction takes its time before its commit gets its place in the log, so times go back a little now and then: by less than
-/// this, in microseconds.
+/// A transaction takes its timestamp before it reserves the position of its commit in WAL, so times
+/// occasionally decrease slightly: by less than this, in microseconds.
 const MARGIN: i64 = 5 * 60 * 1_000_000;
 
-/// The segments that may have records whose `time` lies between two, in microseconds since 1970-01-01 UTC, both included.
+/// Returns the segments that may have records whose `time` is between two times, in microseconds since
+/// 1970-01-01 UTC, inclusive.
 ///
-/// Looks into a few segments, by bisection. Rows of other segments are not of that time, rows of these may be of any.
+/// Reads a few segments, by bisection. Rows of other segments are outside the range; rows of these may have
+/// any time.
 pub fn segments_between(run: &Run, from: Option<i64>, to: Option<i64>) -> Range<usize> {
     let count = run.segments.len();
-    // The first transaction end in the segment or behind; a bound on the times of what comes before.
+    // The first transaction end in the segment or later: a bound on the times before it.
     let first_from = |segment: usize| (segment..count).find_map(|index| first_time(run, index));
     let start = from.map_or(0, |from| {
         let ends_before =
@@ -32,7 +34,8 @@ pub fn segments_between(run: &Run, from: Option<i64>, to: Option<i64>) -> Range<
     start..end.max(start)
 }
 
-/// The first of a range for which `holds` does not hold, if it holds for all before and none behind.
+/// Returns the first element of a range for which `holds` is false, if it is true for all before and false
+/// for all after.
 fn partition(range: Range<usize>, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (range.start, range.end);
     while low < high {

@@ -1,4 +1,4 @@
-//! The table `transactions`: sums by transaction, its subtransactions folded in.
+//! The table `transactions`: sums by transaction, including its subtransactions.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +32,7 @@ pub(crate) fn read(runs: &[Run], options: &ReadOptions, emit: &mut Emit<'_>) -> 
         to: options.to,
         threads: options.threads,
         in_turn: false,
-        // The ends have times of their own.
+        // The transaction ends carry their own times.
         known_time: Some(NO_TIME),
     };
     for run in runs {
@@ -98,7 +98,7 @@ impl Sums {
     }
 }
 
-/// What a segment says of transactions.
+/// The transaction data of a segment.
 #[derive(Default)]
 struct SegmentTransactions {
     sums: FxHashMap<u32, Sums>,
@@ -117,18 +117,18 @@ enum Event {
         xid: u32,
         subxids: Vec<u32>,
     },
-    /// These are subtransactions.
+    /// The subtransactions of a transaction.
     Assigned {
         top: u32,
         subxids: Vec<u32>,
     },
-    /// What runs: everything older that is not prepared has ended.
+    /// The running transactions: all older ones that are not prepared have ended.
     Running(RunningTransactions),
 }
 
 impl SegmentTransactions {
     fn add(&mut self, xid: u32, lsn: Lsn, bytes: u32, image_bytes: u32) {
-        // initdb's bootstrap has no transaction that could end.
+        // initdb's bootstrap transaction never ends.
         if xid >= FIRST_NORMAL_XID {
             let (bytes, image_bytes) = (bytes.into(), image_bytes.into());
             let one = Sums { first: lsn, last: lsn, records: 1, bytes, image_bytes };
@@ -166,7 +166,7 @@ fn end_event(end: &TransactionEnd<'_>, committed: bool, record: &Record<'_>) -> 
     }
 }
 
-/// Whether records of a kind may say something of transactions.
+/// Whether records of a kind may contain transaction events.
 #[inline(always)]
 fn has_events(rmid: u8, info: u8) -> bool {
     let is_shutdown = || info & RMGR_MASK == CHECKPOINT_SHUTDOWN;
@@ -211,7 +211,8 @@ impl Observer for SegmentTransactions {
 struct Open {
     timeline: Timeline,
     sums: FxHashMap<u32, OpenTransaction>,
-    /// With the rows of what was rolled back while older transactions ran: the log may still say that it was a subtransaction.
+    /// Includes the rows of transactions that were rolled back while older ones ran: a later record may still
+    /// show that they are subtransactions.
     subtransactions: Subtransactions<Row>,
 }
 
@@ -255,10 +256,10 @@ impl Open {
         }
     }
 
-    /// Learns of which transaction a subtransaction is, which may have been rolled back before.
+    /// Assigns a subtransaction, which may have been rolled back before, to its transaction.
     fn assign(&mut self, subxid: u32, top: u32) {
         let rolled_back = self.subtransactions.assign(subxid, top);
-        // It is in progress even if it has written nothing itself.
+        // The transaction is in progress even if it has written no records itself.
         self.sums.entry(top).or_default().merge(rolled_back.map(|row| row.sums).as_ref());
     }
 
@@ -275,7 +276,7 @@ impl Open {
             "aborted" => self.subtransactions.roll_back(xid, subxids),
             _ => None,
         };
-        // Those of a subtransaction are its transaction's.
+        // A subtransaction's children belong to the toplevel transaction.
         let known = if top.is_some() { Vec::new() } else { self.subtransactions.end(xid) };
         let mut ended = self.sums.remove(&xid).unwrap_or_default();
         for subxid in subxids.iter().chain(&known) {
@@ -304,7 +305,7 @@ impl Open {
         }
     }
 
-    /// Ends what a crash ended without a record.
+    /// Ends transactions that a crash ended without a record.
     fn close_ended(&mut self, running: &RunningTransactions, rows: &mut TransactionRows) {
         for xid in self.open_transactions(|xid| running.has_ended(xid)) {
             if !self.sums.get(&xid).is_some_and(|open| open.is_prepared) {
@@ -314,7 +315,8 @@ impl Open {
         rows.add_rolled_back(self.subtransactions.take_decided(running));
     }
 
-    /// Those in progress, ascending. A transaction may have written nothing but by its subtransactions.
+    /// Returns the transactions in progress, ascending. Possibly only the subtransactions of a transaction
+    /// have written records.
     fn open_transactions(&self, is_of: impl Fn(u32) -> bool) -> Vec<u32> {
         let tops = self.sums.keys().copied().filter(|xid| self.subtransactions.top_of(*xid) == *xid);
         let mut xids: Vec<u32> = tops.filter(|xid| is_of(*xid)).collect();
@@ -322,7 +324,7 @@ impl Open {
         xids
     }
 
-    /// What a transaction in progress and its subtransactions wrote, if they did.
+    /// Returns the sums of a transaction in progress and its subtransactions, if they wrote any records.
     fn sums_with_subtransactions(&self, xid: u32) -> Option<Sums> {
         let open = self.sums.get(&xid)?;
         let parts = self.subtransactions.of(xid).iter().filter_map(|subxid| self.sums.get(subxid)?.sums);
@@ -342,7 +344,7 @@ impl Open {
         }
     }
 
-    /// The log ends.
+    /// Handles the end of the WAL.
     fn close_all(mut self, rows: &mut TransactionRows) {
         let first = |xid: &u32| self.sums_with_subtransactions(*xid).map(|sums| sums.first);
         let mut xids = self.open_transactions(|_| true);
@@ -368,7 +370,7 @@ struct Row {
 struct TransactionRows(Vec<Row>);
 
 impl TransactionRows {
-    /// Adds what cannot turn out to be a subtransaction any more, by the end of what it wrote.
+    /// Adds rows that can no longer turn out to be subtransactions, in the order of their last records.
     fn add_rolled_back(&mut self, mut rows: Vec<Row>) {
         rows.sort_unstable_by_key(|row| row.sums.last);
         self.0.append(&mut rows);
@@ -400,10 +402,10 @@ mod tests {
         Event::End { xid, subxids: subxids.to_vec(), committed, time: 1, lsn: Lsn(900) }
     }
 
-    /// Number and bytes of what transactions wrote in a segment, and its events.
+    /// Number and bytes of each record of a segment's transactions, and the segment's events.
     type Segment<'a> = (&'a [(u32, u32)], Vec<Event>);
 
-    /// Number, outcome and bytes of the rows of segments.
+    /// Returns number, outcome and bytes of the rows of segments.
     fn rows_of(segments: Vec<Segment<'_>>) -> Vec<(u32, &'static str, u64)> {
         let (mut open, mut rows, mut written) = (Open::default(), TransactionRows::default(), 0);
         for (records, events) in segments {
@@ -431,10 +433,10 @@ mod tests {
         let events =
             vec![assigned(10, &[11]), end(11, &[], false), assigned(10, &[12]), end(10, &[12], true)];
         assert_eq!(rows_of(vec![(records, events)]), [(10, "committed", 321)]);
-        // The outer one has no record but its end.
+        // The outer one's only record is its end.
         let events = vec![assigned(10, &[12]), end(11, &[12], false), end(10, &[], true)];
         assert_eq!(rows_of(vec![(records, events)]), [(10, "committed", 321)]);
-        // One with another one within it is named after its rollback.
+        // A subtransaction that contains another one is assigned after its rollback.
         let none: &[(u32, u32)] = &[];
         let segments = vec![
             (records, vec![end(11, &[12], false)]),

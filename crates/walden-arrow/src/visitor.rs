@@ -1,7 +1,8 @@
-//! Visits the records of one segment: rows, and the accounting of all bytes.
+//! Visits the records of one segment: collects rows, and accounts for all bytes.
 //!
-//! The accounting is that of `walden-explain`: a record belongs to the segment that it starts in, headers of pages to the segment
-//! that they are in, and the rest of a record that began before belongs to nobody but the first segment of a log.
+//! The accounting equals that of `walden-explain`: a record belongs to the segment in which it starts, and a
+//! page header to the segment that contains it. The rest of a record that started earlier counts only in the
+//! first segment of the WAL.
 
 use std::ops::ControlFlow;
 
@@ -19,16 +20,16 @@ use walden_source::inventory::Run;
 
 use crate::columns::NO_TIME;
 
-/// Who is told of each record.
+/// Receives each record.
 pub(crate) trait Observer: Send {
-    /// A record that counts, after `time`, the last transaction end's, was set to its own if it is one.
+    /// Receives a record that counts. `time` is that of the last transaction end, including this record.
     fn record(&mut self, record: &Record<'_>, kind: Kind, time: i64) -> ControlFlow<()>;
 
-    /// As [`Observer::record`].
+    /// Same as [`Observer::record`].
     fn simple(&mut self, record: &SimpleRecord<'_>, kind: Kind, time: i64) -> ControlFlow<()>;
 }
 
-/// Tables of sums have no rows that records are made of.
+/// Tables of sums have no rows derived from records.
 impl Observer for () {
     fn record(&mut self, _: &Record<'_>, _: Kind, _: i64) -> ControlFlow<()> {
         ControlFlow::Continue(())
@@ -43,15 +44,16 @@ impl Observer for () {
 /// Sums over the records that start in a segment, and the bytes around them.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentSums {
-    /// Start of the first record that counts, or of the padding, the abandoned record or the log's tail that a range begins with.
+    /// Start of the first record that counts, or of the padding, abandoned record or tail of the WAL with
+    /// which a range starts.
     pub first: Option<Lsn>,
     /// Start of the record before the first one that counts, by its `xl_prev`.
     pub previous: Option<Lsn>,
     /// Bytes of page headers before `first`.
     pub lead_headers: u64,
-    /// Width of the page header right before `first` that belongs to a range which begins here.
+    /// Width of the page header immediately before `first` that belongs to a range which starts here.
     pub first_header: u64,
-    /// Bytes of a record that began in an earlier segment.
+    /// Bytes of a record that started in an earlier segment.
     pub lead_continuation: u64,
     pub framing: Buckets,
     pub records: u64,
@@ -90,15 +92,16 @@ pub(crate) struct SegmentVisitor<O> {
     from: Option<Lsn>,
     /// Start and width of the last page header before the first record that counts.
     lead_header: Option<(Lsn, u64)>,
-    /// Time of the last transaction end up to here, also of one before the first record that counts; [`NO_TIME`] if it is not known.
+    /// Time of the last transaction end so far, including ends before the first record that counts;
+    /// [`NO_TIME`] if unknown.
     pub now: i64,
     pub sums: SegmentSums,
     pub observer: O,
 }
 
 impl<O: Observer> SegmentVisitor<O> {
-    /// For a segment of a run; only records from `from` on count. `now` is the time of the last transaction end before the
-    /// segment, if it is known.
+    /// Creates a visitor for a segment of a run; only records from `from` count. `now` is the time of the
+    /// last transaction end before the segment, if it is known.
     pub fn new(run: &Run, segment: usize, from: Option<Lsn>, now: i64, observer: O) -> SegmentVisitor<O> {
         SegmentVisitor {
             kinds: KindTable::of(run.version),
@@ -112,30 +115,32 @@ impl<O: Observer> SegmentVisitor<O> {
         }
     }
 
-    /// Counts from `first` on.
+    /// Starts to count at `first`.
     #[cold]
     fn begin_range(&mut self, first: Lsn) {
         self.sums.first_header = self.header_before(first);
         self.sums.first = Some(first);
     }
 
-    /// Begins a range without a record at what follows the last record, unless that was before it: then the range before has it
-    /// whole.
+    /// Starts a range without a record at the bytes after the last record, unless these start before the
+    /// range: then the preceding range contains all of them.
     pub fn begin_with_tail(&mut self, tail: Lsn) {
         if self.sums.first.is_none() && self.is_from(tail) {
             self.begin_range(tail);
         }
     }
 
-    /// Width of the page header right before the first position of a range, if that is in the range too; 0 else.
+    /// Returns the width of the page header immediately before the first position of a range, if the range
+    /// includes the header; otherwise 0.
     ///
-    /// As in `walden-explain`: no earlier record goes on behind such a header, so that a range which ends at it does not have it.
+    /// As in `walden-explain`: no earlier record continues after such a header, so a range that ends at the
+    /// record does not include it.
     fn header_before(&self, first: Lsn) -> u64 {
         let Some((start, width)) = self.lead_header else { return 0 };
         if self.is_from(start) && start.plus(width) == first { width } else { 0 }
     }
 
-    /// Whether a position is not before that which a range begins at.
+    /// Whether a position is at or after the start of the range.
     fn is_from(&self, lsn: Lsn) -> bool {
         self.from.is_some_and(|from| from <= lsn)
     }
@@ -143,7 +148,7 @@ impl<O: Observer> SegmentVisitor<O> {
     fn ended(&mut self, committed: bool, time: Timestamp) {
         self.now = time.unix_micros();
         if self.sums.first.is_none() {
-            // Before the range: records in it have the time, and no sum does.
+            // Before the range: the time applies to records in it, but no sum counts the end.
             return;
         }
         let (first, _) = self.sums.times;
@@ -156,7 +161,7 @@ impl<O: Observer> SegmentVisitor<O> {
         match payload::parse(record) {
             Ok(Payload::Commit(end)) => self.ended(true, end.time),
             Ok(Payload::Abort(end)) => self.ended(false, end.time),
-            // Other records of transactions, and malformed ones, end none.
+            // Other transaction records, and malformed ones, end no transaction.
             Ok(_) | Err(_) => {}
         }
     }
@@ -231,8 +236,9 @@ impl<O: Observer> Visitor for SegmentVisitor<O> {
 
     fn padding(&mut self, lsn: Lsn, bytes: u64) {
         if self.sums.first.is_none() {
-            // A range that ends within the padding has the whole page that it ends in: the next one begins with a page. Since version
-            // 11, PostgreSQL writes these pages without headers (`CopyXLogRecordToWAL` in `xlog.c`).
+            // A range that ends within the padding includes the whole page in which it ends, so the next
+            // range starts with a page. Since version 11, PostgreSQL writes these pages without headers
+            // (`CopyXLogRecordToWAL` in `xlog.c`).
             let is_page = self.geometry.offset_in_page(lsn) == 0 && self.is_from(lsn);
             if !is_page && self.header_before(lsn) == 0 {
                 return;

@@ -1,4 +1,4 @@
-//! Rows add up to what `walden explain` says, however the log is divided.
+//! Rows add up to the sums of `walden explain`, however the WAL is divided.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -40,7 +40,7 @@ fn options(run: &Run) -> ReadOptions {
 fn table(runs: &[Run], table: Table, options: &ReadOptions) -> RecordBatch {
     let mut batches = Vec::new();
     let result = read(runs, table, options, |batch| {
-        // The blocks of a record, of which there are up to 33, are in one batch; the sums are one batch.
+        // The blocks of a record, up to 33, are in one batch; the sums are one batch.
         assert!(batch.num_rows() > 0);
         assert!(batch.num_rows() < options.batch_rows + 33 || table == Table::Relations);
         batches.push(batch);
@@ -48,7 +48,7 @@ fn table(runs: &[Run], table: Table, options: &ReadOptions) -> RecordBatch {
     });
     match result {
         Ok(()) => {}
-        // Some of the golden segments end in damage; what is before it counts.
+        // Some of the golden segments end in damage; the rows before it count.
         Err(ReadError::Damaged(_)) => {}
         Err(error) => panic!("{table:?}: {error}"),
     }
@@ -166,7 +166,8 @@ fn ranges_are_those_of_explain() {
     }
 }
 
-/// Numbers of a range by the tables, which are those of `walden explain`: records, their bytes, bytes of each kind of framing.
+/// Returns the sums of a range from the tables, checked against `walden explain`: records, their bytes, bytes
+/// of each kind of framing.
 fn sums_of(run: &Run, from: Option<Lsn>, to: Option<Lsn>) -> Vec<u64> {
     let runs = std::slice::from_ref(run);
     let options = ReadOptions { from, to, ..options(run) };
@@ -194,7 +195,7 @@ fn sums_of(run: &Run, from: Option<Lsn>, to: Option<Lsn>) -> Vec<u64> {
     sums
 }
 
-/// Asserts that the ranges before and from each of these positions have the sums of the whole run.
+/// Asserts that the ranges before and after each of these positions together have the sums of the whole run.
 fn expect_whole_of_two_ranges(run: &Run, positions: impl IntoIterator<Item = u64>) {
     let whole = sums_of(run, None, None);
     for position in positions {
@@ -205,8 +206,8 @@ fn expect_whole_of_two_ranges(run: &Run, positions: impl IntoIterator<Item = u64
     }
 }
 
-/// Positions that divide a run in two ranges: at and in records, in headers of pages, around starts of segments, behind the last
-/// record, and, with `in_padding`, in what follows a switch instead of these.
+/// Positions that divide a run into two ranges: at and within records, in page headers, around segment
+/// starts, after the last record, and, with `in_padding`, in the padding after a switch instead of these.
 fn dividing_positions(run: &Run, in_padding: bool) -> BTreeSet<u64> {
     let records = table(std::slice::from_ref(run), Table::Records, &options(run));
     let starts = records.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>().values();
@@ -216,7 +217,7 @@ fn dividing_positions(run: &Run, in_padding: bool) -> BTreeSet<u64> {
     let page_bytes = run.geometry().page_bytes();
     let (last, end) = (starts[starts.len() - 1], ends.value(starts.len() - 1));
     let mut positions = BTreeSet::from([last + 8, end, end + 8]);
-    // A page behind whose header a record begins.
+    // A page with a record that starts immediately after its header.
     let pages: Vec<u64> =
         starts.iter().filter(|start| *start % page_bytes == 24).map(|start| start - 24).collect();
     for page in pages.iter().step_by(pages.len() / 2 + 1) {
@@ -268,7 +269,7 @@ fn ranges_that_meet_in_padding_add_up() {
     assert_that_ranges_add_up(true);
 }
 
-/// Inserts records until a log has this many bytes. Returns where the last one starts.
+/// Inserts records until the WAL has this many bytes. Returns the LSN of the last one.
 fn fill(log: &mut LogWriter, bytes: usize) -> Lsn {
     while log.bytes.len() < bytes {
         log.main_data(rmid::XLOG, xlog::NOOP, &[7; 600]);
@@ -276,7 +277,7 @@ fn fill(log: &mut LogWriter, bytes: usize) -> Lsn {
     log.previous
 }
 
-/// What follows the last record is in the range that it starts in, even if no record is.
+/// Bytes after the last record belong to the range in which they start, even without a record.
 #[test]
 fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let expect = |log: &LogWriter, positions: &[Lsn]| {
@@ -291,7 +292,7 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let segment = log.start.plus(segment_bytes as u64);
     let last = fill(&mut log, 3 * PAGE + 1000);
     expect(&log, &[around(last), around(log.position())].concat());
-    // A crash cut it off in the last of several pages.
+    // A crash truncated it in the last of several pages.
     let begun = log.bytes.len();
     let last = log.main_data(rmid::XLOG, xlog::NOOP, &[7; 5 * PAGE]);
     let whole = log.bytes.clone();
@@ -300,25 +301,25 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
         expect(&log, &[around(last), around(last.plus(2 * PAGE as u64))].concat());
         log.bytes.clone_from(&whole);
     }
-    // A record that a crash cut off, alone in its range.
+    // A record truncated by a crash, alone in its range.
     let cut_off = log.position();
     log.crash_in_record(20_000, 9000);
     let last = log.main_data(rmid::XLOG, xlog::NOOP, &[7; 600]);
     expect(&log, &[around(cut_off), around(last), around(log.position())].concat());
 
-    // The last record goes on in the next segment.
+    // The last record continues in the next segment.
     fill(&mut log, segment_bytes - 700);
     let last = log.main_data(rmid::XLOG, xlog::NOOP, &[7; 3000]);
     let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
     expect(&log, &[&around(last)[..], &of_segment, &around(log.position())].concat());
-    // A crash cut it off there.
+    // A crash truncated it in the next segment.
     log.bytes.truncate(segment_bytes + 1000);
     expect(&log, &around(last));
-    // The next segment is not there.
+    // The next segment is missing.
     log.bytes.truncate(segment_bytes);
     expect(&log, &around(last));
 
-    // A segment has nothing but a part of the record that was cut off.
+    // A segment contains only a part of the truncated record.
     let mut log = LogWriter::new(Major::V15);
     fill(&mut log, segment_bytes - 700);
     let last = log.main_data(rmid::XLOG, xlog::NOOP, &vec![7; segment_bytes + 3 * PAGE]);
@@ -326,7 +327,8 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     expect(&log, &around(last));
 }
 
-/// A record that begins before a segment and ends behind it is in the range that it starts in, wherever the next one starts.
+/// A record that starts before a segment and ends after it belongs to the range in which it starts, wherever
+/// the next range starts.
 #[test]
 fn ranges_that_meet_in_a_record_of_several_segments_add_up() {
     let mut log = LogWriter::new(Major::V15);
@@ -343,7 +345,8 @@ fn ranges_that_meet_in_a_record_of_several_segments_add_up() {
             .extend([0, 8, 40, 48, 3 * PAGE as u64, segment_bytes as u64 / 2].map(|at| segment(number) + at));
         positions.push(segment(number) - 8);
     }
-    // As it is, and cut off by a crash in its last page, before it, in an earlier segment, and at a segment's end.
+    // Complete, and truncated by a crash in its last page, before it, in an earlier segment, and at a
+    // segment's end.
     let last_page = 3 * segment_bytes + 3 * PAGE;
     let ends = [
         whole.len(),
@@ -358,8 +361,8 @@ fn ranges_that_meet_in_a_record_of_several_segments_add_up() {
         log.bytes.truncate(end);
         let folder = tempfile::tempdir().unwrap();
         log.save(folder.path());
-        // Then without the segment in which the record begins, and without the next one too: a range that ends within the record has
-        // what is in its last segment.
+        // Then without the segment in which the record starts, and also without the next one: a range that
+        // ends within the record includes the bytes in its last segment.
         for first in [log.start.plus(8), behind, behind] {
             let inventory = Inventory::of(&[folder.path()]).unwrap();
             let run = &inventory.runs[0];
@@ -382,7 +385,7 @@ fn transactions_have_all_bytes_of_records_with_a_transaction() {
         let records = table(runs, Table::Records, &options);
         let xids = records.column_by_name("xid").unwrap().as_primitive::<UInt32Type>();
         let bytes = records.column_by_name("bytes").unwrap().as_primitive::<UInt32Type>();
-        // initdb's bootstrap is no transaction.
+        // initdb's bootstrap is not a transaction.
         let is_of_one = |row: &usize| xids.is_valid(*row) && xids.value(*row) >= FIRST_NORMAL_XID;
         let expected: u64 = (0..xids.len()).filter(is_of_one).map(|row| u64::from(bytes.value(row))).sum();
         assert_eq!(total(&transactions, "bytes"), expected, "{}", path.display());
@@ -444,7 +447,8 @@ fn times_go_on_from_segment_to_segment() {
     }
 }
 
-/// The last transaction end before a record may be before the range, in the same segment or in one that is not read.
+/// The last transaction end before a record may be before the range, in the same segment or in one that is
+/// not read.
 #[test]
 fn times_in_a_range_are_those_in_the_whole() {
     for (path, inventory) in golden() {
@@ -485,7 +489,7 @@ fn batches_end_when_nobody_wants_more() {
     let inventory = Arc::new(inventory);
     let mut batches = Batches::start(inventory.clone(), Table::Records, options.clone());
     assert_eq!(batches.next_batch().unwrap().unwrap().num_rows(), 10);
-    // Its thread waits for room in the channel; dropping must end it.
+    // Its thread waits for space in the channel; dropping the batches must end it.
     drop(batches);
     let rows: usize = Batches::start(inventory.clone(), Table::Records, options.clone())
         .map(|batch| batch.map_or(0, |batch| batch.num_rows()))

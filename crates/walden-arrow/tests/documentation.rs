@@ -1,10 +1,10 @@
-//! docs/tables.md says of each column what the schema says.
+//! The column descriptions in docs/tables.md equal those of the schema.
 
 use std::fmt::Write as _;
 
 use walden_arrow::{ColumnType, Table};
 
-/// The section of a table in docs/tables.md, from its heading to the end of its columns.
+/// Returns the section of a table in docs/tables.md, from its heading to the end of its columns.
 fn section(table: Table) -> String {
     let mut text = format!("### `{}`: a row is {}\n\n", table.name(), table.row());
     text.push_str("| Column | Type | NULL | What it says |\n|---|---|---|---|\n");

@@ -62,7 +62,8 @@ pub fn push_long_main_data_header(out: &mut Vec<u8>, len: u32) {
 /// Fills in the header of the record in `out`, with the record's actual length instead of `header.total_len`.
 /// The checksum is `header`'s: [`seal`] computes it.
 ///
-/// # Panics `out` is shorter than a record's header, because it was not initialized by [`start`].
+/// # Panics
+/// `out` is shorter than a record's header, because it was not initialized by [`start`].
 #[inline]
 pub fn finish(out: &mut [u8], header: RecordHeader) {
     let header = RecordHeader { total_len: out.len() as u32, ..header };

@@ -145,8 +145,9 @@ impl std::error::Error for PageHeaderError {
 impl PageHeader {
     /// Reads the header at the start of a page; `page` may be a prefix of the page.
     ///
-    /// # Errors There are fewer bytes than the header has, or its magic or flags do not belong to a version
-    /// that Walden reads.
+    /// # Errors
+    /// There are fewer bytes than the header has, or its magic or flags do not belong to a version that
+    /// Walden reads.
     pub fn parse(page: &[u8]) -> Result<PageHeader, PageHeaderError> {
         let mut reader = Reader::new(page);
         let magic = reader.u16().ok_or(PageHeaderError::Short)?;

@@ -81,8 +81,9 @@ impl<R: Read> RecordReader<R> {
     ///
     /// A record that starts in the input but does not end in it is not returned.
     ///
-    /// # Errors Returns the input's error, or a fault at the first invalid page or record. The last segment
-    /// of a running or crashed server ends in such a fault if its file was used before: an old page or record
+    /// # Errors
+    /// Returns the input's error, or a fault at the first invalid page or record. The last segment of a
+    /// running or crashed server ends in such a fault if its file was used before: an old page or record
     /// follows the last valid one. Later calls return the same fault.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         while self.queue.is_empty() {

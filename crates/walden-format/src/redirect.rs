@@ -83,8 +83,9 @@ impl std::error::Error for RedirectError {}
 /// a switch, its first page has an earlier one. `heads` come from earlier segments of any timeline; those
 /// that do not continue in this segment are ignored.
 ///
-/// # Errors The segment cannot be decoded, or a record with a path extends into another segment. The segment
-/// must not be replayed in these cases.
+/// # Errors
+/// The segment cannot be decoded, or a record with a path extends into another segment. The segment must not
+/// be replayed in these cases.
 pub fn redirect_tablespaces(
     segment: &mut [u8],
     timeline: Timeline,

@@ -113,8 +113,8 @@ impl StreamInfo {
     /// Reads version, timeline, system identifier and sizes from the first page of a segment; data pages are
     /// assumed to have 8 kB.
     ///
-    /// # Errors The page header is invalid, is not a long header, or has sizes that PostgreSQL does not
-    /// support.
+    /// # Errors
+    /// The page header is invalid, is not a long header, or has sizes that PostgreSQL does not support.
     pub fn of_segment(first_page: &[u8]) -> Result<StreamInfo, FaultKind> {
         let header = PageHeader::parse(first_page).map_err(FaultKind::PageHeader)?;
         let long = header.long.ok_or(FaultKind::PageHeaderWidth { long_expected: true })?;
@@ -344,8 +344,8 @@ impl Decoder {
 
     /// Decodes the next bytes of WAL: whole pages, except that the very last page may be shorter.
     ///
-    /// # Errors A page or record is invalid. After that the decoder must not be used, except for its
-    /// position.
+    /// # Errors
+    /// A page or record is invalid. After that the decoder must not be used, except for its position.
     pub fn push(&mut self, bytes: &[u8], visitor: &mut impl Visitor) -> Result<Progress, Fault> {
         for page in bytes.chunks(self.info.page_bytes as usize) {
             if self.reached_limit() {

@@ -1,4 +1,4 @@
-//! Functions for positions in the log.
+//! Functions for WAL positions.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use datafusion::logical_expr::{
 };
 use walden_format::lsn::Lsn;
 
-/// Every function: `lsn('16/B374D848')`, `lsn_text(number)` and `pg_lsn_text(number)`.
+/// Returns all functions: `lsn('16/B374D848')`, `lsn_text(number)` and `pg_lsn_text(number)`.
 pub(crate) fn all() -> [ScalarUDF; 3] {
     let lsn = Arc::new(|arguments: &[ColumnarValue]| apply(arguments, parse));
     [
@@ -25,7 +25,8 @@ pub(crate) fn all() -> [ScalarUDF; 3] {
 fn apply(arguments: &[ColumnarValue], work: fn(&ArrayRef) -> Result<ArrayRef>) -> Result<ColumnarValue> {
     let arrays = ColumnarValue::values_to_arrays(arguments)?;
     let result = work(&arrays[0]);
-    // A constant stays one, so that conditions on positions skip segments. A wrong one is the query's mistake.
+    // A constant stays one, so that conditions on positions skip segments. An invalid one is an error in the
+    // query.
     match arguments[0] {
         ColumnarValue::Scalar(_) => {
             let result = result.map_err(|error| DataFusionError::Plan(error.message().into_owned()))?;
@@ -47,12 +48,12 @@ fn parse(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(Arc::new(numbers))
 }
 
-/// What holds every whole number that an argument may be. The sum of a position and a literal is such a decimal, as no integer of SQL
-/// has the values of both.
+/// A type for every whole number that an argument may be. The sum of a position and a literal is such a
+/// decimal, because no integer type of SQL includes the values of both.
 const WHOLE_NUMBER: DataType = DataType::Decimal128(DECIMAL128_MAX_PRECISION, 0);
 
-/// `lsn_text(number)`, for any type of whole numbers, and `pg_lsn_text(number)`, the same without the zeros that PostgreSQL prints only
-/// from 19 on (`pg_lsn_out`).
+/// `lsn_text(number)`, for any type of whole numbers, and `pg_lsn_text(number)`, the same without the zero
+/// padding that PostgreSQL prints only since 19 (`pg_lsn_out`).
 #[derive(PartialEq, Eq, Hash, Debug)]
 struct LsnText {
     name: &'static str,
@@ -109,7 +110,7 @@ fn unpadded_text(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(Arc::new(StringArray::from_iter(numbers.map(|lsn| lsn.map(half)))))
 }
 
-/// Numbers of 64 bits from these or from whole numbers.
+/// Converts whole numbers to 64-bit numbers; other arrays are returned unchanged.
 fn positions(array: &ArrayRef) -> Result<ArrayRef> {
     let Some(numbers) = array.as_primitive_opt::<Decimal128Type>() else { return Ok(Arc::clone(array)) };
     let position = |number: i128| {

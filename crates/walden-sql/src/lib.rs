@@ -29,33 +29,35 @@ use walden_source::inventory::Inventory;
 use self::row_changes::{RowChangesFunction, Source};
 use self::table::WalTable;
 
-/// A log as a database of the tables of `walden-arrow`.
+/// WAL as a database of the tables of `walden-arrow`.
 pub struct Database {
     context: SessionContext,
     runtime: tokio::runtime::Runtime,
     rows: Arc<Source>,
 }
 
-/// How queries run.
+/// Resource limits of queries.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Number of threads, at least 1.
     pub threads: usize,
-    /// Bytes that sorting, grouping and joining may take; and as many for the pages that `row_changes` replays. Sorting and grouping
-    /// use temporary files beyond them; most joins, and sorting for the first rows alone (`ORDER BY` with `LIMIT`), fail.
+    /// Bytes available for sorting, grouping and joining; and the same amount for the pages that
+    /// `row_changes` replays. Sorting and grouping use temporary files beyond that; most joins, and sorting
+    /// for only the first rows (`ORDER BY` with `LIMIT`), fail.
     pub memory_bytes: usize,
 }
 
 impl Database {
-    /// Registers the tables of what an inventory found. `options` give names and the range; threads and columns are the queries'.
+    /// Registers the tables of the WAL in an inventory. `options` determine names and the range; threads and
+    /// columns come from the queries.
     ///
-    /// The function `row_changes` takes columns and rows from `base`, a base backup from which the log goes on, or else columns from
-    /// the names.
+    /// The function `row_changes` takes columns and rows from `base`, a base backup from which the WAL
+    /// continues, otherwise columns from the names.
     ///
     /// Starts `limits.threads` threads, which end when the database is dropped.
     ///
     /// # Errors
-    /// Threads or temporary files cannot be had.
+    /// Threads or temporary files cannot be created.
     pub fn new(
         inventory: &Arc<Inventory>,
         options: &ReadOptions,
@@ -91,17 +93,18 @@ impl Database {
         Ok(Database { context, runtime, rows })
     }
 
-    /// The temporary files of this database's queries.
+    /// Returns the temporary files of this database's queries.
     pub fn temporary_files(&self) -> TemporaryFiles {
         TemporaryFiles(Arc::downgrade(&self.context.runtime_env().disk_manager))
     }
 
-    /// What the caller should know of the queries so far: parts of the log that `row_changes` did not read, for example.
+    /// Returns notes for the caller about the queries so far, for example parts of the WAL that `row_changes`
+    /// did not read.
     pub fn notes(&self) -> Vec<String> {
         self.rows.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether `row_changes` may lack changes, for a reason that the notes say.
+    /// Whether `row_changes` may lack changes, for a reason stated in the notes.
     pub fn has_gaps(&self) -> bool {
         self.rows.has_gaps.load(Ordering::Relaxed)
     }
@@ -109,7 +112,7 @@ impl Database {
     /// Runs a query and calls `each` with the schema of its result, then with each batch, until that fails.
     ///
     /// # Errors
-    /// The query's, the log's, or that of `each`.
+    /// Returns the error of the query, of reading the WAL, or of `each`.
     pub fn query<E: From<DataFusionError>>(
         &self,
         sql: &str,
@@ -128,7 +131,7 @@ impl Database {
         })
     }
 
-    /// Prepares a query; the stream runs it.
+    /// Prepares a query; reading the stream runs it.
     async fn plan(&self, sql: &str, allowed: &SQLOptions) -> Result<SendableRecordBatchStream> {
         let plan = self.context.state().create_logical_plan(sql).await?;
         allowed.verify_plan(&plan)?;
@@ -142,23 +145,23 @@ impl Database {
     }
 }
 
-/// The temporary files of a database's queries, for a process that a signal ends: they are removed with the database, which is not
-/// dropped then.
+/// The temporary files of a database's queries, for a process that is ended by a signal. Dropping the
+/// database removes the files, but a signal does not drop it.
 #[derive(Clone, Debug)]
 pub struct TemporaryFiles(Weak<DiskManager>);
 
 impl TemporaryFiles {
-    /// Removes what there is. Queries that are running fail from here on if they need them.
+    /// Removes all existing files. Running queries fail afterwards if they need them.
     pub fn remove(&self) {
         let Some(manager) = self.0.upgrade() else { return };
         for folder in manager.temp_dir_paths() {
-            // A query that is running may put a file into the folder while it is emptied.
+            // A running query may create a file in the directory while it is emptied.
             let _ = (0..REMOVAL_ATTEMPTS).any(|_| fs::remove_dir_all(&folder).is_ok() || !folder.exists());
         }
     }
 }
 
-/// How often a folder is tried to be removed.
+/// Number of attempts to remove a directory.
 const REMOVAL_ATTEMPTS: usize = 10;
 
 /// Whether a query of [`Database::query`] needed more than [`Limits::memory_bytes`].
@@ -166,10 +169,10 @@ pub fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// What is wrong with a query, once and in one line, if an error of [`Database::query`] is the query's own: its syntax, a table or a
-/// column that is not there, a statement that is not allowed. Everything else is the log's, or happened while the query ran.
+/// Describes the error of a query in one line if the query itself is wrong: its syntax, a missing table or
+/// column, or a statement that is not allowed. `None` for errors of reading the WAL or of running the query.
 ///
-/// `DataFusion`'s own text of an error has that of its cause in it, for a wrong syntax as Rust prints values.
+/// `DataFusion`'s own text of an error repeats that of its cause; for a syntax error, in Rust's debug format.
 pub fn what_is_wrong(error: &DataFusionError) -> Option<String> {
     use DataFusionError::{NotImplemented, Plan, SQL, SchemaError};
     let text = match error.find_root() {
@@ -284,7 +287,7 @@ mod tests {
         rows
     }
 
-    /// As a checkpoint of a running server does it at any time.
+    /// A checkpoint of a running server can remove a file at any time.
     #[test]
     fn a_file_that_is_removed_after_it_was_found_is_read() {
         let golden = Inventory::of(&[GOLDEN]).unwrap();
@@ -321,7 +324,7 @@ mod tests {
         assert!(!folders.is_empty() && folders.iter().all(|folder| folder.is_dir()));
         files.remove();
         assert!(folders.iter().all(|folder| !folder.exists()));
-        // They do not keep what a database removes that ends as usual.
+        // They do not keep files that a regularly closed database removes.
         drop((file, manager, database));
         assert!(files.0.upgrade().is_none());
     }

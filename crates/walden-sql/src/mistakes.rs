@@ -3,8 +3,9 @@
 use datafusion::common::SchemaError;
 use datafusion::error::DataFusionError;
 
-/// The error of planning a query, as [`DataFusionError::Plan`] where the query itself is wrong: `DataFusion` evaluates constants while it
-/// plans, and reports text that is no number as an error of a cast.
+/// Converts the error of planning a query to [`DataFusionError::Plan`] if the query itself is wrong:
+/// `DataFusion` evaluates constants during planning, and reports text that is not a number as an error of a
+/// cast.
 pub(crate) fn explain(error: DataFusionError, sql: &str, tables: &[String]) -> DataFusionError {
     use DataFusionError::{
         ArrowError, External, Internal, IoError, NotImplemented, Plan, ResourcesExhausted, SQL, SchemaError,
@@ -23,7 +24,7 @@ pub(crate) fn explain(error: DataFusionError, sql: &str, tables: &[String]) -> D
     text.map_or(error, Plan)
 }
 
-/// A column that does not exist and that the query has in double quotes.
+/// Detects a missing column whose name the query has in double quotes.
 fn misplaced_quotes(cause: &SchemaError, sql: &str) -> Option<String> {
     let SchemaError::FieldNotFound { field, .. } = cause else { return None };
     let name = &field.name;
@@ -33,7 +34,7 @@ fn misplaced_quotes(cause: &SchemaError, sql: &str) -> Option<String> {
     })
 }
 
-/// A table that does not exist.
+/// Detects a missing table.
 fn missing_table(text: &str, tables: &[String]) -> Option<String> {
     let (before, rest) = text.split_once("table '")?;
     let (name, _) = rest.split_once("' not found")?;

@@ -1,7 +1,8 @@
 //! Positions and times that a query compares with text.
 //!
-//! A position is a number of 64 bits, for which `DataFusion` reads text as decimal digits. A condition such as
-//! `start_lsn > '0/3000000'` gets the number of the position, and skips segments.
+//! A position is a 64-bit number, for which `DataFusion` parses text as decimal digits. This module replaces
+//! the text in a condition such as `start_lsn > '0/3000000'` by the number of the position, so that the
+//! condition skips segments.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode as _};
@@ -14,10 +15,10 @@ use walden_format::lsn::Lsn;
 /// Replaces texts that are compared with positions.
 ///
 /// # Errors
-/// A text that is no position, or no time where it is compared with one.
+/// A text that is not a position, or not a time if it is compared with one.
 pub(crate) fn replace_texts(plan: LogicalPlan) -> Result<LogicalPlan> {
     let replaced = plan.transform_up_with_subqueries(|plan| {
-        // The columns that an expression may name are those of the inputs; of a join, of both.
+        // An expression may name the columns of the inputs; in a join, of both.
         let mut schema = DFSchema::empty();
         for input in plan.inputs() {
             schema.merge(input.schema());
@@ -57,7 +58,8 @@ fn is_comparison(operator: Operator) -> bool {
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Replaces `text` by a number if it is a text that is compared with a position; returns whether it did.
+/// Replaces `text` by a number if it is a text that is compared with a position; returns whether it was
+/// replaced.
 fn replace_text(compared: &Expr, text: &mut Expr, schema: &DFSchema) -> Result<bool> {
     let Expr::Literal(ScalarValue::Utf8(Some(given)), _) = &*text else { return Ok(false) };
     match compared.get_type(schema) {

@@ -1,10 +1,10 @@
-//! What conditions say of positions and times, so that segments are skipped.
+//! Derives bounds of positions and times from conditions, so that segments are skipped.
 
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
 use walden_format::lsn::Lsn;
 
-/// Bounds on a column: both are included, so that they may hold more than a condition asks for.
+/// Inclusive bounds on a column; the range may be larger than a condition requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Range {
     pub from: Option<i128>,
@@ -12,7 +12,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// What conditions, all of which hold, say of a column. Times are in microseconds.
+    /// Returns the bounds of a column under conditions that all hold. Times are in microseconds.
     pub fn of(column: &str, conditions: &[Expr]) -> Range {
         let mut range = Range::default();
         for condition in conditions {
@@ -21,7 +21,7 @@ impl Range {
         range
     }
 
-    /// Bounds of positions, the second one not included.
+    /// Returns the bounds as positions, the second one exclusive.
     pub fn positions(self) -> (Option<Lsn>, Option<Lsn>) {
         let lsn = |value: i128| Lsn(value.clamp(0, u64::MAX.into()) as u64);
         (self.from.map(lsn), self.to.map(|to| lsn(to.saturating_add(1))))
@@ -66,7 +66,7 @@ impl Range {
     }
 }
 
-/// A position or transaction as a number, or a time in microseconds.
+/// Converts a position or transaction to a number, or a time to microseconds.
 fn number(value: &ScalarValue) -> Option<i128> {
     match value {
         ScalarValue::UInt64(value) => value.map(i128::from),
@@ -75,7 +75,7 @@ fn number(value: &ScalarValue) -> Option<i128> {
         ScalarValue::TimestampSecond(value, _) => value.map(|value| i128::from(value) * 1_000_000),
         ScalarValue::TimestampMillisecond(value, _) => value.map(|value| i128::from(value) * 1000),
         ScalarValue::TimestampMicrosecond(value, _) => value.map(i128::from),
-        // Up to a microsecond off, and bounds by time have a margin of minutes.
+        // Off by less than a microsecond; bounds by time have a margin of minutes.
         ScalarValue::TimestampNanosecond(value, _) => value.map(|value| i128::from(value / 1000)),
         _ => None,
     }

@@ -24,21 +24,21 @@ use walden_source::inventory::Inventory;
 use crate::pruning;
 use crate::table::external;
 
-/// What the tables of changes are read from.
+/// The source of the tables of changes.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub inventory: Arc<Inventory>,
     pub options: ReadOptions,
     pub base: Option<PathBuf>,
     pub memory_bytes: usize,
-    /// What the caller of a query should know of.
+    /// Notes for the caller of a query.
     pub notes: Mutex<Vec<String>>,
     /// Whether changes may be missing.
     pub has_gaps: AtomicBool,
 }
 
 impl Source {
-    /// Reads the log once for a table.
+    /// Surveys the WAL for a table, in one pass.
     fn survey(&self, table: Wanted, with_aborted: bool) -> Result<RowChanges, RowsError> {
         let options = Options {
             table,
@@ -91,7 +91,7 @@ impl TableFunctionImpl for RowChangesFunction {
             );
         };
         let wanted = Wanted::Name(name.to_owned());
-        // Archives may wait for their store, which is not allowed in the thread that plans.
+        // Archives may wait for their store, which is not allowed in the planning thread.
         let table = std::thread::scope(|scope| {
             let work = || RowTable::new(self.0.survey(wanted, with_aborted)?, self.0.options.lsn_text);
             scope.spawn(work).join()
@@ -152,7 +152,7 @@ impl TableProvider for RowChangesTable {
     }
 }
 
-/// A filter that leaves out what conditions, all of which hold, do. It may leave more than they do.
+/// Narrows a filter by conditions that all hold. It may pass more changes than they do.
 fn narrowed(filter: &Filter, conditions: &[Expr]) -> Filter {
     let mut filter = filter.clone();
     let (from, to) = pruning::Range::of("lsn", conditions).positions();
@@ -172,7 +172,8 @@ fn narrowed(filter: &Filter, conditions: &[Expr]) -> Filter {
     filter
 }
 
-/// The operations that a condition leaves; nothing if it does not say it, or leaves events.
+/// Returns the operations that pass a condition; `None` if the condition does not restrict them, or passes
+/// events.
 fn operations(condition: &Expr) -> Option<Vec<Operation>> {
     let is_operation = |expr: &Expr| matches!(expr, Expr::Column(column) if column.name == "operation");
     let operation = |expr: &Expr| {
@@ -196,7 +197,7 @@ fn operations(condition: &Expr) -> Option<Vec<Operation>> {
     }
 }
 
-/// The changes, read when the stream is asked for rows.
+/// The changes, read when rows are requested from the stream.
 #[derive(Debug)]
 struct RowStream {
     table: RowTable,
@@ -232,7 +233,8 @@ impl PartitionStream for RowStream {
                 }
                 Err(error) => Some(error),
             };
-            // Behind the batches that wait for their reader: the error of a task itself may overtake them.
+            // Sent after the batches that wait for their reader: the error of the task itself may overtake
+            // them.
             if let Some(error) = error {
                 let _ = sender.blocking_send(Err(external(error)));
             }

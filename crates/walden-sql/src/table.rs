@@ -1,4 +1,4 @@
-//! A table of the log for DataFusion.
+//! A table of WAL for DataFusion.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use walden_source::inventory::Inventory;
 
 use crate::pruning::{self, speaks_of};
 
-/// A table of what an inventory found.
+/// A table of the WAL in an inventory.
 #[derive(Debug)]
 pub(crate) struct WalTable {
     inventory: Arc<Inventory>,
@@ -34,12 +34,13 @@ impl WalTable {
         WalTable { inventory, table, schema: options.schema(table), options }
     }
 
-    /// Whether conditions on positions leave the other rows as they are.
+    /// Whether conditions on positions do not affect the other rows.
     fn is_of_records(&self) -> bool {
         matches!(self.table, Table::Records | Table::Blocks)
     }
 
-    /// What has rows for which conditions may hold, in about `count` parts; fewer if the segments are large, as a thread reads each.
+    /// Returns about `count` parts with rows for which the conditions may hold; fewer if the segments are
+    /// large, because one thread reads each part.
     fn parts(&self, filters: &[Expr], count: usize) -> Vec<ToRead> {
         let runs = &self.inventory.runs;
         let count = runs.iter().map(|run| run.decoding_threads(count)).min().unwrap_or(count);
@@ -89,7 +90,7 @@ impl TableProvider for WalTable {
             false => vec![ToRead::Table],
         };
         if parts.is_empty() {
-            // A plan has a partition, also where nothing is left to read.
+            // A plan needs a partition, even if there is nothing to read.
             parts.push(ToRead::Nothing);
         }
         let stream = |part| -> Arc<dyn PartitionStream> {
@@ -115,7 +116,7 @@ impl TableProvider for WalTable {
     }
 }
 
-/// What a stream reads of a table.
+/// The part of a table that a stream reads.
 #[derive(Clone, Debug)]
 enum ToRead {
     Nothing,
@@ -128,7 +129,7 @@ enum ToRead {
     },
 }
 
-/// A part of a table, read when its stream is asked for rows.
+/// A part of a table, read when rows are requested from its stream.
 #[derive(Debug)]
 struct PartStream {
     inventory: Arc<Inventory>,
@@ -161,7 +162,8 @@ impl PartitionStream for PartStream {
                     read_part(&part, table, &options, emit).map(|_| ())
                 }
             };
-            // Behind the batches that wait for their reader: the error of a task itself may overtake them.
+            // Sent after the batches that wait for their reader: the error of the task itself may overtake
+            // them.
             if let Err(error) = result {
                 let _ = sender.blocking_send(Err(external(error)));
             }

@@ -110,8 +110,8 @@ const ESTIMATE_ERROR: f64 = 0.25;
 const SNAPSHOT_INTERVAL: f64 = 15.0;
 /// Bytes of a snapshot, if the trace has none.
 const SNAPSHOT: f64 = 50.0;
-/// Minimum number of snapshots by which another run may differ, however short. A longer run may differ by half
-/// of its snapshots, if it takes 50 % longer.
+/// Minimum number of snapshots by which another run may differ, however short. A longer run may differ by
+/// half of its snapshots, if it takes 50 % longer.
 const OTHER_SNAPSHOTS: f64 = 2.0;
 /// Standard error in bytes of a compressed image: in another run, the same page has other LSNs and
 /// transaction ids.

@@ -138,7 +138,8 @@ impl Settings {
     /// Checks combinations of settings that affect the WAL and with which no server of this version would
     /// start.
     ///
-    /// # Errors The first setting that such a server rejects.
+    /// # Errors
+    /// The first setting that such a server rejects.
     pub fn validate(&self) -> Result<(), SettingError> {
         let refuse = |name, value: String, expected| Err(SettingError::Value { name, value, expected });
         if self.version < Major::V15 && matches!(self.wal_compression, Some(Method::Lz4 | Method::Zstd)) {

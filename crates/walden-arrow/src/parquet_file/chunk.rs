@@ -1,8 +1,9 @@
-//! A column chunk: pages of encoded rows, compressed, with what a row group and its indexes say of them.
+//! A column chunk: pages of encoded rows, compressed, with their metadata for the row group and the indexes.
 //!
-//! The Parquet library takes values one by one: it looks each text up in a dictionary of its own, compares each for the
-//! statistics, and packs the bits of each difference by itself, which together was most of the time of an export. Here a page's
-//! rows are encoded at once. What is written follows the Parquet specification: data pages of the first version.
+//! The Parquet library processes values one by one: it searches a dictionary for each text, compares each
+//! value for the statistics, and packs the bits of each delta individually, which together took most of the
+//! time of an export. This module encodes a page's rows in bulk. The output follows the Parquet
+//! specification: data pages of the first version.
 
 use std::cmp::Ordering;
 
@@ -40,10 +41,10 @@ struct DataPage {
 }
 
 impl ColumnChunk {
-    /// A chunk for a column that begins with these rows; `None` if its type is left to the library.
+    /// Creates a chunk for a column that starts with these rows; `None` if the library has to write its type.
     ///
     /// # Errors
-    /// There is no memory for a compressor.
+    /// The compressor cannot be created for lack of memory.
     pub fn new(
         descriptor: &ColumnDescPtr,
         column: &ArrayRef,
@@ -68,7 +69,7 @@ impl ColumnChunk {
     /// Adds rows of the same type as the first ones.
     ///
     /// # Errors
-    /// That of the compressor.
+    /// Returns the compressor's error.
     pub fn write(&mut self, column: &ArrayRef) -> Result<()> {
         let mut from = 0;
         while from < column.len() {
@@ -90,10 +91,10 @@ impl ColumnChunk {
         Ok(())
     }
 
-    /// The chunk's bytes and what a row group needs to know of them.
+    /// Returns the chunk's bytes and its metadata for a row group.
     ///
     /// # Errors
-    /// That of the compressor.
+    /// Returns the compressor's error.
     pub fn close(mut self) -> Result<(Vec<u8>, ColumnCloseResult)> {
         if self.encoder.rows() > 0 {
             self.end_page()?;
@@ -153,7 +154,7 @@ impl ColumnChunk {
     }
 }
 
-/// Whether pages' ranges only rise or only fall.
+/// Whether the ranges of pages only rise or only fall.
 #[derive(Default)]
 struct Boundaries {
     last: Option<(u64, u64)>,
@@ -179,7 +180,7 @@ impl Boundaries {
     }
 }
 
-/// Puts compressed pages together.
+/// Assembles compressed pages.
 struct ChunkWriter {
     encoding: Encoding,
     bytes: TrackedWrite<Vec<u8>>,

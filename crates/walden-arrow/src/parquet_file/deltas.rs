@@ -1,4 +1,4 @@
-//! Numbers as differences: Parquet's `DELTA_BINARY_PACKED`.
+//! Numbers as deltas: Parquet's `DELTA_BINARY_PACKED`.
 
 use arrow::array::{Array, ArrayRef};
 use parquet::basic::Encoding;
@@ -7,18 +7,18 @@ use super::encoder::{Encoder, PAGE, Range, Values};
 use super::numbers::{self, NumberType};
 use super::packing::{bit_pack, definition_levels, leb128, zigzag};
 
-/// Differences that have one smallest one.
+/// Number of deltas that share a minimum.
 const BLOCK: usize = 128;
-/// Differences that have one width in bits.
+/// Number of deltas that share a bit width.
 const MINIBLOCK: usize = 32;
 
-/// Encodes each number as the difference from the one before.
+/// Encodes each number as the delta from the preceding one.
 pub(super) struct Deltas {
     number_type: NumberType,
     rows: usize,
     /// Numbers of the rows that are not NULL.
     numbers: Vec<u64>,
-    /// 1 for each row that is not NULL, 0 for others; nothing while none is NULL.
+    /// 1 for each row that is not NULL, 0 for others; empty while no row is NULL.
     is_present: Vec<u32>,
 }
 
@@ -64,7 +64,7 @@ impl Encoder for Deltas {
             let both =
                 |(min, max): (u64, u64), number: &u64| (min.min(order(*number)), max.max(order(*number)));
             let (min, max) = self.numbers.iter().fold((order(*first), order(*first)), both);
-            // The order is its own inverse.
+            // The order function is its own inverse.
             (order(min), order(max))
         });
         let range = Range { bounds, nulls: (self.rows - self.numbers.len()) as u64 };
@@ -88,7 +88,7 @@ impl Encoder for Deltas {
 }
 
 fn delta_binary_packed(numbers: &[u64], number_type: NumberType, out: &mut Vec<u8>) {
-    // Those of the smaller type wrap as the type does.
+    // Numbers of the smaller type wrap within that type.
     let signed = |number: u64| match number_type.width {
         4 => i64::from(number as i32),
         _ => number.cast_signed(),

@@ -1,7 +1,7 @@
-//! Columns with few different values: Parquet's `RLE_DICTIONARY`.
+//! Columns with few distinct values: Parquet's `RLE_DICTIONARY`.
 //!
-//! Arrow's dictionaries have the keys that Parquet's dictionary encoding wants: each text of a batch is looked up once, and rows
-//! are numbers. Numbers of which there are few go the same way.
+//! Arrow's dictionaries have the keys that Parquet's dictionary encoding needs: each text of a batch is
+//! searched for once, and rows are numbers. Columns of few distinct numbers are encoded the same way.
 
 use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray};
 use arrow::buffer::NullBuffer;
@@ -15,30 +15,31 @@ use super::packing::{bit_width, definition_levels, hybrid, run_length};
 
 /// The key of a row that is NULL.
 const NULL: u32 = u32::MAX;
-/// The first rows of a chunk of numbers, which decide how it is written.
+/// The number of rows at the start of a chunk of numbers that determine its encoding.
 const SAMPLE: usize = 4096;
-/// So many of them have one value on average, or more.
+/// The minimum average number of these rows per distinct value for a dictionary.
 const REPEATED: usize = 64;
 
 /// Encodes each row as the key of its value.
 pub(super) struct Dictionary {
     entries: Entries,
-    /// Keys of the rows in the page that is being filled.
+    /// Keys of the rows in the current page.
     keys: Vec<u32>,
-    /// Number of the page that is being filled, from 1.
+    /// Number of the current page, starting at 1.
     page: usize,
-    /// The last page that had each key.
+    /// The last page that contained each key.
     last_page: Vec<usize>,
 }
 
-/// The different values of a chunk, in the order of their first row.
+/// The distinct values of a chunk, in the order of their first row.
 enum Entries {
     Texts(Texts),
     Numbers(Box<Numbers>),
 }
 
 impl Dictionary {
-    /// For a column that begins with these rows; `None` if there are too many different values in it.
+    /// Creates a dictionary for a column that starts with these rows; `None` if it has too many distinct
+    /// values.
     pub fn of(column: &ArrayRef) -> Option<Dictionary> {
         let entries = match column.data_type() {
             DataType::Dictionary(key, value) => {
@@ -53,13 +54,13 @@ impl Dictionary {
         Some(Dictionary { entries, keys: Vec::with_capacity(PAGE), page: 1, last_page: Vec::new() })
     }
 
-    /// The range of values in the page that is being filled.
+    /// Returns the range of values in the current page.
     fn range(&mut self) -> Range {
         self.last_page.resize(self.entries.len(), 0);
         let (mut range, values) = (Range::default(), self.entries.values());
         let mut previous = None;
         for key in self.keys.iter().copied() {
-            // Of a run of equal ones only the first says something new.
+            // Only the first key of a run of equal keys matters.
             let is_repeated = previous == Some(key);
             previous = Some(key);
             if key == NULL {
@@ -74,7 +75,7 @@ impl Dictionary {
     }
 }
 
-/// Whether a column that begins with these rows has few different numbers.
+/// Whether a column that starts with these rows has few distinct numbers.
 fn has_few_numbers(column: &ArrayRef) -> bool {
     if column.len() < SAMPLE {
         return false;
@@ -106,7 +107,7 @@ impl Encoder for Dictionary {
         if range.nulls > 0 {
             self.keys.retain(|key| *key != NULL);
         }
-        // Each page may have keys of another width: that of those which are there by now.
+        // Each page may have another key width: that for the current number of values.
         let width = bit_width(self.entries.len());
         out.push(width as u8);
         hybrid(&self.keys, width, out);
@@ -143,7 +144,7 @@ impl Entries {
         }
     }
 
-    /// What stands for a key's value in ranges.
+    /// Returns the number that represents a key's value in ranges.
     fn value(&self, key: u32) -> u64 {
         match self {
             Entries::Texts(_) => key.into(),
@@ -151,7 +152,7 @@ impl Entries {
         }
     }
 
-    /// The dictionary page's bytes.
+    /// Returns the dictionary page's bytes.
     fn plain(&self) -> Vec<u8> {
         match self {
             Entries::Texts(texts) => {
@@ -171,7 +172,7 @@ impl Entries {
     }
 }
 
-/// Appends the key of each row, which `key_of` gives for a value.
+/// Appends the key of each row; `key_of` returns that of a value.
 fn append_keys<T: Copy + PartialEq>(
     rows: &[T],
     nulls: Option<&NullBuffer>,
@@ -179,7 +180,7 @@ fn append_keys<T: Copy + PartialEq>(
     mut key_of: impl FnMut(T) -> u32,
 ) {
     match nulls {
-        // Many columns say the same in all rows of a batch.
+        // Many columns have the same value in all rows of a batch.
         None if run_length(rows) == rows.len() => {
             let key = rows.first().map_or(NULL, |value| key_of(*value));
             keys.resize(keys.len() + rows.len(), key);
@@ -202,7 +203,7 @@ struct Texts {
 impl Texts {
     fn keys(&mut self, column: &DictionaryArray<Int32Type>, keys: &mut Vec<u32>) {
         let texts = column.values().as_string::<i32>();
-        // A text is added with the first row that has it: what no row has, statistics must not say.
+        // A text is added with its first row: statistics must not include texts without rows.
         let mut known = vec![NULL; texts.len()];
         let look_up = |key: i32| {
             let key = key as usize;
@@ -232,7 +233,7 @@ struct Numbers {
     number_type: NumberType,
     numbers: Vec<u64>,
     key_of: FxHashMap<u64, u32>,
-    /// Numbers with their keys, each in the place of its lowest bits.
+    /// Numbers with their keys, each at the index of its lowest bits.
     recent: Box<[(u64, u32); RECENT]>,
 }
 

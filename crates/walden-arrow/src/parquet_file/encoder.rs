@@ -1,4 +1,4 @@
-//! What encodes the rows of a column chunk, and what it says of a page's values.
+//! Encoders of the rows of a column chunk, and the ranges of a page's values.
 
 use std::cmp::Ordering;
 
@@ -9,18 +9,19 @@ use parquet::file::statistics::{Statistics, ValueStatistics};
 
 use super::numbers::NumberType;
 
-/// Rows of a data page: what a reader can skip by the column index.
+/// Rows of a data page: the unit that a reader can skip by the column index.
 pub(super) const PAGE: usize = 20_000;
 
-/// What encodes rows, page by page.
+/// Encodes rows, page by page.
 pub(super) trait Encoder: Send {
-    /// Number of rows in the page that is being filled.
+    /// Number of rows in the current page.
     fn rows(&self) -> usize;
 
-    /// Adds rows to it.
+    /// Adds rows to the current page.
     fn add(&mut self, rows: &ArrayRef);
 
-    /// Ends the page: appends its bytes before compression, and says the range of its values. The next one is empty.
+    /// Ends the page: appends its bytes before compression, and returns the range of its values. The next
+    /// page is empty.
     fn end_page(&mut self, nullable: bool, out: &mut Vec<u8>) -> Range;
 
     /// The dictionary page's bytes before compression and its number of values, if there is one.
@@ -29,15 +30,15 @@ pub(super) trait Encoder: Send {
     /// The encoding of values in data pages.
     fn encoding(&self) -> Encoding;
 
-    /// What the values of ranges are.
+    /// The meaning of the numbers in ranges.
     fn values(&self) -> Values<'_>;
 }
 
-/// What the values of a chunk are, each under a number.
+/// The values of a chunk, each represented by a number.
 pub(super) enum Values<'a> {
-    /// Under its place here.
+    /// The number is an index into these texts.
     Texts(&'a [Box<str>]),
-    /// Under itself, with its sign extended.
+    /// The number is the value itself, with its sign extended.
     Numbers(NumberType),
 }
 
@@ -57,7 +58,7 @@ impl Values<'_> {
         }
     }
 
-    /// A value as it is in the column index.
+    /// Returns a value in the form of the column index.
     pub fn bytes(&self, value: u64) -> Vec<u8> {
         match self {
             Values::Texts(texts) => texts[value as usize].as_bytes().to_vec(),

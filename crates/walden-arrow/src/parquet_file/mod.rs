@@ -1,5 +1,5 @@
-//! A writer of Parquet files: the library's files and row groups, and column chunks of our own ([`chunk`]) for the types that
-//! tables have.
+//! A writer of Parquet files: files and row groups of the library, and column chunks of this crate
+//! ([`chunk`]) for the types that tables use.
 
 mod chunk;
 mod deltas;
@@ -25,7 +25,7 @@ use parquet::file::writer::SerializedFileWriter;
 
 use self::chunk::ColumnChunk;
 
-/// Rows of a row group: what a reader can skip by its statistics, and what a writer keeps in memory.
+/// Rows of a row group: the unit that a reader can skip by its statistics, and that a writer keeps in memory.
 pub(crate) const ROW_GROUP: usize = 1 << 19;
 
 /// Writes batches of one schema, compressed with zstd.
@@ -35,21 +35,21 @@ pub struct ParquetFile<W: Write + Send> {
     factory: ArrowRowGroupWriterFactory,
     level: ZstdLevel,
     rows: usize,
-    /// Chunks of the row group that is being written, one per leaf; none between row groups.
+    /// Chunks of the current row group, one per leaf; empty between row groups.
     chunks: Vec<Chunk>,
 }
 
 enum Chunk {
     Ours(ColumnChunk),
-    /// Of nested columns, and of types that few columns have.
+    /// Used for nested columns, and for types that few columns have.
     Library(Box<ArrowColumnWriter>),
 }
 
 impl<W: Write + Send> ParquetFile<W> {
-    /// Begins a file, with a pair of its metadata.
+    /// Creates a file, with a pair of its metadata.
     pub(crate) fn new(out: W, schema: &SchemaRef, metadata: KeyValue) -> Result<ParquetFile<W>> {
         let level = ZstdLevel::default();
-        // With Arrow's schema in the file's metadata.
+        // Includes Arrow's schema in the file's metadata.
         let writer = ArrowWriter::try_new(out, schema.clone(), Some(properties(schema, metadata, level)))?;
         let (file, factory) = writer.into_serialized_writer()?;
         Ok(ParquetFile { file, schema: schema.clone(), factory, level, rows: 0, chunks: Vec::new() })
@@ -98,7 +98,7 @@ impl<W: Write + Send> ParquetFile<W> {
         Ok(())
     }
 
-    /// Chooses how each column is written, by the first rows of the row group.
+    /// Chooses the encoding of each column from the first rows of the row group.
     fn begin_row_group(&mut self, batch: &RecordBatch) -> Result<()> {
         let index = self.file.flushed_row_groups().len();
         let writers = self.factory.create_column_writers(index)?;

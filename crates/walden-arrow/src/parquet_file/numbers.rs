@@ -3,7 +3,7 @@
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, TimeUnit};
 
-/// How Parquet has numbers of an Arrow type.
+/// Parquet's representation of numbers of an Arrow type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NumberType {
     /// Bytes of the physical type: 4 or 8.
@@ -12,7 +12,7 @@ pub(super) struct NumberType {
 }
 
 impl NumberType {
-    /// `None` for types that no table has.
+    /// Returns the representation; `None` for types that no table uses.
     pub fn of(data_type: &DataType) -> Option<NumberType> {
         let (width, is_signed) = match data_type {
             DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => (4, false),
@@ -23,16 +23,16 @@ impl NumberType {
         Some(NumberType { width, is_signed })
     }
 
-    /// Numbers that are in the order of these.
+    /// Maps a number so that unsigned comparison yields the order of its type.
     #[inline(always)]
     pub fn order(self, number: u64) -> u64 {
         number ^ (u64::from(self.is_signed) << 63)
     }
 }
 
-/// A number as Arrow has it.
+/// A number in an Arrow array.
 pub(super) trait Number: Copy + PartialEq {
-    /// The same with its sign extended.
+    /// Returns the number with its sign extended.
     fn extended(self) -> u64;
 }
 
@@ -56,7 +56,8 @@ impl Number for i64 {
     }
 }
 
-/// Does the same with the slice of numbers of each type that [`NumberType::of`] knows. There is some number for a row that is NULL.
+/// Applies the same code to the slice of numbers of each type supported by [`NumberType::of`]. NULL rows have
+/// an arbitrary number.
 macro_rules! each_type {
     ($column:expr, $numbers:ident => $work:expr) => {{
         use arrow::array::{Array as _, AsArray as _};
@@ -91,7 +92,7 @@ macro_rules! each_type {
 }
 pub(super) use each_type;
 
-/// Appends the numbers of all rows, with the sign extended; any number for those that are NULL.
+/// Appends the numbers of all rows, with the sign extended; arbitrary numbers for NULL rows.
 pub(super) fn append(column: &ArrayRef, out: &mut Vec<u64>) {
     each_type!(column, numbers => out.extend(numbers.iter().map(|number| number.extended())));
 }

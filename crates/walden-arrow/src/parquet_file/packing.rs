@@ -1,10 +1,10 @@
 //! Numbers as bits: LEB128, bit packing, and Parquet's hybrid of runs and packed groups.
 
-/// Values that are packed or repeated together in the hybrid.
+/// Number of values that are packed or repeated together in the hybrid.
 const GROUP: usize = 8;
 
-/// Appends which rows are not NULL, as Parquet's definition levels: nothing where none may be NULL. `is_present` has 1 or 0 for
-/// each row, or nothing if all are there.
+/// Appends Parquet's definition levels, which mark the rows that are not NULL; nothing if the column is not
+/// nullable. `is_present` has 1 or 0 for each row, or is empty if all rows are present.
 pub(super) fn definition_levels(nullable: bool, rows: usize, is_present: &[u32], out: &mut Vec<u8>) {
     if !nullable {
         return;
@@ -19,14 +19,14 @@ pub(super) fn definition_levels(nullable: bool, rows: usize, is_present: &[u32],
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Bits of the largest key, at least 1.
+/// Returns the number of bits of the largest key, at least 1.
 pub(super) fn bit_width(values: usize) -> u32 {
     (values.saturating_sub(1) as u32).checked_ilog2().map_or(1, |bits| bits + 1)
 }
 
 /// Appends values in Parquet's hybrid of runs and bit-packed groups of 8.
 pub(super) fn hybrid(values: &[u32], width: u32, out: &mut Vec<u8>) {
-    // The groups that are packed, and all that comes after them.
+    // The packed groups, and all values after them.
     let (mut packed, mut rest) = (0, values);
     let mut from = values;
     while let Some(group) = rest.first_chunk::<GROUP>() {
@@ -45,9 +45,9 @@ pub(super) fn hybrid(values: &[u32], width: u32, out: &mut Vec<u8>) {
     groups(from, width, out);
 }
 
-/// Number of values at the start that are equal.
+/// Returns the number of equal values at the start.
 pub(super) fn run_length<T: Copy + PartialEq>(values: &[T]) -> usize {
-    /// Values that are compared without a branch for each, once a run is as long.
+    /// Long runs are compared in chunks of this length, without a branch for each value.
     const CHUNK: usize = 64;
     let Some(first) = values.first().copied() else { return 0 };
     let short = values.iter().take(CHUNK).take_while(|value| **value == first).count();
@@ -84,7 +84,7 @@ fn groups(values: &[u32], width: u32, out: &mut Vec<u8>) {
         bit_pack(values.iter().map(|value| u64::from(*value)), width, out);
         return out.resize(end, 0);
     }
-    // Each group is one number of up to 8 bytes; what is written behind its own bytes, the next one overwrites.
+    // Each group is one number of up to 8 bytes; the next group overwrites the bytes beyond its width.
     out.resize(end + size_of::<u64>(), 0);
     for (index, group) in values.chunks(GROUP).enumerate() {
         let bits = group.iter().rev().fold(0u64, |bits, value| bits << width | u64::from(*value));
@@ -97,7 +97,7 @@ fn groups(values: &[u32], width: u32, out: &mut Vec<u8>) {
 /// Appends values of up to 64 bits, the lowest bit first; the last byte is filled with zeros.
 #[inline(always)]
 pub(super) fn bit_pack(values: impl Iterator<Item = u64>, width: u32, out: &mut Vec<u8>) {
-    // Bits that are not written yet: fewer than 32, before a value's are added.
+    // Pending bits: fewer than 32, before a value's are added.
     let (mut bits, mut count) = (0u64, 0);
     let mut push = |value: u64, width: u32, out: &mut Vec<u8>| {
         bits |= value << count;
@@ -119,7 +119,7 @@ pub(super) fn bit_pack(values: impl Iterator<Item = u64>, width: u32, out: &mut 
     out.extend_from_slice(&bits.to_le_bytes()[..count.div_ceil(8) as usize]);
 }
 
-/// Appends a number in groups of seven bits, the lowest first, each but the last with its highest bit set.
+/// Appends a number in groups of seven bits, the lowest first, each except the last with its highest bit set.
 pub(super) fn leb128(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -128,7 +128,7 @@ pub(super) fn leb128(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Appends a signed number: its sign is the lowest bit.
+/// Appends a signed number with its sign in the lowest bit.
 pub(super) fn zigzag(value: i64, out: &mut Vec<u8>) {
     leb128((value << 1 ^ value >> 63).cast_unsigned(), out);
 }

@@ -1,4 +1,4 @@
-//! What is written is what the library would write, and what it reads.
+//! The output equals the library's, and the library can read it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn schema(nullable: bool) -> SchemaRef {
     ]))
 }
 
-/// Batches with dictionaries of their own, of the texts that `text` gives for a row's number.
+/// Creates batches with their own dictionaries, of the texts that `text` returns for a row's number.
 fn batches(schema: &SchemaRef, rows: usize, text: &dyn Fn(u64) -> Option<String>) -> Vec<RecordBatch> {
     let numbers: Vec<u32> = (0..rows as u32).collect();
     numbers
@@ -54,7 +54,7 @@ fn column(file: Vec<u8>) -> ArrayRef {
     let read: Vec<ArrayRef> = reader
         .map(|batch| {
             let column = batch.unwrap().column(0).clone();
-            // Dictionaries are those of single batches.
+            // Each batch has its own dictionary.
             if column.data_type() == &label_type() { cast(&column, &DataType::Utf8).unwrap() } else { column }
         })
         .collect();
@@ -80,7 +80,7 @@ const CASES: [Case; 9] = [
     (90_000, false, |row| Some(format!("{:06}", 90_000 - row / 8))),
 ];
 
-/// Both writers' files of the same batches.
+/// Returns both writers' files of the same batches.
 fn written(schema: &SchemaRef, batches: &[RecordBatch]) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = Vec::new();
     let mut ours = ParquetFile::new(&mut bytes, schema, content()).unwrap();
@@ -97,7 +97,7 @@ fn written(schema: &SchemaRef, batches: &[RecordBatch]) -> (Vec<u8>, Vec<u8>) {
     (bytes, theirs.into_inner().unwrap())
 }
 
-/// That a column's statistics are the library's.
+/// Checks that a column's statistics equal the library's.
 fn compare_statistics(ours: &[u8], theirs: &[u8], column: usize, case: &str) {
     let (ours, theirs) = (metadata(ours), metadata(theirs));
     assert_eq!(ours.num_row_groups(), theirs.num_row_groups(), "{case}");
@@ -133,11 +133,12 @@ fn texts_are_what_the_library_writes() {
 fn numbers_are_what_the_library_writes() {
     const ROWS: u64 = 100_000;
     let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
-    // Few different ones, also at the ends of the range; many after the first rows; one; none.
+    // Few distinct values, also at the ends of the range; many after the first rows; one; none.
     let few = |row: u64| Some([0, 1, 5000, u64::MAX, 1 << 63][scattered(row) as usize % 5]);
     let later = |row: u64| Some(if row < 5000 { 7 } else { row });
     let gaps = |row: u64| (!row.is_multiple_of(3)).then_some(u64::MAX - row / 40_000);
-    // Many from the first rows on: rising, anywhere, with NULLs in some pages only, and at the ends of the range.
+    // Many values from the first rows: rising, scattered, with NULLs only in some pages, and at the ends of
+    // the range.
     let rising = |row: u64| Some((1 << 40) + row * 57 + row % 7);
     let anywhere = |row: u64| Some(row.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let some = |row: u64| (row < 30_000 || row % 11 < 6).then_some(row / 30_000 % 2 * 100 + row % 100);
@@ -158,7 +159,7 @@ fn numbers_are_what_the_library_writes() {
         for (name, number) in numbers {
             let case = format!("{name} of {data_type}");
             let schema = Arc::new(Schema::new(vec![Field::new("number", data_type.clone(), true)]));
-            // Numbers that wrap are others, but numbers.
+            // Numbers that wrap change their value, but stay numbers.
             let values = (0..ROWS).map(|row| number(row).map(|value| value & (u64::MAX >> (64 - bits))));
             let values: ArrayRef = match data_type {
                 DataType::Timestamp(..) => {
@@ -176,7 +177,7 @@ fn numbers_are_what_the_library_writes() {
     }
 }
 
-/// Statistics say nothing of texts that a batch's dictionary has and no row.
+/// Statistics exclude texts that are in a batch's dictionary but in no row.
 #[test]
 fn unused_texts_do_not_count() {
     let schema = schema(false);

@@ -266,7 +266,8 @@ impl std::error::Error for RecordError {}
 /// filled, so that no record allocates once it has grown. `DecodeXLogRecord` in `xlogreader.c` defines
 /// validity.
 ///
-/// # Errors The headers within the record contradict each other or its length.
+/// # Errors
+/// The headers within the record contradict each other or its length.
 // Inlined because moving the result takes as long as decoding a short record.
 #[inline(always)]
 pub fn decode<'a>(
