@@ -24,13 +24,13 @@ pub const SUPERUSER: &str = "postgres";
 
 pub use walden_server::folder::PORT;
 
-/// The longest time that starting (with crash recovery) or stopping a server may take.
+/// The maximum time for starting (including crash recovery) or stopping a server.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Settings of every cluster, before those that the caller adds.
+/// Settings of every cluster; settings added by the caller override them.
 const BASE_SETTINGS: &[(&str, &str)] = &[
     ("listen_addresses", ""),
-    // The WAL is the same as with fsync, the server only does not wait for the disk.
+    // The WAL is the same as with fsync; the server only does not wait for the disk.
     ("fsync", "off"),
     ("log_checkpoints", "on"),
     ("timezone", "UTC"),
@@ -65,7 +65,7 @@ pub struct Cluster {
     identity: Identity,
 }
 
-/// Facts of a cluster that never change, queried when its server has first started.
+/// Facts of a cluster that never change, queried after its server's first start.
 struct Identity {
     version: String,
     version_num: u32,
@@ -92,7 +92,7 @@ impl ClusterBuilder {
         self.initdb_option(&format!("--wal-segsize={megabytes}"))
     }
 
-    /// Data checksums on or off, whatever the version's default (on since 18).
+    /// Enables or disables data checksums, overriding the version's default (on since 18).
     pub fn checksums(self, on: bool) -> ClusterBuilder {
         match (on, self.installation.version.major >= 18) {
             (true, _) => self.initdb_option("--data-checksums"),
@@ -107,7 +107,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Adds a line to `postgresql.conf`; of several with one name the last applies.
+    /// Adds a line to `postgresql.conf`; among lines with the same name the last one applies.
     pub fn setting(mut self, name: &str, value: &str) -> ClusterBuilder {
         self.settings.push((name.into(), value.into()));
         self
@@ -119,21 +119,22 @@ impl ClusterBuilder {
         self
     }
 
-    /// A copy of this data directory, as [`Cluster::copy_data`] leaves them, instead of a new one.
+    /// Starts from a copy of this data directory, as created by [`Cluster::copy_data`], instead of a new one.
     pub fn copy_of(mut self, data: &Path) -> ClusterBuilder {
         self.copy_of = Some(data.to_owned());
         self
     }
 
-    /// Creates the cluster in a temporary folder, starts its server and waits until it takes connections.
+    /// Creates the cluster in a temporary folder, starts its server and waits until it accepts connections.
     ///
     /// # Errors
-    /// initdb or the server failed; the message has what they printed.
+    /// initdb or the server failed; the message includes their output.
     pub fn start(self) -> Result<Cluster> {
         self.start_after(|_| Ok(()))
     }
 
-    /// As [`ClusterBuilder::start`]; calls `before` with the data directory before the server starts for the first time.
+    /// Same as [`ClusterBuilder::start`], but calls `before` with the data directory before the server's
+    /// first start.
     ///
     /// # Errors
     /// Those of [`ClusterBuilder::start`] and of `before`.
@@ -175,7 +176,7 @@ impl Cluster {
         &self.installation
     }
 
-    /// What `version()` returns.
+    /// The output of `version()`.
     pub fn version(&self) -> &str {
         &self.identity.version
     }
@@ -205,7 +206,7 @@ impl Cluster {
         &self.initdb_options
     }
 
-    /// The temporary folder that holds data directory, socket, archive and log.
+    /// The temporary folder with data directory, socket, archive and the server's log.
     pub fn dir(&self) -> &Path {
         self.guard.dir()
     }
@@ -220,7 +221,7 @@ impl Cluster {
         self.dir().join("s")
     }
 
-    /// The folder that segments are archived to, empty unless [`ClusterBuilder::archive`] was asked for.
+    /// The folder that segments are archived to; empty unless [`ClusterBuilder::archive`] is enabled.
     pub fn archive_dir(&self) -> PathBuf {
         self.dir().join("archive")
     }
@@ -285,7 +286,7 @@ impl Cluster {
     /// Runs pgbench on a database, and returns its output.
     ///
     /// # Errors
-    /// pgbench is not there, or fails.
+    /// pgbench is missing or fails.
     pub fn pgbench(&self, database: &str, arguments: &[&str]) -> Result<String> {
         run_pgbench(self.client_command(&tools().pgbench()?, database), arguments, None)
     }
@@ -293,7 +294,7 @@ impl Cluster {
     /// Creates a folder that the server may write to, for a tablespace for example.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns the file system's error.
     pub fn make_folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir().join(name);
         fs::create_dir(&path)?;
@@ -301,10 +302,10 @@ impl Cluster {
         Ok(path)
     }
 
-    /// Appends lines to `postgresql.conf`; they take effect by [`Cluster::reload`] or a restart.
+    /// Appends lines to `postgresql.conf`; they take effect after [`Cluster::reload`] or a restart.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns the file system's error.
     pub fn configure<N: AsRef<str>, V: AsRef<str>>(&self, settings: &[(N, V)]) -> Result<()> {
         let path = self.data_dir().join("postgresql.conf");
         let mut text =
@@ -317,15 +318,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets the server read its configuration again.
+    /// Reloads the server's configuration.
     pub fn reload(&self) {
         self.guard.signal(Signal::HUP);
     }
 
-    /// Starts the server, if it was stopped, and waits until it takes connections.
+    /// Starts the server, if it was stopped, and waits until it accepts connections.
     ///
     /// # Errors
-    /// It ended or did not get ready; the message has the end of its log.
+    /// It ended or did not become ready; the message includes the end of its log.
     pub fn start(&self) -> Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let mut command = account::command(&self.installation.postgres(), self.dir())?;
@@ -379,7 +380,7 @@ impl Cluster {
     /// Stops the server as a crash would: no checkpoint, recovery at the next start.
     ///
     /// # Errors
-    /// As [`Cluster::stop`].
+    /// Same as [`Cluster::stop`].
     pub fn crash(&self) -> Result<()> {
         self.stop(StopMode::Immediate)
     }
@@ -387,13 +388,13 @@ impl Cluster {
     /// Stops and starts the server.
     ///
     /// # Errors
-    /// As [`Cluster::stop`] and [`Cluster::start`].
+    /// Same as [`Cluster::stop`] and [`Cluster::start`].
     pub fn restart(&self, mode: StopMode) -> Result<()> {
         self.stop(mode)?;
         self.start()
     }
 
-    /// Whether the server's process runs.
+    /// Whether the server process is running.
     pub fn is_running(&self) -> bool {
         self.guard.pid().is_some() && matches!(self.guard.poll(), Ok(None))
     }
@@ -403,13 +404,13 @@ impl Cluster {
         tail(&self.log_path(), 30)
     }
 
-    /// Copies the WAL segments from the one named `first` to the last one written into the folder `to`.
+    /// Copies the WAL segments from `first` to the last written one into the folder `to`.
     ///
-    /// Searches `pg_wal` and the archive folder. The last segment is complete only after [`Cluster::stop`]. Returns the
-    /// names in the log's order.
+    /// Searches `pg_wal` and the archive folder. The last segment is complete only after [`Cluster::stop`].
+    /// Returns the names in WAL order.
     ///
     /// # Errors
-    /// A segment of that run is missing (the server has recycled it), or the file system's.
+    /// A segment in this range is missing (the server has recycled it), or the file system's error.
     pub fn collect_wal(&self, first: &str, to: &Path) -> Result<Vec<String>> {
         let archived = segment_files(&self.archive_dir())?;
         let mut segments = segment_files(&self.data_dir().join("pg_wal"))?;
@@ -441,10 +442,10 @@ impl Cluster {
         Ok(segments.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Copies the data directory without its WAL. The server must have been stopped.
+    /// Copies the data directory without its WAL. The server must be stopped.
     ///
     /// # Errors
-    /// The server runs, or the file system's.
+    /// The server runs, or the file system's error.
     pub fn copy_data(&self, to: &Path) -> Result<()> {
         if self.is_running() {
             bail!("cannot copy the data directory: expected a stopped server, found it running");
@@ -453,8 +454,8 @@ impl Cluster {
         copy_folder(&self.data_dir(), to, &|path| path.is_dir() || path.parent() != Some(&pg_wal))
     }
 
-    /// Whether a file in `pg_wal` holds the segment of its name, not zeros or the old content of a recycled file: compares
-    /// the first page's address (`xlp_pageaddr`, bytes 8 to 15).
+    /// Whether a file in `pg_wal` contains the segment of its name, not zeros or the old content of a
+    /// recycled file: compares the first page's address (`xlp_pageaddr`, bytes 8 to 15).
     fn is_written(&self, name: &str, path: &Path) -> bool {
         let mut header = [0; 16];
         let Ok(number) = self.segment_number(name) else { return false };
@@ -490,7 +491,7 @@ impl Cluster {
     fn folder_settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("unix_socket_directories", self.socket_dir().display().to_string())];
         if self.archive {
-            // Never overwrites; the final name appears only when the file is complete.
+            // Never overwrites; the final name exists only once the file is complete.
             let to = self.archive_dir().display().to_string();
             let command =
                 format!(r#"test ! -f "{to}/%f" && cp "%p" "{to}/.%f.tmp" && mv "{to}/.%f.tmp" "{to}/%f""#);
@@ -510,15 +511,15 @@ impl Cluster {
         Ok(Identity {
             version: row.get(0),
             version_num: row.get::<_, String>(1).parse()?,
-            // SQL has it as a signed int8; everywhere else it is unsigned.
+            // SQL returns it as a signed int8; everywhere else it is unsigned.
             system_identifier: row.get::<_, String>(2).parse::<i64>()?.cast_unsigned(),
             wal_segment_bytes: row.get::<_, String>(3).parse()?,
         })
     }
 }
 
-/// Runs pgbench by a command that connects it, or with a connection string, and returns its output. Errors do not have the string, which
-/// may have a password.
+/// Runs pgbench through a command that connects it, or with a connection string, and returns its output.
+/// Errors omit the string, which may contain a password.
 pub(crate) fn run_pgbench(mut command: Command, arguments: &[&str], dsn: Option<&str>) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command.args(arguments).args(dsn).stdin(Stdio::null()).stderr(Stdio::piped()).output();
@@ -535,10 +536,10 @@ pub(crate) fn run_pgbench(mut command: Command, arguments: &[&str], dsn: Option<
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The current insert position of the server's WAL.
+/// Returns the current WAL insert position of the server.
 ///
 /// # Errors
-/// The connection's.
+/// Returns the connection's error.
 pub fn insert_lsn(client: &mut Client) -> Result<Lsn> {
     let text: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get(0);
     Ok(text.parse()?)
@@ -550,7 +551,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Files in a folder that are named like WAL segments.
+/// Returns the files in a folder that are named like WAL segments.
 fn segment_files(folder: &Path) -> Result<std::collections::BTreeMap<String, PathBuf>> {
     let mut found = std::collections::BTreeMap::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {

@@ -6,15 +6,15 @@ use std::fmt::Write;
 
 use self::words::WORDS;
 
-/// A small pseudo-random generator (xoshiro256++, seeded by SplitMix64): the same numbers from the same seed on
-/// every machine and in every release.
+/// A small pseudo-random generator (xoshiro256++, seeded by SplitMix64): the same numbers from the same seed
+/// on every machine and in every release.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    /// Two streams of the same seed are independent of each other; each client has a stream of its own.
+    /// Creates a stream of a seed. Two streams of the same seed are independent; each client has its own.
     pub fn new(seed: u64, stream: u64) -> Random {
         let mut mixed = seed ^ stream.wrapping_mul(0xD1B5_4A32_D192_ED03);
         let mut next = || {
@@ -27,7 +27,7 @@ impl Random {
         Random { state: [next(), next(), next(), next()] }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         let [a, b, c, d] = &mut self.state;
         let result = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
@@ -41,13 +41,13 @@ impl Random {
         result
     }
 
-    /// A number from 0 to `bound - 1`; 0 if `bound` is 0.
+    /// Returns a number from 0 to `bound - 1`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The upper half of a 128-bit product; its bias is far below what any workload notices.
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
         low + self.below((high - low + 1).max(1).unsigned_abs()).cast_signed()
     }
@@ -57,24 +57,25 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// A number from 0 to `bound - 1`, small ones far more often, as customers and products are chosen.
+    /// Returns a number from 0 to `bound - 1`; small numbers are far more frequent, as with popular customers
+    /// and products.
     pub fn skewed(&mut self, bound: u64) -> u64 {
         let part = self.below(1 << 20) as f64 / (1 << 20) as f64;
         ((part * part * part) * bound as f64) as u64
     }
 
-    /// One of several.
+    /// Returns one of several values.
     pub fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// A word.
+    /// Returns a word.
     pub fn word(&mut self) -> &'static str {
         let index = self.below(WORDS.len() as u64) as usize;
         WORDS[index]
     }
 
-    /// A sentence of so many words, with a number or a name in it now and then.
+    /// Returns a sentence of `words` words, with an occasional number or name.
     pub fn sentence(&mut self, words: u64) -> String {
         let mut text = String::new();
         for index in 0..words {
@@ -95,7 +96,7 @@ impl Random {
         text
     }
 
-    /// Sentences of at least `bytes` bytes together.
+    /// Returns sentences with at least `bytes` bytes in total.
     pub fn text(&mut self, bytes: usize) -> String {
         let mut text = String::with_capacity(bytes + 100);
         while text.len() < bytes {

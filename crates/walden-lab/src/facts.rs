@@ -1,4 +1,4 @@
-//! `facts.json`, written beside the segments of a run: what was run, on which server, from which LSN to which.
+//! `facts.json`, written next to the segments of a run: the workload, the server, and the LSN range.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub struct Facts {
     pub server: Server,
     /// The options initdb was run with.
     pub initdb_options: Vec<String>,
-    /// Settings that are not the built-in default, and all that the volume of WAL depends on.
+    /// Settings that differ from the built-in default, and all settings that affect the volume of WAL.
     pub settings: BTreeMap<String, Setting>,
     /// The cluster's system identifier; text, because it does not fit into a JSON number.
     pub system_identifier: String,
@@ -33,28 +33,29 @@ pub struct Facts {
     pub timeline: u32,
     /// Size of a segment in bytes.
     pub wal_segment_bytes: u64,
-    /// Where the first segment starts; its first records are those of a checkpoint.
+    /// Start of the first segment, which starts with the records of a checkpoint.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub start_lsn: Lsn,
-    /// The insert position when the workload began, after that checkpoint.
+    /// The insert position when the workload started, after that checkpoint.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub workload_lsn: Lsn,
-    /// The insert position when the workload had ended; what follows in the last segment is the server's shutdown.
+    /// The insert position when the workload had ended; the rest of the last segment is the server's
+    /// shutdown.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub end_lsn: Lsn,
     /// Bytes of WAL from `workload_lsn` to `end_lsn`.
     pub workload_bytes: u64,
     /// The segments in `wal/`, in order.
     pub segments: Vec<String>,
-    /// When the workload began, UTC.
+    /// The start of the workload, UTC.
     pub started_at: String,
-    /// When it had ended, UTC.
+    /// The end of the workload, UTC.
     pub finished_at: String,
     /// Duration of the workload in seconds.
     pub seconds: f64,
-    /// `pg_stat_wal` and, as the version has them, `pg_stat_bgwriter` and `pg_stat_checkpointer`.
+    /// `pg_stat_wal` and, depending on the version, `pg_stat_bgwriter` and `pg_stat_checkpointer`.
     pub statistics: BTreeMap<String, StatPair>,
-    /// What the workload itself measured; its fields depend on the workload.
+    /// The workload's own measurements; the fields depend on the workload.
     pub notes: Value,
 }
 
@@ -69,7 +70,7 @@ fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Lsn, D::Error
 /// Version of a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Server {
-    /// What `version()` returns.
+    /// The output of `version()`.
     pub version: String,
     /// `server_version_num`.
     pub version_num: u32,
@@ -92,7 +93,7 @@ pub struct Setting {
 pub struct StatPair {
     /// The row before the workload.
     pub before: Value,
-    /// The row after the workload, when its sessions had reported their statistics.
+    /// The row after the workload, once its sessions had reported their statistics.
     pub after: Value,
     /// `after` minus `before`, for all numbers.
     pub delta: Value,
@@ -129,7 +130,7 @@ const WAL_SETTINGS: &[&str] = &[
 /// Cumulative statistics views that have one row.
 const STATISTICS: &[&str] = &["pg_stat_wal", "pg_stat_bgwriter", "pg_stat_checkpointer"];
 
-/// Reads the settings that the volume of WAL depends on, and all that are not at their default.
+/// Reads the settings that affect the volume of WAL, and all that are not at their default.
 pub(crate) fn read_settings(client: &mut Client) -> Result<BTreeMap<String, Setting>> {
     let rows = client.query(
         "SELECT name, setting, unit, source FROM pg_settings
@@ -142,7 +143,7 @@ pub(crate) fn read_settings(client: &mut Client) -> Result<BTreeMap<String, Sett
     Ok(rows.iter().map(|row| (row.get(0), setting(row))).collect())
 }
 
-/// Reads those of [`STATISTICS`] that the server's version has.
+/// Reads those of [`STATISTICS`] that the server's version supports.
 pub(crate) fn read_statistics(client: &mut Client) -> Result<BTreeMap<String, Value>> {
     let mut found = BTreeMap::new();
     for &view in STATISTICS {

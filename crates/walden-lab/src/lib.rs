@@ -3,17 +3,17 @@
 //! - [`install`]: an installed PostgreSQL, or one from a published package (kept in a cache folder)
 //! - [`cluster`]: a throw-away cluster in a temporary folder, reached over a Unix socket only
 //! - [`workloads`]: the workloads, a table of rows
-//! - [`run`]: one workload on one cluster, whose WAL segments and a facts file are kept in a folder
+//! - [`run`]: one workload on one cluster, whose WAL segments and facts file are kept in a folder
 //! - [`culprits`]: workloads with one known culprit each, for judging findings
 //! - [`regress`]: PostgreSQL's own regression suite on one cluster
 //! - [`experiments`]: published experiments, repeated and compared with their figures
 //! - [`mariadb`]: a throw-away MariaDB, for comparison
-//! - [`oracle_model`]: what an engine with undo would log for the same row changes
-//! - [`Scratch`]: a temporary folder in which programs are run to their end and measured
+//! - [`oracle_model`]: the redo of an engine with undo for the same row changes
+//! - [`Scratch`]: a temporary folder in which programs are run to completion and measured
 //!
-//! Whatever this crate starts it stops: when dropped, on SIGINT, SIGTERM and SIGHUP, and (by a small watchdog
-//! process) even when this process is killed. PostgreSQL refuses to run as root, so as root everything runs
-//! as the user `postgres` if there is one, else as `nobody`.
+//! This crate stops every server that it starts: when dropped, on SIGINT, SIGTERM and SIGHUP, and (by a small
+//! watchdog process) even when this process is killed. PostgreSQL refuses to run as root, so as root
+//! everything runs as the user `postgres` if it exists, otherwise as `nobody`.
 
 #![forbid(unsafe_code)]
 

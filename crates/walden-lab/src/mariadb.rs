@@ -1,4 +1,5 @@
-//! A throw-away MariaDB on a Unix socket, for comparison: started as an unprivileged user, and always stopped.
+//! A throw-away MariaDB on a Unix socket, for comparison: started as an unprivileged user, and always
+//! stopped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -31,18 +32,19 @@ pub struct Programs {
     client: PathBuf,
 }
 
-/// An open transaction: InnoDB purges nothing while it lives.
+/// An open transaction: InnoDB purges nothing while it is open.
 pub struct Snapshot {
     client: Child,
 }
 
-/// The Debian package that has the programs.
+/// The Debian package that contains the programs.
 pub const PACKAGE: &str = "mariadb-server";
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 const SETTLE: Duration = Duration::from_secs(600);
 
-/// With these options InnoDB writes pages only at [`MariaDb::flush`], so that a page is written once per statement.
+/// With these options InnoDB writes pages only at [`MariaDb::flush`], so that a page is written once per
+/// statement.
 const OPTIONS: &[&str] = &[
     "--skip-networking",
     "--innodb-buffer-pool-size=1G",
@@ -163,7 +165,7 @@ impl MariaDb {
         Ok(self.sql("SELECT VERSION()")?.trim().to_owned())
     }
 
-    /// The status variables whose names begin with `Innodb`.
+    /// The status variables whose names start with `Innodb`.
     pub fn counters(&self) -> Result<BTreeMap<String, u64>> {
         let text = self.sql("SHOW GLOBAL STATUS LIKE 'Innodb%'")?;
         let pair = |line: &str| {
@@ -173,7 +175,7 @@ impl MariaDb {
         Ok(text.lines().filter_map(pair).collect())
     }
 
-    /// Makes InnoDB write all dirty pages and waits for that, as a checkpoint does.
+    /// Makes InnoDB write all dirty pages and waits until it has, like a checkpoint.
     pub fn flush(&self) -> Result<()> {
         self.sql("SET GLOBAL innodb_max_dirty_pages_pct_lwm = 0; SET GLOBAL innodb_max_dirty_pages_pct = 0")?;
         let deadline = Instant::now() + SETTLE;
@@ -188,7 +190,7 @@ impl MariaDb {
         Ok(())
     }
 
-    /// Opens a snapshot; InnoDB purges nothing while it lives.
+    /// Opens a snapshot; InnoDB purges nothing while it is open.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let mut client =
             self.client().arg("--unbuffered").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;

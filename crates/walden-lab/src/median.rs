@@ -1,6 +1,6 @@
 //! Medians of measured values.
 
-/// The median, or the upper one of the two in the middle; NaN if there are no values.
+/// Returns the median, or the upper of the two middle values; NaN if there are no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -1,28 +1,30 @@
-//! A model of what an engine with undo, such as Oracle, would log for the same row changes.
+//! A model of the redo that an engine with undo, such as Oracle, writes for the same row changes.
 //!
-//! Such an engine logs *redo records*. A record holds *change vectors*: one for the undo block, with the data to undo the
-//! change, and one for the table's block, with the data to redo it. Undo is thus part of redo. A
-//! statement that changes many rows puts several rows of one block into one record (an array). In backup mode (`ALTER
-//! DATABASE BEGIN BACKUP`), a block is logged as a whole before its first change.
+//! Such an engine logs *redo records*. A record contains *change vectors*: one for the undo block, with the
+//! data to undo the change, and one for the table's block, with the data to redo it. Undo is thus part of
+//! redo. A statement that changes many rows puts several rows of one block into one record (an array). In
+//! backup mode (`ALTER DATABASE BEGIN BACKUP`), a whole block is logged before its first change.
 //!
-//! The input are the row changes decoded from PostgreSQL's log: rows and columns with their lengths, as Oracle would store
-//! them. The constants in [`FITTED`] were fitted to published figures of the two updates; the others are
-//! facts of the storage format. Insert and delete, and everything in backup mode, are predictions and carry the model's real
-//! error; the updates in normal mode are close. [`Estimate`] says which is which.
+//! The input consists of the row changes decoded from PostgreSQL's WAL: rows and columns with their lengths,
+//! as Oracle would store them. The constants in [`FITTED`] were fitted to published figures of the two
+//! updates; the others are facts of the storage format. Insert and delete, and everything in backup mode, are
+//! predictions and show the model's real error; the updates in normal mode are close by construction.
+//! [`Estimate`] distinguishes the two.
 
 use serde::Serialize;
 
-/// Constants that were fitted, and to what.
+/// The fitted constants, and the figures that they were fitted to.
 pub struct Fitted {
-    /// Rows of a record when a whole block's rows change: 1,000,000 rows in 82,221 entries.
+    /// Rows of a record if a whole block's rows change: 1,000,000 rows in 82,221 entries.
     pub rows_per_array: f64,
-    /// Records per block at least: 36,921 entries for 19,280 blocks of which every tenth row changes.
+    /// Minimum records per block: 36,921 entries for 19,280 blocks of which every tenth row changes.
     pub arrays_per_block: f64,
-    /// Bytes of an undo vector before its rows. This and the next: undo bytes of both updates.
+    /// Bytes of an undo vector before its rows. This and the next one: undo bytes of both updates.
     pub undo_vector: f64,
     /// Bytes of undo per row, without the old values.
     pub undo_row: f64,
-    /// Bytes of a record's header and of its table vector before its rows. This and the next: redo less undo of both.
+    /// Bytes of a record's header and of its table vector before its rows. This and the next one: redo minus
+    /// undo of both updates.
     pub table_vector: f64,
     /// Bytes of redo per row, without the new values.
     pub table_row: f64,
@@ -66,9 +68,9 @@ pub struct RowChanges {
     pub padded_bytes: u64,
     /// Columns that updates changed.
     pub changed_columns: u64,
-    /// Bytes of their values before, padded to four.
+    /// Bytes of their old values, padded to four.
     pub old_bytes: u64,
-    /// Bytes of their values after, padded to four.
+    /// Bytes of their new values, padded to four.
     pub new_bytes: u64,
     /// Blocks of the table that were changed, as [`Blocks`] assigns rows to blocks.
     pub blocks: u64,
@@ -110,13 +112,13 @@ impl Blocks {
     }
 }
 
-/// Bytes of a value's length field.
+/// Returns the bytes of a value's length field.
 fn length_bytes(length: u32) -> f64 {
     if length > 250 { 3.0 } else { 1.0 }
 }
 
-/// The bytes of an integer as a NUMBER: an exponent and pairs of digits, without pairs of zeros at the end; a negative one
-/// has a byte more at its end.
+/// Returns the bytes of an integer as a NUMBER: an exponent and pairs of digits, without pairs of zeros at
+/// the end; a negative number has an additional byte at its end.
 pub fn number_length(value: i64) -> u32 {
     if value == 0 {
         return 1;
@@ -133,7 +135,7 @@ pub fn number_length(value: i64) -> u32 {
     length
 }
 
-/// A value's length in a change vector: padded to four bytes.
+/// Returns a value's length in a change vector: padded to four bytes.
 pub fn padded(length: u32) -> u64 {
     u64::from(length).next_multiple_of(4)
 }
@@ -145,7 +147,7 @@ pub fn estimate(changes: &RowChanges) -> Estimate {
     let blocks = changes.blocks as f64;
     let arrays = |rows: f64| (rows / FITTED.rows_per_array).max((FITTED.arrays_per_block * blocks).min(rows));
 
-    // An insert's undo says which rows to remove, nothing else; its redo has the rows as they are stored.
+    // An insert's undo only identifies the rows to remove; its redo contains the rows as stored.
     let insert_arrays = arrays(inserted);
     let insert_undo = insert_arrays * FITTED.undo_vector;
     let stored = (changes.bytes + changes.columns) as f64;
@@ -155,14 +157,15 @@ pub fn estimate(changes: &RowChanges) -> Estimate {
         0.0
     };
 
-    // An update's undo has old values, its redo new ones.
+    // An update's undo contains the old values, its redo the new ones.
     let update_arrays = arrays(updated);
     let update_undo =
         update_arrays * FITTED.undo_vector + updated * FITTED.undo_row + changes.old_bytes as f64;
     let update_redo =
         update_arrays * FITTED.table_vector + updated * FITTED.table_row + changes.new_bytes as f64;
 
-    // A delete goes row by row. Its undo has the whole row, with one length more per column than an update's.
+    // A delete processes row by row. Its undo contains the whole row, with one more length per column than an
+    // update's.
     let delete_undo = if deleted > 0.0 {
         deleted * (FITTED.undo_vector + FITTED.undo_row)
             + changes.padded_bytes as f64
@@ -174,7 +177,8 @@ pub fn estimate(changes: &RowChanges) -> Estimate {
 
     let undo = insert_undo + update_undo + delete_undo;
     let redo = undo + insert_redo + update_redo + delete_redo;
-    // New blocks are formatted, not changed: a backup cannot read them torn, so they are not logged as a whole.
+    // New blocks are formatted, not changed: a backup cannot read them torn, so they are not logged as a
+    // whole.
     let whole_blocks = if updated + deleted > 0.0 { blocks * BLOCK_BYTES } else { 0.0 };
     Estimate {
         redo,
@@ -206,7 +210,7 @@ mod tests {
         let row = [4, 4, 4, 4, 4, 4, 100];
         let places: Vec<u32> = (0..107).map(|_| blocks.place(row.into_iter())).collect();
         assert_eq!((places[0], places[52], places[53], places[106]), (0, 0, 1, 2));
-        // A row that is larger than a block has one for itself.
+        // A row that is larger than a block has its own block.
         assert_eq!(blocks.place([9000].into_iter()), 3);
         assert_eq!(blocks.place([1].into_iter()), 4);
     }

@@ -1,12 +1,12 @@
-//! Progress on standard error, only when that is a terminal.
+//! Progress on standard error, if that is a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows the phase of a long task, with a bar where the amount of work is known.
+/// Shows the phase of a long task, with a bar if the amount of work is known.
 ///
-/// Nothing is printed when standard error is not a terminal, or for [`Progress::hidden`].
+/// Nothing is printed if standard error is not a terminal, or for [`Progress::hidden`].
 #[derive(Debug, Clone)]
 pub struct Progress {
     bar: ProgressBar,
@@ -22,7 +22,7 @@ impl Progress {
         progress
     }
 
-    /// Progress that is not shown.
+    /// Creates progress that is not shown.
     pub fn hidden() -> Progress {
         Progress { bar: ProgressBar::hidden() }
     }
@@ -42,12 +42,12 @@ impl Progress {
         self.bar.set_position(0);
     }
 
-    /// Changes the text beside the bar.
+    /// Changes the text next to the bar.
     pub fn label(&self, text: &str) {
         self.bar.set_message(text.to_owned());
     }
 
-    /// Counts steps that are done.
+    /// Counts completed steps.
     pub fn advance(&self, steps: u64) {
         self.bar.inc(steps);
     }

@@ -1,7 +1,9 @@
-//! PostgreSQL's own regression suite as a workload: the files of its schedule, run by psql on a new cluster, whose WAL is kept.
+//! PostgreSQL's own regression suite as a workload: the files of its schedule, run by psql on a new cluster,
+//! whose WAL is kept.
 //!
-//! The suite is not part of this crate: the caller has a copy of PostgreSQL's `src/test/regress`. What the statements print is not
-//! compared with what the suite expects. Files that need the suite's C library fail in part; what they do write is WAL as any other.
+//! The suite is not part of this crate: the caller has a copy of PostgreSQL's `src/test/regress`. The output
+//! of the statements is not compared with the expected output. Files that need the suite's C library fail in
+//! part; their WAL is still valid WAL.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,13 +25,14 @@ use crate::run::{Recording, keep_wal, prepare_new_output, write_facts};
 
 /// The database of the suite.
 const DATABASE: &str = "regression";
-/// Files of one group that run at a time. A group of the schedule has up to 20.
+/// Number of concurrent files of one group. A group of the schedule has up to 20.
 const CLIENTS: usize = 8;
-/// How long a file may take before its psql is stopped.
+/// The maximum duration of a file before its psql is stopped.
 const FILE_TIMEOUT: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Settings that the suite needs, then those that make its WAL telling: an image of every page that a record changes.
+/// Settings that the suite needs, then a setting that makes its WAL useful for tests: an image of every page
+/// that a record changes.
 const SETTINGS: [(&str, &str); 9] = [
     ("max_prepared_transactions", "10"),
     ("max_connections", "50"),
@@ -59,27 +62,27 @@ pub struct SuiteOptions {
     pub output: PathBuf,
     /// Removes the files of an earlier run in `output`.
     pub force: bool,
-    /// Files that would start later are left out.
+    /// Files that would start after this time are skipped.
     pub time: Duration,
-    /// Files that would start when the server has written so many bytes of WAL are left out.
+    /// Files that would start after the server has written this many bytes of WAL are skipped.
     pub wal_bytes: u64,
     /// The display of progress.
     pub progress: Progress,
 }
 
-/// What became of a file.
+/// The outcome of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEnd {
-    /// psql came to its end. Statements in it may have failed, as many are meant to.
+    /// psql ran to its end. Statements in the file may have failed, as many are meant to.
     Done,
     /// It took longer than 5 minutes.
     Stopped,
     /// The connection was lost, or psql could not be run.
     Failed,
-    /// The time or the WAL that the run may take was used up.
+    /// The time or WAL limit of the run was reached.
     LeftOut,
-    /// The schedule names it, and the folder does not have it.
+    /// The schedule names the file, but the folder does not contain it.
     Missing,
 }
 
@@ -88,9 +91,9 @@ pub enum FileEnd {
 pub struct SuiteFile {
     /// Its name in the schedule.
     pub name: String,
-    /// What became of it.
+    /// Its outcome.
     pub end: FileEnd,
-    /// How long it took.
+    /// Its duration in seconds.
     pub seconds: f64,
 }
 
@@ -101,9 +104,9 @@ pub struct SuiteRun {
     pub files: Vec<SuiteFile>,
     /// The folder with the segments.
     pub wal: PathBuf,
-    /// The data directory as it was before the first file.
+    /// The data directory before the first file.
     pub base: PathBuf,
-    /// The data directory as it was after the server's clean stop.
+    /// The data directory after the server's clean shutdown.
     pub data: PathBuf,
     /// The content of `facts.json`.
     pub facts: Facts,
@@ -112,8 +115,8 @@ pub struct SuiteRun {
 /// Runs the suite's schedule, and keeps the WAL and the data directory before and after.
 ///
 /// # Errors
-/// The folder has no schedule, psql is not installed, the output folder is in use, PostgreSQL cannot be obtained or started, or it
-/// does not survive the suite.
+/// The folder has no schedule, psql is not installed, the output folder is in use, PostgreSQL cannot be
+/// obtained or started, or it does not survive the suite.
 pub fn run_suite(options: &SuiteOptions) -> Result<SuiteRun> {
     let SuiteOptions { progress, output, .. } = options;
     let schedule = Schedule::read(&options.sql)?;
@@ -171,7 +174,7 @@ fn start(options: &SuiteOptions, installation: Installation) -> Result<Cluster> 
     builder.start()
 }
 
-/// The psql of the installation, or the newest one of another.
+/// Returns the psql of the installation, otherwise the newest one of another installation.
 fn psql(installation: &Installation) -> Result<PathBuf> {
     let of_others = || {
         let found = installations().into_iter().filter_map(|one| Some((one.version, one.program("psql")?)));
@@ -184,7 +187,7 @@ fn psql(installation: &Installation) -> Result<PathBuf> {
         .context("cannot run the regression suite: expected psql, found none; install a package with PostgreSQL's clients")
 }
 
-/// As pg_regress creates it.
+/// Creates the database in the same way as pg_regress.
 fn create_database(cluster: &Cluster) -> Result<()> {
     let mut client = cluster.client("postgres")?;
     client.batch_execute(&format!("CREATE DATABASE {DATABASE} TEMPLATE template0"))?;
@@ -201,7 +204,7 @@ fn create_database(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The groups of the schedule. The files of a group may run at the same time.
+/// The groups of the schedule. The files of a group may run concurrently.
 #[derive(Debug, PartialEq, Eq)]
 struct Schedule {
     groups: Vec<Vec<String>>,
@@ -266,7 +269,7 @@ impl Schedule {
     }
 }
 
-/// The suite's files where the server can read them, and what runs them.
+/// The suite's files in a location readable by the server, and the programs that run them.
 struct Material<'a> {
     cluster: &'a Cluster,
     folder: PathBuf,
@@ -274,7 +277,7 @@ struct Material<'a> {
 }
 
 impl<'a> Material<'a> {
-    /// Copies `sql/` and `data/`, and what until 14 are templates in `input/`.
+    /// Copies `sql/` and `data/`, and the templates in `input/` that exist until 14.
     fn copy(sql: &Path, cluster: &'a Cluster, psql: PathBuf) -> Result<Material<'a>> {
         let folder = cluster.make_folder("regress")?;
         for name in ["results", "testtablespace", "sql", "data"] {
@@ -309,7 +312,7 @@ impl<'a> Material<'a> {
         fs::write(script(&self.folder, &stem), text).with_context(named)
     }
 
-    /// Runs files at the same time, and waits for all of them.
+    /// Runs files concurrently, and waits for all of them.
     fn run_at_once(&self, names: &[String]) -> Vec<SuiteFile> {
         thread::scope(|scope| {
             let running: Vec<_> = names.iter().map(|name| scope.spawn(move || self.run(name))).collect();
@@ -329,7 +332,7 @@ impl<'a> Material<'a> {
         SuiteFile { name: name.to_owned(), end, seconds: clock.elapsed().as_secs_f64() }
     }
 
-    /// psql with the variables and the environment that pg_regress gives it.
+    /// Returns psql with the variables and the environment that pg_regress sets.
     fn command(&self, path: &Path) -> Command {
         let mut command = self.cluster.client_command(&self.psql, DATABASE);
         command
@@ -350,7 +353,7 @@ impl<'a> Material<'a> {
     }
 }
 
-/// The script of a file of the schedule, whose name may have dots: `collate.icu.utf8`.
+/// Returns the script of a file of the schedule, whose name may contain dots: `collate.icu.utf8`.
 fn script(folder: &Path, name: &str) -> PathBuf {
     folder.join("sql").join(format!("{name}.sql"))
 }

@@ -38,8 +38,8 @@ pub struct RunOptions {
     pub checksums: Option<bool>,
     /// The folder for `wal/` and `facts.json`; created if it does not exist.
     pub output: PathBuf,
-    /// Also keeps the data directory: in `base/` as it was before the workload, in `data/` as it was after the server's clean
-    /// stop. Both are without WAL; `wal/` starts at the checkpoint that `base/` was stopped with.
+    /// Also keeps the data directory: in `base/` from before the workload, in `data/` from after the server's
+    /// clean shutdown. Both are without WAL; `wal/` starts at the checkpoint at which `base/` was shut down.
     pub keep_data: bool,
     /// Removes the files of an earlier run in `output`.
     pub force: bool,
@@ -61,11 +61,12 @@ pub struct RunResult {
 /// The files and folders that a run writes into its output folder.
 const OUTPUT_FILES: &[&str] = &["wal", "base", "data", "facts.json", "names.json"];
 
-/// The setting that keeps old segments, by the first major version that has it: in MB since 13, before in segments.
+/// The setting that keeps old segments, by the first major version that has it: in MB since 13, in segments
+/// before.
 const KEEP_WAL: &[(u32, &str, &str)] = &[(13, "wal_keep_size", "1TB"), (0, "wal_keep_segments", "1000000")];
 
 impl RunOptions {
-    /// A run with every option at its default, without progress.
+    /// Creates options with their defaults, without progress.
     pub fn new(workload: &'static Workload, output: impl Into<PathBuf>) -> RunOptions {
         RunOptions {
             workload,
@@ -83,9 +84,9 @@ impl RunOptions {
     }
 }
 
-/// Runs a workload. Calls `before_stop` when the workload has ended and its server still runs.
+/// Runs a workload. Calls `before_stop` after the workload has ended, while its server still runs.
 ///
-/// The first segment collected starts with a checkpoint; the last one holds the server's shutdown.
+/// The first collected segment starts with a checkpoint; the last one contains the server's shutdown.
 ///
 /// # Errors
 /// The output folder is in use, PostgreSQL cannot be obtained or started, or a statement fails.
@@ -131,10 +132,10 @@ pub fn run_workload(
     Ok(RunResult { output: output.clone(), wal_dir: output.join("wal"), facts })
 }
 
-/// What an earlier run left in a folder.
+/// Returns the result of an earlier run in a folder.
 ///
 /// # Errors
-/// A folder without a finished run.
+/// The folder contains no finished run.
 pub fn earlier_run(output: &Path) -> Result<RunResult> {
     let path = output.join("facts.json");
     let text = fs::read_to_string(&path)
@@ -150,7 +151,7 @@ pub(crate) fn write_facts(output: &Path, facts: &Facts) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Positions and statistics of a cluster at the start of the WAL that is kept.
+/// Positions and statistics of a cluster at the start of the kept WAL.
 pub(crate) struct Recording {
     segment: String,
     timeline: u32,
@@ -162,10 +163,11 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Starts a new segment with a checkpoint. Copies the data directory as it is then to `base`, if given.
+    /// Starts a new segment with a checkpoint. Copies the current data directory to `base`, if given.
     pub fn begin(cluster: &Cluster, base: Option<&Path>) -> Result<Recording> {
         let mut client = cluster.client("postgres")?;
-        // After the first checkpoint the second one has no pages to write, so that it begins and ends within a few records.
+        // After the first checkpoint the second one has no pages to write, so it starts and ends within a few
+        // records.
         client.batch_execute("CHECKPOINT")?;
         client.batch_execute("SELECT pg_switch_wal()")?;
         client.batch_execute("CHECKPOINT")?;
@@ -190,7 +192,7 @@ impl Recording {
         })
     }
 
-    /// Stops the server and collects the segments since the beginning in `output`.
+    /// Stops the server and collects the segments since the start in `output`.
     ///
     /// The caller completes the facts with workload, size and notes.
     pub fn finish(
@@ -204,7 +206,8 @@ impl Recording {
         let finished_at = clock_of(&mut client)?;
         let settings = facts::read_settings(&mut client)?;
         let after = settled_statistics(&mut || cluster.client("postgres"))?;
-        // Read after the statistics, as autovacuum may still write: the counters must not count records behind the end.
+        // Read after the statistics, because autovacuum may still write: the counters must not include
+        // records after the end.
         let end_lsn = insert_lsn(&mut client)?;
         drop(client);
         before_stop(cluster)?;
@@ -236,7 +239,8 @@ impl Recording {
     }
 }
 
-/// Reads the statistics once all processes have reported theirs: ended sessions report late, others once a second.
+/// Reads the statistics once all processes have reported theirs: ended sessions report late, others once a
+/// second.
 pub(crate) fn settled_statistics(
     connect: &mut dyn FnMut() -> Result<Client>,
 ) -> Result<BTreeMap<String, Value>> {
@@ -292,7 +296,8 @@ pub(crate) fn keep_wal(builder: ClusterBuilder) -> ClusterBuilder {
     }
 }
 
-/// As [`prepare_output`]. The returned action removes the folder if the run created it and left it empty, as after Ctrl-C.
+/// Same as [`prepare_output`]. The returned action removes the folder if the run created it and left it
+/// empty, for example after Ctrl-C.
 pub(crate) fn prepare_new_output(output: &Path, force: bool) -> Result<Option<Undo>> {
     let is_new = !output.exists();
     prepare_output(output, force)?;
@@ -300,7 +305,7 @@ pub(crate) fn prepare_new_output(output: &Path, force: bool) -> Result<Option<Un
     Ok(is_new.then(|| Undo::new(move || drop(fs::remove_dir(output)))))
 }
 
-/// Creates the output folder. With `force`, removes an earlier run's files in it and no others.
+/// Creates the output folder. With `force`, removes only the files of an earlier run from it.
 pub(crate) fn prepare_output(output: &Path, force: bool) -> Result<()> {
     match fs::read_dir(output).map(Iterator::count) {
         Ok(1..) if !force => {

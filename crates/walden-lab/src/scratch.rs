@@ -1,4 +1,4 @@
-//! A temporary folder in which programs are run to their end and measured.
+//! A temporary folder in which programs are run to completion and measured.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 
 use crate::guard::Guard;
 
-/// A temporary folder and the one program that runs in it. The program is stopped and the folder removed when it is dropped,
-/// on SIGINT, SIGTERM and SIGHUP, and when this process is killed.
+/// A temporary folder and the one program that runs in it. The program is stopped and the folder removed when
+/// the value is dropped, on SIGINT, SIGTERM and SIGHUP, and when this process is killed.
 pub struct Scratch {
     guard: Arc<Guard>,
 }
@@ -24,7 +24,7 @@ pub struct Finished {
     pub wall: f64,
     /// Processor time in seconds, user and system, children included.
     pub cpu: f64,
-    /// Peak resident memory in units of 1024 bytes (`ru_maxrss`). Linux charges a program with at least its parent's memory.
+    /// Peak resident memory in units of 1024 bytes (`ru_maxrss`). Linux counts at least the parent's memory.
     pub peak_kilobytes: u64,
 }
 
@@ -47,7 +47,7 @@ impl Scratch {
         self.guard.dir()
     }
 
-    /// Runs a program and waits for its end; a failing exit status is no error.
+    /// Runs a program and waits for its end; a failing exit status is not an error.
     ///
     /// # Errors
     /// It cannot be started.

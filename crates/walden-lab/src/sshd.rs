@@ -1,4 +1,5 @@
-//! An sshd on the loopback interface for programs that copy over ssh, with keys made for the run, sftp only and no shell.
+//! An sshd on the loopback interface for programs that copy over ssh, with keys generated for the run, sftp
+//! only and no shell.
 
 use std::fs;
 use std::net::TcpListener;
@@ -26,7 +27,7 @@ pub struct Sshd {
 /// The `Host` of the client's configuration.
 pub const HOST: &str = "walden-lab";
 
-/// The Debian package that has sshd.
+/// The Debian package that contains sshd.
 pub const PACKAGE: &str = "openssh-server";
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,7 +41,8 @@ impl Sshd {
     /// Starts sshd with a new folder in `parent`, which the server's user must be able to enter.
     ///
     /// # Errors
-    /// The programs of the package are missing, or the server does not start; the message has the end of its log.
+    /// The programs of the package are missing, or the server does not start; the message includes the end of
+    /// its log.
     pub fn start(program: &Path, parent: &Path) -> Result<Sshd> {
         let folder = tempfile::Builder::new().prefix("walden-sshd-").tempdir_in(parent)?;
         account::chown(folder.path())?;
@@ -62,7 +64,7 @@ impl Sshd {
         let key = dir.join("client_key");
         fs::copy(dir.join("user_key"), &key)?;
         fs::rename(dir.join("user_key.pub"), dir.join("authorized_keys"))?;
-        // Between finding a free port and using it, another program may take it.
+        // Another program may take a free port before sshd uses it.
         let mut last = None;
         for _ in 0..5 {
             let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();

@@ -1,4 +1,4 @@
-//! The bytes that a server's processes write into its log, by tracing their system calls with `strace`.
+//! Counts the bytes that a server's processes write to the WAL, by tracing their system calls with `strace`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,27 +21,29 @@ pub(crate) struct Trace {
     kinds: BTreeMap<u32, String>,
 }
 
-/// WAL that one kind of process wrote.
+/// WAL written by one kind of process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Written {
     /// Bytes written into segments.
     pub bytes: u64,
     /// Number of system calls that wrote them.
     pub calls: u64,
-    /// Bytes of these in segments that the process closed during the trace: a tool that counts at `close` sees only these.
+    /// Bytes of these in segments that the process closed during the trace: a tool that counts at `close`
+    /// sees only these.
     pub closed_bytes: u64,
-    /// Zeros written into new files before they become segments (`wal_init_zero`).
+    /// Zeros written to new files before they become segments (`wal_init_zero`).
     pub new_segment_bytes: u64,
 }
 
 /// The name of processes that are not in `pg_stat_activity`.
 const OTHER: &str = "other";
 
-/// The longest time that strace may take to attach to all processes, and to end.
+/// The maximum time for strace to attach to all processes, and to end.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Trace {
-    /// Starts tracing the processes that the server has now, and those that they start. An inner `Err` is the reason why it is not possible.
+    /// Starts tracing the server's current processes, and those that they start. An inner `Err` is the reason
+    /// why tracing is impossible.
     pub fn start(postmaster: u32, client: &mut Client) -> Result<Result<Trace, String>> {
         let rows = client.query("SELECT pid, backend_type FROM pg_stat_activity", &[])?;
         let mut kinds: BTreeMap<u32, String> = BTreeMap::new();
@@ -95,7 +97,7 @@ impl Trace {
         }
     }
 
-    /// Ends the trace: what was written, by kind of process.
+    /// Ends the trace, and returns the bytes written by kind of process.
     pub fn finish(self) -> Result<BTreeMap<String, Written>> {
         self.guard.signal(Signal::INT);
         self.guard.wait(TIMEOUT)?.context("cannot stop strace")?;
@@ -117,7 +119,8 @@ impl Trace {
     }
 }
 
-/// Sums up the trace of one process, as in `pwrite64(5</data/pg_wal/000000010000000000000003>, ""..., 8192, 0) = 8192`.
+/// Sums up the trace of one process, with lines such as `pwrite64(5</data/pg_wal/000000010000000000000003>,
+/// ""..., 8192, 0) = 8192`.
 fn written_by(text: &str) -> Written {
     let mut sum = Written::default();
     let mut open: BTreeMap<&str, u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Runs PostgreSQL's pg_waldump, whose records and statistics Walden's decoding and accounting are compared with.
+//! Runs PostgreSQL's pg_waldump, as the reference for Walden's decoding and accounting.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +13,7 @@ pub struct StatsRow {
     pub name: String,
     /// Records.
     pub count: u64,
-    /// Their bytes without images; the images' headers are in it.
+    /// Their bytes without images, but including the images' headers.
     pub record_bytes: u64,
     /// Bytes of their images.
     pub image_bytes: u64,
@@ -32,9 +32,9 @@ pub struct DumpedRecord {
     pub total_len: u32,
     /// The transaction.
     pub xid: u32,
-    /// Where it starts, as printed.
+    /// Its LSN, as printed.
     pub lsn: String,
-    /// Where the one before starts, as printed.
+    /// The LSN of the preceding record, as printed.
     pub prev: String,
     /// The blocks.
     pub blocks: Vec<DumpedBlock>,
@@ -58,13 +58,13 @@ pub struct DumpedBlock {
 /// An image as `pg_waldump --bkp-details` prints it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DumpedImage {
-    /// Redo restores it; else it is there for verification.
+    /// Whether redo restores the image; otherwise it exists for verification.
     pub apply: bool,
-    /// Where the hole starts.
+    /// Offset of the hole.
     pub hole_offset: u16,
     /// Bytes of the hole.
     pub hole_len: u16,
-    /// Bytes that compression saved and how; nothing without compression.
+    /// Bytes saved by compression, and the method; `None` without compression.
     pub saved: Option<(u16, String)>,
 }
 
@@ -76,18 +76,18 @@ impl DumpedImage {
         PAGE_BYTES - self.hole_len - self.saved.as_ref().map_or(0, |saved| saved.0)
     }
 
-    /// Nothing is stored.
+    /// Whether nothing is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The arguments that make pg_waldump read the records of `wal` from `start` up to `end`.
+/// Returns the arguments that make pg_waldump read the records of `wal` from `start` up to `end`.
 pub fn range_arguments(wal: &Path, start: &str, end: &str) -> Vec<String> {
     vec!["-p".into(), wal.display().to_string(), "-s".into(), start.into(), "-e".into(), end.into()]
 }
 
-/// The lines of `pg_waldump --stats=record`, kinds without records left out.
+/// Returns the lines of `pg_waldump --stats=record`, except kinds without records.
 pub fn stats(pg_waldump: &Path, arguments: &[String]) -> Result<Vec<StatsRow>> {
     let output = Command::new(pg_waldump)
         .arg("--stats=record")
@@ -104,7 +104,7 @@ pub fn stats(pg_waldump: &Path, arguments: &[String]) -> Result<Vec<StatsRow>> {
     parse_stats(&text)
 }
 
-/// The lines of what `pg_waldump --stats=record` has printed, kinds without records left out.
+/// Parses the output of `pg_waldump --stats=record`, except kinds without records.
 fn parse_stats(text: &str) -> Result<Vec<StatsRow>> {
     let lines = text.lines().skip_while(|line| !line.starts_with("----")).skip(1);
     let rows = lines.take_while(|line| !line.trim_start().starts_with("---"));
@@ -115,7 +115,7 @@ fn parse_stats(text: &str) -> Result<Vec<StatsRow>> {
 }
 
 fn stats_row(line: &str) -> Result<StatsRow> {
-    // The shares in brackets have blanks within; the name may have a bracket of its own, but not with a dot.
+    // The shares in brackets contain blanks; the name may contain a bracket too, but without a dot.
     let mut plain = String::new();
     for (index, part) in line.split('(').enumerate() {
         match part.split_once(')') {
@@ -138,7 +138,7 @@ fn stats_row(line: &str) -> Result<StatsRow> {
     }
 }
 
-/// Calls `each` for every record that pg_waldump lists. That it ends in an error at the log's end is no error here.
+/// Calls `each` for every record that pg_waldump lists. Its error at the end of WAL is ignored.
 pub fn records(
     pg_waldump: &Path,
     arguments: &[String],
@@ -178,7 +178,7 @@ fn record_line(line: &str) -> Result<DumpedRecord> {
         let (xid, rest) = rest.split_once(", lsn: ")?;
         let (lsn, rest) = rest.split_once(", prev ")?;
         let (prev, description) = rest.split_once(", desc: ")?;
-        // An unknown kind's name is of two words.
+        // The name of an unknown kind consists of two words.
         let words = if description.starts_with("UNKNOWN (") { 2 } else { 1 };
         let kind = description.split(' ').take(words).collect::<Vec<_>>().join(" ");
         Some(DumpedRecord {

@@ -1,8 +1,8 @@
-//! Workloads with one known culprit each, for judging what findings say of their WAL.
+//! Workloads with one known culprit each, for judging the findings about their WAL.
 //!
-//! [`CULPRITS`] has a row per culprit: settings, statements, and the finding that an expert would expect. Each case has tables
-//! of its own, beside bystanders that a wrong rule would blame. What the findings are comes from the caller, as this crate does
-//! not read WAL.
+//! [`CULPRITS`] has a row per culprit: settings, statements, and the finding that an expert would expect.
+//! Each case has its own tables, next to bystander tables that a wrong rule would blame. The caller provides
+//! the findings, because this crate does not read WAL.
 
 mod run;
 mod table;
@@ -17,23 +17,23 @@ pub use table::CULPRITS;
 pub struct Culprit {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What its clients do, in one line.
+    /// The work of its clients, in one line.
     pub about: &'static str,
-    /// The server that it needs; cases with the same one share it.
+    /// The server that it needs; cases that need the same one share it.
     pub server: ServerKind,
     /// The first major version that writes this WAL.
     pub since: u32,
-    /// Prepares its tables, before the WAL that is judged begins.
+    /// Prepares its tables, before the judged WAL starts.
     pub(crate) setup: &'static [Step],
-    /// What is judged.
+    /// The judged work.
     pub(crate) run: &'static [Step],
-    /// The first finding of its kind; `None` if there must be no cause.
+    /// The expected first finding of its kind; `None` if there must be no cause.
     pub expected: Option<Expected>,
-    /// Rules whose findings are true of this workload too.
+    /// Rules whose findings are also true of this workload.
     pub also: &'static [&'static str],
 }
 
-/// What an expert would say.
+/// The finding that an expert would expect.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Expected {
     /// `cause` or `setting`.
@@ -67,7 +67,7 @@ pub enum ServerKind {
 }
 
 impl ServerKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [ServerKind; 7] = [
         ServerKind::Plain,
         ServerKind::Checksums,
@@ -78,7 +78,7 @@ impl ServerKind {
         ServerKind::Consistency,
     ];
 
-    /// Settings beyond those of every culprit's server.
+    /// Returns settings in addition to those of every culprit's server.
     pub fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
             ServerKind::Plain | ServerKind::Checksums => &[],
@@ -89,7 +89,7 @@ impl ServerKind {
             ServerKind::SmallWal => {
                 &[("max_wal_size", "4MB"), ("min_wal_size", "2MB"), ("checkpoint_completion_target", "0.1")]
             }
-            // A checkpoint is in the WAL once it has ended.
+            // WAL contains a checkpoint's record once the checkpoint has ended.
             ServerKind::TimedCheckpoints => {
                 &[("checkpoint_timeout", "30s"), ("checkpoint_completion_target", "0.1")]
             }
@@ -97,7 +97,7 @@ impl ServerKind {
         }
     }
 
-    /// Size of a segment in MB, if not PostgreSQL's default.
+    /// Returns the size of a segment in MB, if it is not PostgreSQL's default.
     pub fn wal_segsize_mb(self) -> Option<u32> {
         (self == ServerKind::SmallWal).then_some(1)
     }
@@ -108,14 +108,15 @@ impl ServerKind {
 pub(crate) enum Step {
     /// One message to the server: one transaction, unless it has its own `COMMIT`s.
     Sql(&'static str),
-    /// So many sessions at a time, each with the statement, in which `$session` is its number from 1 on.
+    /// A number of concurrent sessions, each with the statement, in which `$session` is the session's number,
+    /// starting at 1.
     Sessions(u32, &'static str),
-    /// So many times each statement, as a message of its own, in which `$round` is the number of the time
-    /// from 1 on.
+    /// A number of rounds; each runs every statement as a separate message, in which `$round` is the number
+    /// of the round, starting at 1.
     Rounds(u32, &'static [&'static str]),
     /// pgbench with these arguments.
     Pgbench(&'static [&'static str]),
-    /// Milliseconds in which nothing happens.
+    /// A pause, in milliseconds.
     Pause(u64),
 }
 

@@ -1,4 +1,4 @@
-//! Runs culprits on servers of their kind, and collects what is said of each.
+//! Runs culprits on servers of their kind, and collects the findings for each.
 
 use std::path::PathBuf;
 use std::thread;
@@ -33,13 +33,13 @@ pub struct Window {
     pub wal_dir: PathBuf,
     /// A connection string of the server.
     pub dsn: String,
-    /// Where the workload began.
+    /// The start of the workload.
     pub from: Lsn,
-    /// Where it ended.
+    /// The end of the workload.
     pub to: Lsn,
 }
 
-/// What a finding said.
+/// A finding.
 #[derive(Debug, Clone, Serialize)]
 pub struct Observed {
     /// `cause` or `setting`.
@@ -50,11 +50,11 @@ pub struct Observed {
     pub text: String,
     /// Object or setting.
     pub points_at: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
     /// Share of the WAL, 0 to 1.
     pub share: f64,
-    /// Bytes that the remedy would save, if that is known.
+    /// Bytes that the remedy would save, if known.
     pub saves_bytes: Option<u64>,
 }
 
@@ -63,15 +63,15 @@ pub struct Observed {
 pub struct Judge {
     /// The culprit.
     pub name: &'static str,
-    /// What its clients do.
+    /// The work of its clients.
     pub about: &'static str,
     /// The server's version.
     pub version: String,
     /// Bytes of WAL.
     pub bytes: u64,
-    /// Seconds that it took.
+    /// Its duration in seconds.
     pub seconds: f64,
-    /// What an expert would say; null if there must be no cause.
+    /// The finding that an expert would expect; null if there must be no cause.
     pub expected: Option<Expected>,
     /// The findings in their order.
     pub findings: Vec<Observed>,
@@ -82,7 +82,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Whether the first finding is right and none is false.
+    /// Whether the first finding is right and no finding is false.
     pub fn is_right(&self) -> bool {
         self.is_first_right && self.false_rules.is_empty()
     }
@@ -122,7 +122,7 @@ fn is_expected(one: &Observed, expected: &Expected) -> bool {
         && one.remedy.contains(expected.remedy)
 }
 
-/// Settings of every culprit's server: nothing happens by itself, so that the culprit is the only one.
+/// Settings of every culprit's server: no background activity, so that the culprit is the only cause.
 const SETTINGS: &[(&str, &str)] = &[
     ("autovacuum", "off"),
     ("checkpoint_timeout", "1h"),
@@ -140,7 +140,7 @@ CREATE TABLE stock (id int PRIMARY KEY, n int NOT NULL, name text NOT NULL) WITH
 INSERT INTO audit (at, what) SELECT now(), md5(i::text) FROM generate_series(1, 2000) i;
 INSERT INTO stock SELECT i, 0, md5(i::text) FROM generate_series(1, 2000) i";
 
-/// What happens to them, before and after the culprit's work: short transactions as of any application.
+/// The work on these tables, before and after the culprit's: short transactions as in any application.
 const BYSTANDERS_WORK: &str = "DO $$ BEGIN FOR i IN 1..60 LOOP
   INSERT INTO audit (at, what) VALUES (clock_timestamp(), md5(i::text));
   UPDATE stock SET n = n + i WHERE id = 1 + i * 31 % 2000;
@@ -205,7 +205,7 @@ fn run_culprit(
     cluster: &Cluster,
     find: &mut dyn FnMut(&Window) -> Result<Vec<Observed>>,
 ) -> Result<Judge> {
-    // A database of its own, as names of relations and what happened to the catalogs shall be its own.
+    // A separate database, so that names of relations and changes of the catalogs are not shared.
     let database = culprit.name;
     let mut client = cluster.client("postgres")?;
     client.batch_execute(&format!("CREATE DATABASE \"{database}\""))?;
@@ -221,7 +221,8 @@ fn run_culprit(
     client.batch_execute(BYSTANDERS_WORK)?;
     let seconds = clock.elapsed().as_secs_f64();
     let to = insert_lsn(&mut client)?;
-    // Everything up to `to` gets into the files: a session's end does not write what it did not commit synchronously.
+    // Flushes all WAL up to `to`: the end of a session does not write changes that it committed
+    // asynchronously.
     client.batch_execute("SET synchronous_commit = on; CREATE TABLE flushed ()")?;
     drop(client);
     settled_statistics(&mut || cluster.client(database))?;

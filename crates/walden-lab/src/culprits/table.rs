@@ -23,7 +23,8 @@ const BASE: Culprit = Culprit {
     also: UNCOMPRESSED,
 };
 
-/// `wal_compression` is off by default, and every page's first change after the checkpoint before the workload has an image.
+/// `wal_compression` is off by default, and every page's first change after the checkpoint before the
+/// workload has an image.
 const UNCOMPRESSED: &[&str] = &["uncompressed-images"];
 
 /// A table of 30,000 rows with a wide text, about 40 rows on a page.
@@ -438,7 +439,7 @@ pub const CULPRITS: &[Culprit] = &[
                IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$",
         )],
         expected: cause("replica-identity", "customer", "REPLICA IDENTITY"),
-        // There is no slot, so the level alone is a finding, too.
+        // Without a slot, the level alone is a finding too.
         also: &["uncompressed-images", "logical-level"],
         ..BASE
     },
@@ -505,8 +506,8 @@ pub const CULPRITS: &[Culprit] = &[
         about: "updates all over a table with a checkpoint every 30 seconds",
         server: TimedCheckpoints,
         setup: &[Sql(SPREAD)],
-        // In the middle between checkpoints, the first of which comes half a minute after that before the workload. One is in the WAL
-        // once it has ended, which takes some seconds.
+        // Halfway between checkpoints, the first of which starts half a minute after the one before the
+        // workload. WAL contains a checkpoint's record once it has ended, which takes several seconds.
         run: &[
             COMPRESS, Sql(SPREAD_UPDATES), Pause(40_000), Sql(SPREAD_UPDATES), Pause(30_000), Sql(SPREAD_UPDATES),
         ],
@@ -771,6 +772,6 @@ DELETE FROM spread WHERE id % 2 = 0";
 /// Updates one row on most of its pages.
 const SPREAD_UPDATES: &str = "DO $$ BEGIN FOR i IN 1..1000 LOOP
   UPDATE spread SET n = n + 1 WHERE id = 1 + 2 * ((i * 28 + (i * 7919) % 28) % 28000); IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$";
-/// Sixteen times the same.
+/// Sixteen passes of the same updates.
 const SPREAD_PASSES: &str = "DO $$ BEGIN FOR i IN 1..16000 LOOP
   UPDATE spread SET n = n + 1 WHERE id = 1 + 2 * ((i * 28 + (i * 7919) % 28) % 28000); IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$";

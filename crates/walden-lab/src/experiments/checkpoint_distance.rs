@@ -1,5 +1,5 @@
-//! `checkpoint-distance`: the same transactions with checkpoints close together and far apart, and predictions of all cases
-//! from the log of one.
+//! `checkpoint-distance`: the same transactions with checkpoints close together and far apart, and
+//! predictions of all cases from the WAL of one.
 
 use anyhow::Result;
 
@@ -63,7 +63,7 @@ fn run_one(lab: &mut Lab<'_>, case: &Case, predicted: &mut Option<Others>) -> Re
     let mut stage = Stage::start(lab, case, all_wal)?;
     lab.options.progress.phase(&format!("{}: filling pgbench's tables", case.name));
     stage.pgbench(&["--initialize", "--quiet", "--scale", &scale])?;
-    // Each case starts right after a checkpoint.
+    // Each case starts immediately after a checkpoint.
     stage.client()?.batch_execute("CHECKPOINT")?;
 
     let before = stage.statistics()?;

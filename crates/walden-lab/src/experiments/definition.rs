@@ -7,13 +7,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// An experiment's definition, as its TOML file has it.
+/// An experiment's definition, as in its TOML file.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Definition {
     /// The experiment's name on the command line.
     pub name: String,
-    /// The kind of experiment, which decides what the other fields mean.
+    /// The kind of experiment, which determines the meaning of the other fields.
     pub kind: Kind,
     /// One line of description.
     pub about: String,
@@ -32,7 +32,8 @@ pub struct Definition {
     pub ladder: Option<Ladder>,
     /// The table that statements work on (`full-page-writes`).
     pub table: Option<Table>,
-    /// The statements that are measured one after another (`full-page-writes`); `$rows` stands for the size.
+    /// The statements that are measured one after the other (`full-page-writes`); `$rows` represents the
+    /// size.
     #[serde(default, rename = "statement")]
     pub statements: Vec<Statement>,
     /// Programs that copy a file (`segment-size`).
@@ -40,7 +41,8 @@ pub struct Definition {
     pub commands: Vec<CopyCommand>,
     /// The workload that is run in each case (`whatif-validation`).
     pub workload: Option<String>,
-    /// The cases whose logs are predicted from (`whatif-validation`; the first one of `checkpoint-distance`).
+    /// The cases whose WAL predictions are made from (`whatif-validation`; the first one of
+    /// `checkpoint-distance`).
     #[serde(default)]
     pub traces: Vec<String>,
     /// Ratios of figures, with the bounds within which the published result is confirmed.
@@ -60,7 +62,7 @@ pub enum Kind {
     CheckpointDistance,
     /// Copying the same bytes in small and in large files.
     SegmentSize,
-    /// A workload under several sets of settings, compared with predictions from one of the logs.
+    /// A workload under several sets of settings, compared with predictions from the WAL of one of them.
     WhatifValidation,
 }
 
@@ -92,7 +94,7 @@ pub struct Sizes {
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Case {
-    /// The case's name; also that of its folder under `--keep`.
+    /// The case's name, which is also that of its folder under `--keep`.
     pub name: String,
     /// Server settings that take precedence over those of the experiment.
     #[serde(default)]
@@ -117,7 +119,7 @@ pub struct Ladder {
     /// Further settings of all steps.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Stops after a step that saves less WAL than this over the step before, in per cent.
+    /// Stops after a step that saves less WAL than this relative to the preceding step, in per cent.
     pub least_gain_percent: f64,
 }
 
@@ -133,7 +135,7 @@ pub struct Table {
     pub oracle: String,
 }
 
-/// A statement whose log is measured, in each engine's dialect; an engine without one skips it.
+/// A statement whose WAL or redo is measured, in each engine's dialect; an engine without one skips it.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Statement {
@@ -173,10 +175,10 @@ pub struct OraclePublished {
 pub struct CopyCommand {
     /// Name of its phase in the figures.
     pub name: String,
-    /// The program and its arguments. `{from}` stands for the file, `{to}` for the target folder, `{config}` and `{host}` for
-    /// the ssh configuration and host of the lab's own sshd.
+    /// The program and its arguments. `{from}` represents the file, `{to}` the target folder, `{config}` and
+    /// `{host}` the ssh configuration and host of the lab's own sshd.
     pub run: Vec<String>,
-    /// The Debian package that has the program.
+    /// The Debian package that contains the program.
     pub package: String,
     /// Published seconds, by the files' size in MB.
     #[serde(default)]
@@ -191,7 +193,7 @@ pub struct Claim {
     pub words: String,
     /// The keys of two figures, `CASE/PHASE/MEASURE`: the first is divided by the second.
     pub ratio: [String; 2],
-    /// The published ratio, if it is not that of the published figures.
+    /// The published ratio, if it differs from that of the published figures.
     pub published: Option<f64>,
     /// The smallest ratio that confirms the claim.
     pub at_least: Option<f64>,
@@ -218,8 +220,8 @@ pub fn shipped() -> Result<Vec<Definition>> {
     SHIPPED.iter().map(|text| parse(text)).collect()
 }
 
-/// Finds a compiled-in definition by its name, or reads a file whose path ends in `.toml`; `None` if no experiment has the
-/// name.
+/// Finds a compiled-in definition by its name, or reads a file whose path ends in `.toml`; `None` if no
+/// experiment has the name.
 ///
 /// # Errors
 /// The file cannot be read, or is not a definition.
@@ -307,7 +309,7 @@ impl Definition {
         }
     }
 
-    /// All published figures, by `CASE/PHASE/MEASURE`.
+    /// Returns all published figures, by `CASE/PHASE/MEASURE`.
     pub fn published(&self) -> BTreeMap<String, f64> {
         let of_case = |case: &Case| -> Vec<(String, f64)> {
             case.published.iter().map(|(key, value)| (format!("{}/{key}", case.name), *value)).collect()
@@ -317,7 +319,7 @@ impl Definition {
 }
 
 impl Kind {
-    /// The names of the sizes that a definition of this kind must have.
+    /// Returns the names of the sizes that a definition of this kind must have.
     pub fn sizes(self) -> &'static [&'static str] {
         match self {
             Kind::WalLevel => &["scale", "transactions"],
@@ -328,7 +330,7 @@ impl Kind {
         }
     }
 
-    /// Why an experiment of this kind cannot run on an existing server, if so.
+    /// Returns the reason why an experiment of this kind cannot run on an existing server, if any.
     pub fn refuses_dsn(self) -> Option<&'static str> {
         match self {
             Kind::WalLevel => {

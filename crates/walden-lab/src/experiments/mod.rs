@@ -1,11 +1,11 @@
 //! Published experiments, repeated on real servers.
 //!
 //! - [`definition`]: the TOML files, shipped or the user's own
-//! - [`report`]: figures beside the published ones, and whether the published relations hold
+//! - [`report`]: figures next to the published ones, and whether the published relations hold
 //! - [`run`]: one experiment from its definition
 //!
-//! This crate does not decode WAL. Bytes by bucket, row changes, checkpoints and predictions come from an [`Analysis`], which
-//! the caller implements.
+//! This crate does not decode WAL. Bytes by bucket, row changes, checkpoints and predictions come from an
+//! [`Analysis`], which the caller implements.
 
 mod checkpoint_distance;
 pub mod definition;
@@ -34,7 +34,7 @@ use crate::install::{Installation, Wanted, find_or_install};
 use crate::oracle_model::RowChanges;
 use crate::progress::Progress;
 
-/// Which of an experiment's sizes is run.
+/// The size of an experiment's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     /// Takes seconds.
@@ -49,7 +49,7 @@ pub enum Form {
 /// Options of [`run`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Which of the definition's sizes to use.
+    /// The size of the run.
     pub form: Form,
     /// Sizes that replace those of the definition, by name.
     pub sizes: BTreeMap<String, u64>,
@@ -59,11 +59,13 @@ pub struct Options {
     pub settings: Vec<(String, String)>,
     /// Connection string of an existing server to use instead of new clusters.
     pub dsn: Option<String>,
-    /// Connection string of an Oracle database to run the same statements on, for its thin Python driver: `user/password@host:port/service`.
+    /// Connection string of an Oracle database to run the same statements on, for its thin Python driver:
+    /// `user/password@host:port/service`.
     pub oracle_dsn: Option<String>,
     /// A folder to keep each run's WAL and facts in.
     pub keep: Option<PathBuf>,
-    /// Takes the runs that an earlier experiment kept there, in place of running them: of predictions that are compared with runs.
+    /// Uses the runs that an earlier experiment kept in `keep` instead of running them: for predictions
+    /// compared with runs.
     pub reuse: bool,
     /// Removes the files of earlier runs in `keep`.
     pub force: bool,
@@ -88,7 +90,7 @@ impl Default for Options {
     }
 }
 
-/// Questions about the log, which the caller answers by decoding it.
+/// Questions about WAL, which the caller answers by decoding it.
 pub trait Analysis {
     /// Bytes of the range `from` to `to` by bucket; they add up to the range.
     ///
@@ -96,10 +98,11 @@ pub trait Analysis {
     /// The WAL cannot be read.
     fn buckets(&self, wal: &Path, from: Lsn, to: Lsn) -> Result<BTreeMap<String, u64>>;
 
-    /// Numbers of checkpoints that began in a range because of volume, and because of time. `settings` are in the units of
-    /// `pg_settings`.
+    /// Counts the checkpoints that started in a range because of volume, and because of time. `settings` are
+    /// in the units of `pg_settings`.
     ///
     /// # Errors
+    /// The WAL cannot be read.
     /// The WAL cannot be read.
     fn checkpoints(
         &self,
@@ -108,18 +111,19 @@ pub trait Analysis {
         settings: &BTreeMap<String, String>,
     ) -> Result<[u64; 2]>;
 
-    /// Row changes of a table in each of consecutive phases. The first phase begins before the table is created, and the log
-    /// has no full-page images of it.
+    /// Returns the row changes of a table in each of consecutive phases. The first phase starts before the
+    /// table is created, and the WAL has no full-page images of it.
     ///
     /// # Errors
     /// The WAL cannot be read.
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>>;
 
-    /// Predicts the range under each set of settings in `cases`, for a log that was written under `traced`; all in the units
-    /// of `pg_settings`. `log` is the folder of WAL and, if there is one, the base backup that it starts from.
+    /// Predicts the range under each set of settings in `cases`, for WAL that was written under `traced`; all
+    /// in the units of `pg_settings`. `log` contains the folder of WAL and, if there is one, the base backup
+    /// from which it starts.
     ///
     /// # Errors
-    /// The WAL cannot be read, or a setting is not known.
+    /// The WAL cannot be read, or a setting is unknown.
     fn predict(
         &self,
         log: (&Path, Option<&Path>),
@@ -134,7 +138,7 @@ pub trait Analysis {
 pub struct PredictedRun {
     /// Bytes of WAL: the difference of two LSNs.
     pub bytes: u64,
-    /// Error of these in either direction.
+    /// Error of `bytes` in either direction.
     pub error_bytes: u64,
     /// Numbers of checkpoints because of volume, and because of time.
     pub checkpoints: [u64; 2],
@@ -156,7 +160,7 @@ pub(crate) struct Lab<'a> {
 
 impl Lab<'_> {
     pub fn size(&self, name: &str) -> u64 {
-        // The definition was checked to have all of its kind.
+        // The definition was checked to have all sizes of its kind.
         self.sizes.get(name).copied().unwrap_or(1)
     }
 }
@@ -222,7 +226,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
     })
 }
 
-/// Checks that the options fit the experiment, before anything is started.
+/// Checks that the options fit the experiment, before any server or program starts.
 ///
 /// # Errors
 /// They do not fit.
@@ -258,7 +262,7 @@ fn sizes(definition: &Definition, options: &Options) -> Result<BTreeMap<String, 
     Ok(sizes)
 }
 
-/// The current time in ISO 8601, UTC.
+/// Returns the current time in ISO 8601, UTC.
 fn now() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let (days, seconds) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
@@ -267,8 +271,8 @@ fn now() -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a number of days since 1970-01-01. Counts in eras of 400 years and years that begin in March, so that
-/// the leap day is a year's last.
+/// Returns year, month and day of a number of days since 1970-01-01. Counts in eras of 400 years and years
+/// that start in March, so that the leap day is a year's last.
 fn civil_date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -1,4 +1,5 @@
-//! Oracle beside PostgreSQL: published figures, those of the model, and measured ones if a database is given.
+//! Oracle next to PostgreSQL: published figures, those of the model, and measured ones if a database is
+//! given.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ use crate::oracle_model::{RowChanges, estimate};
 const CASE: &str = "oracle";
 const BACKUP: &str = "oracle in backup mode";
 
-/// Runs statements on Oracle by its thin Python driver and prints the change of its statistics.
+/// Runs statements on Oracle through its thin Python driver and prints the change of its statistics.
 const ADAPTER: &str = include_str!("../../experiments/oracle.py");
 
 /// Adds Oracle's figures. `changes` are the row changes of each statement, by its name.
@@ -65,7 +66,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Adds the figures of a statement. Returns its details, and how far the model is off for people.
+/// Adds the figures of a statement. Returns its details, and a description of the model's error.
 fn add_statement(
     lab: &mut Lab<'_>,
     statement: &Statement,
@@ -137,7 +138,7 @@ fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value>
         "Oracle: {}",
         error.trim().lines().last().unwrap_or("the adapter failed")
     );
-    // Of an adapter that ends before it has read all, its own error says more.
+    // If the adapter ends before it has read all input, its own error is more informative.
     written.context("cannot write to python3")?;
     serde_json::from_slice(&output.stdout).context("cannot parse the output of the adapter for Oracle")
 }

@@ -1,4 +1,5 @@
-//! `whatif-validation`: the same work under each set of settings, compared with predictions from one of the logs.
+//! `whatif-validation`: the same work under each set of settings, compared with predictions from the WAL of
+//! one of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,7 @@ struct Outcome {
     facts: Facts,
     /// Checkpoints because of volume, and because of time.
     checkpoints: [u64; 2],
-    /// The folders of its WAL and of the base backup that the WAL starts from.
+    /// The folders of its WAL and of the base backup from which the WAL starts.
     log: Option<[std::path::PathBuf; 2]>,
 }
 
@@ -51,7 +52,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
                 lab.unavailable.push(format!("{}: this run was not kept", case.name));
                 continue;
             }
-            // A server that was built without a compression method rejects its name.
+            // A server built without a compression method rejects its name.
             Err(error) if format!("{error:#}").contains("Available values") => {
                 lab.unavailable.push(format!("{}: this server was built without it", case.name));
                 continue;
@@ -59,7 +60,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             Err(error) => return Err(error).with_context(|| format!("cannot run the case {}", case.name)),
         };
         let kept = output.starts_with(folder.path()).then_some(()).is_none();
-        // Counted from the log: the server's statistics also count checkpoints that were skipped.
+        // Counted from WAL: the server's statistics also count skipped checkpoints.
         let range = (result.facts.workload_lsn, result.facts.end_lsn);
         let checkpoints =
             lab.analysis.checkpoints(&result.wal_dir, range, &settings_of(&result.facts.settings))?;
@@ -85,7 +86,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     compare(lab, &outcomes)
 }
 
-/// A run of this workload that was kept.
+/// Returns a kept run of this workload.
 fn earlier_run_of(output: &Path, workload: &Workload) -> Result<run::RunResult> {
     let run = earlier_run(output)?;
     let found = &run.facts.workload;
@@ -98,7 +99,7 @@ fn earlier_run_of(output: &Path, workload: &Workload) -> Result<run::RunResult> 
     Ok(run)
 }
 
-/// How a case is run.
+/// Returns the options for running a case.
 fn options_of(lab: &Lab<'_>, case: &Case, workload: &'static Workload, output: &Path) -> RunOptions {
     let definition = lab.definition;
     let settings = definition
@@ -112,7 +113,7 @@ fn options_of(lab: &Lab<'_>, case: &Case, workload: &'static Workload, output: &
         settings: settings.map(|(name, value)| (name.clone(), value.clone())).collect(),
         wal_segsize_mb: case.segment_megabytes,
         checksums: Some(false),
-        // A log without images does not show its pages; in production there is a base backup.
+        // WAL without images does not contain its pages; in production there is a base backup.
         keep_data: true,
         force: lab.options.force,
         ..RunOptions::new(workload, output)
@@ -160,22 +161,22 @@ fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<P
     )
 }
 
-/// Whether the printed errors of predictions hold, over all cells.
+/// Whether the stated errors of predictions hold, over all cells.
 #[derive(Default)]
 struct Calibration {
     cells: Vec<CalibrationCell>,
 }
 
-/// A prediction of one case from the log of another, held against the bar that was printed with it.
+/// A prediction of one case from the WAL of another, compared with its error bar.
 #[derive(Serialize)]
 struct CalibrationCell {
     trace: String,
     case: String,
-    /// How far the prediction is from the measured volume, in per cent of that.
+    /// The deviation of the prediction from the measured volume, in per cent of the latter.
     error_percent: f64,
-    /// The bar in either direction.
+    /// The error bar in either direction.
     width_percent: f64,
-    /// The first in parts of the second: at most 1 within the bar.
+    /// The ratio of the two: at most 1 within the bar.
     error_to_width: f64,
 }
 
@@ -202,7 +203,8 @@ impl Calibration {
         let median = |of: fn(&CalibrationCell) -> f64| median(self.cells.iter().map(of));
         let (error, width) = (median(|cell| cell.error_percent), median(|cell| cell.width_percent));
         let within_percent = 100.0 * within as f64 / cells as f64;
-        // How wide the bars had to be for 95 % of the cells: what they are wider than that, they are in vain.
+        // The width that would have covered 95 % of the cells, in per cent of the actual bars: above 100, the bars
+        // are too narrow.
         let needed = 100.0 * self.cells[(95 * cells).div_ceil(100) - 1].error_to_width;
         for (measure, value) in [
             ("cells", cells as f64),
@@ -238,26 +240,27 @@ impl Calibration {
     }
 }
 
-/// Predictions of all other cases from the log of one.
+/// Predictions of all other cases from the WAL of one.
 pub(super) struct Others {
     trace: String,
     /// One prediction for each phase of each case.
     of: Vec<(Case, String, PredictedRun)>,
 }
 
-/// Whether this is the case whose log the others are predicted from.
+/// Whether this is the case from whose WAL the others are predicted.
 pub(super) fn is_trace(lab: &Lab<'_>, case: &str) -> bool {
     lab.definition.traces.first().is_some_and(|trace| trace == case)
 }
 
-/// Makes a step of the ladder a case.
+/// Converts a step of the ladder to a case.
 pub(super) fn step(ladder: &Ladder, value: &str) -> Case {
     let mut settings = ladder.settings.clone();
     settings.insert(ladder.setting.clone(), value.to_owned());
     Case { name: format!("{}={value}", ladder.setting), settings, keep: Some(false), ..Case::default() }
 }
 
-/// Finishes a case. If it is the trace, predicts all other cases, including steps of the ladder that may not be run.
+/// Finishes a case. If it is the trace, predicts all other cases, including steps of the ladder that may not
+/// be run.
 pub(super) fn finish(lab: &mut Lab<'_>, stage: Stage, others: &mut Option<Others>) -> Result<RunResult> {
     let mut failed = None;
     let run = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
@@ -303,7 +306,7 @@ impl Others {
     }
 }
 
-/// Adds predictions to the measured figures; those of cases that were not run go into the details.
+/// Adds predictions to the measured figures; predictions of cases that were not run are added to the details.
 pub(super) fn add_predictions(lab: &mut Lab<'_>, others: Option<Others>) {
     let Some(others) = others else { return };
     let mut cells = Vec::new();
@@ -327,7 +330,7 @@ pub(super) fn add_predictions(lab: &mut Lab<'_>, others: Option<Others>) {
     ));
 }
 
-/// The server's settings with their units: they are what the log was written under.
+/// Returns the server's settings with their units, under which the WAL was written.
 pub(super) fn settings_of(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, String> {
     let one = |(name, setting): (&String, &Setting)| {
         let unit = setting.unit.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The results of an experiment: measured figures beside published ones, and whether its claims hold.
+//! The results of an experiment: measured figures next to published ones, and whether its claims hold.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ pub struct Report {
     pub source: Option<Source>,
     /// Sizes of the run, by name.
     pub sizes: BTreeMap<String, u64>,
-    /// Whether these are the published sizes. Absolute figures can be compared only then.
+    /// Whether these are the published sizes. Only then can absolute figures be compared.
     pub published_size: bool,
     /// Version of the PostgreSQL server, if there was one.
     pub server: Option<Server>,
-    /// When it began, UTC.
+    /// Start of the experiment, UTC.
     pub started_at: String,
     /// Duration in seconds.
     pub seconds: f64,
@@ -35,11 +35,11 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// The claims, and whether they hold.
     pub checks: Vec<Check>,
-    /// A sentence that sums up all checks.
+    /// A sentence that summarizes all checks.
     pub verdict: String,
     /// Remarks on the results.
     pub notes: Vec<String>,
-    /// What could not be measured, and why.
+    /// Measurements that were impossible, and the reasons.
     pub unavailable: Vec<String>,
     /// Results that only one kind of experiment has.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -51,7 +51,7 @@ pub struct Report {
 pub struct RunResult {
     /// Name of the case.
     pub case: String,
-    /// Settings from `pg_settings`: all that are not default, and those that the volume of WAL depends on.
+    /// Settings from `pg_settings`: all that are not default, and those that affect the volume of WAL.
     pub settings: BTreeMap<String, Setting>,
     /// The phases that were measured, in order.
     pub phases: Vec<Phase>,
@@ -64,17 +64,17 @@ pub struct RunResult {
 pub struct Phase {
     /// Name of the phase in the figures.
     pub name: String,
-    /// The insert position when it began.
+    /// The insert position at its start.
     #[serde(serialize_with = "as_text")]
     pub from: Lsn,
-    /// The insert position when it had ended.
+    /// The insert position at its end.
     #[serde(serialize_with = "as_text")]
     pub to: Lsn,
     /// Its duration in seconds.
     pub seconds: f64,
 }
 
-/// A folder of WAL that was kept.
+/// A kept folder of WAL.
 #[derive(Debug, Clone, Serialize)]
 pub struct Kept {
     /// The folder with `facts.json` and `wal/`.
@@ -83,7 +83,7 @@ pub struct Kept {
     pub wal: PathBuf,
 }
 
-/// A log that predictions are made from, see [`RunResult::trace`].
+/// WAL from which predictions are made, see [`RunResult::trace`].
 #[derive(Debug, Clone)]
 pub struct Trace<'a> {
     /// The folder of segments.
@@ -92,7 +92,7 @@ pub struct Trace<'a> {
     pub from: Lsn,
     /// End of the last phase.
     pub to: Lsn,
-    /// The settings that the log was written under.
+    /// The settings that the WAL was written under.
     pub settings: &'a BTreeMap<String, Setting>,
 }
 
@@ -109,7 +109,7 @@ pub struct Figure {
     pub measured: Option<f64>,
     /// The published value.
     pub published: Option<f64>,
-    /// The value predicted from the log of another case.
+    /// The value predicted from the WAL of another case.
     pub predicted: Option<f64>,
 }
 
@@ -140,7 +140,7 @@ pub fn megabytes(bytes: u64) -> f64 {
 }
 
 impl RunResult {
-    /// The log of the run, if it was kept, with its range and settings.
+    /// Returns the WAL of the run, if it was kept, with its range and settings.
     pub fn trace(&self) -> Option<Trace<'_>> {
         let kept = self.kept.as_ref()?;
         let (first, last) = (self.phases.first()?, self.phases.last()?);
@@ -149,13 +149,13 @@ impl RunResult {
 }
 
 impl Figure {
-    /// The figure's key in claims and definitions: `CASE/PHASE/MEASURE`.
+    /// Returns the figure's key in claims and definitions: `CASE/PHASE/MEASURE`.
     pub fn key(&self) -> String {
         format!("{}/{}/{}", self.case, self.phase, self.measure)
     }
 }
 
-/// The figures of an experiment while it is being run.
+/// The figures of an experiment during the run.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     list: Vec<Figure>,
@@ -193,7 +193,7 @@ impl Figures {
         self.list.push(figure);
     }
 
-    /// Adds a predicted value to a figure that was added before.
+    /// Adds a predicted value to an existing figure.
     pub fn predict(&mut self, case: &str, phase: &str, measure: &str, predicted: f64) {
         let of_this = |figure: &&mut Figure| {
             (figure.case.as_str(), figure.phase.as_str(), figure.measure.as_str()) == (case, phase, measure)
@@ -208,7 +208,7 @@ impl Figures {
     }
 }
 
-/// Finds a figure by its key; the case name `last` stands for the last case.
+/// Finds a figure by its key; the case name `last` means the last case.
 fn value(figures: &[Figure], key: &str, which: impl Fn(&Figure) -> Option<f64>) -> Option<f64> {
     let (first, rest) = key.split_once('/')?;
     let last = match first {
@@ -245,7 +245,7 @@ pub(crate) fn check_claims(claims: &[Claim], figures: &[Figure]) -> Vec<Check> {
     claims.iter().map(check).collect()
 }
 
-/// Sums up all checks in one sentence.
+/// Summarizes all checks in one sentence.
 pub(crate) fn verdict(checks: &[Check]) -> String {
     let count = |wanted: Option<bool>| checks.iter().filter(|check| check.holds == wanted).count();
     let unjudged = checks.iter().filter(|check| check.measured.is_none()).count();

@@ -1,8 +1,9 @@
-//! `segment-size`: the same bytes copied in small and in large files, by the loops as published and by loops over the same
-//! bytes; and segments of real clusters archived.
+//! `segment-size`: the same bytes copied in small and in large files, by the loops as published and by loops
+//! over the same bytes; and archiving of segments of real clusters.
 //!
-//! The published loop over large files takes names from the folder of large files, but copies the files of these names from
-//! the folder of small ones: as many files as there are large ones, each as long as a small one.
+//! The published loop over large files takes names from the folder of large files, but copies the files of
+//! these names from the folder of small ones: it copies the number of large files, each of the size of a
+//! small one.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
@@ -28,8 +29,8 @@ use walden_server::folder::temporary_folder;
 use walden_server::programs::find_in_path;
 use walden_server::signals;
 
-/// Runs of each loop, of which the median is taken. A loop that takes longer than [`LONG_SECONDS`] is run once, as are all in the
-/// quick form.
+/// Runs of each loop, whose median counts. A loop that takes longer than [`LONG_SECONDS`] is run once, as are
+/// all loops in the quick form.
 const REPEATS: usize = 3;
 const LONG_SECONDS: f64 = 60.0;
 
@@ -41,7 +42,7 @@ struct Files {
     names: Vec<String>,
 }
 
-/// Which files a loop copies.
+/// The files that a loop copies.
 #[derive(Clone, Copy, PartialEq)]
 enum Loop {
     /// Every file of the folder.
@@ -119,7 +120,7 @@ fn publish(lab: &mut Lab<'_>, small: &Files, large: &Files) {
     }
 }
 
-/// Which of the two loops over large files is closer to the published ratio.
+/// Explains which of the two loops over large files is closer to the published ratio.
 fn explain(command: &CopyCommand, small: &Files, large: &Files, seconds: &[f64]) -> Option<Value> {
     let published = |files: &Files| command.published.get(&files.megabytes.to_string()).copied();
     let ratio = published(small)? / published(large)?;
@@ -192,7 +193,8 @@ impl Files {
         Ok(())
     }
 
-    /// Share of the files in the page cache after dropping them, in per cent; `None` without `fincore`.
+    /// Returns the share of the files in the page cache after dropping them, in per cent; `None` without
+    /// `fincore`.
     fn cached_percent(&self) -> Result<Option<f64>> {
         self.cache(true)?;
         let output = Command::new("fincore").args(["-b", "-n", "-o", "RES"]).args(self.paths()).output();
@@ -243,7 +245,8 @@ impl<'a> Runner<'a> {
         Ok(Some(Runner { command, guard, sshd, repeats }))
     }
 
-    /// Median seconds of a loop over the names in `names` that copies the files of these names from `from`.
+    /// Returns the median seconds of a loop over the names in `names` that copies the files of these names
+    /// from `from`.
     fn median(&self, names: &Files, from: &Files, cold: bool) -> Result<f64> {
         let mut seconds = Vec::new();
         while seconds.len() < self.repeats && seconds.iter().sum::<f64>() < LONG_SECONDS {
@@ -304,11 +307,11 @@ fn bytes_in(folder: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// Measures how long the archiver of a cluster takes to archive the same bytes, all written before.
+/// Measures the time that a cluster's archiver takes to archive the same bytes, all written before.
 fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
     const PHASE: &str = "archive_command";
     let mut case = case.clone();
-    // Without an archive_command the archiver waits, so that all segments are there when it is set.
+    // Without an archive_command the archiver waits, so that all segments exist when it is set.
     for (name, value) in
         [("archive_mode", "on"), ("archive_command", ""), ("max_wal_size", "100GB"), ("autovacuum", "off")]
     {
@@ -349,7 +352,8 @@ fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
             cluster.is_running() && clock.elapsed() < Duration::from_secs(3600),
             "cannot measure archiving: the archiver has not archived all segments in time"
         );
-        // The archiver looks for segments when a backend signals a new one, and once a minute. A segment switch signals it.
+        // The archiver searches for segments when a backend signals a new one, and once a minute. A segment
+        // switch signals it.
         if clock.elapsed() > Duration::from_millis(500) && bytes_in(&folder)? == 0 {
             stage.client()?.batch_execute("SELECT txid_current(); SELECT pg_switch_wal()")?;
             thread::sleep(Duration::from_millis(300));

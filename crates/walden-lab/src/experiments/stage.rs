@@ -44,8 +44,8 @@ struct Borrowed {
 }
 
 impl Stage {
-    /// Starts a new cluster with the case's settings, or changes those of the user's server. With `all_wal`, a cluster keeps
-    /// all segments until the end.
+    /// Starts a new cluster with the case's settings, or changes those of the user's server. With `all_wal`,
+    /// a cluster keeps all segments until the end.
     pub fn start(lab: &mut Lab<'_>, case: &Case, all_wal: bool) -> Result<Stage> {
         lab.options.progress.phase(&format!("{}: starting the server", case.name));
         let mut settings = lab.definition.settings.clone();
@@ -152,8 +152,8 @@ impl Stage {
         Ok((result, phase))
     }
 
-    /// Runs transactions of pgbench's built-in script with a fixed seed, and returns its output. With one client they are the
-    /// same each time.
+    /// Runs transactions of pgbench's built-in script with a fixed seed, and returns its output. With one
+    /// client they are the same each time.
     pub fn transactions(&self, clients: u64, transactions: u64) -> Result<String> {
         let (each, clients) = (transactions.div_ceil(clients).to_string(), clients.to_string());
         let sizes = ["--client", &clients, "--transactions", &each];
@@ -175,8 +175,8 @@ impl Stage {
         run::settled_statistics(&mut || self.client())
     }
 
-    /// Stops the server or restores its settings, and keeps its WAL if `--keep` asks for it. `look` is called with the WAL of a
-    /// cluster before that is removed.
+    /// Stops the server or restores its settings, and keeps its WAL if `--keep` requests it. Calls `look`
+    /// with the WAL of a cluster before that is removed.
     pub fn finish(
         mut self,
         about: &str,
@@ -213,12 +213,13 @@ impl Stage {
     }
 }
 
-/// The increase of a counter of a statistics view between two readings.
+/// Returns the increase of a counter of a statistics view between two readings.
 pub(crate) fn counted(pairs: &BTreeMap<String, StatPair>, view: &str, name: &str) -> Option<f64> {
     pairs.get(view)?.delta.get(name)?.as_f64()
 }
 
-/// Checkpoints between two readings: from `pg_stat_checkpointer` since 17, before from `pg_stat_bgwriter`.
+/// Returns the number of checkpoints between two readings: from `pg_stat_checkpointer` since 17, from
+/// `pg_stat_bgwriter` before.
 pub(crate) fn checkpoints(pairs: &BTreeMap<String, StatPair>) -> Option<f64> {
     let sum = |view: &str, names: [&str; 2]| -> Option<f64> {
         Some(counted(pairs, view, names[0])? + counted(pairs, view, names[1])?)
@@ -227,12 +228,12 @@ pub(crate) fn checkpoints(pairs: &BTreeMap<String, StatPair>) -> Option<f64> {
         .or_else(|| sum("pg_stat_bgwriter", ["checkpoints_timed", "checkpoints_req"]))
 }
 
-/// pgbench's transactions per second.
+/// Returns pgbench's transactions per second.
 pub(crate) fn tps(output: &str) -> Option<f64> {
     output.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok())
 }
 
-/// Bytes of WAL of a phase: the difference of its LSNs, as published volumes are counted.
+/// Returns the bytes of WAL of a phase: the difference of its LSNs, as in published volumes.
 pub(crate) fn bytes(phase: &Phase) -> u64 {
     let Lsn(from) = phase.from;
     phase.to.0.saturating_sub(from)
@@ -242,17 +243,17 @@ fn connect(dsn: &str) -> Result<Client> {
     Client::connect(dsn, NoTls).context("cannot connect to the server")
 }
 
-/// A setting's value in `postgresql.auto.conf`; nothing if it is not in it.
+/// A setting's value in `postgresql.auto.conf`; `None` if the file does not contain it.
 struct EarlierSetting {
     name: String,
     value: Option<String>,
 }
 
-/// Changes settings of the user's server by `ALTER SYSTEM`. They are restored when the result is dropped, by a signal, and after an
-/// error.
+/// Changes settings of the user's server with `ALTER SYSTEM`. They are restored when the result is dropped,
+/// on a signal, and after an error.
 fn change_settings(client: &mut Client, dsn: &str, settings: &Settings) -> Result<Undo> {
     let earlier = Arc::new(Mutex::new(earlier_settings(client, settings)?));
-    // A signal may come at the first change; it restores nothing before the last one.
+    // A signal may arrive at the first change; the lock delays the restore until after the last one.
     let changing = earlier.lock().unwrap_or_else(PoisonError::into_inner);
     let restored = Undo::new({
         let (dsn, earlier) = (dsn.to_owned(), earlier.clone());
@@ -265,7 +266,7 @@ fn change_settings(client: &mut Client, dsn: &str, settings: &Settings) -> Resul
     Ok(restored)
 }
 
-/// What `postgresql.auto.conf` has of settings that can be changed without a restart.
+/// Reads the values in `postgresql.auto.conf` of settings that can be changed without a restart.
 fn earlier_settings(client: &mut Client, settings: &Settings) -> Result<Vec<EarlierSetting>> {
     let mut earlier = Vec::new();
     for name in settings.keys() {
@@ -293,7 +294,7 @@ fn alter(client: &mut Client, name: &str, value: Option<&str>) -> Result<()> {
     client.batch_execute(&statement).with_context(|| statement.clone())
 }
 
-/// Sets a value in `postgresql.auto.conf`, or removes the setting from it.
+/// Returns the statement that sets a value in `postgresql.auto.conf`, or removes the setting from it.
 fn alter_statement(name: &str, value: Option<&str>) -> String {
     // The name needs no quoting: it was found in pg_settings.
     match value {

@@ -1,5 +1,5 @@
-//! `full-page-writes`: the WAL of statements with and without full-page images, by statement and by process, compared with
-//! MariaDB's redo (measured) and Oracle's (a model, or measured if a database is given).
+//! `full-page-writes`: the WAL of statements with and without full-page images, by statement and by process,
+//! compared with MariaDB's redo (measured) and Oracle's (a model, or measured if a database is given).
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -17,7 +17,7 @@ use crate::mariadb::{self, MariaDb, Programs};
 use crate::oracle_model::RowChanges;
 use crate::trace::Trace;
 
-/// A table whose row changes are decoded from the log.
+/// A table whose row changes are decoded from WAL.
 #[derive(Debug, Clone)]
 pub struct Relation {
     /// Its relfilenumber.
@@ -28,7 +28,7 @@ pub struct Relation {
     pub columns: Vec<Column>,
 }
 
-/// The physical layout of a column, which the lengths of values follow from.
+/// The physical layout of a column, which determines the lengths of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
     /// `attlen`: bytes of a value, -1 for a varlena.
@@ -72,7 +72,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 /// Row changes by phase.
 type ChangesByPhase = Vec<(String, RowChanges)>;
 
-/// Runs the statements under the settings of a case. Returns the case's details, and the row changes if the log has every row.
+/// Runs the statements under the settings of a case. Returns the case's details, and the row changes if WAL
+/// contains every row.
 fn run_case(
     lab: &mut Lab<'_>,
     case: &Case,
@@ -92,7 +93,7 @@ fn run_case(
     }
     drop(client);
     lab.options.progress.phase(&format!("{}: reading the log", case.name));
-    // A block with an image may omit the rows from the record; without images, every row is in the log.
+    // A block with an image may omit the rows from the record; without images, WAL contains every row.
     let without_images = case.settings.get("full_page_writes").is_some_and(|value| value == "off");
     let (analysis, mut buckets, mut row_changes) = (lab.analysis, Vec::new(), None);
     let result = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
@@ -179,7 +180,7 @@ fn add_figures(lab: &mut Lab<'_>, case: &str, one: &Measured, buckets: &BTreeMap
     lab.figures.add(case, phase, "written_mb", one.traced_bytes.map(megabytes));
 }
 
-/// Reads what each process wrote into the log, which the server counts since 18.
+/// Reads the bytes that each process wrote to the WAL, which the server counts since 18.
 fn statistics(stage: &Stage, client: &mut Client) -> Result<Option<BTreeMap<String, i64>>> {
     if stage.server()?.version_num < 180_000 {
         return Ok(None);
@@ -216,7 +217,7 @@ fn difference(before: &BTreeMap<String, i64>, after: &BTreeMap<String, i64>) -> 
     Value::Object(after.iter().filter_map(change).collect())
 }
 
-/// The table `demo`, if the setup created it.
+/// Returns the table `demo`, if the setup created it.
 fn relation(client: &mut Client) -> Result<Option<Relation>> {
     let row = client.query_one(
         "SELECT pg_relation_filenode(to_regclass('demo')),

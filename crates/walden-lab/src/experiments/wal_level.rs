@@ -12,7 +12,8 @@ const FILLFACTOR: &str = "--fillfactor=70";
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let scale = lab.size("scale").to_string();
-    // pgbench's documentation: no more clients than the scale, as they would wait for each other's branches.
+    // pgbench's documentation: no more clients than the scale, because they would wait for each other's
+    // branches.
     let clients = lab.size("scale").clamp(1, 10);
     let transactions = lab.size("transactions");
     let mut predicted = None;

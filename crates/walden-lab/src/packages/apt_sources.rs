@@ -1,7 +1,7 @@
 //! The archives of Debian's packages that this machine's apt uses.
 //!
-//! apt reads two formats (`sources.list(5)`): files `*.sources` have stanzas of fields ("deb822"), and files `*.list` have an archive
-//! on each line.
+//! apt reads two formats (`sources.list(5)`): files `*.sources` contain stanzas of fields ("deb822"), and
+//! files `*.list` contain one archive per line.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,20 +13,20 @@ use anyhow::{Context, Result};
 
 use super::command::run;
 
-/// An entry of apt's sources: the fields of its stanza, by their names in lower case, with values as they are written.
+/// An entry of apt's sources: the fields of its stanza, by their names in lower case, with unmodified values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
     fields: BTreeMap<String, String>,
 }
 
-/// Fields that say how apt verifies an archive. They apply to each of its suites.
+/// Fields that determine how apt verifies an archive. They apply to each of its suites.
 const VERIFICATION: [&str; 4] = ["signed-by", "trusted", "check-valid-until", "check-date"];
 
-/// Names of suites that Debian's archives have besides the codenames of its releases.
+/// Names of suites in Debian's archives other than the codenames of its releases.
 const SUITES: [&str; 7] =
     ["stable", "oldstable", "oldoldstable", "testing", "unstable", "sid", "experimental"];
 
-/// The sources of this machine that are archives of Debian.
+/// Returns the sources of this machine that are archives of Debian.
 ///
 /// # Errors
 /// apt's configuration or a file of sources cannot be read.
@@ -37,7 +37,7 @@ pub(super) fn debian_sources() -> Result<Vec<Source>> {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let sources = if has_extension(&path, "sources") { parse_stanzas(&text) } else { parse_lines(&text) };
         for source in sources {
-            // A mirror's suites often are several entries.
+            // A mirror's suites are often several entries.
             let is_new = found.iter().all(|other| other.uris() != source.uris());
             if is_new && source.is_debian(codename.as_deref()) {
                 found.push(source);
@@ -48,16 +48,16 @@ pub(super) fn debian_sources() -> Result<Vec<Source>> {
 }
 
 impl Source {
-    /// A stanza for other suites of the same archive, verified in the same way.
+    /// Returns a stanza for other suites of the same archive, verified in the same way.
     pub(super) fn stanza(&self, suite: &str) -> String {
-        // apt reads packages of `file:` where they are, and copies those of `copy:` to its cache as it does downloads.
+        // apt reads packages of `file:` in place, and copies those of `copy:` to its cache, as downloads.
         let uris = self.uris().split_whitespace().map(|uri| match uri.strip_prefix("file:") {
             Some(path) => format!("copy:{path}"),
             None => uri.to_owned(),
         });
         let uris = uris.collect::<Vec<_>>().join(" ");
         let mut text = format!("Types: deb\nURIs: {uris}\nSuites: {suite}\nComponents: main\n");
-        // Neither translations nor descriptions of applications.
+        // Excludes translations and descriptions of applications.
         text += "Targets: Packages\n";
         for (name, value) in VERIFICATION.iter().filter_map(|name| Some((name, self.fields.get(*name)?))) {
             text += &format!("{name}: {value}\n");
@@ -85,7 +85,7 @@ impl Source {
     }
 }
 
-/// The files that apt reads, in its order.
+/// Returns the files that apt reads, in its order.
 fn source_files() -> Result<Vec<PathBuf>> {
     let mut command = Command::new("apt-config");
     command.args(["shell", "LIST", "Dir::Etc::sourcelist/f", "PARTS", "Dir::Etc::sourceparts/d"]);
@@ -109,7 +109,7 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension() == Some(OsStr::new(extension))
 }
 
-/// `VERSION_CODENAME=bookworm` of `os-release(5)`.
+/// Returns the codename: `VERSION_CODENAME=bookworm` of `os-release(5)`.
 fn codename(os_release: &str) -> Option<String> {
     let value = os_release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))?;
     Some(value.trim_matches(['"', '\'']).to_owned()).filter(|name| !name.is_empty())
@@ -160,7 +160,7 @@ fn parse_line(line: &str) -> Option<Source> {
         ("components".to_owned(), words.collect::<Vec<_>>().join(" ")),
     ]);
     for (name, value) in options.split_whitespace().filter_map(|option| option.split_once('=')) {
-        // Values of an option are separated by commas, and those of a field by spaces.
+        // Values of an option are separated by commas, those of a field by spaces.
         fields.insert(name.to_lowercase(), value.replace(',', " "));
     }
     Some(Source { fields })

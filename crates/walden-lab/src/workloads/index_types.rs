@@ -1,5 +1,5 @@
-//! `index-types`: rows of a table whose indexes log tuples that repeat the rows: points and ranges in GiST and SP-GiST, words in
-//! SP-GiST and bloom (Generic records), and documents that the server compresses.
+//! `index-types`: rows of a table whose indexes log tuples that repeat the rows: points and ranges in GiST
+//! and SP-GiST, words in SP-GiST and bloom (Generic records), and documents that the server compresses.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(super) fn setup(context: &Context<'_>) -> Result<()> {
          CREATE INDEX ON places USING spgist (name);
          CREATE TABLE documents (id int, body jsonb)",
     )?;
-    // Not all packages of PostgreSQL have its extensions.
+    // Not all packages of PostgreSQL include its extensions.
     if !client.query("SELECT FROM pg_available_extensions WHERE name = 'bloom'", &[])?.is_empty() {
         client.batch_execute("CREATE EXTENSION bloom; CREATE INDEX ON places USING bloom (id, name)")?;
     }

@@ -1,4 +1,4 @@
-//! `load`: filling tables and building indexes, as a restore or a migration does.
+//! `load`: fills tables and builds indexes, like a restore or a migration.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -90,7 +90,7 @@ fn reading(random: &mut Random, number: u64, line: &mut String) {
 }
 
 fn article(random: &mut Random, number: u64, line: &mut String) {
-    // Some are longer than a page, so that they are stored by TOAST.
+    // Some are longer than a page, so that TOAST stores them.
     let length = if random.chance(3) { 9000 } else { 200 + random.below(1800) } as usize;
     let words = 3 + random.below(5);
     let (title, author) = (random.sentence(words), random.name());

@@ -1,7 +1,8 @@
-//! `mixed`: a shop as applications write it, so that everything PostgreSQL logs occurs together.
+//! `mixed`: a shop with the writes of a typical application, so that everything PostgreSQL logs occurs
+//! together.
 //!
-//! Four clients draw operations from a table of them while a fifth session does what administrators do. Each client's
-//! operations follow from the seed; how they interleave does not.
+//! Four clients draw operations from a table while a fifth session performs administration. The seed
+//! determines each client's operations, but not their interleaving.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -144,14 +145,14 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
     shop(context, None)
 }
 
-/// At a pace that does not depend on the machine and its settings, as long as they can keep it: what autovacuum does by the
-/// clock is then much the same each time.
+/// Runs at a pace that does not depend on the machine and its settings, as long as they can sustain it:
+/// autovacuum's periodic work is then much the same each time.
 pub(super) fn run_paced(context: &Context<'_>) -> Result<Value> {
     const PACE: f64 = 400.0;
     shop(context, Some(Pace { began: Instant::now(), per_second: PACE }))
 }
 
-/// When operations are due.
+/// The schedule of operations.
 #[derive(Clone, Copy)]
 struct Pace {
     began: Instant,
@@ -159,7 +160,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Waits until it is the turn of an operation, by its number among those of all clients.
+    /// Waits until an operation is due, by its number among those of all clients.
     fn wait(&self, operation: u64) {
         let due = Duration::from_secs_f64(operation as f64 / self.per_second);
         thread::sleep(due.saturating_sub(self.began.elapsed()));
@@ -179,7 +180,7 @@ fn shop(context: &Context<'_>, pace: Option<Pace>) -> Result<Value> {
             })
             .collect();
         let outcomes: Vec<Result<()>> = clients.into_iter().map(joined).collect();
-        // Also after an error: who waits for progress must come to an end.
+        // Also after an error: a session that waits for progress must end.
         done.store(context.size, Ordering::Relaxed);
         let given_up = joined(administrator);
         outcomes.into_iter().collect::<Result<()>>().and(given_up)
@@ -217,7 +218,7 @@ const OPERATIONS: &[(u64, Operation)] = &[
     (1, remember),
 ];
 
-/// One client: so many operations, each drawn by weight.
+/// Runs one client: its share of the operations, each drawn by weight.
 fn application(
     context: &Context<'_>,
     pace: Option<Pace>,
@@ -261,7 +262,7 @@ fn application(
     Ok(())
 }
 
-/// What an application must expect from others at work.
+/// Whether an application must expect this error because of concurrent sessions.
 fn is_conflict(error: &postgres::Error) -> bool {
     let expected =
         [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE, SqlState::LOCK_NOT_AVAILABLE];
@@ -273,7 +274,7 @@ fn place_order(random: &mut Random, _: &mut Client) -> Result<Vec<String>> {
     let (placed, words) = (random.moment(), 3 + random.below(15));
     let note = if random.chance(30) { quote(&random.sentence(words)) } else { "NULL".into() };
     let mut products: Vec<u64> = (0..1 + random.below(5)).map(|_| 1 + random.skewed(PRODUCTS)).collect();
-    // In one order for all, against deadlocks.
+    // Sorted in every transaction, to avoid deadlocks.
     products.sort_unstable();
     products.dedup();
     let mut sql = format!(
@@ -318,7 +319,7 @@ fn record_event(random: &mut Random, _: &mut Client) -> Result<Vec<String>> {
 }
 
 fn touch_session(random: &mut Random, _: &mut Client) -> Result<Vec<String>> {
-    // The same few tokens come again: derived from a number, not from the stream.
+    // A few tokens recur: they are derived from a number, not from the stream.
     let token = Random::new(random.skewed(3000), 7).uuid();
     let customer = 1 + random.below(CUSTOMERS);
     Ok(vec![format!(
@@ -451,7 +452,7 @@ fn remember(random: &mut Random, _: &mut Client) -> Result<Vec<String>> {
     ])
 }
 
-/// What the administrator does, in this order, spread evenly over the run.
+/// The administrator's statements, in this order, spread evenly over the run.
 const ADMINISTRATION: &[&str] = &[
     "VACUUM (ANALYZE) customer",
     "CREATE INDEX CONCURRENTLY event_kind ON event (kind, at)",
@@ -477,10 +478,10 @@ const ADMINISTRATION: &[&str] = &[
     "VACUUM (FREEZE, ANALYZE)",
 ];
 
-/// Returns the statements that another session's locks kept from being run.
+/// Runs the administration. Returns the statements that were given up because of other sessions' locks.
 fn administrate(context: &Context<'_>, done: &AtomicU64) -> Result<Vec<&'static str>> {
     let mut client = context.cluster.client("shop")?;
-    // Rather than stand in the way of the whole shop, give up and try the next.
+    // Give up and try the next statement rather than block the whole shop.
     client.batch_execute("SET lock_timeout = '10s'")?;
     let steps = ADMINISTRATION.len() as u64 + 1;
     let mut given_up = Vec::new();

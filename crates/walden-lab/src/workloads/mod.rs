@@ -1,4 +1,4 @@
-//! The workloads, one file each, and the table of them.
+//! The workloads, one file each, and the table that lists them.
 
 mod dense;
 mod dml_matrix;
@@ -31,7 +31,7 @@ pub struct Workload {
     pub wal_segsize_mb: Option<u32>,
     /// Data checksums; the version's default if `None`.
     pub checksums: Option<bool>,
-    /// Prepares the tables, before the WAL that is kept begins.
+    /// Prepares the tables, before the kept WAL starts.
     pub(crate) setup: fn(&Context<'_>) -> Result<()>,
     /// Runs the workload. Returns its own measurements for `facts.json`.
     pub(crate) run: fn(&Context<'_>) -> Result<Value>,
@@ -43,7 +43,7 @@ pub(crate) struct Context<'a> {
     pub size: u64,
     pub seed: u64,
     pub progress: &'a Progress,
-    /// Settings that the user has given, which the workload must not change.
+    /// Settings given by the user, which the workload must not change.
     pub own_settings: &'a [(String, String)],
 }
 
@@ -180,7 +180,7 @@ const WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// All workloads, in the order of `walden lab list`.
+/// Returns all workloads, in the order of `walden lab list`.
 pub fn all() -> &'static [Workload] {
     WORKLOADS
 }

@@ -10,13 +10,13 @@ const SCALE: u64 = 10;
 const CLIENTS: u64 = 4;
 
 pub(super) fn setup(context: &Context<'_>) -> Result<()> {
-    // A small run gets small tables, as it would otherwise mostly fill tables.
+    // A small run uses small tables, because otherwise filling tables would dominate it.
     let scale = SCALE.min(1 + context.size / 5000);
     context.cluster.pgbench("postgres", &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
     Ok(())
 }
 
-/// Fills the tables for a single client, and sets all hint bits by VACUUM.
+/// Fills the tables for a single client, and sets all hint bits with VACUUM.
 pub(super) fn setup_single(context: &Context<'_>) -> Result<()> {
     let scale = SCALE.min(1 + context.size / 2000);
     context.cluster.pgbench("postgres", &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
@@ -24,15 +24,16 @@ pub(super) fn setup_single(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Transactions a second of `oltp-single` at most. The checkpointer checks every 100 ms whether it is late. A log that fills
-/// segments much faster requests a checkpoint while the last one still runs, and whether it then comes is a race.
+/// Maximum transactions per second of `oltp-single`. The checkpointer checks every 100 ms whether it is late.
+/// A server that fills segments much faster requests a checkpoint while the last one still runs, and whether
+/// that one takes place is a race.
 const SINGLE_PACE: &str = "--rate=800";
 
 pub(super) fn run_single(context: &Context<'_>) -> Result<Value> {
     single(context, &[SINGLE_PACE])
 }
 
-/// Transactions a second of `oltp-paced`.
+/// Transactions per second of `oltp-paced`.
 const PACE: &str = "--rate=200";
 
 pub(super) fn run_paced(context: &Context<'_>) -> Result<Value> {

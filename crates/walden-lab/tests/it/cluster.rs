@@ -1,4 +1,4 @@
-//! Clusters: start, stop, crash, archive, and what they leave behind: nothing.
+//! Clusters: start, stop, crash, archive, and complete removal.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn options_and_settings_take_effect_and_nothing_remains() {
     assert_eq!(setting(&cluster, "listen_addresses"), "");
     assert_eq!(cluster.major(), cluster.installation().version.major);
     assert!(cluster.system_identifier() > 0);
-    // PostgreSQL itself refuses to run as root: that it runs shows that it was started as another user.
+    // PostgreSQL refuses to run as root, so the running server shows that it was started as another user.
     let dir = cluster.dir().to_owned();
     let pid = cluster.pid().unwrap();
     drop(cluster);

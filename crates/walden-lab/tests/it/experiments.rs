@@ -1,4 +1,4 @@
-//! Experiments on a server that is there.
+//! Experiments on an existing server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ walden_testing::tests! {
     settings_are_restored_if_they_cannot_take_effect,
 }
 
-/// For an experiment that ends before it has written a log.
+/// For an experiment that ends before it has written WAL.
 struct NoLog;
 
 impl Analysis for NoLog {
@@ -50,7 +50,7 @@ fn own_settings(client: &mut Client) -> Vec<(String, String)> {
 }
 
 fn settings_are_restored_if_they_cannot_take_effect() -> Outcome {
-    // The first version with roles that may change settings and do nothing else.
+    // The first version with roles that may only change settings.
     let cluster = ClusterBuilder::new(postgres(15)?).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("ALTER SYSTEM SET max_wal_size = '777MB'").unwrap();

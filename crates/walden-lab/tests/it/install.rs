@@ -34,7 +34,8 @@ fn pg_waldump_is_of_exactly_the_major_version() {
     assert_eq!(tools().pg_waldump(9), None);
 }
 
-/// Programs of Debian's package need its own C library, also when another program starts them or loads their modules.
+/// Programs of Debian's package need its own C library, also when another program starts them or loads their
+/// modules.
 fn every_program_of_19_runs() -> Outcome {
     let installation = postgres(19)?;
     let expected = installation.version;
@@ -76,7 +77,7 @@ fn every_program_of_19_runs() -> Outcome {
     run("pg_basebackup", &["--dbname", &dsn, "--checkpoint=fast", &manifest, "--pgdata", incremental]);
     run("pg_combinebackup", &[full, incremental, "--output", whole]);
     run("pg_verifybackup", &[whole]);
-    // The server would keep the pipes open that pg_ctl prints to.
+    // The server would keep open the pipes that pg_ctl prints to.
     let log = format!("--log={whole}/log");
     run("pg_ctl", &["--pgdata", whole, &log, "--options=-c port=5433", "--wait", "start"]);
     run("pg_ctl", &["--pgdata", whole, "--mode=fast", "--wait", "stop"]);
@@ -90,7 +91,7 @@ fn what_is_missing_is_named() {
     assert!(format!("{error:#}").contains("/nowhere"), "{error:#}");
 }
 
-/// A missing library shows in what the program prints.
+/// The output of the program shows a missing library.
 fn the_output_of_a_program_that_fails_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();

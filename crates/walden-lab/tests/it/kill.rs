@@ -1,6 +1,6 @@
-//! Whatever was started is stopped, however this process ends.
+//! The server is stopped, however this process ends.
 //!
-//! The process that ends is this test binary again, which then does nothing but [`child`].
+//! The process that ends is this test binary again, which then only runs [`child`].
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -21,16 +21,16 @@ walden_testing::tests! {
 
 const IS_CHILD: &str = "WALDEN_TEST_KILL_CHILD";
 
-/// Whether this process is there to be killed.
+/// Whether this process was started to be killed.
 pub fn is_child() -> bool {
     env::var_os(IS_CHILD).is_some()
 }
 
-/// Starts a cluster, prints where it is, and waits to be killed.
+/// Starts a cluster, prints its process id and folder, and waits to be killed.
 pub fn child() -> ! {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap()).start().unwrap();
     println!("started {} {}", cluster.pid().unwrap(), cluster.dir().display());
-    // A session that is busy when the server is stopped under it.
+    // A session that is busy when its server is stopped.
     let mut client = cluster.client("postgres").unwrap();
     let error = client.batch_execute("SELECT pg_sleep(600)").unwrap_err();
     drop(cluster);
@@ -65,7 +65,7 @@ fn start() -> Started {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = lines.find_map(|line| Some(line.unwrap().strip_prefix("started ")?.to_owned())).unwrap();
     let (server, dir) = line.split_once(' ').unwrap();
-    // Let it read on, so that the child never waits for a full pipe.
+    // Continue reading, so that the child never waits for a full pipe.
     thread::spawn(move || lines.for_each(drop));
     let started = Started { child, server: server.parse().unwrap(), dir: dir.into() };
     assert!(runs(started.server) && started.dir.is_dir());
@@ -73,7 +73,7 @@ fn start() -> Started {
     started
 }
 
-/// Sends the signal, and waits until neither server nor folder is left.
+/// Sends the signal, and waits until the server and the folder are gone.
 fn end(mut started: Started, signal: Signal) -> std::process::ExitStatus {
     kill_process(Pid::from_child(&started.child), signal).unwrap();
     let status = started.child.wait().unwrap();
@@ -86,7 +86,7 @@ fn end(mut started: Started, signal: Signal) -> std::process::ExitStatus {
     status
 }
 
-/// A process that has ended but is not reaped (nobody may be there to do so) does not run.
+/// Whether a process runs. A process that has ended counts as not running even if no parent has reaped it.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
