@@ -1,4 +1,4 @@
-//! Every workload, at a small size, on the server at hand.
+//! Every workload, at a small size, on the available server.
 
 use std::fs;
 use std::path::Path;
@@ -26,13 +26,13 @@ fn run(name: &str, size: u64, output: &Path) -> RunResult {
     run_workload(options, &mut |_: &Cluster| Ok(())).unwrap()
 }
 
-/// What must hold for each of them; returns the facts as they are in the file.
+/// Runs a workload and checks the properties that all workloads share. Returns the content of `facts.json`.
 fn check(name: &str, size: u64) -> Value {
     let output = tempfile::tempdir().unwrap();
     let result = run(name, size, output.path());
     let facts = &result.facts;
 
-    // A segment for each position from the start to the end, of full size, and of the right content.
+    // A segment for each position from the start to the end, with full size and the right content.
     assert!(facts.start_lsn <= facts.workload_lsn && facts.workload_lsn < facts.end_lsn);
     assert_eq!(facts.start_lsn.0 % facts.wal_segment_bytes, 0);
     let needed =
@@ -55,7 +55,7 @@ fn check(name: &str, size: u64) -> Value {
     assert!(written["settings"]["wal_level"].is_object());
     let counted = &written["statistics"]["pg_stat_wal"]["delta"];
     assert!(counted["wal_records"].as_u64().unwrap() > 10, "{counted}");
-    // Records without page headers and padding are a little less than the positions passed.
+    // Records without page headers and padding take slightly fewer bytes than the LSN range.
     let bytes = counted["wal_bytes"].as_u64().unwrap();
     assert!(bytes <= facts.workload_bytes + 8192, "{bytes} counted in {}", facts.workload_bytes);
     written
@@ -101,7 +101,7 @@ fn mixed() {
 }
 
 fn mixed_paced() {
-    // As many as take two seconds.
+    // A number of operations that takes two seconds.
     let facts = check("mixed-paced", 800);
     assert!(facts["seconds"].as_f64().unwrap() > 1.9, "{}", facts["seconds"]);
 }
