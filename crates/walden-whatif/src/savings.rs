@@ -80,7 +80,7 @@ fn saving_between(self_check: u64, trace: u64, predicted: u64, error: u64) -> Op
     match is_good {
         true => Some(Saving {
             bytes: self_check.saturating_sub(predicted),
-            // An error of the self-check does not necessarily affect the prediction.
+            // The errors of the two predictions need not cancel out completely.
             error: error + self_check.abs_diff(trace),
         }),
         false => trace.checked_sub(predicted).map(|bytes| Saving { bytes, error: error.min(bytes) }),
