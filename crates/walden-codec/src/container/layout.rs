@@ -1,4 +1,4 @@
-//! The container's structures, byte for byte; `docs/format.md` specifies them.
+//! Byte layouts of the container's structures, as `docs/format.md` specifies them.
 
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
@@ -8,47 +8,48 @@ use super::file_form::FileForm;
 use super::limits::Needs;
 use crate::coder::{FORMAT_VERSION, Form};
 
-/// What every file starts with: bytes that text conversions and seven-bit transfers would change.
+/// Magic at the start of every file. Text conversion and 7-bit transfers would alter it.
 pub const MAGIC: [u8; 8] = *b"\x8AWLDN\r\n\x1A";
-/// What every frame starts with: looked for after damage.
+/// Magic at the start of every frame. Recovery searches for it after damage.
 pub const FRAME_MAGIC: [u8; 4] = *b"\xF7Wlz";
 
 /// Size of a [`FileHeader`] in bytes.
 pub const FILE_HEADER: usize = 40;
 /// Size of a [`FrameHeader`] in bytes.
 pub const FRAME_HEADER: usize = 40;
-/// Bytes of a [`Head`] before its name.
+/// Size of a [`Head`] in bytes, without its name.
 const HEAD: usize = 46;
-/// Bytes of [`End`], without what later versions add.
+/// Size of an [`End`] in bytes, without fields of later versions.
 pub const END: usize = 72;
 /// Size of a [`Footer`] in bytes.
 pub const FOOTER: usize = 80;
-/// Bytes of a footer with its frame's header: where to look for it from the end.
+/// Size of the footer's frame in bytes, header included: the distance of the footer from the end of the file.
 pub const FOOTER_FRAME: u64 = (FRAME_HEADER + FOOTER) as u64;
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
 
-/// The most bytes that a member's head may have.
+/// Maximum size of a member's head in bytes.
 pub const MAX_HEAD: u64 = 1 << 16;
-/// The most bytes of an original in one piece of a member coded as bytes.
+/// Maximum number of original bytes in one piece of a member coded as bytes.
 pub const MAX_PIECE: u64 = 64 << 20;
-/// The least that a piece of form bytes has, unless it is the member's last: to start decoding a piece takes a while.
+/// Minimum number of original bytes in a piece of a member coded as bytes, except the last one. Each piece
+/// has a fixed decoding cost.
 pub const MIN_PIECE: u64 = 64 << 10;
 
-/// What a file starts with.
+/// Header at the start of every file.
 ///
 /// ```text
 ///  0  8  magic
 ///  8  2  version of the format
-/// 10  2  least reader's version
+/// 10  2  oldest reader version that can decode the file
 /// 12  1  form of the file
 /// 13  1  level
 /// 14  2  reserved
-/// 16  8  the file's number
-/// 24  4  memory that a reader needs at most, in MiB
-/// 28  4  blocks that a reader has to keep at most
+/// 16  8  file ID
+/// 24  4  maximum memory that a reader needs, in MiB
+/// 28  4  maximum number of blocks that a reader has to keep
 /// 32  4  reserved
-/// 36  4  CRC-32C of what is before
+/// 36  4  CRC-32C of bytes 0 to 35
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileHeader {
@@ -60,27 +61,28 @@ pub struct FileHeader {
     pub form: FileForm,
     /// The level that the file was compressed with.
     pub level: u8,
-    /// Repeated in every frame: distinguishes the file's own frames from those of a file that is inside of it.
+    /// ID of the file, repeated in every frame. It distinguishes the file's own frames from those of a
+    /// compressed file embedded in its content.
     pub id: u64,
-    /// The most memory and blocks that decoding any member needs.
+    /// Maximum memory and blocks needed to decode any member.
     pub needs: Needs,
 }
 
-/// Why a file's header cannot be used.
+/// Reason why a file header cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderFault {
-    /// Something else.
+    /// The file does not start with [`MAGIC`].
     Magic,
-    /// A reader of that version is needed.
+    /// The file requires a reader of this newer version.
     Newer(u16),
-    /// Its checksum is wrong.
+    /// The checksum does not match.
     Checksum {
         /// The CRC-32C in the header.
         stored: u32,
-        /// That of its bytes.
+        /// CRC-32C computed over the header's bytes.
         computed: u32,
     },
-    /// A form that this version does not know.
+    /// A form unknown to this version.
     Form(u8),
 }
 
@@ -100,10 +102,11 @@ impl FileHeader {
         bytes
     }
 
-    /// Decodes a header. What is reserved for later versions is left out.
+    /// Decodes a header and ignores reserved fields.
     ///
     /// # Errors
-    /// Magic or checksum are wrong, a later reader is needed, or the form is none that this version knows.
+    /// Returns an error if the magic or the checksum is wrong, the file requires a newer reader, or its form
+    /// is unknown.
     pub fn parse(bytes: &[u8; FILE_HEADER]) -> Result<FileHeader, HeaderFault> {
         if bytes[0..8] != MAGIC {
             return Err(HeaderFault::Magic);
@@ -126,7 +129,7 @@ impl FileHeader {
     }
 }
 
-/// What the first member is bound to: BLAKE3 of the header as it is in the file, with what later versions keep in it.
+/// Returns the binding of the first member: BLAKE3 of the stored header, including fields of later versions.
 pub fn header_binding(bytes: &[u8; FILE_HEADER]) -> Hash {
     *blake3::hash(bytes).as_bytes()
 }
@@ -136,34 +139,34 @@ pub fn header_binding(bytes: &[u8; FILE_HEADER]) -> Hash {
 pub struct Kind(pub u8);
 
 impl Kind {
-    /// A member begins: its [`Head`].
+    /// Start of a member: its [`Head`].
     pub const HEAD: Kind = Kind(1);
-    /// A part of the member's compressed content.
+    /// Part of a member's compressed content.
     pub const PIECE: Kind = Kind(2);
-    /// A member ends: its [`End`].
+    /// End of a member: its [`End`].
     pub const END: Kind = Kind(3);
     /// The entries of all members of a pack.
     pub const INDEX: Kind = Kind(4);
-    /// A pack ends: its [`Footer`].
+    /// End of a pack: its [`Footer`].
     pub const FOOTER: Kind = Kind(5);
 
-    /// Whether a reader that does not know the kind may skip the frame.
+    /// Returns whether a reader that does not know the kind may skip the frame.
     pub fn may_be_skipped(self) -> bool {
         self.0 >= 0x80
     }
 }
 
-/// What precedes everything in a file but its header.
+/// Header of a frame. Every byte of a file after the file header belongs to a frame.
 ///
 /// ```text
 ///  0  4  magic
 ///  4  1  kind
 ///  5  3  reserved
-///  8  8  the file's number
-/// 16  8  the frame's number in the file, from 0 on
-/// 24  8  bytes that follow the header
-/// 32  4  CRC-32C of those bytes
-/// 36  4  CRC-32C of what is before
+///  8  8  file ID
+/// 16  8  number of the frame in the file, from 0
+/// 24  8  length of the content after this header, in bytes
+/// 32  4  CRC-32C of the content
+/// 36  4  CRC-32C of bytes 0 to 35
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
@@ -173,7 +176,7 @@ pub struct FrameHeader {
     pub id: u64,
     /// Number of the frame in the file, from 0.
     pub number: u64,
-    /// Bytes of content that follow the header.
+    /// Length of the content after the header, in bytes.
     pub bytes: u64,
     /// CRC-32C of the content.
     pub checksum: u32,
@@ -193,7 +196,10 @@ impl FrameHeader {
         bytes
     }
 
-    /// Decodes a frame header. The error has what was expected and what was found.
+    /// Decodes a frame header.
+    ///
+    /// # Errors
+    /// Returns the expected and the found value if the magic or the checksum is wrong.
     pub fn parse(bytes: &[u8; FRAME_HEADER]) -> Result<FrameHeader, (String, String)> {
         if bytes[0..4] != FRAME_MAGIC {
             return Err((format!("magic {}", hex(&FRAME_MAGIC)), hex(&bytes[0..4])));
@@ -212,7 +218,7 @@ impl FrameHeader {
     }
 }
 
-/// The position of a segment in the log.
+/// Position of a segment in the WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The timeline in the segment's name.
@@ -224,7 +230,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// LSN of the segment's end.
+    /// Returns the LSN of the segment's end.
     pub fn end(self) -> Lsn {
         self.start.plus(self.size.bytes())
     }
@@ -233,49 +239,49 @@ impl Place {
 /// Attributes of a file that are restored with its content.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Meta {
-    /// Path of the file, relative, with `/` between folders.
+    /// Relative path of the file, with `/` as separator.
     pub name: Vec<u8>,
-    /// Time of modification: seconds since 1970 and nanoseconds.
+    /// Modification time: seconds since 1970 and nanoseconds.
     pub modified: Option<(i64, u32)>,
     /// Permission bits (`st_mode & 07777`).
     pub mode: Option<u32>,
 }
 
-/// What a member starts with.
+/// Header of a member.
 ///
 /// ```text
-///  0  8  the member's number in the file, from 0 on
+///  0  8  number of the member in the file, from 0
 ///  8  1  form of the content
-///  9  1  flags: 1 keyframe, 2 time of change known, 4 permissions known
+///  9  1  flags: 1 keyframe, 2 modification time present, 4 permissions present
 /// 10  2  reserved
 /// 12  4  timeline, 0 for bytes
 /// 16  8  LSN of the first byte, 0 for bytes
-/// 24  4  bytes of the segment, 0 for bytes
+/// 24  4  segment size in bytes, 0 for bytes
 /// 28  4  permissions
-/// 32  8  time of change: seconds since 1970, signed
+/// 32  8  modification time: seconds since 1970, signed
 /// 40  4  its nanoseconds
-/// 44  2  bytes of the name
+/// 44  2  length of the name in bytes
 /// 46     name
-///        anything that later versions add
+///        fields of later versions
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Number of the member in the file, from 0.
     pub number: u64,
-    /// How the content is coded: by records, or as bytes.
+    /// How the content is coded: as records or as bytes.
     pub form: Form,
     /// Whether the member can be decoded without the members before it.
     pub keyframe: bool,
-    /// Position in the log; `None` for members coded as bytes.
+    /// Position in the WAL; `None` for members coded as bytes.
     pub place: Option<Place>,
-    /// Name, permissions and time of the original.
+    /// Name, permissions and modification time of the original.
     pub meta: Meta,
 }
 
 const KEYFRAME: u8 = 1;
 const HAS_TIME: u8 = 2;
 const HAS_MODE: u8 = 4;
-/// Flags that a reader must know.
+/// Mask of flags that a reader must know.
 const MUST_KNOW: u8 = 0x0F;
 
 impl Head {
@@ -300,7 +306,11 @@ impl Head {
         bytes
     }
 
-    /// Reads what is stored; if it cannot be that, what was expected and what was found.
+    /// Decodes a head.
+    ///
+    /// # Errors
+    /// Returns the expected and the found value if the head is too short or holds a value unknown to this
+    /// version.
     pub fn parse(bytes: &[u8]) -> Result<Head, (&'static str, String)> {
         let short = || ("a whole head", format!("{} bytes", bytes.len()));
         let mut reader = Reader::new(bytes);
@@ -340,13 +350,13 @@ impl Head {
     }
 }
 
-/// What a member ends with.
+/// Trailer of a member.
 ///
 /// ```text
-///  0  8  bytes of the original
+///  0  8  length of the original in bytes
 ///  8 32  BLAKE3 of the original
-/// 40 32  binding: BLAKE3 of the binding of the member before, the length of the head, the head, and bytes 0 to 39
-/// 72     anything that later versions add
+/// 40 32  binding: BLAKE3 of the previous member's binding, the length of the head, the head, and bytes 0 to 39
+/// 72     fields of later versions
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct End {
@@ -354,12 +364,13 @@ pub struct End {
     pub bytes: u64,
     /// BLAKE3 hash of the original.
     pub hash: Hash,
-    /// Binds the member to its name and to all members before it.
+    /// Binds the member to its head and to all members before it.
     pub binding: Hash,
 }
 
 impl End {
-    /// The end of a member with that head, after the member of that binding, or after the file's header.
+    /// Creates a member's end. `before` is the binding of the previous member, or
+    /// that of the file header for the first member.
     pub fn bound(bytes: u64, hash: Hash, before: &Hash, head: &[u8]) -> End {
         let mut hasher = blake3::Hasher::new();
         hasher.update(before).update(&(head.len() as u64).to_le_bytes()).update(head);
@@ -388,10 +399,10 @@ impl End {
 /// ```text
 ///  0  8  offset of the head's frame in the file
 ///  8  8  number of the head's frame
-/// 16  8  bytes from there to the end of the member
+/// 16  8  length of the member's frames in bytes
 /// 24 72  the member's end
-/// 96  4  bytes of the head
-/// 100    the member's head, as it is stored
+/// 96  4  length of the head in bytes
+/// 100    the member's head, as stored
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -399,11 +410,11 @@ pub struct Entry {
     pub offset: u64,
     /// Number of the member's first frame.
     pub frame: u64,
-    /// Bytes of the member's frames in the file.
+    /// Length of the member's frames in bytes.
     pub stored: u64,
     /// The member's head.
     pub head: Head,
-    /// The head as it is stored, with anything that later versions add.
+    /// The stored head, including fields of later versions.
     pub head_bytes: Vec<u8>,
     /// The member's end.
     pub end: End,
@@ -431,12 +442,12 @@ impl Entry {
     }
 }
 
-/// The content of a pack's last frame.
+/// Content of a pack's last frame.
 ///
 /// ```text
 ///  0  8  offset of the index's frame
 ///  8  8  number of members
-/// 16 32  binding of the last member; that of the file's header if there is none
+/// 16 32  binding of the last member; that of the file header if the pack is empty
 /// 48 32  BLAKE3 of the index's content
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -475,19 +486,19 @@ impl Footer {
     }
 }
 
-/// Bytes in hexadecimal.
+/// Formats bytes as upper-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// Puts the checksum of what is before into the last four bytes.
+/// Stores the CRC-32C of the preceding bytes in the last four bytes.
 fn seal(bytes: &mut [u8]) {
     let at = bytes.len() - 4;
     let checksum = crc32c_append(0, &bytes[..at]);
     bytes[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The checksum in the last four bytes, and that of what is before.
+/// Returns the checksum stored in the last four bytes and the one computed over the preceding bytes.
 fn checksums(bytes: &[u8]) -> (u32, u32) {
     let at = bytes.len() - 4;
     (u32_at(bytes, at), crc32c_append(0, &bytes[..at]))

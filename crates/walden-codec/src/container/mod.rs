@@ -1,10 +1,12 @@
-//! Files of coded members: *segment form*, one member that needs nothing else, and *pack form*, many in order.
+//! Files of compressed members. The *segment form* has one self-contained member, the *pack form* many in
+//! order.
 //!
-//! A file is a header and *frames*: each says its kind, its number and its length, and has checksums of its header and of
-//! its content. A member is a head, pieces, and an end; a pack has an index and a footer after the last member. Members
-//! are found by walking the frames where there is no index, and by searching for the next frame where there is damage.
+//! A file is a header and *frames*. Each frame states its kind, number and length, and has a checksum for its
+//! header and one for its content. A member is a head, pieces, and an end. A pack has an index and a footer
+//! after the last member. Without an index, members are found by walking the frames; after damage, by
+//! searching for the next frame.
 //!
-//! `docs/format.md` says all of it byte for byte.
+//! `docs/format.md` specifies every byte.
 
 mod file_form;
 mod layout;
@@ -28,71 +30,71 @@ pub use writer::{Added, KEYFRAME_BYTES, WriteOptions, Writer};
 
 use crate::Corrupt;
 
-/// Why a file cannot be read or written.
+/// Errors of reading and writing a container.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file system's, of the compressed file.
+    /// Error of the file system, for the compressed file.
     #[error("cannot read or write the compressed file")]
     Io(#[source] io::Error),
-    /// The file system's, of the original: reading it while compressing, writing it while decompressing.
+    /// Error of the file system, for the original: reading it to compress, or writing it when decompressing.
     #[error("cannot read or write the original")]
     Original(#[source] io::Error),
-    /// The file is something else.
+    /// The file is not a container.
     #[error(
         "cannot read the file's header: expected that of a .wlz or .wpk file, found a file not made by walden compress"
     )]
     Foreign,
-    /// There is no byte in the file.
+    /// The file is empty.
     #[error("cannot read the file's header: expected that of a .wlz or .wpk file, found an empty file")]
     Empty,
-    /// The file needs a reader of a later version of the format.
+    /// The file requires a reader of a newer version of the format.
     #[error(
         "cannot read the file: expected format {FORMAT_VERSION} or older, found one that needs a reader of format {0}"
     )]
     Newer(u16),
-    /// The file is not as it was written.
+    /// The file is damaged.
     #[error(transparent)]
     Damage(Box<Damage>),
-    /// A temporary file could not be written or read, whatever is in the file.
+    /// A temporary file could not be written or read. The compressed file is not the cause.
     #[error("cannot keep pages: {0}")]
     Temporary(String),
-    /// A limit of what is written.
+    /// A limit of the writer.
     #[error("cannot {what}: expected at most {allowed} bytes, found {found}")]
     Limit {
-        /// What cannot be done.
+        /// The operation that failed.
         what: &'static str,
-        /// Bytes that are allowed.
+        /// Maximum in bytes.
         allowed: u64,
-        /// Bytes that it would take.
+        /// Bytes required.
         found: u64,
     },
-    /// The kind of a frame that readers which do not know it would refuse.
+    /// The kind of an extra frame that readers would reject if they do not know it.
     #[error("cannot write an extra frame: expected a kind from 128 to 255, found {0}")]
     ExtraKind(u8),
-    /// The file states that decoding may need more than is allowed.
+    /// The header states that decoding may need more than the reader allows.
     #[error("{0}")]
     Needs(Excess),
-    /// A member cannot be decoded without the one before it.
+    /// The member cannot be decoded without the previous one.
     #[error(
         "cannot decode member {0}: expected the members from the last keyframe on to be decoded before it"
     )]
     NeedsKeyframe(String),
 }
 
-/// Where a file is not as it was written.
+/// Location and nature of damage in a file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct Damage {
     /// The member: its number and, if known, its name.
     pub member: Option<(u64, Option<String>)>,
-    /// Which part of the file.
+    /// Part of the file, such as "a member's head".
     pub part: &'static str,
-    /// Where the part is in the file.
+    /// Offset of the part in the file.
     pub offset: u64,
-    /// What was expected.
+    /// The expected value.
     pub expected: String,
-    /// What was found.
+    /// The value found.
     pub found: String,
-    /// Why what was found cannot be decoded, if its checksum is right.
+    /// Error of the decoder, if the checksum is correct but the content cannot be decoded.
     pub source: Option<Corrupt>,
 }
 
@@ -110,7 +112,7 @@ impl fmt::Display for Damage {
 }
 
 impl Error {
-    /// What the user can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::Damage(_) => Some(

@@ -1,4 +1,4 @@
-//! Going through a container past damage, and saying what is lost.
+//! Reads a container past damage and reports the lost members.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
@@ -9,15 +9,15 @@ use super::layout::{Entry, Head, Place};
 use super::reader::{Binding, Reader, Summary, broken};
 use super::{Error, ReadLimits};
 
-/// What going through a container has given.
+/// Result of reading a container past damage.
 #[derive(Default, Debug)]
 pub struct Walk {
-    /// Members whose content is as it was written, in order. Where [`Summary::binding`] is not verified, their name and place
-    /// may be another's.
+    /// Members whose content is verified, in order. If [`Summary::binding`] is not [`Binding::Verified`], the
+    /// name and position may belong to another member.
     pub members: Vec<(Head, Summary)>,
-    /// What is not as it was written.
+    /// Damage found, in order.
     pub damage: Vec<Error>,
-    /// Members that did not come out, in order.
+    /// Members that could not be decoded, in order.
     pub lost: Vec<Loss>,
 }
 
@@ -26,28 +26,29 @@ pub struct Walk {
 pub struct Loss {
     /// Number of the first lost member.
     pub number: u64,
-    /// How many they are: more than one only where nothing but their number is known; nothing if not even that is.
+    /// Number of members. It exceeds one only if no more than their numbers are known. `None` if even the
+    /// number is unknown.
     pub members: Option<u64>,
-    /// Name of the member, if it is known.
+    /// Name of the member, if known.
     pub name: Option<String>,
-    /// Position in the log, if it is known.
+    /// Position in the WAL, if known.
     pub place: Option<Place>,
-    /// Whether it is damaged itself, or only needs one that is.
+    /// Whether the member itself is damaged. Otherwise a member that it depends on is.
     pub damaged: bool,
 }
 
-/// The heads of members that were not decoded, by their numbers, and whether each is damaged itself.
+/// Heads of members that were not decoded, by number, and whether each is damaged itself.
 type Lost = BTreeMap<u64, (Head, bool)>;
 
-/// What is done with a member whose head has come: it has to call [`Reader::decode`].
+/// Callback for each member that can be decoded. It has to call [`Reader::decode`].
 pub type Decode<'d, R> = dyn FnMut(&mut Reader<&mut R>, &Head) -> Result<Summary, Error> + 'd;
 
-/// Goes through a container as far as it goes: past damage, from each keyframe on.
+/// Reads a whole container. After damage, it resumes at the next keyframe.
 ///
 /// `decode` is called for each member that can be decoded.
 ///
 /// # Errors
-/// What is not the file's fault, and a file that is no container.
+/// Returns errors that are not damage, and the error of a file without any recognizable member.
 pub fn walk<R: Read + Seek>(
     mut input: R,
     limits: ReadLimits,
@@ -68,7 +69,7 @@ pub fn walk<R: Read + Seek>(
         Err(error) => return Err(error),
     };
     reader.start_salvage();
-    // With a pack's index, members behind damage are known to be where they belong.
+    // The index of a pack verifies the position of members after damage.
     let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
     let mut index = if is_pack { look_up_index(&mut reader) } else { None };
     let mut lost = Lost::new();
@@ -79,7 +80,7 @@ pub fn walk<R: Read + Seek>(
             Ok(ControlFlow::Break(())) => break,
             Err(error @ Error::Damage(_)) => {
                 if index.is_none() {
-                    // Of a file whose header is damaged.
+                    // If the header is damaged, the form was unknown before.
                     index = look_up_index(&mut reader);
                 }
                 walk.damage.push(error);
@@ -96,7 +97,7 @@ pub fn walk<R: Read + Seek>(
     Ok(walk)
 }
 
-/// Decodes the next member, if it can be decoded without one that is lost; breaks at the end.
+/// Decodes the next member, unless it depends on a lost one. Breaks at the end of the file.
 fn next_member<R: Read + Seek>(
     reader: &mut Reader<&mut R>,
     decode: &mut Decode<'_, R>,
@@ -125,7 +126,7 @@ fn next_member<R: Read + Seek>(
     }
 }
 
-/// The index, if it is there and whole; the reader stays where it is.
+/// Returns the index if it is present and intact. The reader keeps its position.
 fn look_up_index<R: Read + Seek>(reader: &mut Reader<R>) -> Option<Vec<Entry>> {
     let position = reader.save_position();
     let index = reader.index().ok();
@@ -133,7 +134,8 @@ fn look_up_index<R: Read + Seek>(reader: &mut Reader<R>) -> Option<Vec<Entry>> {
     index
 }
 
-/// What is lost: by the index where there is one, else by the numbers of members that came and that did not.
+/// Returns the lost members: those of the index that were not decoded; without an index, gaps in the numbers
+/// and the heads that were read but not decoded.
 fn losses(whole: &[(Head, Summary)], seen: &Lost, index: &[Entry], members: u64, ended: bool) -> Vec<Loss> {
     let mut known: BTreeMap<u64, (&Head, bool)> =
         index.iter().map(|entry| (entry.head.number, (&entry.head, true))).collect();
@@ -158,7 +160,7 @@ fn losses(whole: &[(Head, Summary)], seen: &Lost, index: &[Entry], members: u64,
         next = number.saturating_add(1);
         let in_index = usize::try_from(number).ok().and_then(|number| index.get(number));
         match (whole.get(&number), in_index) {
-            // Another one is in its place.
+            // Another member occupies its position.
             (Some(&head), Some(entry)) if entry.head != *head => {}
             (Some(_), _) => continue,
             (None, _) => {}

@@ -1,4 +1,4 @@
-//! Writing a container, front to back.
+//! Writes a container sequentially.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -19,27 +19,28 @@ use crate::coder::{COPIES_READER, Encoded, Encoder, Form, MIN_READER, Original, 
 pub struct WriteOptions {
     /// Whether to write one member, or a pack.
     pub form: FileForm,
-    /// Level of compression, from 1 (fast) to 9 (small); at 0, records are not decoded, and zstd compresses the bytes at a fast level.
+    /// Compression level, from 1 (fastest) to 9 (smallest). Level 0 does not decode records: it compresses
+    /// the bytes with zstd at a fast level.
     pub level: u8,
-    /// Bytes of WAL from a keyframe of a pack on, after which the next segment is one.
+    /// Bytes of WAL between keyframes of a pack: the first segment after that many bytes is a keyframe.
     pub keyframe: u64,
-    /// What a reader may need at most; a segment that would need more is coded as bytes. A file of one member states what it
-    /// does need.
+    /// Upper bound of the resources that a reader needs. A segment that would exceed it is coded as bytes.
+    /// The header of a file with one member states the member's actual needs.
     pub needs: Needs,
-    /// Bytes of memory for pages; what does not fit goes to a temporary file.
+    /// Bytes of memory for pages. Further pages go to a temporary file.
     pub page_memory: u64,
 }
 
-/// Bytes of WAL from keyframe to keyframe, if nothing else is said.
+/// Default for [`WriteOptions::keyframe`].
 pub const KEYFRAME_BYTES: u64 = 512 << 20;
 
 impl WriteOptions {
-    /// The form's default level, for segments of up to 64 MB.
+    /// Returns options with the form's default level, for segments of up to 64 MB.
     pub fn new(form: FileForm) -> WriteOptions {
         WriteOptions::with_level(form, form.default_level())
     }
 
-    /// A level from 0 to 9, for segments of up to 64 MB.
+    /// Returns options with a level from 0 to 9, for segments of up to 64 MB.
     pub fn with_level(form: FileForm, level: u8) -> WriteOptions {
         let needs = Needs::of_segments(form, level, 64 << 20);
         WriteOptions { form, level, keyframe: KEYFRAME_BYTES, needs, page_memory: 64 << 20 }
@@ -48,28 +49,28 @@ impl WriteOptions {
 
 /// Writes a container.
 ///
-/// Memory: the columns of one segment, its coded form, and a pack's index of some 200 bytes per member.
+/// Memory: the columns of one segment, its coded form, and a pack's index of about 200 bytes per member.
 pub struct Writer<W> {
     out: W,
     options: WriteOptions,
     encoder: Encoder,
-    /// The file's number, known with the first member: it is made from its content, so that the same input gives the same
-    /// file.
+    /// ID of the file, set when the first member is added. It is a hash of that member, so that equal input
+    /// yields an equal file.
     id: Option<u64>,
     at: u64,
     frames: u64,
     members: u64,
     index: Vec<u8>,
-    /// The binding of the last member, or of the file's header.
+    /// Binding of the last member, or of the file header if there is no member yet.
     binding: Hash,
     last: Option<Continuation>,
-    /// Bytes of WAL from the last keyframe on.
+    /// Bytes of WAL since the last keyframe.
     since_keyframe: u64,
-    /// The oldest reader that decodes the last segment.
+    /// Oldest reader version that can decode the last segment.
     least_reader: u16,
 }
 
-/// What the next segment must be to need no keyframe.
+/// Position and stream parameters that the next segment must have to continue without a keyframe.
 #[derive(PartialEq)]
 struct Continuation {
     info: StreamInfo,
@@ -86,11 +87,11 @@ struct Segment {
     least_reader: u16,
 }
 
-/// Where a segment comes from.
+/// Source of a segment.
 enum Source<'s, I> {
-    /// An input, from a position on.
+    /// An input and the position to read it from.
     Read(&'s mut I, u64),
-    /// Memory; its hash.
+    /// Content in memory and its hash.
     Checked(&'s [u8], Hash),
 }
 
@@ -127,15 +128,16 @@ pub struct Added {
     pub entry: Entry,
     /// Length of the file after the member.
     pub file_end: u64,
-    /// Why a segment is kept as bytes, if not for what is in it: a temporary file could not be written or read.
+    /// Temporary-file error that caused a segment to be stored as bytes. `None` if its content is the
+    /// reason.
     pub failure: Option<String>,
 }
 
-/// Bytes of a piece of a file that is coded as bytes.
+/// Maximum number of original bytes in a piece of a member coded as bytes.
 const PIECE: usize = 16 << 20;
 
 impl<W: Write> Writer<W> {
-    /// Nothing is written before the first member.
+    /// Creates a writer. Nothing is written before the first member.
     pub fn new(out: W, options: WriteOptions) -> Writer<W> {
         let limits = options.needs.limits(options.form, options.level, options.page_memory);
         let encoder = Encoder::new(options.level, limits);
@@ -156,12 +158,14 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Adds a member: what `input` has from its position on. With `as_bytes`, its records are not decoded.
+    /// Adds a member from `input`, starting at its current position. With `as_bytes`, its records are not
+    /// decoded.
     ///
-    /// If it turns out that the records cannot be coded, the input is read again.
+    /// The input is read a second time if its records cannot be coded.
     ///
     /// # Errors
-    /// The file system's; what was written is worth nothing then.
+    /// Returns errors of the file system, and a limit that the member exceeds. After an error the output is
+    /// unusable.
     pub fn add(
         &mut self,
         meta: Meta,
@@ -178,11 +182,9 @@ impl<W: Write> Writer<W> {
         Ok(Added { failure, ..self.add_bytes(meta, input)? })
     }
 
-    /// Adds a segment as [`Writer::add`] does, with what a check of it has found: the hash of its bytes, and that all its records
-    /// have the right checksums. Neither is computed again; if they are wrong, the member cannot be decoded.
-    ///
-    /// # Errors
-    /// As [`Writer::add`].
+    /// Adds a segment as [`Writer::add`] does, without repeating checks of the caller: `hash` is the hash of
+    /// `content`, and all its records have correct checksums. If either is untrue, the member cannot be
+    /// decoded.
     pub fn add_checked(&mut self, meta: Meta, content: &[u8], hash: Hash) -> Result<Added, Error> {
         check_name(&meta)?;
         if let Some(segment) = self.segment(&mut Source::<io::Empty>::Checked(content, hash))? {
@@ -194,7 +196,8 @@ impl<W: Write> Writer<W> {
         let first = content.len().min(piece_bytes) as u64;
         let needs = Needs::of_member(self.options.form, self.options.level, first, 0);
         let member = self.begin(meta, (Form::Bytes, true), None, &hash, needs)?;
-        // Not as `add_bytes` does: that would copy the whole segment, at level 0 for each one of a queue.
+        // Encodes slices of `content`. `add_bytes` would copy the whole segment, at level 0 for every queued
+        // one.
         for piece in content.chunks(piece_bytes) {
             let encoded = self.encoder.encode_bytes(piece);
             self.piece(piece.len(), &encoded)?;
@@ -211,10 +214,10 @@ impl<W: Write> Writer<W> {
         self.end(member, segment.bytes, segment.hash)
     }
 
-    /// Adds a member without decoding its records: what `input` has. It is read once.
+    /// Adds a member from `input` without decoding its records. The input is read once.
     ///
     /// # Errors
-    /// The file system's; what was written is worth nothing then.
+    /// As [`Writer::add`].
     pub fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
         check_name(&meta)?;
         self.last = None;
@@ -233,12 +236,12 @@ impl<W: Write> Writer<W> {
             buffer.clear();
             take(input, piece_bytes, &mut buffer)?;
         }
-        // The next segment is a keyframe, also if there was no piece.
+        // The next segment is a keyframe, even if no piece was encoded.
         self.encoder.begin_keyframe();
         self.end(member, bytes, *hasher.finalize().as_bytes())
     }
 
-    /// Bytes of a piece of a member that is coded as bytes.
+    /// Returns the maximum number of original bytes in a piece of a member coded as bytes.
     fn piece_bytes(&self) -> Result<usize, Error> {
         let WriteOptions { form, level, needs, page_memory, .. } = self.options;
         let allowed = needs.limits(form, level, page_memory).columns.min(PIECE);
@@ -251,10 +254,10 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes what comes after the last member, and returns the target, flushed.
+    /// Writes the index and the footer of a pack, flushes the output and returns it.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns errors of the file system.
     pub fn finish(mut self) -> Result<W, Error> {
         self.identify(&[], &[], self.options.needs)?;
         if self.options.form == FileForm::Pack {
@@ -273,10 +276,10 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
-    /// Adds a frame of a kind that readers which do not know it leave out: 128 or above.
+    /// Adds a frame of kind 128 or above, which readers skip if they do not know the kind.
     ///
     /// # Errors
-    /// The file system's, and a kind that readers would refuse.
+    /// Returns errors of the file system, and [`Error::ExtraKind`] if the kind is below 128.
     pub fn add_extra(&mut self, kind: u8, content: &[u8]) -> Result<(), Error> {
         if !Kind(kind).may_be_skipped() {
             return Err(Error::ExtraKind(kind));
@@ -285,21 +288,21 @@ impl<W: Write> Writer<W> {
         self.frame(Kind(kind), &[content])
     }
 
-    /// Makes everything so far readable by others.
+    /// Flushes the output, so that other processes can read all members added so far.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns errors of the file system.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.out.flush().map_err(Error::Io)
     }
 
-    /// Encodes a segment; nothing if it is none or its records cannot be coded.
+    /// Encodes a segment. Returns `None` if the input is not a WAL segment or its records cannot be coded.
     fn segment(&mut self, source: &mut Source<'_, impl Read + Seek>) -> Result<Option<Segment>, Error> {
         let segment = self.segment_once(source.original()?)?;
         if segment.is_some() || !self.encoder.has_exceeded_limits() || self.encoder.was_keyframe() {
             return Ok(segment);
         }
-        // Together with what the members before it left behind, it is too much. It may not be as a keyframe.
+        // The state inherited from earlier members exceeds the limits. As a keyframe, the segment may fit.
         source.rewind()?;
         self.segment_once(source.original()?)
     }
@@ -362,7 +365,7 @@ impl<W: Write> Writer<W> {
         Ok(Added { entry, file_end: self.at, failure: None })
     }
 
-    /// Writes the file's header before the first member, which has such needs.
+    /// Writes the file header before the first member. `needs` are the needs of that member.
     fn identify(&mut self, name: &[u8], content: &[u8], needs: Needs) -> Result<(), Error> {
         if self.id.is_some() {
             return Ok(());
@@ -410,7 +413,7 @@ fn check_name(meta: &Meta) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads until `buffer` has so many bytes, or to the end.
+/// Reads until `buffer` holds `bytes` bytes or the input ends.
 fn take(input: &mut impl Read, bytes: usize, buffer: &mut Vec<u8>) -> Result<(), Error> {
     let missing = bytes.saturating_sub(buffer.len()) as u64;
     input.take(missing).read_to_end(buffer).map(|_| ()).map_err(Error::Original)

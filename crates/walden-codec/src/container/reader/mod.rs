@@ -1,7 +1,7 @@
-//! Reading a container, member by member.
+//! Reads a container member by member.
 //!
-//! What is in a file is in the modules: frames, the pieces of a member, the index of a pack, and the search for the next member
-//! past damage.
+//! The submodules read frames, the pieces of a member and the index of a pack, and search for the next member
+//! after damage.
 
 mod forward;
 mod frames;
@@ -24,51 +24,53 @@ use super::limits::Needs;
 use super::{Error, ReadLimits};
 use crate::coder::{self, Breakdown, Decoder, Encoder, Fallback, Form, Original};
 
-/// Reads a container, member by member.
+/// Reads a container member by member.
 ///
-/// [`Reader::next`] gives a member's head, after which [`Reader::decode`] or [`Reader::skip`] take what follows.
+/// [`Reader::next`] returns a member's head. Call [`Reader::decode`] or [`Reader::skip`] before the next one.
 ///
-/// A file states in its header what it needs; more than [`ReadLimits`] allow is refused before anything is decoded.
+/// A file states its needs in its header. If they exceed [`ReadLimits`], the reader rejects the file before
+/// decoding anything.
 pub struct Reader<R> {
     input: R,
     limits: ReadLimits,
-    /// What decoding may use: what the file states.
+    /// Limits of the decoder, derived from the needs that the file states.
     coder_limits: coder::Limits,
     decoder: Decoder,
-    /// Where the bytes of members are that were decoded since it was taken last, if that is counted.
+    /// Byte counts of the members decoded since the last [`Reader::take_breakdown`], if counting is enabled.
     breakdown: Option<Breakdown>,
     header: Option<FileHeader>,
-    /// What the first member is bound to.
+    /// Binding of the first member.
     header_binding: Option<Hash>,
-    /// Bytes of the file; `u64::MAX` of a stream.
+    /// Size of the file in bytes; `u64::MAX` for a stream.
     bytes: u64,
     at: u64,
-    /// The frame that comes next.
+    /// Number of the next frame.
     frame: u64,
-    /// The file's number, once known.
+    /// ID of the file, once known.
     id: Option<u64>,
-    /// The member that comes next.
+    /// Number of the next member.
     member: u64,
-    /// The head that came last.
+    /// The last head that was read.
     last: LastHead,
-    /// The binding of the member before the one that comes next, if it is known.
+    /// Binding of the member before the next one, if known.
     binding: Option<Hash>,
-    /// What the index must have if reading came here from the file's start without a gap: the entries so far.
+    /// Encoded entries of the members read so far, to compare with the index. `None` if reading did not
+    /// proceed from the start of the file without a gap.
     walked: Option<Vec<u8>>,
-    /// Where the index came by, and its hash.
+    /// Offset and hash of the index, once it was read.
     index_passed: Option<(u64, Hash)>,
-    /// What a good index says.
+    /// Entries of a verified index.
     index: Option<Vec<Entry>>,
-    /// Whether members are decoded that are not where they belong.
+    /// Whether members are decoded even if their position or name is not verified.
     is_salvaging: bool,
-    /// Bytes of contents of frames that were read, those that were read twice twice.
+    /// Bytes of frame contents read. Contents that were read twice count twice.
     content_bytes: u64,
-    /// The member that the decoder's state fits.
+    /// Number of the only member that the decoder's state allows to decode, unless it is a keyframe.
     ready_for: Option<u64>,
     ended: bool,
 }
 
-/// The head that came last, as it is in the file.
+/// The last head that was read, as stored in the file.
 #[derive(Default)]
 struct LastHead {
     offset: u64,
@@ -76,52 +78,53 @@ struct LastHead {
     bytes: Vec<u8>,
 }
 
-/// Whether a member is where it was written, under the name that it was written with.
+/// Whether a member has the position and the name it was written with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Binding {
-    /// It is.
+    /// Position and name are verified.
     Verified,
-    /// It cannot be said, as the members before it or the index are damaged.
+    /// Unverifiable, because earlier members or the index are damaged.
     Unknown,
-    /// It is not.
+    /// The member was moved or renamed.
     Broken,
 }
 
-/// What was read of a member.
+/// Summary of a member that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
-    /// Bytes that it takes in the file.
+    /// Length of the member's frames in bytes.
     pub stored: u64,
     /// Its end.
     pub end: End,
-    /// Whether its name and its place among the others are as they were written: always, unless by [`super::walk`].
+    /// Whether the member's name and position are verified. Always [`Binding::Verified`], except from
+    /// [`super::walk`].
     pub binding: Binding,
 }
 
 impl<R: Read> Reader<Forward<R>> {
-    /// Reads the header of a file that comes as a stream: members can be decoded in their order, but not searched for.
+    /// Opens a stream and reads the file header. Members can be decoded in order, but not searched for.
     ///
     /// # Errors
-    /// The file system's, a header that cannot be used, and needs beyond the limits.
+    /// Returns errors of the file system, a header that cannot be used, and needs beyond the limits.
     pub fn open_stream(input: R, limits: ReadLimits) -> Result<Reader<Forward<R>>, Error> {
         Reader::unopened(Forward { input, at: 0 }, u64::MAX, limits).opened()
     }
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Reads the file's header.
+    /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// The file system's, a header that cannot be used, and needs beyond the limits.
+    /// Returns errors of the file system, a header that cannot be used, and needs beyond the limits.
     pub fn open(input: R, limits: ReadLimits) -> Result<Reader<R>, Error> {
         Reader::open_damaged(input, limits)?.opened()
     }
 
-    /// Does without the file's header: what comes next is found by [`Reader::find_next`]. The limits stand for the needs that
-    /// the header would state.
+    /// Opens a file without reading its header. [`Reader::find_next`] finds the first member. `limits`
+    /// replace the needs that the header would state.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns errors of the file system.
     pub fn open_damaged(mut input: R, limits: ReadLimits) -> Result<Reader<R>, Error> {
         let bytes = input.seek(SeekFrom::End(0)).map_err(Error::Io)?;
         input.seek(SeekFrom::Start(0)).map_err(Error::Io)?;
@@ -131,7 +134,7 @@ impl<R: Read + Seek> Reader<R> {
     fn unopened(input: R, bytes: u64, limits: ReadLimits) -> Reader<R> {
         let needs = Needs::within(limits.memory, limits.spill);
         let page_memory = limits.admit(needs).unwrap_or(0);
-        // Level 9: parts may be modelled.
+        // At level 9, parts may use context mixing.
         let coder_limits = needs.limits(FileForm::Pack, 9, page_memory);
         Reader {
             input,
@@ -194,7 +197,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(self)
     }
 
-    /// Counts where the bytes of members are that are decoded, from the next keyframe on. Decoding takes longer then.
+    /// Enables [`Reader::take_breakdown`], from the next keyframe on. Decoding becomes slower.
     pub fn count_bytes(&mut self) {
         if self.breakdown.is_none() {
             self.decoder.meter();
@@ -202,13 +205,14 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// Where the bytes of members are that were decoded since the last call, if [`Reader::count_bytes`] was called.
+    /// Returns the byte counts of the members decoded since the last call, if [`Reader::count_bytes`] was
+    /// called.
     pub fn take_breakdown(&mut self) -> Option<Breakdown> {
         self.breakdown.as_mut().map(std::mem::take)
     }
 
-    /// Why a member with this original is coded as bytes: found by coding its records again, within the usual limits. `None` if this
-    /// version can code them.
+    /// Returns the reason why a member with this original is coded as bytes, found by coding its records
+    /// again within the usual limits. Returns `None` if this version can code them.
     pub fn fallback_of(&self, original: &[u8]) -> Option<Fallback> {
         let (form, level) =
             self.header.map_or((FileForm::Segment, 1), |header| (header.form, header.level.max(1)));
@@ -220,44 +224,45 @@ impl<R: Read + Seek> Reader<R> {
         encoder.fallback().filter(|_| !is_coded).cloned()
     }
 
-    /// What the file's header says.
+    /// Returns the file header; `None` if the file was opened without reading it.
     pub fn header(&self) -> Option<FileHeader> {
         self.header
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes; `u64::MAX` for a stream.
     pub fn file_bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where reading goes on.
+    /// Returns the offset of the next read.
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// Whether all was read, to the mark that says so.
+    /// Returns whether the whole file was read, including the mark at its end.
     pub fn is_at_end(&self) -> bool {
         self.ended
     }
 
-    /// The number of the member that comes next.
+    /// Returns the number of the next member.
     pub fn next_member(&self) -> u64 {
         self.member
     }
 
-    /// Looks how far a file goes that is being written.
+    /// Updates the size of a file that is still being written.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns errors of the file system.
     pub fn look_again(&mut self) -> Result<(), Error> {
         self.bytes = self.input.seek(SeekFrom::End(0)).map_err(Error::Io)?;
         Ok(())
     }
 
-    /// The next member's head, or nothing at the end.
+    /// Returns the next member's head, or `None` at the end.
     ///
     /// # Errors
-    /// The file system's, and damage: then [`Reader::find_next`] may help.
+    /// Returns errors of the file system, and damage: [`Reader::find_next`] searches for the next member
+    /// after it.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Head>, Error> {
         loop {
@@ -300,7 +305,7 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// The head of the next member, which must be the one that the index has there.
+    /// Reads the head of the next member and compares it with the index, if there is one.
     fn next_head(&mut self, frame: FrameHeader, offset: u64) -> Result<Head, Error> {
         const PART: &str = "a member's head";
         let (head, bytes) = self.head(frame, offset)?;
@@ -330,26 +335,27 @@ impl<R: Read + Seek> Reader<R> {
         Ok(head)
     }
 
-    /// Whether all that the member needs was decoded.
+    /// Returns whether the member is a keyframe or the member before it was decoded.
     pub fn can_decode(&self, head: &Head) -> bool {
         head.keyframe || self.ready_for == Some(head.number)
     }
 
-    /// Decodes the member whose head came last, and checks it; `out` gets the original.
+    /// Decodes the member whose head was read last, verifies it, and writes the original to `out`.
     ///
-    /// What `out` has been given is right only if this succeeds.
+    /// Bytes written to `out` are verified only if this function succeeds.
     ///
     /// # Errors
-    /// The file system's, damage, and a member that needs another one.
+    /// Returns errors of the file system, damage, and [`Error::NeedsKeyframe`] if the member before it was
+    /// not decoded.
     pub fn decode(&mut self, head: &Head, out: &mut dyn Write) -> Result<Summary, Error> {
         self.decode_to(head, Output::Hashed(out))
     }
 
-    /// Decodes the member whose head came last, and compares it with its original byte for byte; the hash that is stated is
-    /// compared with the original's, which is `hash`.
+    /// Decodes the member whose head was read last and compares it with its original byte by byte. `hash` is
+    /// the hash of `original` and is compared with the stored hash.
     ///
     /// # Errors
-    /// As [`Reader::decode`], and any difference.
+    /// As [`Reader::decode`], and damage if the content or the hash differs.
     pub fn compare(&mut self, head: &Head, original: &[u8], hash: &Hash) -> Result<Summary, Error> {
         self.decode_to(head, Output::Compared { original, hash })
     }
@@ -364,10 +370,10 @@ impl<R: Read + Seek> Reader<R> {
         Ok(summary)
     }
 
-    /// Leaves out the member whose head came last.
+    /// Skips the member whose head was read last.
     ///
     /// # Errors
-    /// The file system's, and damage of what holds the member together.
+    /// Returns errors of the file system, and damage to the member's frames.
     pub fn skip(&mut self, head: &Head) -> Result<Summary, Error> {
         self.pieces(head, None).map_err(|error| of_member(error, head))
     }
@@ -376,7 +382,7 @@ impl<R: Read + Seek> Reader<R> {
         (self.at, self.frame, self.member, self.ended) = (at, frame, member, false);
     }
 
-    /// To the first member.
+    /// Moves to the first member.
     fn go_to_start(&mut self) {
         self.go_to(FILE_HEADER as u64, 0, 0);
         self.binding = self.header_binding;
