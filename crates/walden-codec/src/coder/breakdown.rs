@@ -1,4 +1,4 @@
-//! Where the bytes of a compressed file are: by column class and by relation.
+//! Distribution of a compressed file's bytes by column class and by relation.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use super::{Class, Encoded};
 use crate::column_kind::CLASSES;
 use crate::meter::{ByClass, Metered};
 
-/// Bytes before entropy coding and in the compressed file.
+/// Bytes before and after entropy coding.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Bytes {
     /// Bytes of columns.
     pub raw: u64,
-    /// Bytes that they take in the file.
+    /// Bytes in the compressed file.
     pub stored: u64,
 }
 
@@ -24,10 +24,10 @@ impl Bytes {
     }
 }
 
-/// Bytes of compressed files by column class and by relation; both have the same sums.
+/// Bytes of compressed files by column class and by relation. Both have the same sums.
 ///
-/// The coder compresses the columns of a class together, so what a class takes in a segment is divided among relations in
-/// proportion to their bytes before entropy coding.
+/// The coder compresses the columns of a class together. The compressed bytes of a class are therefore
+/// divided among relations in proportion to their bytes before entropy coding.
 #[derive(Clone, Default, Debug)]
 pub struct Breakdown {
     classes: [Bytes; CLASSES.len()],
@@ -37,28 +37,28 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// Each class of columns that has any bytes, in the order of the format.
+    /// Returns each column class that has any bytes, in the order of the format.
     pub fn classes(&self) -> impl Iterator<Item = (Class, Bytes)> {
         CLASSES.into_iter().zip(self.classes).filter(|(_, bytes)| *bytes != Bytes::default())
     }
 
-    /// Each relation whose blocks' columns have any bytes, and with `None` what belongs to none: headers, transactions,
-    /// commits and the like.
+    /// Returns each relation whose blocks' columns have any bytes. `None` is for columns without a
+    /// relation: headers, transactions, commits and the like.
     pub fn relations(&self) -> impl Iterator<Item = (Option<RelFileLocator>, Bytes)> {
         self.relations.iter().map(|(relation, bytes)| (*relation, *bytes))
     }
 
-    /// The directories that say which columns there are and how long they are.
+    /// Returns the bytes of the directories, which list columns and their lengths.
     pub fn directory(&self) -> Bytes {
         self.directory
     }
 
-    /// Files, or pieces of them, that were compressed as bytes: they have no columns.
+    /// Returns the bytes of files and pieces that were compressed as bytes: they have no columns.
     pub fn bytes(&self) -> Bytes {
         self.bytes
     }
 
-    /// All of it.
+    /// Returns the sum of all bytes.
     pub fn total(&self) -> Bytes {
         let mut total = self.directory;
         total.add(self.bytes);
@@ -66,7 +66,7 @@ impl Breakdown {
         total
     }
 
-    /// Adds another file's.
+    /// Adds the bytes of another breakdown.
     pub fn merge(&mut self, other: &Breakdown) {
         self.directory.add(other.directory);
         self.bytes.add(other.bytes);
@@ -76,7 +76,8 @@ impl Breakdown {
         }
     }
 
-    /// Adds a file, or a piece of one, of `bytes` bytes, with what was metered of its columns, if it has any.
+    /// Adds a file or a piece with an original of `bytes` bytes. `metered` has the bytes of its columns, if
+    /// it has columns.
     pub(crate) fn add(&mut self, encoded: &Encoded, bytes: u64, metered: Option<&Metered>) {
         let stored = encoded.content.len() as u64;
         match metered {
@@ -97,7 +98,7 @@ impl Breakdown {
         by_relation.sort_unstable_by_key(|(relation, _)| *relation);
         for class in 0..CLASSES.len() {
             let total: u64 = by_relation.iter().map(|(_, raw)| raw[class]).sum();
-            // Rounded so that the sum is exact.
+            // Rounding the running sum makes the shares add up exactly.
             let share = |raw: u64| {
                 (u128::from(segment.stored[class]) * u128::from(raw) / u128::from(total.max(1))) as u64
             };

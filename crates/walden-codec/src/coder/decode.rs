@@ -1,4 +1,4 @@
-//! Bytes to columns to segments.
+//! Decodes bytes to columns, and columns to segments.
 
 use super::magics::FORMAT_VERSION;
 use walden_format::lsn::Lsn;
@@ -27,7 +27,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that starts with no state.
+    /// Creates a decoder without state.
     pub fn new(limits: Limits) -> Decoder {
         Decoder {
             limits,
@@ -40,30 +40,33 @@ impl Decoder {
         }
     }
 
-    /// For files that are all keyframes: nothing is kept that only helps with the next one.
+    /// Configures the decoder for files that are all keyframes: state that only improves later files is
+    /// dropped.
     pub fn alone(self) -> Decoder {
         Decoder { is_alone: true, ..self }
     }
 
-    /// Decodes what [`Encoder::with_cases`](super::Encoder::with_cases) encoded with the same set, for measurements ([`crate::measure`]).
+    /// Configures the decoder for the output of [`Encoder::with_cases`](super::Encoder::with_cases) with the
+    /// same set, for measurements ([`crate::measure`]).
     pub fn with_cases(self, cases: Cases) -> Decoder {
         Decoder { cases, ..self }
     }
 
-    /// Counts the bytes of columns by class and relation, from the next keyframe on.
+    /// Enables counting the bytes of columns by class and relation, from the next keyframe on.
     pub(crate) fn meter(&mut self) {
         self.is_metered = true;
     }
 
-    /// What was counted of the last file, if it was decoded as records.
+    /// Returns and clears the byte counts of the last file, if it was decoded as records.
     pub(crate) fn take_metered(&mut self) -> Option<Metered> {
         self.metered.take()
     }
 
-    /// Decodes a file of `bytes` bytes and passes them to `out`, some at a time. They are only right if this succeeds.
+    /// Decodes a file of `bytes` bytes and passes them to `out` in pieces. They are valid only if this
+    /// function succeeds.
     ///
     /// # Errors
-    /// Content that no encoder writes, or [`Decoder::failure`].
+    /// Returns an error for content that no encoder writes, and for a [`Decoder::failure`].
     pub fn decode(
         &mut self,
         encoded: &Encoded,
@@ -105,12 +108,12 @@ impl Decoder {
         }
     }
 
-    /// Why the last file could not be decoded, if not for what is in it: a temporary file could not be written or read.
+    /// Returns the temporary-file error that prevented decoding of the last file, if any.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Decodes the records of a segment and the pages around them; the number of bytes passed to `out`.
+    /// Decodes the records and pages of a segment. Returns the number of bytes passed to `out`.
     fn decode_records(
         &mut self,
         stored: &[u8],
@@ -151,7 +154,7 @@ impl Decoder {
     }
 }
 
-/// The state after the columns of a keyframe were decompressed.
+/// Decompresses the columns of a keyframe and returns the initial state.
 fn first_chunk(
     stored: &[u8],
     bytes: usize,
@@ -165,13 +168,13 @@ fn first_chunk(
     }
     coder.chunk(&mut entropy, stored, max_column_weight(bytes).min(limits.columns))?;
     let frame = FrameColumns::new(&mut coder)?;
-    // Each segment says its version before its first record.
+    // Placeholder: each segment sets its own version before its first record.
     let mut model = Model::new(Major::V15, limits);
     model.set_cases(cases);
     Ok(State { coder, entropy, frame, model })
 }
 
-/// Writes one segment.
+/// Decodes one segment.
 struct SegmentDecoder<'d, 'o> {
     coder: &'d mut columns::Decoder,
     columns: &'d FrameColumns,
@@ -180,12 +183,12 @@ struct SegmentDecoder<'d, 'o> {
     pages: PageWriter<StreamingSink<'o>>,
     first: FirstPage,
     max_blocks: usize,
-    /// For use within.
+    /// Temporary buffer.
     scratch: Vec<u8>,
 }
 
 impl<'d, 'o> SegmentDecoder<'d, 'o> {
-    /// Decodes what comes before the first record.
+    /// Decodes the framing of a segment.
     fn start(
         coder: &'d mut columns::Decoder,
         columns: &'d FrameColumns,
@@ -211,7 +214,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         Ok(SegmentDecoder { coder, columns, model, frame, pages, first, max_blocks, scratch: Vec::new() })
     }
 
-    /// The remainder of a record that began before the segment.
+    /// Writes the remainder of a record that started in an earlier segment.
     fn head(&mut self, missing: usize) -> Result<(), Corrupt> {
         let total = self.first.header.remaining;
         let len = (total as usize)
@@ -225,7 +228,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         Ok(())
     }
 
-    /// Writes bytes of a record with so many bytes from there on.
+    /// Writes `len` literal bytes of a record that has `left` bytes from there on.
     fn raw(&mut self, len: usize, left: u32) -> Result<(), Corrupt> {
         self.scratch.clear();
         self.coder.bytes(self.columns.bytes, &[], len, &mut self.scratch)?;
@@ -233,7 +236,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         Ok(())
     }
 
-    /// Decodes so many records.
+    /// Decodes `count` records.
     fn records(&mut self, count: u64) -> Result<(), Corrupt> {
         let (start, geometry) = (self.first.start(), self.first.info.geometry());
         for _ in 0..count {
@@ -242,7 +245,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
                 return Err(corrupt("cannot decode a record: expected it to start in the segment"));
             }
             let lsn = start.plus(at as u64);
-            // The end depends on the record's length, and that on the record.
+            // The end depends on the record's length, which is known only after decoding it.
             let end = |len: usize| geometry.record_end(lsn, len as u64).aligned();
             self.model.record(self.coder, None, lsn, end)?;
             if self.model.out.len() > self.pages.space_left() {
@@ -258,7 +261,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         Ok(())
     }
 
-    /// The beginning of a record that a crash cut off at a page's end.
+    /// Writes the start of a record that a crash cut off at the end of a page.
     fn abandoned(&mut self, len: usize) -> Result<(), Corrupt> {
         self.pages.next_start();
         if len > self.pages.space_left() {
@@ -275,7 +278,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         }
     }
 
-    /// What comes after the last record.
+    /// Writes the bytes after the last record.
     fn tail(&mut self, end: End, len: usize) -> Result<(), Corrupt> {
         match end {
             End::Full => {}
@@ -300,7 +303,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         Ok(())
     }
 
-    /// Passes on what is buffered; the length of the segment.
+    /// Flushes buffered bytes and returns the length of the segment.
     fn finish(mut self) -> Result<usize, Corrupt> {
         self.coder.finish()?;
         self.pages.out.flush();

@@ -1,4 +1,4 @@
-//! Segments to columns to bytes.
+//! Encodes segments to columns, and columns to bytes.
 
 use std::io::Cursor;
 use std::ops::ControlFlow;
@@ -19,13 +19,14 @@ use crate::entropy::{Packer, Statistics};
 use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
 use crate::record::Model;
 
-/// From this level on, nothing is left out that makes decoding slow: values that the server compressed are always coded
-/// uncompressed; index tuples are predicted from their heap tuples
-/// wherever these are known.
+/// Lowest level that uses transforms with slow decoding. From this level on, values that the server
+/// compressed are always coded uncompressed, and index tuples are predicted from their heap tuples whenever
+/// these are known.
 const MIN_THOROUGH_LEVEL: u8 = 4;
 
-/// While reading ahead: after so many pieces in a row without anything new for the model, only one of so many is read until
-/// one has. Tables and indexes that come later have more than a piece of the log, if they have much of it.
+/// Sampling while reading ahead: after [`QUIET_PIECES`] pieces in a row without a new schema, only every
+/// [`QUIET_STEP`]th piece is read, until one has a new schema. A table or index that appears later and matters for size
+/// spans more than one piece.
 const QUIET_PIECES: usize = 4;
 const QUIET_STEP: usize = 4;
 
@@ -41,9 +42,9 @@ pub struct Encoder {
     state: Option<State<columns::Encoder, Packer>>,
 }
 
-/// A segment in columns, verified to be decoded to the same bytes.
+/// Columns of a segment, verified to decode to the same bytes.
 pub(crate) struct SegmentColumns<'e> {
-    /// The BLAKE3 hash of the segment's bytes.
+    /// BLAKE3 hash of the segment's bytes.
     pub hash: [u8; 32],
     state: &'e mut State<columns::Encoder, Packer>,
     keyframe: bool,
@@ -51,17 +52,17 @@ pub(crate) struct SegmentColumns<'e> {
 }
 
 impl SegmentColumns<'_> {
-    /// What the columns weigh, see [`Limits::columns`].
+    /// Returns the weight of the columns, see [`Limits::columns`].
     pub fn column_weight(&self) -> usize {
         self.state.coder.weight()
     }
 
-    /// Blocks that have to be kept at one time, since the keyframe.
+    /// Returns the maximum number of blocks kept at one time since the keyframe.
     pub fn blocks(&self) -> usize {
         self.state.model.most_blocks()
     }
 
-    /// The oldest reader that decodes the segment.
+    /// Returns the oldest reader version that decodes the segment.
     pub fn least_reader(&self) -> u16 {
         if self.state.model.uses_copies() { COPIES_READER } else { MIN_READER }
     }
@@ -70,7 +71,7 @@ impl SegmentColumns<'_> {
     pub fn pack(self) -> Encoded {
         let State { coder, entropy, model, .. } = self.state;
         if self.is_alone {
-            // No other file needs the model, and compression needs its memory.
+            // No later file needs the model, and compression can use its memory.
             model.forget();
         }
         Encoded { form: Form::Records, keyframe: self.keyframe, content: coder.chunk(entropy) }
@@ -78,7 +79,7 @@ impl SegmentColumns<'_> {
 }
 
 impl Encoder {
-    /// An encoder of level 1 (fast) to 9 (small); level 0 is for bytes.
+    /// Creates an encoder of level 1 (fastest) to 9 (smallest). Level 0 encodes bytes only.
     pub fn new(level: u8, limits: Limits) -> Encoder {
         Encoder {
             level,
@@ -92,13 +93,13 @@ impl Encoder {
         }
     }
 
-    /// Makes every file a keyframe: nothing is kept that only helps with the next one.
+    /// Makes every file a keyframe and drops state that only improves later files.
     pub fn alone(self) -> Encoder {
         Encoder { is_alone: true, ..self }
     }
 
-    /// Leaves out the cases that are not in the set, to measure what they gain ([`crate::measure`]). Only a decoder with the same set
-    /// decodes what is encoded so.
+    /// Disables the cases that are not in the set, to measure their gain ([`crate::measure`]). The output can
+    /// only be decoded with the same set.
     pub fn with_cases(self, cases: Cases) -> Encoder {
         Encoder { cases, ..self }
     }
@@ -108,12 +109,13 @@ impl Encoder {
         self.state = None;
     }
 
-    /// Sizes of each class of columns since the last keyframe, for measurements.
+    /// Returns the sizes of each column class since the last keyframe, for measurements.
     pub fn statistics(&self) -> &[Statistics] {
         self.state.as_ref().map_or(&[], |state| state.entropy.statistics())
     }
 
-    /// Encodes a file, as bytes if it cannot be coded as records; then the file after it is a keyframe.
+    /// Encodes a file as records, or as bytes if that is not possible. After bytes, the next file is a
+    /// keyframe.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
         let mut input = Cursor::new(original);
         let columns = Original::of(&mut input).ok().and_then(|original| self.fill_columns(original));
@@ -123,7 +125,8 @@ impl Encoder {
         }
     }
 
-    /// Puts the records of a segment into columns; `None` if that is not possible. Then the next file is a keyframe.
+    /// Encodes the records of a segment to columns. Returns `None` if that is not possible; then the next
+    /// file is a keyframe.
     pub(crate) fn fill_columns(&mut self, original: Original<'_>) -> Option<SegmentColumns<'_>> {
         if self.is_alone {
             self.begin_keyframe();
@@ -133,7 +136,7 @@ impl Encoder {
         let hash = self.encode_records(original);
         self.fallback = hash.as_ref().err().cloned();
         let hash = hash.ok();
-        // The decoder knows a page that this side could not keep, so their predictions would differ.
+        // The decoder would have a page that the encoder could not keep, so their predictions would differ.
         self.failure = self.state.as_ref().and_then(State::failure);
         if hash.is_none() || self.failure.is_some() {
             self.state = None;
@@ -142,28 +145,27 @@ impl Encoder {
         self.state.as_mut().zip(hash).map(|(state, hash)| SegmentColumns { hash, state, keyframe, is_alone })
     }
 
-    /// Why the last file could not be coded as records.
+    /// Returns the reason why the last file could not be coded as records.
     pub fn fallback(&self) -> Option<&Fallback> {
         self.fallback.as_ref()
     }
 
-    /// Whether [`Encoder::fill_columns`] gave nothing only because decoding would need more than [`Limits`].
+    /// Returns whether [`Encoder::fill_columns`] failed only because decoding would exceed [`Limits`].
     pub(crate) fn has_exceeded_limits(&self) -> bool {
         self.fallback == Some(Fallback::Limits)
     }
 
-    /// Whether the last segment was to be decoded without those before it.
+    /// Returns whether the last segment was encoded as a keyframe.
     pub(crate) fn was_keyframe(&self) -> bool {
         self.was_keyframe
     }
 
-    /// Why [`Encoder::fill_columns`] gave nothing, if not for what is in the segment: a temporary file could not be written or
-    /// read. A second call gives nothing.
+    /// Returns and clears the temporary-file error that made [`Encoder::fill_columns`] fail, if any.
     pub(crate) fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
-    /// Encodes a file, or a piece of one, as bytes; the next file is a keyframe.
+    /// Encodes a file or a piece of one as bytes. The next file is a keyframe.
     pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
         self.state = None;
         let mut content = Vec::new();
@@ -171,7 +173,7 @@ impl Encoder {
         Encoded { form: Form::Bytes, keyframe: true, content }
     }
 
-    /// Fills the columns from a segment; the hash of the bytes that they stand for.
+    /// Fills the columns from a segment and returns the hash of the segment's bytes.
     fn encode_records(&mut self, mut original: Original<'_>) -> Result<[u8; 32], Fallback> {
         let first = first_page(&original)?;
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
@@ -219,7 +221,7 @@ impl Encoder {
     }
 }
 
-/// The state of a keyframe.
+/// Creates the state of a keyframe.
 fn new_state(
     (level, limits, cases): (u8, Limits, Cases),
     is_alone: bool,
@@ -238,11 +240,11 @@ fn new_state(
     Some(State { coder, entropy: Packer::new(level, !is_alone).with_cases(cases), frame, model })
 }
 
-/// The first page of a segment.
+/// Parses and validates the first page of a segment.
 fn first_page(original: &Original<'_>) -> Result<FirstPage, Fallback> {
     let start = original.start().ok_or(Fallback::FirstPage(FaultKind::PageHeader(PageHeaderError::Short)))?;
     let mut first = FirstPage::parse(&start).map_err(Fallback::FirstPage)?;
-    // Pages may belong to any later timeline: the file's own is not known here.
+    // Accept pages of any later timeline: the timeline in the file's name is unknown here.
     first.info.timeline = u32::MAX;
     if least_reader(first.info.version).is_none_or(|reader| reader > MIN_READER) {
         return Err(Fallback::Version(first.info.version));
@@ -257,15 +259,15 @@ fn first_page(original: &Original<'_>) -> Result<FirstPage, Fallback> {
     Ok(first)
 }
 
-/// The records of a segment from an offset on.
+/// Returns a stream decoder for the records of a segment from an offset on.
 fn stream_from(first: &FirstPage, offset: usize) -> StreamDecoder {
     let (start, end) = (first.start().plus(offset as u64), first.start().plus(first.segment_bytes() as u64));
     StreamDecoder::new(first.info, start, end)
 }
 
-/// Shows the model the records that it will code, so that it can choose schemas and the like.
+/// Passes the upcoming records to the model, so that it can choose schemas.
 fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model, cases: Cases) -> Option<()> {
-    /// Passes records to the model's planning.
+    /// Passes records to the model's survey.
     struct Ahead<'m>(&'m mut Model);
 
     impl Visitor for Ahead<'_> {
@@ -290,32 +292,32 @@ fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model,
     })
 }
 
-/// Passes records to the model, as long as the pages around them are the original's.
+/// Passes records to the model, as long as the surrounding bytes match the original.
 struct Feed<'s, 'i> {
     first: FirstPage,
     model: &'s mut Model,
     coder: &'s mut columns::Encoder,
-    /// What decoding will write.
+    /// Pages as decoding will write them.
     pages: PageWriter<ComparingSink<'i>>,
-    /// Numbers so far.
+    /// Framing so far.
     frame: SegmentFrame,
     /// Bytes of abandoned records.
     abandoned: Vec<Vec<u8>>,
-    /// A page header, or what fills up to the next record, is not as it would be written.
+    /// Whether a page header or the padding before a record differs from what decoding would write.
     is_odd: bool,
     /// The record that would be decoded to other bytes.
     failed: Option<Lsn>,
-    /// The most that the columns may weigh.
+    /// Maximum weight of the columns.
     max_weight: usize,
-    /// The offset in the segment from which on the columns are measured again.
+    /// Offset in the segment at which the columns are measured next.
     measure_at: usize,
 }
 
 impl<'s, 'i> Feed<'s, 'i> {
-    /// Bytes of the segment between two measurements: to count the bytes of all columns takes a while.
+    /// Bytes of the segment between two measurements. Measuring all columns is slow.
     const MEASURE_EACH: usize = 64 << 10;
-    /// Bytes of columns that are reserved for each byte of the segment that is still to come. Columns of records are hardly
-    /// larger than the records, but for values and images that are decompressed.
+    /// Bytes of columns reserved per remaining byte of the segment. Columns of records are hardly larger than
+    /// the records, except for values and images that are decompressed.
     const RESERVED: usize = 2;
 
     fn new(
@@ -339,10 +341,12 @@ impl<'s, 'i> Feed<'s, 'i> {
         }
     }
 
-    /// Lets values and images that the server compressed grow by what the limit of the columns leaves.
+    /// Limits the expansion of values and images that the server compressed to the free part of the column
+    /// limit.
     ///
-    /// What a compressed image adds to the columns depends on how much of its page is predicted: from nothing to all 8 kB.
-    /// So what the columns really have counts, and between two measurements, the most that each image can add.
+    /// A compressed image adds 0 to 8 kB to the columns, depending on how much of its page is predicted. The
+    /// budget is therefore the measured size of the columns, less the maximum expansion of each image since
+    /// that measurement.
     fn limit_growth(&mut self, at: usize) {
         if at < self.measure_at {
             return;
@@ -352,7 +356,8 @@ impl<'s, 'i> Feed<'s, 'i> {
         self.model.set_growth_left(self.max_weight.saturating_sub(self.coder.weight() + reserved));
     }
 
-    /// The remainder of a record that began before the segment; how many bytes of it are missing.
+    /// Writes the remainder of a record that started in an earlier segment. Returns the number of its missing
+    /// bytes.
     fn head(&mut self, head: &[u8], total: u32) -> Option<usize> {
         let missing = (total as usize).min(self.pages.space_left()).saturating_sub(head.len());
         self.pages.record(head, total);
@@ -362,7 +367,10 @@ impl<'s, 'i> Feed<'s, 'i> {
         self.pages.out.is_same().then_some(missing)
     }
 
-    /// Codes all records; where an unfinished record starts after them. An error if the segment cannot be coded as records.
+    /// Codes all records. Returns the offset of an unfinished record after them, if any.
+    ///
+    /// # Errors
+    /// Returns the reason if the segment cannot be coded as records.
     fn run(&mut self) -> Result<Option<usize>, Fallback> {
         let stream = stream_from(&self.first, 0);
         let mut stream = match self.pages.out.original.is_checked() {
@@ -374,7 +382,7 @@ impl<'s, 'i> Feed<'s, 'i> {
             let piece = self.pages.out.original.piece(number).ok_or(Fallback::Input)?;
             progress = stream.push(&piece, self);
             drop(piece);
-            // The head may cover pieces that the stream has not got yet.
+            // The head may cover pieces that the stream has not received yet.
             self.pages.out.release_compared((number + 1) * Original::PIECE);
         }
         if let Some(lsn) = self.failed {
@@ -384,7 +392,8 @@ impl<'s, 'i> Feed<'s, 'i> {
         Ok(unfinished.map(|unfinished| unfinished.lsn.bytes_since(self.first.start()) as usize))
     }
 
-    /// Goes back to where all was equal to the original. The remainder of the segment is coded as bytes.
+    /// Returns to the last position at which everything matched the original. The remaining segment is coded
+    /// as bytes.
     fn give_up(&mut self, from: usize) {
         self.pages.rewind_to(from);
         self.is_odd = true;
@@ -441,7 +450,7 @@ impl Visitor for Feed<'_, '_> {
     }
 }
 
-/// What comes after the last record: how the segment ends, and the bytes of that.
+/// Returns how the segment ends after the last record, and the bytes of that end.
 fn tail_of(
     pages: &mut PageWriter<ComparingSink<'_>>,
     first: &FirstPage,
@@ -466,10 +475,11 @@ fn tail_of(
     Some((End::Bytes, tail))
 }
 
-/// The remainder of a record that began before the segment, as far as it is there.
+/// Returns the available remainder of a record that started in an earlier segment.
 fn head_of(original: &mut Original<'_>, first: &FirstPage) -> Option<Vec<u8>> {
     let mut head = content_of(original, first, 0, first.header.remaining as usize)?;
-    // A crash may have cut it off: the page after it says that it starts with another record.
+    // A crash may have cut it off. In that case, the next page has the flag
+    // `XLP_FIRST_IS_OVERWRITE_CONTRECORD`.
     let (geometry, start) = (first.info.geometry(), first.start());
     for (page, _) in geometry.pages_between(start, start.plus(first.segment_bytes() as u64)) {
         let len = (geometry.usable_position(page) - geometry.usable_position(start)) as usize;
@@ -486,7 +496,7 @@ fn head_of(original: &mut Original<'_>, first: &FirstPage) -> Option<Vec<u8>> {
     Some(head)
 }
 
-/// So many bytes of a record from an offset on, or as many as there are in the segment.
+/// Returns `bytes` bytes of a record from an offset on, or fewer if the segment ends before.
 fn content_of(original: &mut Original<'_>, first: &FirstPage, from: usize, bytes: usize) -> Option<Vec<u8>> {
     let end = original.bytes().min(first.record_end(from, bytes));
     original.content(from, end, first)

@@ -1,4 +1,4 @@
-//! Why a file is coded as bytes.
+//! Reasons for coding a file as bytes.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use walden_format::lsn::Lsn;
 use walden_format::page::PageHeaderError;
 use walden_format::version::{Major, UnreadableMagic};
 
-/// Why the records of a file cannot be coded, so that the file is coded as bytes.
+/// Reason why a file is coded as bytes rather than as records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fallback {
     /// The file does not start with a segment's first page.
     FirstPage(FaultKind),
     /// The format does not code records of this version.
     Version(Major),
-    /// The first page states another size of the segment.
+    /// The first page states a segment size other than the file's size.
     Size {
-        /// Bytes that it states.
+        /// Segment size in bytes, according to the first page.
         stated: u64,
-        /// Bytes of the file.
+        /// Size of the file in bytes.
         found: u64,
     },
     /// The segment's address is not a multiple of its size.
@@ -31,7 +31,7 @@ pub enum Fallback {
     Record(Lsn),
     /// Decoding needs more memory or more blocks than [`super::Limits`] allow.
     Limits,
-    /// The columns exceed the limit that the format has for a segment of this size.
+    /// The columns exceed the limit that the format sets for a segment of this size.
     Columns,
 }
 

@@ -1,4 +1,5 @@
-//! What a segment has around its records, in the two columns that are created first: `numbers` and `bytes`.
+//! Framing of a segment: everything but its records, in the two columns that are created first, `numbers` and
+//! `bytes`.
 
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
@@ -6,11 +7,11 @@ use crate::framing::{HeaderChange, HeaderFields};
 use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
-/// The columns of framing.
+/// Columns of framing.
 pub struct FrameColumns {
-    /// Numbers of a [`SegmentFrame`].
+    /// Fields of a [`SegmentFrame`].
     pub numbers: Column,
-    /// The first page's header; what is not a whole record.
+    /// Header of the first page, and bytes that are not part of a complete record.
     pub bytes: Column,
 }
 
@@ -24,16 +25,15 @@ impl FrameColumns {
     }
 }
 
-/// How the records of a segment end.
+/// How a segment ends after its last complete record.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum End {
-    /// The last record ends with the segment.
+    /// The last record ends at the end of the segment.
     #[default]
     Full,
-    /// The last record goes on in the next segment.
+    /// The last record continues in the next segment.
     Cut,
-    /// Something else: bytes as they are, and zeros after them. After a segment switch, and where the log ends, these are
-    /// zeros only.
+    /// Literal bytes, then zeros. After a segment switch and at the end of the WAL there are only zeros.
     Bytes,
 }
 
@@ -48,36 +48,36 @@ impl End {
     }
 }
 
-/// A record of which a crash left only the beginning; the page after it starts with `XLOG_OVERWRITE_CONTRECORD`.
+/// A record that a crash cut off. The next page starts with `XLOG_OVERWRITE_CONTRECORD`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Abandoned {
-    /// How many records of the segment come before it.
+    /// Number of complete records of the segment before it.
     pub records_before: u64,
-    /// Bytes of it that there are.
+    /// Bytes of the record that were written.
     pub bytes: usize,
 }
 
-/// The numbers around the records of a segment.
+/// Numbers that describe a segment apart from its records.
 #[derive(Clone, Default, Debug)]
 pub struct SegmentFrame {
-    /// Records that start and end in the segment.
+    /// Number of records that start and end in the segment.
     pub records: u64,
-    /// `xl_prev` of the first of them.
+    /// `xl_prev` of the first record.
     pub first_prev: u64,
-    /// What comes after them.
+    /// How the segment ends after the last record.
     pub end: End,
-    /// Bytes that are coded of it.
+    /// Number of coded bytes of the end.
     pub tail_bytes: usize,
-    /// Bytes missing at the end of the record that began before the segment, if a crash cut it off in this one.
+    /// Missing bytes of the record that started in an earlier segment, if a crash cut it off in this one.
     pub head_missing: usize,
-    /// Where page headers change.
+    /// Pages at which header fields change.
     pub changes: Vec<HeaderChange>,
-    /// Records of which only the beginning is there, in the order of the log.
+    /// Records that a crash cut off, in WAL order.
     pub abandoned: Vec<Abandoned>,
 }
 
 impl SegmentFrame {
-    /// Codes the numbers of a segment with so many pages: encoding writes `self`, decoding ignores it.
+    /// Codes the numbers of a segment of `pages` pages. Encoding writes `self`, decoding ignores it.
     pub fn code<C: Coder>(self, coder: &mut C, numbers: Column, pages: u32) -> Result<SegmentFrame, Corrupt> {
         let mut number = |value: u64| coder.symbol(numbers, value);
         let records = number(self.records)?;
@@ -85,7 +85,7 @@ impl SegmentFrame {
         let end = End::from_code(number(self.end as u64)?)?;
         let tail_bytes = narrow(number(self.tail_bytes as u64)?)?;
         let head_missing = narrow(number(self.head_missing as u64)?)?;
-        // Both change at a page's start.
+        // Both kinds of change occur at page starts, at most one per page.
         let mut count = |len: usize| match number(len as u64)? {
             count if count <= u64::from(pages) => Ok(count as usize),
             _ => Err(corrupt("cannot decode framing: expected at most one change per page, found more")),
@@ -120,7 +120,7 @@ impl SegmentFrame {
     }
 }
 
-/// The length of a record of which perhaps not even the header is whole.
+/// Returns `xl_tot_len` of a record that may be cut off, or 0 if even that field is incomplete.
 pub fn total_len_of(start: &[u8]) -> u32 {
     start.first_chunk().map_or(0, |total| u32::from_le_bytes(*total))
 }
@@ -135,7 +135,7 @@ mod tests {
         HeaderFields::new(flags, timeline).expect("no derived flag")
     }
 
-    /// Codes numbers as symbols, and decodes them as the frame of a segment of so many pages.
+    /// Codes numbers as symbols and decodes them as the frame of a segment of `pages` pages.
     fn decode(values: &[u64], pages: u32) -> Result<SegmentFrame, Corrupt> {
         let (mut coder, mut packer) = (Encoder::default(), Packer::new(1, false));
         let columns = FrameColumns::new(&mut coder).expect("encoding");

@@ -2,16 +2,16 @@
 
 use walden_format::version::Major;
 
-/// The latest version of the format.
+/// Latest version of the format.
 pub const FORMAT_VERSION: u16 = 2;
-/// The oldest reader of files that use nothing that a later version added. They are of this version.
+/// Oldest reader version for files without features of later versions. Such files state this version.
 pub const MIN_READER: u16 = 1;
-/// The oldest reader of files that have [copies](crate::predict::copies).
+/// Oldest reader version for files that have [copies](crate::predict::copies).
 pub const COPIES_READER: u16 = 2;
 
-/// Page magics, each with the oldest reader of the format that decodes its records.
+/// Page magics, each with the oldest reader version that decodes its records.
 ///
-/// A new magic has a new format version here, never an old one: readers of that version would call the file damaged.
+/// A new magic requires a new format version: readers of an older version would report the file as damaged.
 #[rustfmt::skip]
 const MAGICS: &[(u16, u16)] = &[
     (0xD087, 1),
@@ -28,7 +28,8 @@ const MAGICS: &[(u16, u16)] = &[
     (0xD122, 1),
 ];
 
-/// The oldest reader that decodes records of this version of PostgreSQL; `None` if the format does not code them.
+/// Returns the oldest reader version that decodes records of this PostgreSQL version; `None` if the format
+/// does not code them.
 pub fn least_reader(version: Major) -> Option<u16> {
     MAGICS.iter().find(|(magic, _)| *magic == version.magic()).map(|(_, reader)| *reader)
 }

@@ -1,7 +1,8 @@
-//! Files to their coded form and back, one after another.
+//! Encodes and decodes files in sequence.
 //!
-//! The state that a file leaves behind (pages, transactions, statistics) helps with the next one, so files are decoded in
-//! the order in which they were encoded, from a *keyframe* on: a file that starts with no state.
+//! The state after a file (pages, transactions, statistics) improves the prediction of the next one. Files
+//! are therefore decoded in the order in which they were encoded, starting from a *keyframe*: a file that
+//! starts without state.
 
 mod breakdown;
 mod decode;
@@ -26,9 +27,9 @@ use crate::record::Model;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Form {
-    /// Its bytes, compressed as they are: what is no segment, or cannot be coded as one.
+    /// Bytes, compressed as they are. Used for files that are not WAL segments or cannot be coded as records.
     Bytes = 0,
-    /// Its records.
+    /// Records of a segment.
     Records = 1,
 }
 
@@ -37,13 +38,13 @@ pub enum Form {
 pub struct Encoded {
     /// How it is coded.
     pub form: Form,
-    /// Whether it is decoded without the files before it.
+    /// Whether it can be decoded without the files before it.
     pub keyframe: bool,
-    /// The input of [`Decoder::decode`].
+    /// Input of [`Decoder::decode`].
     pub content: Vec<u8>,
 }
 
-/// What one file leaves behind for the next: columns and entropy coder of one direction, and the model.
+/// State carried from one file to the next: columns and entropy coder of one direction, and the model.
 struct State<C, E> {
     coder: C,
     entropy: E,
@@ -52,13 +53,14 @@ struct State<C, E> {
 }
 
 impl<C, E> State<C, E> {
-    /// Why pages could not be kept, if so.
+    /// Returns the error of keeping pages in a temporary file, if any.
     fn failure(&self) -> Option<String> {
         self.model.failure().map(ToString::to_string)
     }
 }
 
-/// The most that the columns of a file of so many bytes may weigh together: modelling may add some bytes, but not this many.
+/// Returns the maximum total weight of the columns of a file of `bytes` bytes. Modelling may expand a file
+/// slightly; this limit is well above that.
 pub(crate) fn max_column_weight(bytes: usize) -> usize {
     4 * bytes + (1 << 16)
 }

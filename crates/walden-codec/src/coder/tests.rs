@@ -11,10 +11,11 @@ use crate::measure::ColumnDecoder;
 const SEGMENT: usize = 4 << 20;
 const PAGE: usize = 8192;
 
-/// INSERT of a tuple of a table, the two parts of which have another order in other tables.
+/// Returns an `XLOG_HEAP_INSERT` record. Table 1 and other tables have their two attributes in opposite
+/// order.
 fn insert(table: u32, number: u32, prev: Lsn) -> Vec<u8> {
     const HAS_DATA: u8 = 0x20;
-    // t_infomask2, t_infomask, t_hoff, and what is before the first attribute.
+    // `t_infomask2`, `t_infomask`, `t_hoff`, and the padding before the first attribute.
     const HEAD: [u8; 6] = [2, 0, 2, 8, 24, 0];
     let mixed = number.wrapping_mul(0x9E37_79B1);
     let text: Vec<u8> = (0..4 + mixed % 20).map(|at| b'a' + (mixed >> at) as u8 % 16).collect();
@@ -26,7 +27,7 @@ fn insert(table: u32, number: u32, prev: Lsn) -> Vec<u8> {
     bytes.extend([0, HAS_DATA]);
     bytes.extend(((HEAD.len() + tuple.len()) as u16).to_le_bytes());
     bytes.extend([1663, 5, table, number / 100].map(u32::to_le_bytes).as_flattened());
-    // xl_heap_insert: the tuple's number, flags.
+    // `xl_heap_insert`: offset number and flags.
     bytes.extend([255, 3]);
     bytes.extend(HEAD);
     bytes.extend(tuple);
@@ -40,7 +41,7 @@ fn insert(table: u32, number: u32, prev: Lsn) -> Vec<u8> {
     bytes
 }
 
-/// The long header of a first page of PostgreSQL 15, in which so many bytes of a record go on.
+/// Returns a long page header of PostgreSQL 15 for a page on which `continued` bytes of a record continue.
 fn first_header(continued: u32) -> [u8; LONG_HEADER] {
     let mut first = [0; LONG_HEADER];
     first[..4].copy_from_slice(&[0x10, 0xD1, if continued > 0 { 3 } else { 2 }, 0]);
@@ -52,7 +53,7 @@ fn first_header(continued: u32) -> [u8; LONG_HEADER] {
     first
 }
 
-/// A segment that `write` writes records to, with zeros after them.
+/// Returns a segment with the records that `write` writes, filled with zeros.
 fn segment_of(
     continued: u32,
     changes: Vec<HeaderChange>,
@@ -68,7 +69,7 @@ fn segment_of(
     segment
 }
 
-/// Writes tuples until an offset is reached; the LSN of the last record.
+/// Writes tuples up to an offset and returns the LSN of the last record.
 fn put_tuples(
     pages: &mut PageWriter<StreamingSink<'_>>,
     until: usize,
@@ -88,7 +89,7 @@ fn put_tuples(
     prev
 }
 
-/// A segment of tuples of one table, and of another from an offset on.
+/// Returns a segment with tuples of one table up to an offset, then of another.
 fn segment(tables: [u32; 2], until: usize) -> Vec<u8> {
     segment_of(0, Vec::new(), |pages| {
         pages.record(&[], 0);
@@ -97,11 +98,11 @@ fn segment(tables: [u32; 2], until: usize) -> Vec<u8> {
     })
 }
 
-/// FPI of a page of random letters of an alphabet, compressed by zstd.
+/// Returns an `XLOG_FPI` record of a page of random letters from an alphabet, compressed with zstd.
 fn full_page_image(letters: u32, number: u32, prev: Lsn) -> Vec<u8> {
     const HAS_IMAGE: u8 = 0x10;
     const XLOG_FPI: u8 = 0xB0;
-    // BKPIMAGE_APPLY, BKPIMAGE_COMPRESS_ZSTD.
+    // `BKPIMAGE_APPLY` and `BKPIMAGE_COMPRESS_ZSTD`.
     const IMAGE_INFO: u8 = 0x12;
     let mut state = number;
     let mut letter = || {
@@ -127,7 +128,7 @@ fn full_page_image(letters: u32, number: u32, prev: Lsn) -> Vec<u8> {
     bytes
 }
 
-/// The number of images in a segment of such images, and the bytes of its columns.
+/// Returns the number of images in a segment full of images, and the bytes of its columns.
 fn images_and_columns(letters: u32) -> (usize, usize) {
     let mut images = 0;
     let segment = segment_of(0, Vec::new(), |pages| {
@@ -155,17 +156,17 @@ fn images_and_columns(letters: u32) -> (usize, usize) {
 
 #[test]
 fn images_of_unknown_pages_are_decompressed_as_long_as_the_columns_stay_within_their_limit() {
-    // Five letters take 2.3 bits each: in the columns, the images take 3.4 times as much as in the log.
+    // Five letters take 2.3 bits each, so in the columns the images take 3.4 times their size in the WAL.
     let (images, bytes) = images_and_columns(5);
     assert!(bytes > images * PAGE, "{images} images, {bytes} bytes of columns");
-    // Images of two letters would take more than the limit allows.
+    // Images of two letters would exceed the limit.
     let (images, bytes) = images_and_columns(2);
     let most = max_column_weight(SEGMENT);
     assert!(images * PAGE > most);
     assert!(bytes <= most && bytes > most - most / 8, "{bytes} bytes of columns of at most {most}");
 }
 
-/// Encodes a segment as records and decodes it again; the bytes that it takes.
+/// Encodes a segment as records, verifies that it decodes, and returns its encoded length.
 fn encoded_len(segment: &[u8]) -> usize {
     let encoded = Encoder::new(3, Limits::default()).encode(segment);
     assert!(encoded.form == Form::Records);
@@ -182,7 +183,7 @@ fn a_table_that_comes_late_is_compressed_as_well_as_one_that_is_there_from_the_b
     assert!(sizes[1] < sizes[0] + sizes[0] / 50, "{sizes:?} bytes");
 }
 
-/// The first segment of a cluster, one in which base backups start and end, one that is written at a promotion.
+/// Cases: the first segment of a cluster, segments in which base backups start and end, and a promotion.
 #[test]
 fn page_flags_and_timelines_may_change_within_a_segment() {
     let mut segment = segment([1, 2], SEGMENT / 2);
@@ -194,7 +195,7 @@ fn page_flags_and_timelines_may_change_within_a_segment() {
     let changed = encoded_len(&segment);
     assert!(changed < usual + 50, "{changed} bytes, {usual} without changes");
 
-    // What no server writes is still reproduced.
+    // Header values that no server writes are still reproduced.
     segment[77 * PAGE + 20] = 1;
     segment[78 * PAGE + 4] = 1;
     encoded_len(&segment);
@@ -203,7 +204,7 @@ fn page_flags_and_timelines_may_change_within_a_segment() {
 const OVERWRITES: HeaderFields = HeaderFields { flags: 8, timeline: 1 };
 const USUAL: HeaderFields = HeaderFields { flags: 0, timeline: 1 };
 
-/// A crash leaves the beginning of a record; recovery goes on at the next page.
+/// A crash leaves the start of a record; recovery continues on the next page.
 #[test]
 fn records_go_on_after_one_that_a_crash_cut_off() {
     let changes =
@@ -211,7 +212,7 @@ fn records_go_on_after_one_that_a_crash_cut_off() {
     let cut = segment_of(0, changes, |pages| {
         pages.record(&[], 0);
         let prev = put_tuples(pages, 100 * PAGE + 5000, 1, 0, Lsn(0));
-        // To the end of page 102 of a record that would be longer.
+        // Start of a longer record, up to the end of page 102.
         let at = pages.next_start();
         let record = [&50_000_u32.to_le_bytes()[..], &[0; 4], &prev.0.to_le_bytes(), &[7; 60_000]].concat();
         let len = (103 * PAGE - at) - 2 * SHORT_HEADER;
@@ -225,7 +226,7 @@ fn records_go_on_after_one_that_a_crash_cut_off() {
     assert!(cut < usual + usual / 50 + 100, "{cut} bytes, {usual} without a crash");
 }
 
-/// The same of a record that began in the segment before.
+/// The same for a record that started in the previous segment.
 #[test]
 fn records_go_on_after_one_from_the_segment_before_that_a_crash_cut_off() {
     let changes = vec![HeaderChange { page: 2, fields: OVERWRITES }, HeaderChange { page: 3, fields: USUAL }];
@@ -240,7 +241,8 @@ fn records_go_on_after_one_from_the_segment_before_that_a_crash_cut_off() {
     assert!(cut < usual + usual / 50 + 100, "{cut} bytes, {usual} without a crash");
 }
 
-/// The commit of a transaction that dropped many tables can be longer than several pieces of the original.
+/// A commit record of a transaction that dropped many tables can be longer than several pieces of the
+/// original.
 #[test]
 fn records_follow_the_end_of_a_long_one() {
     const LENGTHS: [usize; 4] = [300_000, 600_000, 1_500_000, SEGMENT - 100_000];
@@ -276,6 +278,6 @@ fn the_encoder_has_the_reason_why_a_file_is_coded_as_bytes() {
     moved[8..16].copy_from_slice(&(PAGE as u64).to_le_bytes());
     assert_eq!(reason(&moved, usual), Some(Fallback::Address(Lsn(PAGE as u64))));
     assert_eq!(reason(&whole, Limits { blocks: 1, ..usual }), Some(Fallback::Limits));
-    // The next file has its own.
+    // The next file has its own reason.
     assert_eq!(reason(&whole, usual), None);
 }

@@ -1,17 +1,18 @@
-//! The two forms of files.
+//! Forms of compressed files.
 
-/// One file of one member, or many members.
+/// Form of a compressed file: one member or many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FileForm {
-    /// One member that needs nothing else: `NAME.wlz`.
+    /// One self-contained member: `NAME.wlz`.
     Segment = 1,
-    /// Members in order, and an index: `*.wpk`.
+    /// Members in order and an index: `*.wpk`.
     Pack = 2,
 }
 
 impl FileForm {
-    /// The level between fast and small. Someone waits for a segment, who has it archived; a pack is there to be small.
+    /// Returns the default level. Segments favour speed, because a server waits for each to be archived.
+    /// Packs favour size.
     pub const fn default_level(self) -> u8 {
         match self {
             FileForm::Segment => 3,

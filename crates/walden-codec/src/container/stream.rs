@@ -1,4 +1,4 @@
-//! One file through a reader and a writer, without a look at the container's parts.
+//! Compresses and decompresses one file from a reader to a writer.
 
 use std::io::{Cursor, Read, Write};
 
@@ -11,15 +11,15 @@ use super::reader::Reader;
 use super::writer::{WriteOptions, Writer};
 use super::{Error, ReadLimits};
 
-/// Compresses what `input` has to a file in segment form, in the calling thread; returns the output, flushed.
+/// Compresses `input` to a file in segment form, in the calling thread. Flushes the output and returns it.
 ///
-/// If it is a segment of WAL, it is held in memory. Anything else is compressed as bytes, some at a time. `meta` says what is
-/// stored beside the bytes; whoever extracts the file by name needs one.
+/// A WAL segment is held in memory. Any other input is compressed as bytes, in pieces. `meta` is stored with
+/// the content; extraction by name requires a name in it.
 ///
-/// What is written is not read back here; [`decompress`] to [`std::io::sink`] verifies it.
+/// The result is not verified. To verify it, [`decompress`] it to [`std::io::sink`].
 ///
 /// # Errors
-/// Those of `input` ([`Error::Original`]) and `output` ([`Error::Io`]).
+/// Returns errors of `input` ([`Error::Original`]) and `output` ([`Error::Io`]).
 pub fn compress<W: Write>(
     mut input: impl Read,
     output: W,
@@ -36,7 +36,7 @@ pub fn compress<W: Write>(
     read_to(LONG_HEADER as u64, &mut start)?;
     let info = start.first_chunk::<LONG_HEADER>().and_then(|first| StreamInfo::of_segment(first).ok());
     if let Some(info) = info {
-        // One byte more would show that it is no segment.
+        // Requests one extra byte: if it exists, the input is not a segment.
         read_to(info.segment_size.bytes() + 1, &mut start)?;
         if start.len() as u64 == info.segment_size.bytes() {
             writer.add(meta, false, &mut Cursor::new(start))?;
@@ -47,13 +47,14 @@ pub fn compress<W: Write>(
     writer.finish()
 }
 
-/// Decompresses a file of either form in the calling thread: all its members, one after another. Returns their bytes.
+/// Decompresses a file of either form in the calling thread, all members in order. Returns the number of
+/// bytes written.
 ///
-/// What `output` was given is right only if this succeeds.
+/// The output is valid only if this function succeeds.
 ///
 /// # Errors
-/// A file that is damaged, of a later version or of greater needs than `limits`; errors of `input` ([`Error::Io`]) and `output`
-/// ([`Error::Original`]).
+/// Returns damage, a file of a later version, needs beyond `limits`, and errors of `input` ([`Error::Io`])
+/// and `output` ([`Error::Original`]).
 pub fn decompress(input: impl Read, mut output: impl Write, limits: ReadLimits) -> Result<u64, Error> {
     let mut reader = Reader::open_stream(input, limits)?;
     let mut bytes = 0;

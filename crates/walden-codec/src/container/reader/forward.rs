@@ -1,8 +1,8 @@
-//! Files that come as a stream.
+//! Files read from a stream.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// A stream, in which reading goes on at a later place only.
+/// A stream that can seek forward only, by reading.
 pub struct Forward<R> {
     pub(super) input: R,
     pub(super) at: u64,
@@ -21,7 +21,7 @@ impl<R: Read> Seek for Forward<R> {
         let SeekFrom::Start(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
         let skipped = to.checked_sub(self.at).ok_or(io::ErrorKind::Unsupported)?;
         io::copy(&mut (&mut self.input).take(skipped), &mut io::sink())?;
-        // Beyond the end, nothing is read.
+        // A position past the end is allowed: reads there return no bytes.
         self.at = to;
         Ok(to)
     }

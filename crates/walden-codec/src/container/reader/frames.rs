@@ -1,4 +1,4 @@
-//! Frames: their headers, and contents with a checksum.
+//! Reads frames: headers, and contents with their checksums.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -8,20 +8,20 @@ use super::super::layout::{End, FOOTER, FRAME_HEADER, Footer, FrameHeader, Head,
 use super::super::{Damage, Error};
 use super::Reader;
 
-/// Bytes that are allocated at once, before they are read.
+/// Maximum number of bytes allocated before any of them are read.
 const MAX_AT_ONCE: u64 = 16 << 20;
 
-/// How many times the bytes of a damaged file are read at most. Behind damage, frames are searched for within what was taken for one, and
-/// the headers of a hostile file may all claim the rest of it.
+/// Maximum number of times that the bytes of a damaged file are read. After damage, frames are searched for
+/// inside apparent frames, and in a hostile file every header may claim the remaining file as its content.
 const MAX_TIMES_SALVAGED: u64 = 16;
 
 impl<R: Read + Seek> Reader<R> {
-    /// The header of the next frame, which must be the next of this file.
+    /// Reads the header of the next frame and checks its number.
     pub(super) fn frame_header(&mut self) -> Result<FrameHeader, Error> {
         self.frame_header_or_end()?.ok_or_else(|| self.cut_frame_header(0))
     }
 
-    /// The same, or nothing at the end of the file.
+    /// As [`Reader::frame_header`], but returns `None` at the end of the file.
     pub(super) fn frame_header_or_end(&mut self) -> Result<Option<FrameHeader>, Error> {
         let offset = self.at;
         let Some(frame) = self.any_frame_header_or_end()? else { return Ok(None) };
@@ -61,13 +61,13 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Some(frame))
     }
 
-    /// A frame's header of which the file has only so many bytes.
+    /// Creates the error for a frame header cut off after `got` bytes.
     pub(super) fn cut_frame_header(&self, got: usize) -> Error {
         let found = if got == 0 { "the end of the file".to_owned() } else { format!("{got} bytes") };
         self.damage("a frame's header", self.at, format!("{FRAME_HEADER} bytes"), found)
     }
 
-    /// The content of the frame whose header came last.
+    /// Reads the content of the frame whose header was read last, of at most `most` bytes.
     pub(super) fn content(
         &mut self,
         frame: FrameHeader,
@@ -85,7 +85,7 @@ impl<R: Read + Seek> Reader<R> {
             return Err(self.damage(part, offset, "frames that do not overlap", found));
         }
         self.content_bytes = content_bytes;
-        // The file is that long, by what the system says; where it has holes, that means little.
+        // The allocation is bounded because a sparse file can state any size.
         let expected = frame.bytes.min(self.bytes.saturating_sub(self.at)).min(MAX_AT_ONCE);
         let mut content = Vec::with_capacity(expected as usize);
         (&mut self.input).take(frame.bytes).read_to_end(&mut content).map_err(Error::Io)?;
@@ -102,7 +102,8 @@ impl<R: Read + Seek> Reader<R> {
         Ok(content)
     }
 
-    /// What the file has from here on, as far as it goes.
+    /// Reads from the current position until the buffer is full or the file ends. Returns the number of bytes
+    /// read.
     pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
         self.input.seek(SeekFrom::Start(self.at)).map_err(Error::Io)?;
         let mut got = 0;
@@ -117,10 +118,11 @@ impl<R: Read + Seek> Reader<R> {
         Ok(got)
     }
 
-    /// Compares the checksums of all frames, of those too that are left out otherwise, without decoding any; goes to the first member.
+    /// Verifies the checksums of all frames without decoding any, including frames that readers skip. Moves
+    /// to the first member.
     ///
     /// # Errors
-    /// The file system's, and damage.
+    /// Returns errors of the file system, and damage.
     pub fn check_frames(&mut self) -> Result<(), Error> {
         self.go_to_start();
         loop {
@@ -132,9 +134,9 @@ impl<R: Read + Seek> Reader<R> {
         Ok(())
     }
 
-    /// Leaves the content of a frame out.
+    /// Skips the content of a frame.
     pub(super) fn pass(&mut self, frame: FrameHeader) {
-        // Not beyond the end: the header was checked against it.
+        // The header was checked: this is not beyond the end of the file.
         self.at = self.at.saturating_add(frame.bytes);
     }
 

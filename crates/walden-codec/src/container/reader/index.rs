@@ -1,4 +1,4 @@
-//! The index of a pack, and its footer.
+//! Index and footer of a pack.
 
 use std::io::{Read, Seek};
 
@@ -12,13 +12,15 @@ use super::super::{Damage, Error};
 use super::{LastHead, Reader, Summary, name_of};
 
 impl<R: Read + Seek> Reader<R> {
-    /// What a pack's index says, which is compared with its footer; from then on, members are compared with it. Reading has
-    /// to be placed by [`Reader::seek`] after it.
+    /// Reads the index of a pack and verifies it against the footer. Members read afterwards are compared
+    /// with it. Call
+    /// [`Reader::seek`] before reading on.
     ///
-    /// An index is no longer than what is before it: each entry takes less than its member's frames.
+    /// The index must be no longer than the part of the file before it, because an entry is smaller than its
+    /// member's frames.
     ///
     /// # Errors
-    /// The file system's, and damage: a pack that was cut short has no index.
+    /// Returns errors of the file system, and damage: a truncated pack has no index.
     pub fn index(&mut self) -> Result<Vec<Entry>, Error> {
         const PART: &str = "the index";
         let place = self.bytes.saturating_sub(FOOTER_FRAME).max(FILE_HEADER as u64);
@@ -80,8 +82,8 @@ impl<R: Read + Seek> Reader<R> {
         Ok(entries)
     }
 
-    /// The last member's binding, if it is known: members that follow each other must be bound to each other, from the file's
-    /// header on.
+    /// Returns the last member's binding, if known. Verifies that each member is bound to the previous one,
+    /// and the first to the file header.
     fn last_binding(&self, entries: &[Entry], offset: u64) -> Result<Option<Hash>, Error> {
         let mut before = self.header_binding;
         for entry in entries {
@@ -96,11 +98,11 @@ impl<R: Read + Seek> Reader<R> {
         Ok(before)
     }
 
-    /// The contents of the frames of a kind, 128 or above, that lie between a pack's last member and its index, which is what
-    /// [`Reader::index`] returned. Reading has to be placed by [`Reader::seek`] after it.
+    /// Returns the contents of the frames of a kind, 128 or above, between a pack's last member and its
+    /// index. `index` is the result of [`Reader::index`]. Call [`Reader::seek`] before reading on.
     ///
     /// # Errors
-    /// The file system's, and damage.
+    /// Returns errors of the file system, and damage.
     pub fn extras(&mut self, index: &[Entry], kind: u8) -> Result<Vec<Vec<u8>>, Error> {
         self.at = index.last().map_or(FILE_HEADER as u64, |last| last.offset.saturating_add(last.stored));
         let mut found = Vec::new();
@@ -121,10 +123,10 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// Goes to a member of the index: what is decoded next is this one.
+    /// Moves to a member of the index and returns its head, so that the member can be decoded next.
     ///
     /// # Errors
-    /// The file system's, damage, and an index that does not fit the member.
+    /// Returns errors of the file system, damage, and an entry that does not match the member.
     pub fn seek(&mut self, entry: &Entry) -> Result<Head, Error> {
         self.go_to(entry.offset, entry.frame, entry.head.number);
         self.binding = self.binding_before(entry.head.number);
@@ -139,7 +141,7 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// What a member is bound to, by the index.
+    /// Returns the binding that precedes a member, according to the index.
     pub(super) fn binding_before(&self, number: u64) -> Option<Hash> {
         match number.checked_sub(1) {
             None => self.header_binding,
@@ -150,8 +152,8 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// All members of the file, by its index or else by walking it; and what is wrong with the file, as far as that shows.
-    /// Reading is at the file's start after it.
+    /// Returns all members of the file, from its index or by walking the frames, and the first error found.
+    /// Reading continues at the first member.
     pub fn entries(&mut self) -> (Vec<Entry>, Option<Error>) {
         let index = match self.header {
             Some(FileHeader { form: FileForm::Pack, .. }) => self.index().ok(),
@@ -181,7 +183,7 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// The index after the last member, which must have all members.
+    /// Reads the index after the last member. It must list exactly the members read so far.
     pub(super) fn pass_index(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
         const PART: &str = "the index";
         let content = self.content(frame, offset, offset, PART)?;
@@ -196,7 +198,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(())
     }
 
-    /// The footer, which must be that of this index and these members.
+    /// Reads the footer. It must match the index and the members read so far.
     pub(super) fn check_footer(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
         const PART: &str = "the footer";
         let footer = self.footer(frame, offset)?;

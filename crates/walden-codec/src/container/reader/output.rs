@@ -1,18 +1,18 @@
-//! What is done with a member that is decoded: it is written and hashed, or compared with its original.
+//! Destination of a decoded member: it is written and hashed, or compared with its original.
 
 use std::io::{self, Write};
 
 use super::super::layout::{End, Hash, hex};
 
-/// What is done with a member that is decoded.
+/// Destination of a decoded member.
 pub(super) enum Output<'o> {
-    /// It is written, and its hash compared with the one that is stated.
+    /// Writes the content and compares its hash with the stored one.
     Hashed(&'o mut dyn Write),
-    /// It is compared with its original, and the hash that is stated with the original's.
+    /// Compares the content with `original`, and the stored hash with `hash`.
     Compared { original: &'o [u8], hash: &'o Hash },
 }
 
-/// Whether a member is what it should be, as far as it was decoded.
+/// Running check of a decoded member.
 #[derive(Default)]
 pub(super) struct OutputCheck {
     hasher: blake3::Hasher,
@@ -38,7 +38,7 @@ impl OutputCheck {
         }
     }
 
-    /// What was expected and what was found, if these differ.
+    /// Returns the expected and the found value as an error if the member is wrong.
     pub fn finish(&self, out: &Output<'_>, end: End) -> Result<(), (String, String)> {
         let different = |expected: String, found: String| Err((expected, found));
         if self.bytes != end.bytes {

@@ -1,4 +1,4 @@
-//! What follows a member's head: pieces, and the end, to which the member's name and place are bound.
+//! Pieces and end of a member. The end binds the member to its name and position.
 
 use std::io::{self, Read, Seek};
 
@@ -11,16 +11,16 @@ use super::{Binding, LastHead, Reader, Summary, name_of};
 use crate::Corrupt;
 use crate::coder::{Encoded, Form};
 
-/// Bytes that a piece may have more than what it decodes to.
+/// Maximum number of bytes by which a piece may exceed its decoded length.
 const MAX_OVERHEAD: u64 = 2 << 20;
 
 impl<R: Read + Seek> Reader<R> {
-    /// What follows a member's head; without `out`, nothing is decoded.
+    /// Reads the frames after a member's head. Without `out`, the pieces are skipped.
     pub(super) fn pieces(&mut self, head: &Head, mut out: Option<Output<'_>>) -> Result<Summary, Error> {
         let start = self.last.offset;
         let mut check = OutputCheck::default();
         let mut pieces = 0;
-        // Bytes of the last piece's original.
+        // Length of the last piece's original in bytes.
         let mut last_original = MIN_PIECE;
         let end = loop {
             let offset = self.at;
@@ -74,7 +74,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Summary { stored, end, binding })
     }
 
-    /// Decodes a piece; the bytes of its original.
+    /// Decodes a piece and returns the length of its original in bytes.
     fn piece(
         &mut self,
         head: &Head,
@@ -120,7 +120,7 @@ impl<R: Read + Seek> Reader<R> {
         })
     }
 
-    /// Compares the member that came last with what it is bound to.
+    /// Compares the last member with its binding and with the index.
     fn bind(&mut self, head: &Head, stored: u64, end: End) -> Result<Binding, Error> {
         let LastHead { offset, frame, bytes: head_bytes } = &self.last;
         let bound = self.binding.map(|before| End::bound(end.bytes, end.hash, &before, head_bytes) == end);
@@ -147,10 +147,11 @@ impl<R: Read + Seek> Reader<R> {
         Ok(binding)
     }
 
-    /// The pieces of the member whose head came last as they are coded, each with the bytes of its original.
+    /// Returns the coded pieces of the member whose head was read last, each with the length of its original
+    /// in bytes.
     ///
     /// # Errors
-    /// The file system's, and damage of what holds the member together.
+    /// Returns errors of the file system, and damage to the member's frames.
     pub fn coded_pieces(&mut self, head: &Head) -> Result<Vec<(u64, Encoded)>, Error> {
         let mut pieces = Vec::new();
         loop {
@@ -166,7 +167,7 @@ impl<R: Read + Seek> Reader<R> {
                 _ => self.pass(frame),
             }
             if frame.kind == Kind::END {
-                // Not compared with anything, so nothing is known of it.
+                // The binding was not verified, so it cannot verify the next member.
                 (self.binding, self.walked) = (None, None);
                 self.member = head.number.saturating_add(1);
                 return Ok(pieces);
@@ -175,7 +176,7 @@ impl<R: Read + Seek> Reader<R> {
     }
 }
 
-/// A member that is not where it was written, or not under its name.
+/// Creates the error for a member that was moved or renamed.
 pub(in crate::container) fn broken(head: &Head, offset: u64) -> Error {
     Error::Damage(Box::new(Damage {
         member: Some((head.number, Some(name_of(head)))),
@@ -187,7 +188,7 @@ pub(in crate::container) fn broken(head: &Head, offset: u64) -> Error {
     }))
 }
 
-/// Says which member an error is about.
+/// Adds the member's number and name to an error.
 pub(super) fn of_member(error: Error, head: &Head) -> Error {
     match error {
         Error::Damage(damage) => {

@@ -1,4 +1,4 @@
-//! The search for the next member past damage.
+//! Searches for the next member after damage.
 
 use std::io::{Read, Seek};
 
@@ -8,7 +8,7 @@ use super::super::Error;
 use super::super::layout::{FRAME_HEADER, FRAME_MAGIC, FrameHeader, Hash, Kind};
 use super::Reader;
 
-/// Where a reader was, to go back there.
+/// Position of a reader, to return to it later.
 pub(in crate::container) struct SavedPosition {
     /// Offset in the file.
     offset: u64,
@@ -16,15 +16,16 @@ pub(in crate::container) struct SavedPosition {
     frame: u64,
     /// Number of the next member.
     member: u64,
-    /// The binding of the member before, if it is known.
+    /// Binding of the previous member, if known.
     binding: Option<Hash>,
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Searches for the next member or the index from `from` on, and goes there; nothing if there is none.
+    /// Searches from offset `from` for the next member, index or footer, and moves there. Returns its offset,
+    /// or `None` at the end of the file.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns errors of the file system.
     pub fn find_next(&mut self, from: u64) -> Result<Option<u64>, Error> {
         const WINDOW: usize = 64 << 10;
         let mut window_start = from;
@@ -47,7 +48,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(None)
     }
 
-    /// Whether a frame that was searched for is one to go on with; then reading is placed before it.
+    /// Returns whether reading can resume at a frame that was found, and moves there if so.
     fn starts_anew(&mut self, offset: u64, frame: FrameHeader) -> bool {
         if self.id.is_some_and(|id| id != frame.id)
             || ![Kind::HEAD, Kind::INDEX, Kind::FOOTER].contains(&frame.kind)
@@ -60,7 +61,8 @@ impl<R: Read + Seek> Reader<R> {
             Ok(header) if header.kind == Kind::HEAD => {
                 self.head(header, offset).ok().map(|(head, _)| head.number)
             }
-            // Both say how many members there are: the index first, the footer after the index's offset.
+            // Both store the number of members: the index at offset 0, the footer after the offset of the
+            // index.
             Ok(header) => self.content(header, offset, self.bytes, "a frame").ok().and_then(|content| {
                 let skipped = if header.kind == Kind::FOOTER { 8 } else { 0 };
                 Cursor::new(content.get(skipped..)?).u64()
@@ -72,7 +74,7 @@ impl<R: Read + Seek> Reader<R> {
                 self.go_to(offset, frame.number, member);
                 (self.binding, self.walked) = (self.binding_before(member), None);
                 if frame.kind == Kind::HEAD {
-                    // What is behind an index belongs nowhere, and may be all that is left of a member.
+                    // A member after an index is out of place, but it may be the only remaining copy.
                     self.index_passed = None;
                 }
             }
@@ -90,7 +92,8 @@ impl<R: Read + Seek> Reader<R> {
         self.binding = saved.binding;
     }
 
-    /// From here on, members are decoded wherever they are, and the bytes that are read are limited: [`Reader::content`].
+    /// Allows members to be decoded at any position, and limits the total bytes read: see
+    /// [`Reader::content`].
     pub(in crate::container) fn start_salvage(&mut self) {
         self.is_salvaging = true;
     }
@@ -105,7 +108,7 @@ mod tests {
     use super::super::super::ReadLimits;
     use super::*;
 
-    /// Frames within each other, each of which has the rest of the file as its content.
+    /// Nested frames: the content of each is the remaining file.
     #[test]
     fn salvage_reads_frames_within_each_other_a_few_times_at_most() {
         let mut file = Vec::new();
