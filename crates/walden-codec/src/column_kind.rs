@@ -1,15 +1,16 @@
-//! What columns hold: the form of their values, and the class in which they are compressed.
+//! Kinds of columns: the layout of their values, and the class in which they are compressed.
 //!
-//! A *row* is a value of fixed width, beneath the one before as in a matrix. (The rows of tables are called tuples here.)
+//! A *row* is a value of fixed width, stored below the previous one as in a matrix. (Rows of tables are
+//! called tuples here.)
 
 use crate::{Corrupt, corrupt};
 
-/// The values of a column, and its class.
+/// Layout and class of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Numbers, most of them small, as LEB128.
+    /// Numbers, mostly small, as LEB128.
     Symbols(Class),
-    /// Values of so many bytes each, 1 or more: rows of a matrix, which are compressed as such.
+    /// Values of a fixed width in bytes, 1 or more: rows of a matrix, which are transposed for compression.
     Rows(Class, u16),
     /// Bytes without a fixed width.
     Bytes(Class),
@@ -23,7 +24,7 @@ impl Kind {
         }
     }
 
-    /// The layout of the column's bytes.
+    /// Returns the layout of the column's bytes.
     pub fn form(self) -> Form {
         match self {
             Kind::Symbols(_) => Form::Symbols,
@@ -45,7 +46,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Its number in the directory of a chunk.
+    /// Returns the form's number in the directory of a chunk.
     pub fn code(self) -> u64 {
         match self {
             Form::Symbols => 0,
@@ -54,7 +55,7 @@ impl Form {
         }
     }
 
-    /// The form that this number stands for.
+    /// Returns the form with a number in the directory of a chunk.
     pub fn from_code(code: u64) -> Result<Form, Corrupt> {
         Ok(match code {
             0 => Form::Symbols,
@@ -68,7 +69,7 @@ impl Form {
     }
 }
 
-/// The class of a column: columns of a class have similar content and are compressed together.
+/// Class of a column. Columns of a class have similar content and are compressed together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Class {
@@ -108,7 +109,7 @@ pub enum Class {
     Raw,
 }
 
-/// All classes, in the order in which they are stored.
+/// All classes, in storage order.
 pub const CLASSES: [Class; 17] = [
     Class::Framing,
     Class::Shapes,
@@ -130,7 +131,7 @@ pub const CLASSES: [Class; 17] = [
 ];
 
 impl Class {
-    /// Its name, as `docs/format.md` has it.
+    /// Returns the class's name in `docs/format.md`.
     pub fn name(self) -> &'static str {
         match self {
             Class::Framing => "framing",

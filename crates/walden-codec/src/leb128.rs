@@ -2,7 +2,7 @@
 
 use crate::{Corrupt, corrupt};
 
-/// The most bytes of a LEB128 integer of 64 bits.
+/// Maximum length of a 64-bit LEB128 integer in bytes.
 pub const MAX_LEB128_BYTES: usize = 10;
 
 /// Appends an integer as LEB128.
@@ -23,7 +23,7 @@ pub fn get_leb128(input: &mut &[u8]) -> Result<u64, Corrupt> {
         let (&byte, after) =
             input.split_first().ok_or_else(|| corrupt("cannot decode a LEB128 integer: it is cut short"))?;
         *input = after;
-        // The tenth byte has one bit.
+        // The tenth byte holds one bit.
         if shift == 63 && byte > 1 {
             break;
         }
@@ -35,7 +35,7 @@ pub fn get_leb128(input: &mut &[u8]) -> Result<u64, Corrupt> {
     Err(corrupt("cannot decode a LEB128 integer: expected at most 64 bits"))
 }
 
-/// A decoded integer as a narrower type.
+/// Converts a decoded integer to a narrower type.
 #[inline]
 pub fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, Corrupt> {
     T::try_from(value).map_err(|_| corrupt("cannot decode an integer: expected one that fits its field"))

@@ -1,19 +1,20 @@
-//! What decoding may take.
+//! Limits of decoding.
 
 /// Limits of both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of memory for the pages that are replayed; what does not fit goes to a temporary file.
+    /// Bytes of memory for replayed pages. Further pages go to a temporary file.
     pub page_memory: usize,
-    /// What a segment's columns may weigh together: their bytes, and 16 for each. Of form bytes, bytes of the original.
+    /// Maximum total weight of a segment's columns: their bytes, plus 16 per column. For a file coded as
+    /// bytes, the maximum length of the original.
     pub columns: usize,
-    /// Blocks that may have to be kept at one time; [`BLOCK_NOTES`] and a page each.
+    /// Maximum number of blocks kept at one time. Each takes [`BLOCK_NOTES`] bytes and a page.
     pub blocks: usize,
-    /// Whether parts of context mixing may be decoded, as levels 7 to 9 have them: that takes 128 MB of memory.
+    /// Whether parts coded with context mixing (levels 7 to 9) may be decoded. That takes 128 MB of memory.
     pub may_model: bool,
 }
 
-/// Bytes of memory at most for what is noted of a block and its relation.
+/// Maximum bytes of memory for the bookkeeping of a block and its relation.
 pub const BLOCK_NOTES: u64 = 512;
 
 impl Default for Limits {

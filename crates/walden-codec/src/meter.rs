@@ -1,8 +1,8 @@
 //! Counts bytes of columns by class and relation while they are decoded.
 //!
-//! A column that is created while the values of a relation's block are coded belongs to that relation. Columns that all
-//! relations share (those of images, of a record's shape) are metered: whenever the relation changes, what was read of them
-//! since the last change counts for the relation before.
+//! A column that is created while the values of a relation's block are decoded belongs to that relation.
+//! Columns that all relations share (those of images and of record shapes) are metered: whenever the relation
+//! changes, the bytes read from them since the last change count for the previous relation.
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
@@ -17,7 +17,7 @@ pub type Owner = Option<RelFileLocator>;
 /// Bytes by class.
 pub type ByClass = [u64; CLASS_COUNT];
 
-/// Bytes of one segment's columns.
+/// Bytes of the columns of one segment.
 #[derive(Clone, Default, Debug)]
 pub struct Metered {
     /// Bytes before entropy coding, by relation and class.
@@ -28,19 +28,20 @@ pub struct Metered {
     pub directory: (u64, u64),
 }
 
-/// Meters columns; see the file's comment.
+/// Meters columns, as the module documentation describes.
 #[derive(Default)]
 pub struct Meter {
     relation: Owner,
-    /// Of each column created so far, the relation that it belongs to.
+    /// The owner of each column created so far.
     owners: Vec<Owner>,
-    /// Columns without an owner, and how far each was read at the last change.
+    /// Columns without an owner, and the position of each at the last change.
     shared: Vec<(usize, usize)>,
     segment: Metered,
 }
 
 impl Meter {
-    /// Begins a segment: `positions` of its columns, and what its classes and the directory take.
+    /// Starts a segment. `positions` are those of its columns, `stored` and `directory` the compressed sizes
+    /// of its classes and directory.
     pub fn start(&mut self, positions: &[(usize, usize)], stored: ByClass, directory: (u64, u64)) {
         self.relation = None;
         self.segment = Metered { raw: FxHashMap::default(), stored, directory };
@@ -49,9 +50,9 @@ impl Meter {
         }
     }
 
-    /// Notes that the next column was created; `at` is where its bytes begin.
+    /// Notes that the next column was created. `at` is the offset of its bytes.
     pub fn add_column(&mut self, class: Class, is_shared: bool, at: usize) {
-        // What precedes the blocks of a record belongs to none of them.
+        // The fields before a record's blocks belong to no relation.
         let is_of_record =
             matches!(class, Class::Framing | Class::Shapes | Class::Transactions | Class::MainData);
         let owner = self.relation.filter(|_| !is_shared && !is_of_record);
@@ -61,7 +62,7 @@ impl Meter {
         self.owners.push(owner);
     }
 
-    /// Notes to which relation the values belong that are decoded from here on.
+    /// Sets the relation of the values decoded from here on.
     pub fn set_relation(
         &mut self,
         relation: Owner,
@@ -82,14 +83,14 @@ impl Meter {
         self.relation = relation;
     }
 
-    /// Ends a segment: `sizes` are the bytes of all its columns, each of which was read to its end.
+    /// Ends a segment. `sizes` are the bytes of all its columns, each of which was read to its end.
     pub fn finish(
         &mut self,
         sizes: &[usize],
         positions: &[(usize, usize)],
         class: impl Fn(usize) -> Class,
     ) -> Metered {
-        // Anything but the present relation counts what was read under it.
+        // Any change of the relation counts the bytes read for the present one.
         let present = self.relation;
         self.set_relation(
             if present.is_some() { None } else { Some(RelFileLocator::default()) },

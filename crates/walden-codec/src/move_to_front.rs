@@ -1,18 +1,18 @@
-//! Move-to-front lists: values by how lately they were used, coded as their ranks.
+//! Move-to-front lists: values ordered by recency of use, coded as their ranks.
 
-/// Values, the latest one last in memory and first in rank.
+/// A list of values. The most recent one is last in memory and has rank 1.
 #[derive(Default)]
 pub struct MoveToFrontList {
     values: Vec<u32>,
 }
 
 impl MoveToFrontList {
-    /// The values that it holds; the oldest one gives way.
+    /// Maximum number of values. A new value evicts the oldest.
     pub const MAX_VALUES: usize = 64;
 
-    /// The rank of a value, from 1 on; 0 if it is not there.
+    /// Returns the rank of a value, from 1; 0 if the list does not contain it.
     pub fn rank(&self, value: u32) -> u64 {
-        // Most of what is looked for is among the latest or nowhere: eight are compared at once.
+        // Most values searched for are either recent or missing, so eight are compared at once.
         let (first, eights) = self.values.as_rchunks::<8>();
         let mut later = 0;
         for eight in eights.iter().rev() {
@@ -27,7 +27,7 @@ impl MoveToFrontList {
         }
     }
 
-    /// Gives the value of a rank, and moves it to the front.
+    /// Returns the value with a rank and moves it to the front.
     pub fn promote(&mut self, rank: u64) -> Option<u32> {
         let at = self.values.len().checked_sub(usize::try_from(rank).ok()?)?;
         let (&value, later) = self.values.get(at..)?.split_first()?;
@@ -38,12 +38,12 @@ impl MoveToFrontList {
         Some(value)
     }
 
-    /// The value at the front.
+    /// Returns the value at the front.
     pub fn last(&self) -> Option<u32> {
         self.values.last().copied()
     }
 
-    /// Puts a value that is not there to the front.
+    /// Adds a value that the list does not contain to the front.
     pub fn push(&mut self, value: u32) {
         if self.values.len() == Self::MAX_VALUES {
             self.values.remove(0);
@@ -52,7 +52,7 @@ impl MoveToFrontList {
     }
 }
 
-/// The rank of a value among these, counted from the last one on; 0 if it is not there.
+/// Returns the rank of a value in a slice, counted from its end, from 1; 0 if it is missing.
 fn rank_in(values: &[u32], value: u32) -> u64 {
     values.iter().rev().position(|&other| other == value).map_or(0, |at| at as u64 + 1)
 }

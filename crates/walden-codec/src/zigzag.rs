@@ -1,26 +1,26 @@
-//! Numbers as deltas against others, zigzag-coded: near ones are small whatever the sign. Differences wrap around.
+//! Zigzag-coded deltas between numbers: small for close numbers, whatever the sign. Differences wrap around.
 
-/// The delta of a number of 32 bits against another.
+/// Returns the delta of a 32-bit number against a base.
 pub fn zigzag_delta(value: u32, base: u32) -> u32 {
     zigzag_delta_of_width(value.into(), base.into(), 4) as u32
 }
 
-/// The number that a delta of 32 bits gives: the reverse of [`zigzag_delta`].
+/// Returns the 32-bit number with a delta against a base: the reverse of [`zigzag_delta`].
 pub fn zigzag_value(delta: u32, base: u32) -> u32 {
     zigzag_value_of_width(delta.into(), base.into(), 4) as u32
 }
 
-/// The delta of a number of 64 bits against another.
+/// Returns the delta of a 64-bit number against a base.
 pub fn zigzag_delta_u64(value: u64, base: u64) -> u64 {
     zigzag_delta_of_width(value, base, 8)
 }
 
-/// The number that a delta of 64 bits gives: the reverse of [`zigzag_delta_u64`].
+/// Returns the 64-bit number with a delta against a base: the reverse of [`zigzag_delta_u64`].
 pub fn zigzag_value_u64(delta: u64, base: u64) -> u64 {
     zigzag_value_of_width(delta, base, 8)
 }
 
-/// The delta of a number against another; both, and the delta, have `width` bytes, 1 to 8.
+/// Returns the delta of a number against a base. All three have `width` bytes, 1 to 8.
 #[inline]
 pub fn zigzag_delta_of_width(value: u64, base: u64, width: usize) -> u64 {
     let shift = 64 - 8 * width as u32;
@@ -28,7 +28,7 @@ pub fn zigzag_delta_of_width(value: u64, base: u64, width: usize) -> u64 {
     (delta << 1 ^ delta >> 63).cast_unsigned() >> shift
 }
 
-/// The number of `width` bytes that a delta gives: the reverse of [`zigzag_delta_of_width`].
+/// Returns the number of `width` bytes with a delta against a base: the reverse of [`zigzag_delta_of_width`].
 #[inline]
 pub fn zigzag_value_of_width(delta: u64, base: u64, width: usize) -> u64 {
     let value = base.wrapping_add(delta >> 1 ^ (delta & 1).wrapping_neg());

@@ -305,7 +305,7 @@ struct Feed<'s, 'i> {
     abandoned: Vec<Vec<u8>>,
     /// Whether a page header or the padding before a record differs from what decoding would write.
     is_odd: bool,
-    /// The record that would be decoded to other bytes.
+    /// Record that would decode to different bytes.
     failed: Option<Lsn>,
     /// Maximum weight of the columns.
     max_weight: usize,

@@ -1,7 +1,7 @@
 //! Page headers and alignment around the records of a segment: derived when decoding, verified when encoding.
 //!
-//! A page's header follows from the page's position and from how much of a record goes on in it, but for its other flags
-//! and its timeline ([`HeaderFields`]), of which only changes from page to page are coded.
+//! A page header follows from the page's position and from the record that continues on the page, except for
+//! its other flags and its timeline ([`HeaderFields`]). Only changes of these fields between pages are coded.
 
 mod first_page;
 mod original;
@@ -13,21 +13,21 @@ pub use self::first_page::{FirstPage, start_of};
 pub use self::original::{Input, Original};
 pub use self::sink::{ComparingSink, FLUSH_BYTES, PageSink, StreamingSink};
 
-/// What a page header has that does not follow from the page's position and the records around it.
+/// Page header fields that do not follow from the page's position and its records.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HeaderFields {
-    /// `xlp_info` without the two derived flags (a record goes on, the header is long). What is left differs between the
-    /// pages of a segment at initdb, where base backups start and end (`XLP_BKP_REMOVABLE`), and after a crash
-    /// (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
+    /// `xlp_info` without the two derived flags (continued record, long header). The remaining flags change
+    /// within a segment that initdb writes, where base backups start and end (`XLP_BKP_REMOVABLE`), and after
+    /// a crash (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
     pub flags: u16,
-    /// `xlp_tli`; it rises within the segment that is written at a promotion.
+    /// `xlp_tli`. It increases within the segment that is written at a promotion.
     pub timeline: u32,
 }
 
 impl HeaderFields {
     const DERIVED: u16 = flags::FIRST_IS_CONTRECORD | flags::LONG_HEADER;
 
-    /// Fields by their values; `None` if the flags have a derived one.
+    /// Creates fields from their values; `None` if the flags include a derived one.
     pub fn new(flags: u16, timeline: u32) -> Option<HeaderFields> {
         (flags & HeaderFields::DERIVED == 0).then_some(HeaderFields { flags, timeline })
     }
@@ -37,65 +37,66 @@ impl HeaderFields {
     }
 }
 
-/// A page from which on headers have other fields.
+/// A page from which on headers have different fields.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HeaderChange {
-    /// Number of the page, counted from the segment's first.
+    /// Number of the page in the segment, from 0.
     pub page: u32,
-    /// Fields of the headers from that page on.
+    /// Header fields from that page on.
     pub fields: HeaderFields,
 }
 
-/// Writes the pages of a segment around its records.
+/// Writes the pages of a segment with its records.
 pub struct PageWriter<P> {
     first: FirstPage,
     /// A power of two.
     page_bytes: usize,
     /// The destination of the pages.
     pub out: P,
-    /// Bytes that are left of the record being written.
+    /// Bytes of the current record that are still to be written.
     left: u32,
-    /// The fields of the last page header.
+    /// Fields of the last page header.
     fields: HeaderFields,
-    /// Where they change: when decoding, all of them; when encoding, those up to the last header.
+    /// Changes of header fields: all of them when decoding, those up to the last header when encoding.
     changes: Vec<HeaderChange>,
-    /// How many of them are before the next header.
+    /// Number of changes before the next header.
     changes_done: usize,
 }
 
 impl<P: PageSink> PageWriter<P> {
-    /// Starts a segment with this first page, and of which the headers change as given (nothing when encoding).
+    /// Starts a segment with a first page and the changes of its header fields (empty when encoding).
     pub fn new(first: FirstPage, changes: Vec<HeaderChange>, out: P) -> PageWriter<P> {
         let fields = HeaderFields::of(&first.header);
         PageWriter { page_bytes: first.page_bytes(), first, out, left: 0, fields, changes, changes_done: 0 }
     }
 
-    /// The pages at which header fields change.
+    /// Returns the pages at which header fields change.
     pub fn changes(&self) -> &[HeaderChange] {
         &self.changes
     }
 
-    /// Whether the segment is full.
+    /// Returns whether the segment is full.
     pub fn is_full(&self) -> bool {
         self.out.len() >= self.first.segment_bytes()
     }
 
-    /// Whether the next byte is a page's first.
+    /// Returns whether the next byte is the first of a page.
     pub fn is_at_page_start(&self) -> bool {
         self.out.len() & (self.page_bytes - 1) == 0
     }
 
-    /// Bytes of records that fit from here on until the segment is full.
+    /// Returns the number of record bytes that fit in the remaining segment.
     pub fn space_left(&self) -> usize {
         let at = self.out.len();
         let left = self.first.segment_bytes().saturating_sub(at);
         let start = self.first.start();
-        // Of a page that starts here, the header is still to be written.
+        // If a page starts here, its header is still to be written.
         let (from, to) = (start.plus(at as u64), start.plus(self.first.segment_bytes() as u64));
         left.saturating_sub(self.first.info.geometry().header_bytes_between(from, to) as usize)
     }
 
-    /// Writes a record, or the remainder of one: `left` is its length from here on, of which `bytes` are given.
+    /// Writes a record or its remainder. `left` is the length from here on, and `bytes` the part of it to
+    /// write.
     pub fn record(&mut self, bytes: &[u8], left: u32) {
         self.left = left;
         let mut remaining = bytes;
@@ -112,17 +113,17 @@ impl<P: PageSink> PageWriter<P> {
         }
     }
 
-    /// Ends the record that was written last, though bytes are left of it: a crash cut it off.
+    /// Ends the last record before its end, where a crash cut it off.
     pub fn abandon_record(&mut self) {
         self.left = 0;
     }
 
-    /// Zeros up to where the next record may start (`MAXALIGN`). A page's end is such a position.
+    /// Writes zeros up to the next possible record start (`MAXALIGN`). The end of a page is such a position.
     fn align(&mut self) {
         self.out.put_zeros_to(self.out.len().next_multiple_of(8));
     }
 
-    /// The offset at which the next record starts.
+    /// Returns the offset at which the next record starts.
     pub fn next_start(&mut self) -> usize {
         if !self.is_full() {
             self.header();
@@ -130,7 +131,7 @@ impl<P: PageSink> PageWriter<P> {
         self.out.len()
     }
 
-    /// The header of a page that starts here.
+    /// Writes the header of a page that starts here.
     fn header(&mut self) {
         let at = self.out.len();
         if at & (self.page_bytes - 1) != 0 {
@@ -153,7 +154,7 @@ impl<P: PageSink> PageWriter<P> {
         self.out.put(&header.to_bytes()[..SHORT_HEADER]);
     }
 
-    /// Takes the fields of a page's header from the original or from the changes.
+    /// Takes the fields of a page header from the original or from the changes.
     fn next_fields(&mut self, page: u32) {
         let original: Option<&[u8; SHORT_HEADER]> = self.out.peek();
         if let Some(header) = original.and_then(|original| PageHeader::parse(original).ok()) {
@@ -172,7 +173,7 @@ impl<P: PageSink> PageWriter<P> {
 }
 
 impl PageWriter<ComparingSink<'_>> {
-    /// Goes back to a length up to which all was equal to the original.
+    /// Returns to a length up to which everything matched the original.
     pub fn rewind_to(&mut self, len: usize) {
         self.out.rewind_to(len);
         let is_before = |change: &HeaderChange| (change.page as usize) * self.page_bytes < len;
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(original.hash(), Some(*blake3::hash(&bytes[5..]).as_bytes()));
     }
 
-    /// A file that is another one each time it is read from its beginning.
+    /// A file whose content changes each time it is read from its start.
     struct Changing {
         now: Cursor<Vec<u8>>,
         later: Vec<Vec<u8>>,
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn the_hash_of_a_changing_file_is_of_the_bytes_that_are_encoded() {
         let version = |byte| vec![byte; Original::PIECE + 9];
-        // One for each seek to the beginning: for the header, the first pass, the second pass.
+        // One version for each seek to the start: for the header, the first pass, and the second pass.
         let later = vec![version(2), version(1), version(0)];
         let mut file = Changing { now: Cursor::new(version(0)), later };
         let mut original = Original::of(&mut file).expect("it can be read");
@@ -304,7 +305,7 @@ mod tests {
         assert!(original.piece(0).is_none() && original.hash().is_none(), "it was cut");
     }
 
-    /// Records of many lengths, some longer than a page, and empty pages after them.
+    /// Writes records of many lengths, some longer than a page, and empty pages after them.
     fn write<P: PageSink>(out: P) -> P {
         let mut pages = PageWriter::new(first_page(), Vec::new(), out);
         for len in (24..).step_by(331).take(60).chain([300_000]) {
@@ -318,7 +319,7 @@ mod tests {
         pages.out
     }
 
-    /// Whether these are the pages that `write` writes.
+    /// Returns whether the pages equal those of `write`.
     fn is_same(pages: &[u8]) -> bool {
         let mut input = Cursor::new(pages);
         let compared = write(compared(&mut input));

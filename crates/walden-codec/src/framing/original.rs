@@ -1,4 +1,4 @@
-//! A segment that is to be encoded, read twice, a piece at a time.
+//! Reads a segment to encode, in two passes and in pieces.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,44 +14,45 @@ pub trait Input: Read + Seek {}
 
 impl<I: Read + Seek + ?Sized> Input for I {}
 
-/// A file to encode. It is gone through twice, in pieces; of one that is not in memory, only a few of them are at any time.
+/// A file to encode. It is read in two passes, in pieces. Of a file that is not in memory, only a few pieces
+/// are held at a time.
 ///
-/// The first pass only plans ([`Original::read_ahead`]); the second is what is encoded and hashed. If the file changes
-/// between the two, the plan is worse and the result still right.
+/// The first pass only plans ([`Original::read_ahead`]). The second pass is encoded and hashed. If the file
+/// changes between them, the plan is worse and the result is still correct.
 pub struct Original<'i> {
     source: Source<'i>,
     bytes: usize,
-    /// The first page's header as the first pass saw it; the second must begin with the same.
+    /// Header of the first page in the first pass. The second pass must start with the same bytes.
     start: Option<[u8; LONG_HEADER]>,
 }
 
 enum Source<'i> {
     Read(Box<Pieces<'i>>),
-    /// In memory; this is its BLAKE3 hash.
+    /// Content in memory and its BLAKE3 hash.
     Checked(&'i [u8], [u8; 32]),
 }
 
-/// An input that is read a piece at a time.
+/// An input that is read in pieces.
 struct Pieces<'i> {
     input: &'i mut dyn Input,
     /// Position in `input` of the file's first byte.
     from: u64,
     bytes: usize,
-    /// Pieces of the second pass that were not released: consecutive ones.
+    /// Consecutive pieces of the second pass that are not released yet.
     held: VecDeque<Rc<Vec<u8>>>,
-    /// Number of the first of them.
+    /// Number of the first held piece.
     first_held: usize,
-    /// The buffer of a released piece, for the next.
+    /// Buffer of a released piece, for reuse.
     spare: Vec<u8>,
     hasher: blake3::Hasher,
 }
 
-/// Some consecutive bytes of a file.
+/// Consecutive bytes of a file.
 #[derive(Clone)]
 pub enum Piece<'i> {
-    /// They were read.
+    /// Bytes read from an input.
     Read(Rc<Vec<u8>>),
-    /// They were in memory.
+    /// Bytes in memory.
     InMemory(&'i [u8]),
 }
 
@@ -67,13 +68,14 @@ impl Deref for Piece<'_> {
 }
 
 impl<'i> Original<'i> {
-    /// Bytes of each piece but the last: a multiple of every page size, and no more than fits a processor's cache.
+    /// Bytes of each piece but the last: a multiple of every page size, and small enough for a processor's
+    /// cache.
     pub const PIECE: usize = 256 << 10;
 
-    /// All that `input` has from its current position on.
+    /// Creates an original from the content of `input`, starting at its current position.
     ///
     /// # Errors
-    /// The file system's.
+    /// Returns errors of the file system.
     pub fn of(input: &'i mut dyn Input) -> io::Result<Original<'i>> {
         let from = input.stream_position()?;
         let bytes = input.seek(SeekFrom::End(0))?.saturating_sub(from);
@@ -88,34 +90,35 @@ impl<'i> Original<'i> {
         Ok(Original { source: Source::Read(Box::new(pieces)), bytes, start })
     }
 
-    /// Bytes that have this BLAKE3 hash, and whose records have the right checksums: neither is computed again.
+    /// Creates an original from content that the caller verified: `hash` is its BLAKE3 hash, and its records
+    /// have correct checksums. Neither is computed again.
     pub fn checked(content: &'i [u8], hash: [u8; 32]) -> Original<'i> {
         let start = content.first_chunk().copied();
         Original { source: Source::Checked(content, hash), bytes: content.len(), start }
     }
 
-    /// Whether the checksums of records are known to be right.
+    /// Returns whether the caller verified the checksums of records.
     pub fn is_checked(&self) -> bool {
         matches!(self.source, Source::Checked(..))
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Number of pieces.
+    /// Returns the number of pieces.
     pub fn pieces(&self) -> usize {
         self.bytes.div_ceil(Self::PIECE)
     }
 
-    /// The header of the first page, if there are as many bytes.
+    /// Returns the header of the first page, if the file is long enough.
     pub fn start(&self) -> Option<[u8; LONG_HEADER]> {
         self.start
     }
 
-    /// The first pass: the first piece, and then the ones that `visit` asks for, each behind the one before. `None` if one cannot
-    /// be read.
+    /// Runs the first pass: visits the first piece, then each piece that `visit` returns, in increasing
+    /// order. Returns `None` if a piece cannot be read.
     pub fn read_ahead(&mut self, mut visit: impl FnMut(usize, &[u8]) -> Option<usize>) -> Option<()> {
         match &mut self.source {
             Source::Read(pieces) => pieces.read_ahead(visit),
@@ -132,7 +135,7 @@ impl<'i> Original<'i> {
         }
     }
 
-    /// A piece of the second pass; `None` if it was released or cannot be read.
+    /// Returns a piece of the second pass; `None` if it was released or cannot be read.
     pub fn piece(&mut self, number: usize) -> Option<Piece<'i>> {
         match &mut self.source {
             Source::Read(pieces) => pieces.piece(number).map(Piece::Read),
@@ -140,7 +143,7 @@ impl<'i> Original<'i> {
         }
     }
 
-    /// Bytes within one page, if they are in memory.
+    /// Returns bytes within one page, if they are in memory.
     #[inline]
     pub fn get(&self, range: Range<usize>) -> Option<&[u8]> {
         match &self.source {
@@ -149,7 +152,7 @@ impl<'i> Original<'i> {
         }
     }
 
-    /// All bytes from an offset on, unless some were released.
+    /// Returns all bytes from an offset on; `None` if some were released.
     pub fn all_from(&mut self, at: usize) -> Option<Vec<u8>> {
         let mut all = Vec::with_capacity(self.bytes.saturating_sub(at));
         for number in at / Self::PIECE..self.pieces() {
@@ -159,7 +162,7 @@ impl<'i> Original<'i> {
         Some(all)
     }
 
-    /// The content of a segment's pages between two offsets, without page headers.
+    /// Returns the content of a segment's pages between two offsets, without page headers.
     pub fn content(&mut self, from: usize, to: usize, first: &FirstPage) -> Option<Vec<u8>> {
         let mut content = Vec::new();
         let mut at = from;
@@ -184,7 +187,7 @@ impl<'i> Original<'i> {
         }
     }
 
-    /// The BLAKE3 hash of the second pass, once the last piece was read.
+    /// Returns the BLAKE3 hash of the second pass, once the last piece was read.
     pub fn hash(&self) -> Option<[u8; 32]> {
         match &self.source {
             Source::Read(pieces) => pieces.hash(self.pieces()),
@@ -193,7 +196,7 @@ impl<'i> Original<'i> {
     }
 }
 
-/// A piece of a content; nothing behind its end.
+/// Returns a piece of a content; `None` past its end.
 fn piece_of(content: &[u8], number: usize) -> Option<&[u8]> {
     content.chunks(Original::PIECE).nth(number)
 }
@@ -229,7 +232,7 @@ impl Pieces<'_> {
         self.held.get(at).cloned()
     }
 
-    /// Reads the next piece, all of it or nothing.
+    /// Reads the next piece. Fails if it is incomplete.
     fn read(&mut self, number: usize, piece: &mut Vec<u8>) -> Option<()> {
         let wanted = self.bytes.checked_sub(number * Original::PIECE)?.min(Original::PIECE);
         piece.clear();

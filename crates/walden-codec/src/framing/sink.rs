@@ -1,43 +1,44 @@
-//! Where a [`PageWriter`](super::PageWriter) writes: decoding passes the bytes on, encoding compares them with the original.
+//! Output of a [`PageWriter`](super::PageWriter): decoding passes the bytes on, encoding compares them with
+//! the original.
 
 use super::original::Original;
 
 /// A destination of pages.
 pub trait PageSink {
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     fn len(&self) -> usize;
 
     /// Appends bytes.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Appends bytes of a record. When encoding, these were read from the original: if the page headers around them match,
-    /// they do too, and are not compared.
+    /// Appends bytes of a record. When encoding, they were read from the original. If the page headers around
+    /// them match, the bytes do too, so they are not compared.
     fn put_record_bytes(&mut self, bytes: &[u8]);
 
-    /// Appends zeros up to this length.
+    /// Appends zeros up to a length.
     fn put_zeros_to(&mut self, len: usize);
 
-    /// The next bytes of the original, when encoding.
+    /// When encoding: returns the next bytes of the original.
     fn peek<const N: usize>(&self) -> Option<&[u8; N]>;
 }
 
-/// Passes pages on to a callback, some at a time, which stay in a processor's cache until then.
+/// Passes pages to a callback in chunks that fit in a processor's cache.
 pub struct StreamingSink<'o> {
     out: &'o mut dyn FnMut(&[u8]),
     flushed: usize,
     buffer: Vec<u8>,
 }
 
-/// Bytes that are passed on at a time, about.
+/// Approximate number of bytes per callback.
 pub const FLUSH_BYTES: usize = 128 << 10;
 
 impl<'o> StreamingSink<'o> {
-    /// A sink that calls `out`.
+    /// Creates a sink that calls `out`.
     pub fn new(out: &'o mut dyn FnMut(&[u8])) -> StreamingSink<'o> {
         StreamingSink { out, flushed: 0, buffer: Vec::with_capacity(FLUSH_BYTES) }
     }
 
-    /// Passes on what is buffered.
+    /// Passes buffered bytes on.
     pub fn flush(&mut self) {
         (self.out)(&self.buffer);
         self.flushed += self.buffer.len();
@@ -92,12 +93,12 @@ impl<'i> ComparingSink<'i> {
         ComparingSink { original, len: 0, is_same: true }
     }
 
-    /// Whether all so far was equal.
+    /// Returns whether all bytes so far were equal.
     pub fn is_same(&self) -> bool {
         self.is_same
     }
 
-    /// Goes back to a length up to which all was equal.
+    /// Returns to a length up to which all bytes were equal.
     pub fn rewind_to(&mut self, len: usize) {
         (self.len, self.is_same) = (len, true);
     }

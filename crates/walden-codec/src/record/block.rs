@@ -1,4 +1,4 @@
-//! A block of a record, as far as it is known.
+//! State of a block while its record is coded.
 
 use walden_format::record::ImageHeader;
 use walden_redo::{PageBox, PageStore};
@@ -7,27 +7,27 @@ use crate::predict::relation::BlockAddress;
 use crate::value::expand::Method;
 use crate::{Corrupt, corrupt};
 
-/// A block, as far as it is known.
+/// State of a block while its record is coded.
 #[derive(Default)]
 pub struct Block {
-    /// Which block it is.
+    /// Address of the block.
     pub address: BlockAddress,
-    /// The header of its image.
+    /// Header and form of its image.
     pub image: Option<PageImage>,
-    /// The image's page, when encoding, unless it cannot be restored.
+    /// When encoding: the image's page, unless it cannot be restored.
     pub page: Option<PageBox>,
-    /// Whether its page before the record is known and helps with its image.
+    /// Whether the page before the record is known and helps to code the image.
     pub has_base: bool,
-    /// A copy of that page, until the record is replayed on it.
+    /// Copy of the page before the record, until the record is replayed on it.
     pub rehearsal_base: Option<PageBox>,
-    /// Its data, or what its image displaced.
+    /// Data of the block, or the data that its image replaced.
     pub data: Vec<u8>,
-    /// Whether `data` is what its image displaced.
+    /// Whether `data` is the data that the image replaced.
     pub has_displaced_data: bool,
 }
 
 impl Block {
-    /// Forgets everything but the allocation of its data; the store gets its pages back.
+    /// Clears the block but keeps the allocation of its data. Its pages return to the store.
     pub fn clear(&mut self, store: &mut PageStore) {
         self.image = None;
         for page in [self.page.take(), self.rehearsal_base.take()].into_iter().flatten() {
@@ -37,34 +37,35 @@ impl Block {
         self.data.clear();
     }
 
-    /// Whether it has an image that is coded as a page.
+    /// Returns whether the block has an image that is coded as a page.
     pub fn has_page_image(&self) -> bool {
         self.image.is_some_and(|image| image.form != ImageForm::AsIs)
     }
 }
 
-/// An image, as far as it is known before its bytes.
+/// Header and form of an image.
 #[derive(Clone, Copy)]
 pub struct PageImage {
-    /// Its header.
+    /// Header of the image.
     pub header: ImageHeader,
-    /// What is coded of it.
+    /// Form in which the image is coded.
     pub form: ImageForm,
 }
 
-/// What is coded of an image.
+/// Form in which an image is coded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ImageForm {
-    /// The page.
+    /// The page of an uncompressed image.
     Page,
-    /// The page, which is to be compressed again.
+    /// The page of a compressed image, which decoding compresses again.
     Compressed(Method),
-    /// The bytes of the compressed image.
+    /// The bytes of a compressed image.
     AsIs,
 }
 
 impl ImageForm {
-    /// Of a compressed image: 0, or 1 + the number of a method that reproduces it.
+    /// Decodes the form of a compressed image: 0 for [`ImageForm::AsIs`], or 1 + the number of a method that
+    /// reproduces it.
     pub fn from_number(number: u64) -> Result<ImageForm, Corrupt> {
         let Some(number) = number.checked_sub(1) else { return Ok(ImageForm::AsIs) };
         let method = Method::ALL.get(usize::try_from(number).unwrap_or(usize::MAX));

@@ -1,4 +1,4 @@
-//! Data of blocks: which predictor knows what it is.
+//! Codes block data: selects the predictor for each kind of data.
 
 use walden_format::payload::gin::XlGinInsert;
 use walden_format::payload::gist::{XlGistPageSplit, XlGistPageUpdate};
@@ -24,24 +24,25 @@ use crate::tuple::heap::HeapTuple;
 use crate::tuple::index::is_index_tuple;
 use crate::{Corrupt, corrupt};
 
-/// The data of a block.
+/// Data of a block.
 pub struct DataSource<'a> {
-    /// The block's index in the record.
+    /// Index of the block in the record.
     pub index: usize,
-    /// The block's number in the record.
+    /// ID of the block in the record.
     pub id: u8,
-    /// Which block it is.
+    /// Address of the block.
     pub address: BlockAddress,
-    /// The page of the tuple that an update replaces.
+    /// Page of the tuple that an update replaces.
     pub old_address: BlockAddress,
-    /// The page that a GiST record splits, or the block itself.
+    /// Page that a GiST record splits; the block itself for other records.
     pub split_address: BlockAddress,
-    /// The data, when encoding.
+    /// When encoding: the data.
     pub bytes: Option<&'a [u8]>,
 }
 
 impl Model {
-    /// Codes a block's data, and appends it to `out`: by a predictor where one knows it, and as bytes otherwise.
+    /// Codes a block's data, by a predictor if there is one for its form, else as bytes. Appends the data to
+    /// `out`.
     pub(super) fn block_data<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -69,7 +70,8 @@ impl Model {
         Ok(())
     }
 
-    /// Codes a block's data by the predictor of its form; no if it is coded as bytes. `old` is the tuple that is replaced.
+    /// Codes a block's data by the predictor of its form. Returns false if the data is coded as bytes. `old`
+    /// is the tuple that is replaced.
     fn predicted_data<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -102,7 +104,8 @@ impl Model {
         }
     }
 
-    /// When encoding: how the block's data is better coded than as bytes, by a form that version 2 added.
+    /// When encoding: returns the form added by version 2 in which the block's data is smaller than as bytes,
+    /// if any.
     fn added_form<'d>(&mut self, fields: Fields<'_>, source: &DataSource<'d>) -> Option<AddedForm<'d>> {
         let data = source.bytes?;
         let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);
@@ -113,7 +116,7 @@ impl Model {
         }
     }
 
-    /// The form of fragments of a page.
+    /// Returns the form for fragments of a page (generic WAL).
     fn fragment_form<'d>(&mut self, address: BlockAddress, data: &'d [u8]) -> Option<AddedForm<'d>> {
         if data.len() < MIN_FRAGMENT_BYTES || !self.predictors.cases.has(Case::MovedBytes) {
             return None;
@@ -131,7 +134,7 @@ impl Model {
         }
     }
 
-    /// The form of tuples of a GiST index.
+    /// Returns the form for tuples of a GiST index.
     fn gist_form<'d>(
         &mut self,
         (info, main): (u8, &[u8]),
@@ -146,7 +149,7 @@ impl Model {
         (is_moved && self.known_page(source.split_address).is_some()).then_some(AddedForm::Moved(data))
     }
 
-    /// Codes a block's data in a form that version 2 added.
+    /// Codes a block's data in a form added by version 2.
     fn added_data<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -184,7 +187,7 @@ impl Model {
         }
     }
 
-    /// Codes a block's data as bytes of a length.
+    /// Codes a block's data as bytes with a length.
     fn data_bytes<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -211,7 +214,7 @@ impl Model {
             return Ok(());
         }
         let (keyed_columns, coder) = (&mut self.predictors.keyed_columns, &mut *current.coder);
-        // Data of one length beneath each other only where there is much of it.
+        // A separate column per length only for short data: long data is rare.
         let column = if len <= MAX_ROW_BYTES {
             let key = [relation, shape << 8 | source.index as u32, len.into()];
             keyed_columns.column(coder, Topic::Data, key, Kind::Rows(Class::Payload, len))?
@@ -222,25 +225,25 @@ impl Model {
     }
 }
 
-/// A number instead of a length of block data, which has 16 bits: fragments of a known page, coded as the page after the
-/// record.
+/// Code for fragments of a known page, coded as the page after the record. Takes the place of the length of
+/// block data, which has 16 bits.
 const FRAGMENTS_OF_PAGE: u64 = 1 << 16;
-/// The same: it is fragments, coded one by one.
+/// Code for fragments, coded one by one.
 const FRAGMENTS: u64 = FRAGMENTS_OF_PAGE + 1;
-/// The same: it is an index tuple.
+/// Code for an index tuple.
 const INDEX_TUPLE: u64 = FRAGMENTS_OF_PAGE + 2;
-/// The same: it is tuples that are copied from a page.
+/// Code for tuples copied from a page.
 const MOVED_TUPLES: u64 = FRAGMENTS_OF_PAGE + 3;
 
-/// Forms of block data that version 2 added.
+/// Forms of block data added by version 2.
 enum AddedForm<'d> {
-    /// Fragments as the page after the record; with the one before.
+    /// Fragments, as the page before and the page after the record.
     Page(PageBox, PageBox),
-    /// Fragments one by one.
+    /// Fragments, coded one by one.
     Fragments(Vec<(usize, &'d [u8])>),
     /// An index tuple.
     IndexTuple(&'d [u8]),
-    /// Tuples that are copied from a page.
+    /// Tuples copied from a page.
     Moved(&'d [u8]),
 }
 
@@ -262,28 +265,28 @@ impl<'d> AddedForm<'d> {
     }
 }
 
-/// Whether a GiST record inserts one tuple and removes none.
+/// Returns whether a GiST record inserts one tuple and removes none.
 pub fn is_gist_insert(info: u8, main: &[u8]) -> bool {
     const INSERT: XlGistPageUpdate = XlGistPageUpdate { deleted: 0, inserted: 1 };
     info & RMGR_MASK == gist::PAGE_UPDATE && XlGistPageUpdate::read(main) == Some(INSERT)
 }
 
-/// The main data of a record, if that splits a page of a GiST index.
+/// Returns the main data of a GiST page split; `None` for other records.
 pub fn gist_split(shape: &Shape, main: &[u8]) -> Option<XlGistPageSplit> {
     let is_split = shape.rmid == rmid::GIST && shape.info & RMGR_MASK == gist::PAGE_SPLIT;
     XlGistPageSplit::read(main).filter(|_| is_split)
 }
 
-/// What a block's data is.
+/// Form of a block's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataForm {
-    /// Bytes of which nothing is known.
+    /// Bytes without a known form.
     Bytes,
-    /// A heap tuple with its header; of an update, with the line pointer of the tuple that it replaces.
+    /// A heap tuple with its header. For an update, `old` is the offset number of the replaced tuple.
     Tuple { old: Option<u16> },
-    /// The same without what it has in common with the tuple that it replaces.
+    /// A heap tuple without the prefix or suffix that it shares with the replaced tuple.
     TuplePart { old: u16, flags: UpdateFlags },
-    /// So many heap tuples.
+    /// This number of heap tuples.
     Tuples(usize),
     /// An index tuple.
     IndexTuple,
@@ -294,11 +297,12 @@ pub enum DataForm {
 }
 
 impl DataForm {
-    /// The form of the data of a record's block, by the record's resource manager and info, the block's number and the main
-    /// data.
+    /// Returns the form of a block's data, given the resource manager and info of the record, the block's ID
+    /// and the main data.
     pub fn of((rmid, info): (u8, u8), id: u8, main: &[u8]) -> DataForm {
         use walden_format::rmgr::info::{btree, gin, hash, heap, heap2};
-        /// The bits of the info that the format has for hash and GIN, too. Kinds with the highest bit have no such data.
+        /// Info bits that identify the kind of record, also for hash and GIN. Kinds with the highest bit set
+        /// have no such data.
         const KIND_BITS: u8 = heap::OPMASK;
         match (rmid, id) {
             (rmid::HEAP, 0) => match info & heap::OPMASK {
@@ -331,7 +335,7 @@ impl DataForm {
         }
     }
 
-    /// The line pointer of the heap tuple that is replaced.
+    /// Returns the offset number of the replaced heap tuple.
     fn replaces(self) -> Option<u16> {
         match self {
             DataForm::Tuple { old } => old,
@@ -341,7 +345,7 @@ impl DataForm {
     }
 }
 
-/// Gives the line pointers of the heap tuples that a record puts on its first page, in their order.
+/// Calls `put` with the offset number of each heap tuple that a record adds to its first page, in order.
 pub fn inserted_tuples(rmid: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
     use walden_format::rmgr::info::{heap, heap2};
     const MAX_TUPLES: u16 = 2048;
@@ -349,7 +353,7 @@ pub fn inserted_tuples(rmid: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
         (rmid::HEAP, heap::INSERT) => {
             XlHeapInsert::read(main).map(|insert| insert.offset).into_iter().for_each(put);
         }
-        // After a HOT update, no index tuple follows.
+        // A HOT update inserts no index tuples.
         (rmid::HEAP, heap::UPDATE) => {
             XlHeapUpdate::read(main).map(|update| update.new_offset).into_iter().for_each(put);
         }
@@ -359,7 +363,7 @@ pub fn inserted_tuples(rmid: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
                 (1..=insert.count.min(MAX_TUPLES)).for_each(put);
                 return;
             }
-            // Numbers are there only where the page is not new.
+            // Offset numbers are present only if the page is not new.
             offset_numbers(offsets).take(insert.count.into()).for_each(put);
         }
         _ => {}

@@ -1,8 +1,8 @@
-//! Which relations and blocks a record is about.
+//! Codes the relations and block numbers of a record.
 //!
-//! A relation is coded by its number, in a column of the record's shape: records of a shape are of few relations, and entropy coding
-//! learns which follow each other. A block is coded by its rank among the last ones of its relation's fork, as changes of a block come
-//! in groups.
+//! A relation is coded by its number, in a column of the record's shape: records of a shape refer to few
+//! relations, and entropy coding learns their order. A block is coded by its rank among the latest blocks of
+//! its relation's fork, because changes to a block are clustered.
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
@@ -21,19 +21,20 @@ use crate::{Corrupt, corrupt};
 /// Ranks in move-to-front lists.
 const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
 
-/// The relations and blocks of the records before.
+/// Relations and blocks of earlier records.
 #[derive(Default)]
 pub struct BlockRefs {
-    /// By number, in the order in which they were met.
+    /// By number, in the order of first use.
     relations: Vec<RelFileLocator>,
-    /// When encoding: the number of each. Decoding needs none, and a file could state relations whose hashes collide.
+    /// When encoding: the number of each relation. Decoding does not need this map: a hostile file could
+    /// contain relations whose hashes collide.
     numbers: FxHashMap<RelFileLocator, u32>,
-    /// By relation and fork, its latest blocks.
+    /// Latest blocks, by relation and fork.
     blocks: Vec<Vec<(u8, MoveToFrontList)>>,
 }
 
 impl BlockRefs {
-    /// Codes the number of a relation, or its locator if it is met first.
+    /// Codes the number of a relation, or its locator on first use.
     pub fn relation<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -71,7 +72,8 @@ impl BlockRefs {
         Ok(number)
     }
 
-    /// Codes which block of a relation's fork it is: its rank among the latest ones, the one after the last, or any.
+    /// Codes the number of a block in a relation's fork: its rank among the latest blocks, the block after
+    /// the last one, or a number.
     pub fn block<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,

@@ -1,8 +1,9 @@
-//! The blocks of a record: which they are, their data, and their images.
+//! Codes the blocks of a record: their addresses, data and images.
 //!
-//! An image displaces the data of its block: what changed is only to be seen by comparing pages. So encoding predicts the
-//! data from the page before and the image, codes it as if there were no image, and both directions replay the record
-//! without images on the pages that they know. What the image has beside that (hint bits, mostly) is its delta.
+//! A full-page image replaces the data of its block, so the change itself is not in the WAL. Encoding
+//! predicts the data from the previous page and the image, and codes it as if there were no image. Both
+//! directions then replay the record without images on the known pages. The delta of the image has the
+//! remaining differences, mostly hint bits.
 
 use walden_format::assemble::{self, push_long_main_data_header, push_short_main_data_header};
 use walden_format::payload::heap::{XlHeapUpdate, is_update};
@@ -25,7 +26,8 @@ use crate::predict::keyed_columns::Topic;
 use crate::predict::relation::BlockAddress;
 
 impl Model {
-    /// Codes the blocks of a record, and main data that depends on them; writes the record to `out`, all but its header.
+    /// Codes the blocks of a record, and main data that depends on them. Writes the record without its header
+    /// to `out`.
     pub(super) fn blocks<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -33,7 +35,7 @@ impl Model {
         main: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        // They stay where they are from record to record: to move them costs more than to fill them.
+        // The blocks are reused for all records, because moving them costs more than filling them.
         let mut all = std::mem::take(&mut self.blocks);
         let count = self.shapes.get(shape).blocks.len();
         if all.len() < count {
@@ -71,7 +73,7 @@ impl Model {
         Ok(())
     }
 
-    /// Codes which blocks they are, and the headers of their images.
+    /// Codes the addresses of blocks and the headers of their images.
     fn block_headers<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -99,8 +101,8 @@ impl Model {
         Ok(())
     }
 
-    /// Copies the pages before the record, if they help with an image. Gives the data that the images of a record displaced,
-    /// if encoding is to code it.
+    /// Copies the pages before the record that help to code an image. When encoding, returns the data that
+    /// the images of the record replaced, if it is to be coded.
     fn read_base_pages(&mut self, source: Option<&Record<'_>>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
         if !blocks.iter().any(Block::has_page_image) {
             return Vec::new();
@@ -115,7 +117,7 @@ impl Model {
         }
     }
 
-    /// Codes the data of blocks, or the data that their images displaced.
+    /// Codes the data of blocks, or the data that their images replaced.
     fn data_of_blocks<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -141,7 +143,7 @@ impl Model {
             } else {
                 continue;
             };
-            // An update's old tuple is on the second page, if there is one.
+            // The old tuple of an update is on the second page, if there is one.
             let old_address = blocks.get(1).map_or(blocks[0].address, |block| block.address);
             current.coder.set_relation(Some(blocks[index].address.relation.locator));
             let address = blocks[index].address;
@@ -152,7 +154,7 @@ impl Model {
         Ok(())
     }
 
-    /// The page that a GiST record splits: the first one of those that it becomes.
+    /// Returns the page that a GiST record splits: the first page of the result.
     fn split_address(&self, fields: Fields<'_>, blocks: &[Block]) -> Option<BlockAddress> {
         let shape = self.shapes.get(fields.shape);
         gist_split(shape, fields.main)?;
@@ -160,7 +162,7 @@ impl Model {
         Some(blocks[index].address)
     }
 
-    /// Writes what precedes the data of blocks in a record; the record's own header is left empty.
+    /// Writes the part of a record before the data of blocks. The record header is left empty.
     fn put_headers(
         &self,
         fields: Fields<'_>,
@@ -197,7 +199,7 @@ impl Model {
         }
     }
 
-    /// The pages after the record as they would be without its images, where images displaced data.
+    /// Returns the pages after the record as they would be without its images, for images that replaced data.
     fn replay_without_images<S: Coder>(
         &self,
         current: &Current<'_, S>,
@@ -226,7 +228,8 @@ impl Model {
         rehearse(&record, blocks.iter_mut().map(|block| block.rehearsal_base.take())).unwrap_or_default()
     }
 
-    /// Notes which heap tuples the record put on its first page: index tuples for them probably follow.
+    /// Notes the heap tuples that the record added to its first page: index tuples for them are expected
+    /// next.
     fn note_inserted(&mut self, fields: Fields<'_>, address: BlockAddress) {
         let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);
         let BlockAddress { relation, block, .. } = address;
@@ -237,14 +240,15 @@ impl Model {
     }
 }
 
-/// Whether a record is written with its images, or as PostgreSQL would have written it without full-page images.
+/// Whether a record is written with its images, or as PostgreSQL would have written it without full-page
+/// images.
 #[derive(Clone, Copy)]
 enum Images {
     With,
     Without,
 }
 
-/// The data that images displaced, predicted from the pages before and the images.
+/// Returns the data that images replaced, predicted from the previous pages and the images.
 fn displaced_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
     let mut pages: Vec<_> =
         blocks.iter_mut().map(|block| (block.rehearsal_base.take(), block.page.take())).collect();
@@ -252,7 +256,8 @@ fn displaced_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u
     for (block, pages) in blocks.iter_mut().zip(pages) {
         (block.rehearsal_base, block.page) = pages;
     }
-    // Whether an update has all of the new tuple or only its middle is said by flags, which say "all" where there is an image.
+    // An update logs the whole new tuple or only its middle, according to flags. With a full-page image the
+    // flags always require the whole tuple (`log_heap_update` in `heapam.c`).
     if is_update(record.header.rmid, record.header.info)
         && let (Some(image), Some(first)) =
             (blocks.first().and_then(|block| block.page.as_deref()), data.first_mut())

@@ -1,8 +1,9 @@
-//! Full-page images: their headers, and their pages as deltas.
+//! Codes full-page images: their headers, and their pages as deltas.
 //!
-//! The delta is against the page that the record makes without its image; or else against the page before the record, as it was or
-//! with its items replaced by what became of them; or else against the page that is reconstructed item by item ([`crate::page`]). The delta itself is coded in
-//! [`crate::page::delta`]. An image that the server compressed is coded as its page, if that compresses to the same bytes.
+//! The base of the delta is the page that the record yields without its image. Otherwise it is the page
+//! before the record, as it was or with its items decoded against it ([`crate::page`]). Without a known page,
+//! it is a page reconstructed item by item. [`crate::page::delta`] codes the delta. An image that the server
+//! compressed is coded as its page, if compressing that page yields the same bytes.
 
 use walden_format::record::{Image, ImageHeader, ImageInfo};
 use walden_redo::compress;
@@ -17,23 +18,23 @@ use crate::page::kind::PageKind;
 use crate::predict::relation::BlockAddress;
 use crate::{Corrupt, corrupt};
 
-/// A page of an image, as it is coded.
+/// Page of an image, as it is coded.
 struct ImagePage<'a> {
     address: BlockAddress,
-    /// Where the hole begins.
+    /// Offset of the hole.
     offset: u16,
-    /// Bytes without the hole.
+    /// Length without the hole in bytes.
     len: u16,
-    /// The page that the record makes without its image.
+    /// The page that the record yields without its image.
     replayed: Option<&'a Page>,
-    /// The page, when encoding, unless it cannot be restored.
+    /// When encoding: the page, unless it cannot be restored.
     page: Option<&'a Page>,
-    /// The page without its hole, when encoding.
+    /// When encoding: the page without its hole.
     bytes: Option<&'a [u8]>,
 }
 
 impl Model {
-    /// Codes the header of a block's image with these flags; when encoding, restores the image's page.
+    /// Codes the header of a block's image. When encoding, restores the image's page.
     pub(super) fn image_header<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -61,7 +62,7 @@ impl Model {
             false => None,
         };
         let form = match compression.map(compress::Method::of) {
-            // By several methods, which no server writes.
+            // Several methods at once, which no server writes.
             None => ImageForm::AsIs,
             Some(None) => ImageForm::Page,
             Some(Some(compression)) => {
@@ -111,14 +112,15 @@ impl Model {
         let mut decoded = Vec::new();
         self.image_page(current, &ImagePage { len, bytes: raw, ..image }, &mut decoded)?;
         if let Some(bytes) = bytes {
-            // They were compared when the method was chosen.
+            // Equality was verified when the method was chosen.
             out.extend_from_slice(bytes);
             return Ok(());
         }
         self.predictors.layouts.recompressor.recompress_page(&decoded, method, out)
     }
 
-    /// Codes the page of an image as a delta against the best page that is known, and appends it to `out` without its hole.
+    /// Codes the page of an image as a delta against the best known base, and appends it to `out` without its
+    /// hole.
     fn image_page<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -158,12 +160,12 @@ impl Model {
     }
 }
 
-/// Bytes of a page without a hole of a length.
+/// Returns the length of a page without its hole, in bytes.
 fn len_without_hole(hole_len: Option<u16>) -> u16 {
     PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16)
 }
 
-/// Appends a page's bytes as an image with a hole there would have them: `len`, and zeros for those that a page has not.
+/// Appends the bytes of a page without its hole: `len` bytes, padded with zeros beyond the page.
 fn put_without_hole(page: &Page, offset: u16, len: u16, out: &mut Vec<u8>) {
     let end = out.len() + usize::from(len);
     let (offset, len) = (usize::from(offset).min(PAGE_BYTES), usize::from(len).min(PAGE_BYTES));

@@ -1,9 +1,10 @@
-//! Pages that no later record reads.
+//! Drops pages that no later record reads.
 //!
-//! Replay has a page wherever a record initializes it, by an image or because of its kind (`BKPBLOCK_WILL_INIT`). Many of these
-//! pages are not read before they are initialized again: pages of new indexes, mostly, and of tables that are only filled.
-//! So it is coded for each whether it is read; one that is not is dropped: it is unknown from there on, and decoding neither
-//! restores nor changes it. Encoding knows that only later, and codes it at the segment's end.
+//! Replay knows a page as soon as a record initializes it, by an image or because of its kind
+//! (`BKPBLOCK_WILL_INIT`). Many of these pages are not read before they are initialized again: mostly pages
+//! of new indexes, and of tables that are only filled. Each initialization therefore codes whether the page
+//! is read. If not, the page is dropped: it is unknown from there on, and decoding neither restores nor
+//! changes it. Encoding learns that only later, so it codes the decisions at the end of the segment.
 
 use walden_format::record::{BlockRef, Record};
 use walden_redo::BlockSet;
@@ -18,19 +19,20 @@ use crate::{Corrupt, corrupt};
 const KEPT: u64 = 0;
 const DROPPED: u64 = 1;
 
-/// What encoding notes of the pages that records initialized in the segment.
+/// Pages that records of the segment initialized, as noted by encoding.
 #[derive(Default)]
 pub struct Kept {
-    /// Whether pages are dropped at all.
+    /// Whether unread pages are dropped.
     pub drops_pages: bool,
-    /// In the order of initialization: the column that says whether the page was read since, and whether it was.
+    /// For each initialization in order: the column that codes whether the page was read afterwards, and
+    /// whether it was.
     initialized: Vec<(Column, bool)>,
-    /// By the page's slot, its last initialization.
+    /// Last initialization of each page, by its slot.
     last: Vec<Option<(Slot, u32)>>,
 }
 
 impl Kept {
-    /// Notes which pages a record initializes, before encoding replays it.
+    /// When encoding: notes the pages that a record initializes, before it is replayed.
     pub fn note<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -58,7 +60,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Codes at a segment's end which pages were read.
+    /// Codes at the end of a segment which pages were read.
     pub fn finish<S: Coder>(&mut self, coder: &mut S, store: &mut PageStore) -> Result<(), Corrupt> {
         for (slot, number) in self.last.drain(..).flatten() {
             self.initialized[number as usize].1 = store.take_seen(slot);
@@ -70,7 +72,7 @@ impl Kept {
     }
 }
 
-/// Decodes, before a record is replayed, which of its blocks' pages are dropped.
+/// Decodes, before a record is replayed, which of its pages are dropped.
 pub fn dropped_blocks<S: Coder>(
     coder: &mut S,
     keyed_columns: &mut KeyedColumns,
@@ -90,7 +92,7 @@ pub fn dropped_blocks<S: Coder>(
     Ok(dropped)
 }
 
-/// Marks all pages of a record that did not fit one of them as read: decoding has to find the same misfit.
+/// Marks all pages of a record that cannot be replayed as read: decoding has to fail to replay it as well.
 pub fn mark_all_read(record: &Record<'_>, store: &mut PageStore) {
     for block in record.blocks {
         let slot = store.slot(BlockKey::of(block));
@@ -98,8 +100,8 @@ pub fn mark_all_read(record: &Record<'_>, store: &mut PageStore) {
     }
 }
 
-/// Whether a record initializes a block's page. An image that is only there for the consistency check does not: the page
-/// stays what replay made of it.
+/// Returns whether a record initializes a block's page. An image that only serves `wal_consistency_checking`
+/// does not: the replayed page stays valid.
 fn is_initialized(block: &BlockRef) -> bool {
     block.will_init || block.image.is_some_and(|image| image.apply)
 }
@@ -129,16 +131,16 @@ mod tests {
 
     const LSN: Lsn = Lsn(0x100_0000);
 
-    /// A record that initializes blocks with one tuple each, or inserts another tuple into each.
+    /// Returns a record that initializes blocks with one tuple each, or inserts another tuple into each.
     fn insert(blocks: &[u32], is_first: bool) -> Vec<u8> {
-        // t_infomask2, t_infomask, t_hoff; a null bitmap's padding; an attribute of 4 bytes.
+        // `t_infomask2`, `t_infomask`, `t_hoff`; padding of the null bitmap; an attribute of 4 bytes.
         const TUPLE: [u8; 10] = [1, 0, 0, 8, 24, 0, 7, 7, 7, 7];
         let mut bytes = vec![0; RECORD_HEADER];
         for (id, block) in blocks.iter().enumerate() {
             bytes.extend([id as u8, HAS_DATA | if is_first { WILL_INIT } else { 0 }, TUPLE.len() as u8, 0]);
             bytes.extend([1663_u32, 5, 16384, *block].map(u32::to_le_bytes).as_flattened());
         }
-        // xl_heap_insert: the tuple's number, flags.
+        // `xl_heap_insert`: offset number and flags.
         bytes.extend([255, 3]);
         blocks.iter().for_each(|_| bytes.extend(TUPLE));
         bytes.extend([if is_first { 1 } else { 2 }, 0, 0]);
@@ -172,8 +174,8 @@ mod tests {
         });
     }
 
-    /// Block 1 is read after it was initialized for the second time, block 2 never, though it gets another tuple in the end,
-    /// block 3 after another tuple.
+    /// Block 1 is read after its second initialization. Block 2 is never read, although it gets another tuple
+    /// at the end. Block 3 is read after it gets another tuple.
     fn coded(drops_pages: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
         let records = vec![
             insert(&[1], true),

@@ -1,6 +1,7 @@
-//! Main data that has leaf tuples of SP-GiST indexes, predicted from heap tuples, or copied from the page before.
+//! Codes main data that has leaf tuples of SP-GiST indexes, predicted from heap tuples or copied from the
+//! previous page.
 //!
-//! It is coded after the blocks' numbers, because it depends on the index and its page.
+//! It is coded after the block numbers, because it depends on the index and its page.
 
 use walden_format::payload::spgist::MovedLeafs;
 use walden_format::record::Record;
@@ -16,29 +17,29 @@ use crate::predict::index::leaf::NewLeaf;
 use crate::predict::index::moved_tuples::MIN_MOVED_BYTES;
 use crate::{Corrupt, corrupt};
 
-/// How a record's main data is coded.
+/// Form in which a record's main data is coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MainForm {
-    /// As bytes of this length.
+    /// Bytes, of this length.
     Bytes(usize),
-    /// As a new leaf tuple and the fields before it.
+    /// A new leaf tuple and the fields before it.
     NewLeaf,
-    /// As copies of leaf tuples and the fields before them.
+    /// Copies of leaf tuples and the fields before them.
     MovedLeafs,
 }
 
-/// A number instead of a length of main data, which has 32 bits: [`MainForm::NewLeaf`].
+/// Code for [`MainForm::NewLeaf`]. Takes the place of the length of main data, which has 32 bits.
 const NEW_LEAF: u64 = 1 << 32;
-/// The same: [`MainForm::MovedLeafs`].
+/// Code for [`MainForm::MovedLeafs`].
 const MOVED_LEAFS: u64 = NEW_LEAF + 1;
 
-/// Whether a record inserts a leaf tuple, by its resource manager and info.
+/// Returns whether a record with this resource manager and info inserts a leaf tuple.
 pub fn is_leaf_insert((rmid, info): (u8, u8)) -> bool {
     rmid == rmid::SPGIST && info & RMGR_MASK == spgist::ADD_LEAF
 }
 
 impl Model {
-    /// Codes how the main data of a record of a shape is coded.
+    /// Codes the form of the main data of a record with a shape.
     pub(super) fn main_form<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -60,7 +61,7 @@ impl Model {
         }
     }
 
-    /// When encoding: how a record's main data is better coded than as bytes, if it has leaf tuples.
+    /// When encoding: returns the form for leaf tuples that is smaller than bytes, if there is one.
     fn leaf_form(&mut self, record: &Record<'_>) -> Option<MainForm> {
         let kind = (record.header.rmid, record.header.info);
         let cases = self.predictors.cases;
@@ -78,7 +79,8 @@ impl Model {
         Some(MainForm::MovedLeafs)
     }
 
-    /// Codes main data that has leaf tuples, and appends it to `main`; leaves main data that was coded as bytes.
+    /// Codes main data that has leaf tuples and appends it to `main`. Does nothing if the main data was coded
+    /// as bytes.
     pub(super) fn leaf_tuples<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,

@@ -1,4 +1,5 @@
-//! Main data of records: transactions and times in it, as distances from those before, and what follows the blocks' headers.
+//! Codes main data: transactions and times in it are deltas against earlier ones. Also codes the fields that
+//! follow the block headers.
 
 use std::ops::Range;
 
@@ -17,15 +18,15 @@ use crate::leb128::narrow;
 use crate::predict::keyed_columns::Topic;
 use crate::zigzag::{zigzag_delta, zigzag_delta_u64, zigzag_value, zigzag_value_u64};
 
-/// What is known of main data before.
+/// State of main data coding.
 #[derive(Default)]
 pub struct MainData {
-    /// When the last transaction ended.
+    /// Time of the last commit or abort.
     last_time: u64,
     residual: Vec<u8>,
 }
 
-/// A number that another is near.
+/// Base of a delta.
 #[derive(Clone, Copy)]
 enum Base {
     Word(u32),
@@ -33,7 +34,7 @@ enum Base {
 }
 
 impl Base {
-    /// Replaces the number that the bytes begin with by its distance from this one.
+    /// Replaces the number at the start of the bytes by its delta against this base.
     fn subtract_from(self, bytes: &mut [u8]) {
         match self {
             Base::Word(base) => {
@@ -45,7 +46,7 @@ impl Base {
         }
     }
 
-    /// The reverse of [`Self::subtract_from`].
+    /// Reverses [`Self::subtract_from`].
     fn add_to(self, bytes: &mut [u8]) {
         match self {
             Base::Word(base) => {
@@ -58,14 +59,14 @@ impl Base {
     }
 }
 
-/// Replaces the first bytes, if there are as many.
+/// Replaces the first `N` bytes, if there are that many.
 fn replace<const N: usize>(bytes: &mut [u8], with: impl Fn([u8; N]) -> [u8; N]) {
     if let Some(bytes) = bytes.first_chunk_mut() {
         *bytes = with(*bytes);
     }
 }
 
-/// The numbers in the main data of a record that are predicted.
+/// Predicted values for numbers in the main data of a record.
 struct Prediction<'s> {
     shape: &'s Shape,
     xid: u32,
@@ -82,14 +83,14 @@ impl Prediction<'_> {
         }
     }
 
-    /// XORs the first field with the transaction, where that is probably it.
+    /// XORs the first field with the record's transaction, if it is probably equal to it.
     fn xor_xid(&self, main: &mut [u8]) {
         if self.shape.main_data_starts_with_xid {
             replace(main, |first| (u32::from_le_bytes(first) ^ self.xid).to_le_bytes());
         }
     }
 
-    /// Where the main data lists subtransactions.
+    /// Returns the range of the subtransaction list in the main data.
     fn subtransactions(&self, main: &[u8]) -> Range<usize> {
         match self.cases.has(Case::Subtransactions) {
             true => subtransactions_range(self.shape.rmid, self.shape.info, main),
@@ -97,7 +98,7 @@ impl Prediction<'_> {
         }
     }
 
-    /// Replaces the main data by what is to be coded.
+    /// Replaces the main data by its residual.
     fn make_residual(&self, main: &mut [u8]) {
         let list = self.subtransactions(main);
         self.xor_xid(main);
@@ -105,7 +106,7 @@ impl Prediction<'_> {
         for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
             self.base(what).subtract_from(&mut main[at..]);
         }
-        // Each is near the one before, and the first one near the record's.
+        // Each subtransaction is close to the previous one, the first to the record's transaction.
         let mut before = self.xid;
         for bytes in main[list].as_chunks_mut::<4>().0 {
             let number = u32::from_le_bytes(*bytes);
@@ -114,7 +115,7 @@ impl Prediction<'_> {
         }
     }
 
-    /// The reverse of [`Self::make_residual`].
+    /// Reverses [`Self::make_residual`].
     fn undo_residual(&self, main: &mut [u8]) {
         let len = main.len();
         for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
@@ -131,7 +132,7 @@ impl Prediction<'_> {
 }
 
 impl Model {
-    /// Codes the main data of a length, and appends it to `out`.
+    /// Codes `len` bytes of main data and appends them to `out`.
     pub(super) fn main_data<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -151,7 +152,7 @@ impl Model {
         let column =
             self.predictors.keyed_columns.column(coder, Topic::Main, [shape as u32, len as u32, 0], kind)?;
         let shape = self.shapes.get(shape);
-        // Only records of transactions may list subtransactions.
+        // Only records of the transaction resource manager list subtransactions.
         if shape.near.is_empty() && !shape.main_data_starts_with_xid && shape.rmid != rmid::XACT {
             return coder.bytes(column, source, len, out);
         }
@@ -174,7 +175,7 @@ impl Model {
         Ok(())
     }
 
-    /// Codes replication origin and toplevel transaction, and gives them as the record has them.
+    /// Codes the replication origin and the toplevel transaction, and returns them as stored in the record.
     pub(super) fn origin_and_toplevel<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,

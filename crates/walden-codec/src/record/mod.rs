@@ -1,14 +1,17 @@
-//! The record coder: what a record is made of, in the order in which it is coded.
+//! Codes records. The parts of a record are coded in this order:
 //!
-//! 1. Its *shape* (`shape.rs`): everything in its headers but numbers, predicted from the shape before.
+//! 1. Its *shape* (`shape.rs`): the non-numeric parts of its headers, predicted from the shape of the
+//!    previous record.
 //! 2. Its transaction (`transactions.rs`).
-//! 3. Its main data (`main_data.rs`): transactions and times in it (`near_numbers.rs`) as distances from those before.
-//! 4. Its blocks (`blocks.rs`): which they are (`block_refs.rs`), what a predictor makes of their data (`block_data.rs`),
-//!    and their full-page images (`images.rs`) as the delta against the page that the record makes without them, the page
-//!    before, or the page that its items make.
+//! 3. Its main data (`main_data.rs`): transactions and times in it (`near_numbers.rs`) as deltas against
+//!    earlier ones.
+//! 4. Its blocks (`blocks.rs`): their addresses (`block_refs.rs`), their data, coded by a predictor
+//!    (`block_data.rs`), and their full-page images (`images.rs`). An image is a delta against the page that
+//!    the record yields without it, the page before the record, or a page reconstructed item by item.
 //!
-//! Lengths, the link to the previous record and the checksum follow from the rest. Then both directions replay the record,
-//! so that the next one's pages are known, but for pages that no later record reads (`kept.rs`).
+//! Lengths, the link to the previous record and the checksum are derived. Both directions then replay the
+//! record, so that its pages are known to the next one. Pages that no later record reads are dropped
+//! (`kept.rs`).
 
 mod block;
 mod block_data;
@@ -47,13 +50,13 @@ use crate::predict::relation::BlockAddress;
 use crate::predict::{Predictors, TupleCoder};
 use crate::{Corrupt, corrupt};
 
-/// Data longer than this is not put beneath other data of its length.
+/// Maximum length of data that is coded as rows of a matrix, together with other data of its length.
 const MAX_ROW_BYTES: u16 = 2048;
 
-/// Codes one record after another, with what is known of those before: the same in both directions.
+/// Codes records in sequence, predicted from the records before. The state is the same in both directions.
 pub struct Model {
     version: Major,
-    /// Where the last record starts.
+    /// LSN of the previous record.
     prev: Lsn,
     columns: Option<RecordColumns>,
     shapes: Shapes,
@@ -63,19 +66,19 @@ pub struct Model {
     predictors: Predictors,
     replay: Replay,
     kept: Kept,
-    /// Whether readers of version 1 refuse a record since the keyframe.
+    /// Whether a record since the keyframe requires a reader of version 2.
     uses_copies: bool,
-    /// Buffers that are used again.
+    /// Reusable buffers.
     main: Vec<u8>,
     old_tuple: Vec<u8>,
     reconstructed: Option<Box<Page>>,
     blocks: Vec<Block>,
     refs: Vec<BlockRef>,
-    /// The record that was coded last.
+    /// The last record that was coded.
     pub out: Vec<u8>,
 }
 
-/// The columns that every log has.
+/// Columns that exist once per WAL stream.
 #[derive(Clone, Copy)]
 pub struct RecordColumns {
     shape_bytes: Column,
@@ -84,11 +87,11 @@ pub struct RecordColumns {
     raw: Column,
     image_bytes: Column,
     image_headers: Column,
-    /// Against the page as it was before the record.
+    /// Deltas against the page before the record.
     delta_to_base: DeltaColumns,
-    /// Against the page that the record makes without its image.
+    /// Deltas against the page that the record yields without its image.
     delta_to_replayed: DeltaColumns,
-    /// Against the page that its items make.
+    /// Deltas against the page reconstructed item by item.
     delta_to_items: DeltaColumns,
 }
 
@@ -108,30 +111,30 @@ impl RecordColumns {
     }
 }
 
-/// The record that is being coded.
+/// The current record.
 struct Current<'a, S> {
     coder: &'a mut S,
     columns: RecordColumns,
     cases: Cases,
     /// The record, when encoding.
     source: Option<&'a Record<'a>>,
-    /// Where it starts.
+    /// LSN of the record.
     lsn: Lsn,
-    /// Where the next one could start after a record of a length.
+    /// Returns the LSN at which the next record can start, given the length of this one.
     end: &'a dyn Fn(usize) -> Lsn,
 }
 
-/// What is known of a record before its blocks.
+/// Fields of a record that are coded before its blocks.
 #[derive(Clone, Copy)]
 struct Fields<'a> {
-    /// The number of its shape.
+    /// Index of its shape.
     shape: usize,
     xid: u32,
     main: &'a [u8],
 }
 
 impl Model {
-    /// Nothing known yet.
+    /// Creates a model without any state.
     pub fn new(version: Major, limits: Limits) -> Model {
         let store =
             PageStore::new(StoreOptions { memory_bytes: limits.page_memory, ..StoreOptions::default() });
@@ -156,29 +159,30 @@ impl Model {
         }
     }
 
-    /// Frees everything that is known.
+    /// Frees all state.
     pub fn forget(&mut self) {
         *self = Model::new(self.version, Limits { page_memory: 0, ..Limits::default() });
     }
 
-    /// Has encoding omit transforms whose decoding time outweighs their gain: values that the server compressed stay as they
-    /// are unless a sample shows that this takes much more space, and index tuples are not predicted from heap tuples where others predict them.
+    /// Makes encoding skip transforms whose decoding time outweighs their gain: values that the server
+    /// compressed are coded as they are, unless a sample shows that this takes much more space, and index
+    /// tuples are not predicted from heap tuples if there is another prediction.
     pub fn set_fast_mode(&mut self) {
         self.predictors.layouts.recompressor.decompress_where_it_pays();
         self.predictors.keys.is_fast = true;
     }
 
-    /// Leaves out the cases that are not in the set, in both directions.
+    /// Disables the cases that are not in the set, in both directions.
     pub fn set_cases(&mut self, cases: Cases) {
         self.predictors.set_cases(cases);
     }
 
-    /// No other segment follows: drops pages that no record reads until then.
+    /// Drops pages that no record of the same segment reads. Used if no other segment follows.
     pub fn drop_unread_pages(&mut self) {
         self.kept.drops_pages = true;
     }
 
-    /// Before a segment of so many bytes.
+    /// Starts a segment of `bytes` bytes.
     pub fn start(&mut self, version: Major, bytes: usize) {
         self.version = version;
         self.predictors.layouts.survey.clear();
@@ -186,39 +190,42 @@ impl Model {
         self.predictors.keys.start(bytes);
     }
 
-    /// When encoding: how many bytes values and images may grow by when they are decompressed, until this is called again.
+    /// When encoding: sets the number of bytes by which values and images may grow by decompression until the
+    /// next call.
     pub fn set_growth_left(&mut self, bytes: usize) {
         self.predictors.layouts.recompressor.set_growth_left(bytes);
     }
 
-    /// After a segment: codes which of its pages were read.
+    /// Ends a segment: codes which of its pages were read.
     pub fn finish<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         self.kept.finish(coder, &mut self.replay.store)
     }
 
-    /// Whether readers of version 1 refuse a record since the keyframe.
+    /// Returns whether a record since the keyframe requires a reader of version 2.
     pub fn uses_copies(&self) -> bool {
         self.uses_copies
     }
 
-    /// Blocks that had to be kept at one time at most.
+    /// Returns the maximum number of blocks kept at one time.
     pub fn most_blocks(&self) -> usize {
         self.replay.store.most_blocks()
     }
 
-    /// Why pages could not be stored, if so: what was coded from then on is not to be used.
+    /// Returns the error of storing pages, if any. Output coded after it is invalid.
     pub fn failure(&self) -> Option<&StoreFailure> {
         self.replay.store.failure()
     }
 
-    /// Sets what the next record's link is, where it does not follow from the record before: at a segment's start.
+    /// Sets the link of the next record, at the start of a segment, where it is not derived from the previous
+    /// record.
     pub fn set_prev(&mut self, prev: Lsn) {
         self.prev = prev;
     }
 
-    /// Codes a record that starts at `lsn`; `end` is where the next one could start after a record of a length.
+    /// Codes a record that starts at `lsn`. `end` returns the LSN at which the next record can start, given
+    /// the length of this one.
     ///
-    /// When encoding, `source` is the record. In both directions it is in `out` afterwards.
+    /// When encoding, `source` is the record. In both directions, `out` holds the record afterwards.
     pub fn record<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -247,7 +254,7 @@ impl Model {
         self.replay_record(&mut current)
     }
 
-    /// Codes the fields of a record of a shape, and writes the record to `out`.
+    /// Codes the fields of a record with a shape and writes the record to `out`.
     fn fields<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -264,7 +271,7 @@ impl Model {
         self.blocks(current, (shape, xid, form), &mut main, out)?;
         self.main = main;
         let mut header = self.put_record_header(shape, xid, out);
-        // Encoding has only records whose checksums are right.
+        // Encoding accepts only records with correct checksums.
         header.crc = match current.source {
             Some(record) => record.header.crc,
             None => record_crc(out),
@@ -273,7 +280,7 @@ impl Model {
         Ok(())
     }
 
-    /// Writes the record's header but for the checksum, and gives it.
+    /// Writes the record header without its checksum and returns it.
     fn put_record_header(&self, shape: usize, xid: u32, out: &mut [u8]) -> RecordHeader {
         let &Shape { info, rmid, .. } = self.shapes.get(shape);
         let header = RecordHeader { total_len: out.len() as u32, xid, prev: self.prev, info, rmid, crc: 0 };
@@ -281,7 +288,7 @@ impl Model {
         header
     }
 
-    /// Replays the record, so that the pages that it changes are known to the next ones.
+    /// Replays the record, so that the pages that it changes are known to later records.
     fn replay_record<S: Coder>(&mut self, current: &mut Current<'_, S>) -> Result<(), Corrupt> {
         let Model { predictors, replay, kept, .. } = self;
         if let Some(record) = current.source {
@@ -304,13 +311,13 @@ impl Model {
         Ok(())
     }
 
-    /// A page as it is before the record, if it is known.
+    /// Returns a page as it is before the record, if known.
     fn known_page(&mut self, address: BlockAddress) -> Option<&Page> {
         let slot = self.replay.store.find(address.key())?;
         self.replay.store.page(slot)
     }
 
-    /// The same as a copy, in a buffer of the store.
+    /// As [`Self::known_page`], but returns a copy in a buffer of the store.
     fn copy_of_known_page(&mut self, address: BlockAddress) -> Option<PageBox> {
         let mut copy = self.replay.store.spare();
         let page = self.known_page(address);

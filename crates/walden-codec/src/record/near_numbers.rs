@@ -1,4 +1,4 @@
-//! Where the main data of records has numbers that are near others: by kind of record.
+//! Lists the numbers in main data that are coded as deltas, by kind of record.
 
 use walden_format::payload::heap::PruneFlags;
 use walden_format::rmgr::{info, rmid};
@@ -6,16 +6,16 @@ use walden_format::version::Major;
 
 use crate::cases::{Case, Cases};
 
-/// What a number in main data is near.
+/// Base of a number in main data.
 #[derive(Clone, Copy)]
 pub enum NearNumber {
-    /// When the last transaction ended; 8 bytes.
+    /// Time of the last commit or abort; 8 bytes.
     Time,
-    /// The highest transaction; 4 bytes.
+    /// Highest transaction so far; 4 bytes.
     Transaction,
 }
 
-/// Numbers in the main data of a kind of record, by where they are.
+/// Numbers in the main data of one kind of record, with their offsets.
 struct NearRow {
     case: Case,
     rmid: u8,
@@ -40,9 +40,9 @@ const ALL: (Major, Major) = (Major::V9_5, Major::V19);
 const UNTIL_16: (Major, Major) = (Major::V14, Major::V16);
 const SINCE_17: (Major, Major) = (Major::V17, Major::V19);
 
-/// `xact_time`, first in `xl_xact_commit` and `xl_xact_abort`.
+/// `xact_time`, the first field of `xl_xact_commit` and `xl_xact_abort`.
 const TIME: &[(usize, NearNumber)] = &[(0, NearNumber::Time)];
-/// A transaction that is the first field.
+/// A transaction as the first field.
 const XID: &[(usize, NearNumber)] = &[(0, NearNumber::Transaction)];
 /// `snapshotConflictHorizon` of `xl_heap_prune`.
 const CONFLICT_HORIZON: &[(usize, NearNumber)] =
@@ -62,7 +62,7 @@ const NEAR: &[NearRow] = &[
     near(Case::ConflictHorizons, rmid::BTREE, (info::RMGR_MASK, info::btree::DELETE), ALL, XID),
 ];
 
-/// The numbers in the main data of a kind of record that are near others.
+/// Returns the offsets and bases of numbers in the main data of a kind of record.
 pub fn near_numbers(rmid: u8, info: u8, version: Major, cases: Cases) -> &'static [(usize, NearNumber)] {
     let fits = |row: &&NearRow| {
         row.rmid == rmid && row.info == info & row.mask && (row.since..=row.until).contains(&version)
@@ -70,7 +70,8 @@ pub fn near_numbers(rmid: u8, info: u8, version: Major, cases: Cases) -> &'stati
     NEAR.iter().find(fits).filter(|row| cases.has(row.case)).map_or(&[], |row| row.places)
 }
 
-/// Whether the main data of a kind of record probably begins with its transaction, as `xmax`.
+/// Returns whether the main data of a kind of record probably starts with the record's transaction, as
+/// `xmax`.
 pub fn starts_with_xid(rmid: u8, info: u8) -> bool {
     use info::heap::{DELETE, HOT_UPDATE, LOCK, OPMASK, UPDATE};
     rmid == rmid::HEAP && matches!(info & OPMASK, DELETE | LOCK | UPDATE | HOT_UPDATE)

@@ -1,7 +1,7 @@
-//! Shapes: the parts of records' headers that many records share, everything but numbers.
+//! Codes the shapes of records: the non-numeric parts of their headers, which many records share.
 //!
-//! A shape is coded once, and then by its number, in a column for each shape of the record before: what an access method or a
-//! statement logs comes in the same order each time.
+//! A shape is coded in full once, and then by its number. Each shape has a column for the shapes that follow
+//! it, because access methods and statements log records in the same order each time.
 
 use rustc_hash::FxHashMap;
 use walden_format::assemble::is_in_order;
@@ -18,33 +18,33 @@ use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
-/// What records of a shape share.
+/// Header parts that records of a shape share.
 pub struct Shape {
-    /// As in the record's header.
+    /// `xl_info` of the record header.
     pub info: u8,
-    /// The resource manager, as in the record's header.
+    /// `xl_rmid` of the record header.
     pub rmid: u8,
-    /// The id that the main data's header begins with; 0 if there is none.
+    /// ID in the main data's header; 0 if there is no main data.
     pub main: u8,
-    /// Whether a replication origin is named.
+    /// Whether the record has a replication origin.
     pub has_origin: bool,
-    /// Whether a toplevel transaction is named.
+    /// Whether the record has a toplevel transaction.
     pub has_toplevel: bool,
-    /// Its blocks.
+    /// Blocks of the record.
     pub blocks: Vec<ShapeBlock>,
-    /// Numbers in the main data that are near others, and where they are.
+    /// Offsets of numbers in the main data that are coded as deltas, and their bases.
     pub near: &'static [(usize, NearNumber)],
-    /// Whether the main data probably begins with the transaction.
+    /// Whether the main data probably starts with the record's transaction.
     pub main_data_starts_with_xid: bool,
-    /// The column of the main data's length.
+    /// Column of main data lengths.
     pub main_lengths: Column,
-    /// The column of relations.
+    /// Column of relations.
     pub relations: Column,
-    /// The column of blocks' ranks in move-to-front lists.
+    /// Column of block ranks in move-to-front lists.
     pub block_ranks: Column,
 }
 
-/// What a shape says of a block.
+/// Part of a shape that describes a block.
 #[derive(Clone, Copy)]
 pub struct ShapeBlock {
     /// The block's number in the record.
@@ -55,43 +55,45 @@ pub struct ShapeBlock {
     pub image_info: u8,
 }
 
-/// The shapes that were met.
+/// All shapes seen so far.
 #[derive(Default)]
 pub struct Shapes {
-    /// In the order in which they were met; the first one has number 1.
+    /// In the order of first use, numbered from 1.
     shapes: Vec<Shape>,
-    /// When encoding: the number of each, by the bytes that it is coded as. Decoding needs none, and a file could state shapes whose
-    /// hashes collide.
+    /// When encoding: the number of each shape, by its coded bytes. Decoding does not need this map: a
+    /// hostile file could contain shapes whose hashes collide.
     numbers: FxHashMap<Vec<u8>, u32>,
-    /// The shape of the record before; 0 if it has none.
+    /// Number of the previous record's shape; 0 if it has none.
     last: u32,
-    /// For no shape and then for each, the column of the shapes that come after it.
+    /// For "no shape" and then for each shape: the column of the shapes that follow it.
     shapes_after: Vec<Column>,
     key: Vec<u8>,
 }
 
 impl Shapes {
-    /// A shape by its index.
+    /// Returns a shape by its index.
     pub fn get(&self, index: usize) -> &Shape {
         &self.shapes[index]
     }
 
-    /// Creates the column of the shapes after the next shape; first of those after a record that has none.
+    /// Creates the column of the shapes that follow the next shape. The first call creates the column for
+    /// records after a record without a shape.
     pub fn add_context<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         let column = coder.column(Kind::Symbols(Class::Shapes))?;
         self.shapes_after.push(column);
         Ok(())
     }
 
-    /// Codes the record's shape, and gives its index; none for a record that cannot be reconstructed from its fields.
+    /// Codes the record's shape and returns its index, or `None` for a record that cannot be reconstructed
+    /// from its fields.
     ///
-    /// `prev` is where the record before starts.
+    /// `prev` is the LSN of the previous record.
     pub fn shape<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
         (prev, version): (Lsn, Major),
     ) -> Result<Option<usize>, Corrupt> {
-        // None; a new one; from 2 on 1 + its number, which is from 1 on.
+        // Symbols: no shape, a new shape, or 1 + the number of a known shape.
         const NONE: u64 = 0;
         const NEW: u64 = 1;
         let mut key = std::mem::take(&mut self.key);
@@ -162,12 +164,13 @@ impl Shapes {
     }
 }
 
-/// In a shape's bytes: a replication origin is named.
+/// Bit in a shape's bytes: the record has a replication origin.
 const HAS_ORIGIN: u8 = 1;
-/// A toplevel transaction is named.
+/// Bit in a shape's bytes: the record has a toplevel transaction.
 const HAS_TOPLEVEL: u8 = 2;
 
-/// Appends the bytes that are a record's shape; no if the record cannot be reconstructed from its fields.
+/// Appends the bytes of a record's shape. Returns false if the record cannot be reconstructed from its
+/// fields.
 fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     if record.header.prev != prev || record.blocks.len() > 64 || !is_in_order(record) {
         return false;
@@ -183,7 +186,7 @@ fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     key.extend([record.header.info, record.header.rmid, main, extra]);
     let mut last = None;
     for block in record.blocks {
-        // Both ways to name a relation again are kept apart by the flag, as long as it is right.
+        // The flag records whether a repeated relation is stored again. It must be set correctly.
         if block.flags & SAME_REL != 0 && last != Some(block.relation) {
             return false;
         }

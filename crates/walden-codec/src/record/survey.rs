@@ -1,4 +1,4 @@
-//! Looking ahead: shows predictors the tuples that encoding will meet, so that their schemas are known when they come.
+//! Reads ahead: passes upcoming tuples to the predictors, so that encoding has their schemas from the start.
 
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
@@ -11,12 +11,12 @@ use crate::predict::index::leaf;
 use crate::predict::{heap, index};
 
 impl Model {
-    /// Whether a schema was added since this was asked last.
+    /// Returns whether a schema was added since the last call.
     pub fn found_new_schema(&mut self) -> bool {
         self.predictors.layouts.survey.found_new_schema()
     }
 
-    /// Looks at a record that encoding will meet.
+    /// Surveys a record before it is encoded.
     pub fn survey(&mut self, record: &Record<'_>) {
         let (survey, store) = (&mut self.predictors.layouts.survey, &mut self.replay.store);
         let (kind, main) = ((record.header.rmid, record.header.info), record.main_data());

@@ -1,7 +1,7 @@
-//! Transactions of records.
+//! Codes the transactions of records.
 //!
-//! Sessions that write at the same time take turns, so a record's transaction is mostly one of the last few; a new one is a little
-//! above the highest.
+//! Concurrent sessions alternate, so a record's transaction is mostly one of the last few. A new one is
+//! slightly above the highest.
 
 use super::Current;
 use crate::cases::Case;
@@ -10,16 +10,16 @@ use crate::move_to_front::MoveToFrontList;
 use crate::zigzag::{zigzag_delta_u64, zigzag_value_u64};
 use crate::{Corrupt, corrupt};
 
-/// The transactions of the records before.
+/// Transactions of earlier records.
 #[derive(Default)]
 pub struct Transactions {
     recent: MoveToFrontList,
-    /// The highest of them.
+    /// Highest transaction so far.
     pub highest: u32,
 }
 
 impl Transactions {
-    /// Codes a transaction: its rank among the latest ones, or its distance from the highest.
+    /// Codes a transaction: its rank among the latest ones, or its delta against the highest.
     pub fn xid<S: Coder>(&mut self, current: &mut Current<'_, S>, xid: u32) -> Result<u32, Corrupt> {
         const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
         let has_ranks = current.cases.has(Case::TransactionRanks);
