@@ -1,10 +1,11 @@
-//! The special cases of the codec, each of which can be left out to measure what it gains.
+//! Special cases of the codec. Each can be disabled to measure its gain.
 //!
-//! Files always have all of them: [`Cases::ALL`] is what the containers use and what `docs/format-model.md` specifies. A
-//! smaller set is for [`Encoder::with_cases`](crate::coder::Encoder::with_cases) and
-//! [`Decoder::with_cases`](crate::coder::Decoder::with_cases), which need the same one: it is not stored.
+//! Containers always use [`Cases::ALL`], as `docs/format-model.md` specifies. A smaller set can be passed to
+//! [`Encoder::with_cases`](crate::coder::Encoder::with_cases) and
+//! [`Decoder::with_cases`](crate::coder::Decoder::with_cases). Both need the same set, because it is not
+//! stored.
 
-/// Declares the cases: a row each, in the order of the stages.
+/// Declares the cases, one per row, in the order of the stages.
 macro_rules! cases {
     ($($case:ident $name:literal $what:literal,)*) => {
         /// A special case of the codec.
@@ -18,14 +19,14 @@ macro_rules! cases {
             /// All cases, in the order of the stages.
             pub const ALL: &[Case] = &[$(Case::$case),*];
 
-            /// Its name on the command line and in results.
+            /// Returns the case's name on the command line and in results.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Case::$case => $name,)*
                 }
             }
 
-            /// What the codec does in this case.
+            /// Returns a description of the case.
             pub fn description(self) -> &'static str {
                 match self {
                     $(Case::$case => $what,)*
@@ -93,7 +94,8 @@ cases! {
 }
 
 impl Case {
-    /// Whether the case can occur at a level from 1 to 9, in packs (files that follow each other) or in files by themselves.
+    /// Returns whether the case can occur at a level from 1 to 9. `is_pack` distinguishes packs from single
+    /// files.
     pub fn may_occur(self, level: u8, is_pack: bool) -> bool {
         match self {
             Case::NearKeys => level <= 3,
@@ -115,10 +117,10 @@ impl Case {
 pub struct Cases(u64);
 
 impl Cases {
-    /// Every case: what files have.
+    /// All cases, as used in files.
     pub const ALL: Cases = Cases(u64::MAX);
 
-    /// The set without a case.
+    /// Returns the set without a case.
     #[must_use]
     pub fn without(self, case: Case) -> Cases {
         Cases(self.0 & !(1 << case as u32))

@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The class in which the column is compressed.
+    /// Returns the class in which the column is compressed.
     pub fn class(self) -> Class {
         match self {
             Kind::Symbols(class) | Kind::Rows(class, _) | Kind::Bytes(class) => class,

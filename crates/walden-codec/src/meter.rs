@@ -83,7 +83,7 @@ impl Meter {
         self.relation = relation;
     }
 
-    /// Ends a segment. `sizes` are the bytes of all its columns, each of which was read to its end.
+    /// Ends a segment. `sizes` are the bytes of all its columns, which were all read to their end.
     pub fn finish(
         &mut self,
         sizes: &[usize],

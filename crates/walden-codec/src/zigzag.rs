@@ -1,4 +1,4 @@
-//! Zigzag-coded deltas between numbers: small for close numbers, whatever the sign. Differences wrap around.
+//! Zigzag-coded deltas between numbers: small for close numbers of either order. Differences wrap around.
 
 /// Returns the delta of a 32-bit number against a base.
 pub fn zigzag_delta(value: u32, base: u32) -> u32 {

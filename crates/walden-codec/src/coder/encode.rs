@@ -25,8 +25,8 @@ use crate::record::Model;
 const MIN_THOROUGH_LEVEL: u8 = 4;
 
 /// Sampling while reading ahead: after [`QUIET_PIECES`] pieces in a row without a new schema, only every
-/// [`QUIET_STEP`]th piece is read, until one has a new schema. A table or index that appears later and matters for size
-/// spans more than one piece.
+/// [`QUIET_STEP`]th piece is read, until one has a new schema. A table or index that appears later and
+/// matters for size spans more than one piece.
 const QUIET_PIECES: usize = 4;
 const QUIET_STEP: usize = 4;
 

@@ -13,9 +13,9 @@ pub fn start_of(first: &[u8; LONG_HEADER]) -> Lsn {
 /// The header of a segment's first page.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstPage {
-    /// The header's bytes.
+    /// The encoded header.
     pub bytes: [u8; LONG_HEADER],
-    /// The header's fields.
+    /// Fields of the header.
     pub header: PageHeader,
     /// Version, timeline, system identifier and sizes in the header.
     pub info: StreamInfo,

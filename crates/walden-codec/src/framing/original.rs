@@ -14,7 +14,7 @@ pub trait Input: Read + Seek {}
 
 impl<I: Read + Seek + ?Sized> Input for I {}
 
-/// A file to encode. It is read in two passes, in pieces. Of a file that is not in memory, only a few pieces
+/// A file to encode. It is read in two passes, in pieces. If it is not in memory, only a few pieces
 /// are held at a time.
 ///
 /// The first pass only plans ([`Original::read_ahead`]). The second pass is encoded and hashed. If the file
@@ -35,7 +35,7 @@ enum Source<'i> {
 /// An input that is read in pieces.
 struct Pieces<'i> {
     input: &'i mut dyn Input,
-    /// Position in `input` of the file's first byte.
+    /// Position of the file's first byte in `input`.
     from: u64,
     bytes: usize,
     /// Consecutive pieces of the second pass that are not released yet.

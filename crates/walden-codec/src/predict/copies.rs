@@ -1,7 +1,7 @@
-//! Bytes as copies from a *source*, which both directions have, and literals between them.
+//! Codes bytes as literals and copies from a *source* that both directions have.
 //!
-//! The expected source of a copy is the end of the last one plus the number of literals since. So bytes that changed in
-//! place need no shift, and inserted bytes need one shift for everything after them.
+//! The expected source of a copy is the end of the last one plus the number of literals since. Bytes that
+//! changed in place therefore need no shift, and inserted bytes need one shift for everything after them.
 
 use super::TupleCoder;
 use super::keyed_columns::Topic;
@@ -11,7 +11,7 @@ use crate::leb128::narrow;
 use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
 
-/// The columns of copies.
+/// Columns of copies.
 #[derive(Clone, Copy)]
 pub struct CopyColumns {
     literal_lengths: Column,
@@ -22,7 +22,7 @@ pub struct CopyColumns {
 
 #[cfg(test)]
 impl CopyColumns {
-    /// Fills the columns with any numbers: lengths of literals and copies, and shifts.
+    /// Fills the columns with arbitrary numbers: lengths of literals and copies, and shifts.
     pub fn put_any<S: Coder>(self, coder: &mut S, copies: &[(u64, u64, u32)], is_wide: bool) {
         let mut out = Vec::new();
         for &(literals, len, shift) in copies {
@@ -42,25 +42,25 @@ struct Copy {
     from: usize,
 }
 
-/// Bytes that are compared to find where they are in the source.
+/// Number of bytes that are hashed to find matches in the source.
 const HASHED: usize = 4;
-/// Shortest range that is copied from where it is expected, and from elsewhere.
+/// Minimum length of a copy from the expected source, and from elsewhere.
 const MIN_EXPECTED: usize = 3;
 const MIN_ELSEWHERE: usize = 7;
-/// Places in the source that are compared for each place in the target.
+/// Maximum number of source offsets compared for each target offset.
 const MAX_TRIES: usize = 8;
 
-/// Places in a source by a hash of the bytes there, for encoding.
+/// When encoding: offsets in a source by a hash of the bytes there.
 #[derive(Default)]
 pub struct SourceIndex {
-    /// By hash: 1 + the last place with it.
+    /// By hash: 1 + the last offset with that hash.
     last: Vec<u16>,
-    /// By place: 1 + the place before with the same hash.
+    /// By offset: 1 + the previous offset with the same hash.
     before: Vec<u16>,
 }
 
 impl SourceIndex {
-    /// Indexes a source of less than 64 kB; the rest of a longer one is left out.
+    /// Indexes a source. Bytes beyond 64 kB are ignored.
     pub fn fill(&mut self, source: &[u8]) {
         let source = &source[..source.len().min(usize::from(u16::MAX) - 1)];
         self.last.clear();
@@ -78,7 +78,7 @@ impl SourceIndex {
         (word.wrapping_mul(0x9E37_79B1) >> 16) as usize & (self.last.len() - 1)
     }
 
-    /// The longest range of the source that starts the target: its place and length.
+    /// Returns the offset and length of the longest source range that is a prefix of the target.
     fn longest(&self, source: &[u8], target: &[u8]) -> (usize, usize) {
         let mut best = (0, 0);
         if target.len() < HASHED || self.before.is_empty() {
@@ -96,7 +96,7 @@ impl SourceIndex {
         best
     }
 
-    /// The first range to copy: `expected` is where in the source the target is expected.
+    /// Returns the first range to copy. `expected` is the expected offset of the target in the source.
     fn find(&self, source: &[u8], target: &[u8], expected: usize) -> Option<Copy> {
         for literals in 0..target.len() {
             let rest = &target[literals..];
@@ -117,13 +117,13 @@ impl SourceIndex {
     }
 }
 
-/// The length of the common prefix.
+/// Returns the length of the common prefix.
 fn common(one: &[u8], other: &[u8]) -> usize {
     walden_redo::compress::pglz::same_start(one, other)
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// The columns of copies of a relation, and of a part of it that has columns of its own.
+    /// Returns the columns of copies for a relation, and for a part of it that has separate columns.
     pub fn copy_columns(&mut self, relation: u32, part: u32) -> Result<CopyColumns, Corrupt> {
         let mut column = |topic: Topic, kind: Kind| {
             self.keyed_columns.column(self.coder, topic, [relation, part, 0], kind)
@@ -136,8 +136,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         })
     }
 
-    /// Codes `len` bytes as copies from `source`, and appends them to `out`. Encoding passes the target with an index of
-    /// the source. Returns the expected source of the next bytes.
+    /// Codes `len` bytes as copies from `source` and appends them to `out`. When encoding, `target` has the
+    /// bytes and an index of the source. Returns the expected source of the next bytes.
     pub fn copies(
         &mut self,
         columns: CopyColumns,

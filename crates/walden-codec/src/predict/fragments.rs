@@ -1,7 +1,8 @@
-//! Block data of Generic records: fragments with the new bytes of ranges of a page.
+//! Codes block data of generic records: fragments with the new bytes of page ranges.
 //!
-//! Where items move, the fragments contain most bytes of the page. So the page after the record is coded as copies from
-//! the page before. Decoding computes the fragments from both pages, as PostgreSQL does.
+//! If items move, the fragments contain most bytes of the page. The page after the record is therefore coded
+//! as copies from the page before it. Decoding computes the fragments from both pages, as PostgreSQL does
+//! (`computeDelta` in `generic_xlog.c`).
 
 use std::collections::VecDeque;
 
@@ -21,27 +22,29 @@ use crate::leb128::narrow;
 use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
 
-/// Shorter fragments are coded as bytes: to compare pages takes longer than that gains.
+/// Minimum length of fragments to compare pages. Below it, comparing takes longer than it gains, and they are
+/// coded as bytes.
 pub const MIN_FRAGMENT_BYTES: usize = 128;
 
-/// The most pages of recent fragments.
+/// Maximum number of pages with recent fragments.
 const MAX_RECENT_PAGES: usize = 512;
 
-/// Pages that contain the latest fragments alone: an earlier segment may have their images.
+/// Pages that contain only the latest fragments. Used for pages that are not known, because their images are
+/// in an earlier segment.
 #[derive(Default)]
 pub struct RecentFragments {
     pages: FxHashMap<BlockKey, PageBox>,
-    /// The keys, the oldest first.
+    /// Keys, oldest first.
     order: VecDeque<BlockKey>,
 }
 
 impl RecentFragments {
-    /// Whether any fragments of a page are kept.
+    /// Returns whether fragments of a page are kept.
     pub fn has(&self, key: BlockKey) -> bool {
         self.pages.contains_key(&key)
     }
 
-    /// Notes fragments that a record has for a page.
+    /// Notes the fragments that a record has for a page.
     pub fn note(&mut self, key: BlockKey, fragments: &[u8]) {
         if !self.pages.contains_key(&key) {
             self.order.push_back(key);
@@ -52,12 +55,12 @@ impl RecentFragments {
             }
         }
         let page = self.pages.entry(key).or_default();
-        // Fragments before one that is damaged count.
+        // Fragments before a damaged one are applied.
         let _ = apply_fragments(page, fragments);
     }
 }
 
-/// The places and bytes of fragments; `None` if they are cut short or end beyond the page.
+/// Returns the offsets and bytes of fragments; `None` if they are truncated or exceed the page.
 pub fn split_fragments(mut data: &[u8]) -> Option<Vec<(usize, &[u8])>> {
     let mut fragments = Vec::new();
     while !data.is_empty() {
@@ -86,7 +89,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let kind = Kind::Symbols(Class::BlockData);
         let bounds = self.keyed_columns.column(self.coder, Topic::FragmentBounds, [relation, 0, 0], kind)?;
         let columns = self.copy_columns(relation, 0)?;
-        // It is put back; only one page at a time is in use.
+        // Inserted again at the end. Only one page at a time is in use.
         let page = self.recent_fragments.pages.remove(&address.key());
         let page =
             page.ok_or_else(|| corrupt("cannot decode fragments: expected earlier ones of the page"))?;
@@ -117,8 +120,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// Codes fragments as the page after the record, and appends them to `out`. Encoding passes the pages before and after
-    /// the record as `source`.
+    /// Codes fragments as the page after the record, and appends them to `out`. When encoding, `source` has
+    /// the pages before and after the record.
     pub fn page_fragments(
         &mut self,
         address: BlockAddress,
@@ -203,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes of a page that move, with some that are new.
+        /// Moved bytes of a page, with some new ones.
         #[test]
         fn fragments_come_back(
             old in proptest::collection::vec(any::<u8>(), 200..3000),
@@ -229,7 +232,7 @@ mod tests {
             prop_assert_eq!(decoded(&before, &mut coder).unwrap(), data);
         }
 
-        /// Decoding of arbitrary columns ends, with at most 65,535 bytes.
+        /// Decoding of arbitrary columns terminates with at most 65,535 bytes.
         #[test]
         fn any_columns_end(
             bounds in proptest::collection::vec(0..20_000_u64, 1..40),

@@ -1,7 +1,7 @@
-//! Columns by what they hold.
+//! Looks up columns by their content.
 //!
-//! Both directions create a column the first time that they reach it, in the same order; so files do not say what a column holds,
-//! and it costs nothing before it is used.
+//! Both directions create a column when they first use it, in the same order. Files therefore do not store
+//! the content of columns, and unused columns cost nothing.
 
 use std::hash::Hash;
 
@@ -11,11 +11,11 @@ use crate::Corrupt;
 use crate::column_kind::Kind;
 use crate::columns::{Coder, Column};
 
-/// Declares the topics: a row each.
+/// Declares the topics, one per row.
 macro_rules! topics {
     ($($(#[$doc:meta])* $topic:ident,)*) => {
-        /// What a column holds; three numbers distinguish the columns of a topic, of which the first mostly is a relation's. Topics
-        /// have the names of the columns in `docs/format-model.md`.
+        /// Content of a column. Three numbers distinguish the columns of a topic. The first is usually a
+        /// relation's number. Topics have the names of the columns in `docs/format-model.md`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Topic {
@@ -30,127 +30,127 @@ macro_rules! topics {
 }
 
 topics! {
-    /// Main data of a shape and a length.
+    /// Main data, by shape and length.
     Main,
-    /// Blocks of a relation that are not in its move-to-front list.
+    /// Block numbers that are not in the relation's move-to-front list.
     NewBlocks,
-    /// Whether the block data that an image displaced is predicted.
+    /// Whether the block data that an image replaced is coded.
     Displaced,
-    /// Forms of block data of a relation and a shape.
+    /// Forms of block data, by relation and shape.
     DataForms,
-    /// Lengths of block data of a relation and a shape.
+    /// Lengths of block data, by relation and shape.
     DataLengths,
-    /// Block data of a relation, a shape and a length.
+    /// Block data, by relation, shape and length.
     Data,
-    /// Block data of a relation and a shape that is longer.
+    /// Block data that is too long for [`Topic::Data`], by relation and shape.
     LongData,
-    /// Bounds of the free space of pages that Generic records change.
+    /// Bounds of the free space of pages that generic records change.
     FreeSpaceBounds,
-    /// How many fragments a Generic record has for a page, and where they are.
+    /// Number of fragments that a generic record has for a page, and their offsets and lengths.
     FragmentBounds,
-    /// How many bytes precede each copied range.
+    /// Lengths of the literals before each copied range.
     LiteralLengths,
-    /// These bytes.
+    /// Literals before copied ranges.
     Literals,
     /// Lengths of copied ranges.
     CopyLengths,
-    /// How far the source of a copied range is from the expected place.
+    /// Deltas between the source of a copied range and the expected source.
     CopyShifts,
-    /// How many bytes of moved tuples a block or a record has.
+    /// Lengths of the moved tuples of a block or a record.
     MovedLengths,
-    /// The structures before moved leaf tuples in main data.
+    /// Structures before moved leaf tuples in main data.
     MovedHeads,
-    /// Line pointers that they had.
+    /// Offset numbers of moved leaf tuples before the move.
     MovedFrom,
-    /// Line pointers that they get.
+    /// Offset numbers of moved leaf tuples after the move.
     MovedTo,
-    /// Which of two pages each is for.
+    /// Which of two pages a moved leaf tuple goes to.
     MovedPages,
-    /// Lengths of inner tuples of these records.
+    /// Lengths of inner tuples in records that move leaf tuples.
     InnerLengths,
-    /// These tuples.
+    /// Inner tuples in records that move leaf tuples.
     InnerTuples,
-    /// The fields before a new leaf tuple, with the number of the next tuple in its chain.
+    /// Fields before a new leaf tuple, with the offset number of the next tuple in its chain.
     LeafHeads,
     /// Replication origins.
     Origins,
-    /// Numbers of the headers of a relation's heap tuples.
+    /// Numbers of heap tuple headers, by relation.
     TupleHeaders,
-    /// Headers of heap tuples that are met first.
+    /// Heap tuple headers on first use.
     NewTupleHeaders,
-    /// Numbers of the null bitmaps of a relation's heap tuples.
+    /// Numbers of heap tuples' null bitmaps, by relation.
     NullBitmaps,
-    /// Null bitmaps of heap tuples that are met first.
+    /// Null bitmaps of heap tuples on first use.
     NewNullBitmaps,
-    /// The bytes between the heap tuples of multi-inserts.
+    /// Padding between the heap tuples of multi-inserts.
     TupleGaps,
-    /// `t_xmin` of heap tuples on a relation's pages.
+    /// `t_xmin` of heap tuples on pages, by relation.
     Xmins,
-    /// `t_xmax` of these.
+    /// `t_xmax` of heap tuples on pages.
     Xmaxs,
-    /// `t_cid` of these.
+    /// `t_cid` of heap tuples on pages.
     Cids,
-    /// The blocks in `t_ctid` of these.
+    /// Blocks in `t_ctid` of heap tuples on pages.
     CtidBlocks,
-    /// The line pointers in `t_ctid` of these.
+    /// Offset numbers in `t_ctid` of heap tuples on pages.
     CtidNumbers,
     /// Flags of index tuples.
     IndexForms,
-    /// What is in the place of TIDs (`INDEX_ALT_TID_MASK`).
+    /// Values stored in the place of TIDs (`INDEX_ALT_TID_MASK`).
     OtherTids,
-    /// What predicts TIDs.
+    /// Predictors of TIDs.
     TidForms,
-    /// TIDs that are not predicted.
+    /// Unpredicted TIDs.
     Tids,
     /// Null bitmaps of index tuples.
     IndexBitmaps,
-    /// What predicts posting lists.
+    /// Predictors of posting lists.
     ListForms,
-    /// Posting lists that are not predicted.
+    /// Unpredicted posting lists.
     Lists,
-    /// What predicts keys of index tuples.
+    /// Predictors of index tuples' keys.
     IndexKeys,
     /// Mappings from heap tuples to keys.
     Mappings,
     /// Tables of indexes.
     Tables,
-    /// What predicts the tuples of an index's page.
+    /// Predictors of the tuples of an index page.
     IndexPages,
-    /// Orders of heap tuples.
+    /// Sort orders of heap tuples.
     Orders,
-    /// How many tuples a record puts into a pending list.
+    /// Number of tuples that a record adds to a pending list.
     PendingCount,
-    /// TIDs of these that are not predicted.
+    /// Unpredicted TIDs of pending tuples.
     PendingTids,
-    /// Whether their TID is that of the heap tuple that was inserted last.
+    /// Whether the TID of pending tuples is that of the last inserted heap tuple.
     PendingLatest,
-    /// The vectors whose words they have.
+    /// Vectors whose words are the keys of pending tuples.
     PendingVectors,
-    /// The first of these words.
+    /// Index of the first such word in its vector.
     PendingWords,
-    /// What predicts each.
+    /// Predictors of pending tuples.
     PendingForms,
-    /// `t_info` of those that are not predicted.
+    /// `t_info` of unpredicted pending tuples.
     PendingSizes,
-    /// Keys of these.
+    /// Keys of unpredicted pending tuples.
     PendingKeys,
-    /// What precedes GIN entries in records.
+    /// Fields before GIN entries in records.
     EntryHeads,
-    /// What predicts GIN entries in records.
+    /// Predictors of GIN entries in records.
     EntryFormsInRecords,
-    /// How many pending keys have no entry before the next one.
+    /// Number of pending keys skipped before the key of a GIN entry.
     SkippedKeys,
     /// Headers of GIN entries in records.
     EntryHeaders,
-    /// By how much GIN entries grow.
+    /// Growth of GIN entries in bytes.
     EntryGrowth,
-    /// Where GIN entries differ from those that they replace.
+    /// Distance from the end of the prefix shared with the replaced GIN entry to the end of the shorter one.
     EntryApart,
-    /// Bytes of GIN entries from there on.
+    /// Bytes of GIN entries after that prefix.
     EntryRemainder,
-    /// Which TID of an ascending list is the next.
+    /// Steps to the next TID of an ascending list.
     TidSteps,
-    /// How far away its block is.
+    /// Block distances too large for such a step.
     FarBlocks,
     /// Kinds of pages.
     PageKinds,
@@ -162,57 +162,58 @@ topics! {
     Pointers,
     /// Offsets in line pointers.
     Offsets,
-    /// Whole line pointers.
+    /// Unpredicted line pointers.
     AnyPointers,
-    /// Lengths of items of which nothing is known.
+    /// Lengths of items of unknown form.
     ItemLengths,
-    /// These items.
+    /// Items of unknown form.
     Items,
-    /// Bounds of leaves of posting trees.
+    /// Bounds of posting tree leaves.
     Bounds,
-    /// How many TIDs leaves of posting trees and their segments have.
+    /// Number of TIDs in posting tree leaves and in their segments.
     PostingCounts,
     /// Forms of GIN entries on pages.
     EntryForms,
-    /// Forms of their keys.
+    /// Forms of the keys of GIN entries on pages.
     KeyForms,
-    /// How much each key has in common with the one before.
+    /// Length of the prefix that a key of a GIN entry shares with the previous one.
     KeyCommon,
-    /// Lengths of what keys have after that.
+    /// Lengths of the remaining bytes of such keys.
     KeyLengths,
-    /// These bytes.
+    /// Remaining bytes of such keys.
     KeyRemainder,
-    /// Where posting trees begin.
+    /// Root blocks of posting trees.
     Trees,
-    /// Of a page of which an older one is known: whether its items are coded against those of that page. The columns of these
+    /// Whether a page with a known older version is coded as changes to its items. The columns of changed
     /// items have numbers in the same topic ([`changed_item`]).
     PageDeltas,
-    /// The headers of such pages.
+    /// Headers of pages coded as changes.
     ChangedHeaders,
-    /// Forms of line pointers of such pages.
+    /// Forms of line pointers on pages coded as changes.
     ChangedPointers,
-    /// Offsets in these.
+    /// Offsets in line pointers on pages coded as changes.
     ChangedOffsets,
-    /// Whole line pointers of such pages.
+    /// Unpredicted line pointers on pages coded as changes.
     AnyChangedPointers,
     /// Whether pages that records initialize are read before they are initialized again.
     Kept,
 }
 
-/// Columns of changed items in [`Topic::PageDeltas`], by relation and one of these numbers. They are in the place of a fork, so each is
-/// the same column as the flags of the pages of that fork; the format has it so.
+/// Numbers of the columns for changed items in [`Topic::PageDeltas`], in addition to the relation. A number
+/// takes the place of a fork, so each column is also the column of page flags of that fork. The format
+/// requires this.
 pub mod changed_item {
     /// *Changed lengths*.
     pub const CHANGED_LENGTHS: u32 = 1;
-    /// *Common bytes* at the beginning and the end.
+    /// *Common bytes* at the start and the end.
     pub const COMMON_BYTES: u32 = 2;
     /// *Changed item headers*.
     pub const CHANGED_ITEM_HEADERS: u32 = 3;
-    /// *Changed bytes* between.
+    /// *Changed bytes* between them.
     pub const CHANGED_BYTES: u32 = 4;
 }
 
-/// A map with a small cache of the entries that were asked for last, which is faster than the map.
+/// A map with a small cache of the latest lookups, which is faster than the map.
 pub struct CachedMap<K, V> {
     all: FxHashMap<K, V>,
     recent: Vec<Option<(K, V)>>,
@@ -227,7 +228,8 @@ impl<K, V> Default for CachedMap<K, V> {
 impl<K: Copy + Eq + Hash, V: Copy> CachedMap<K, V> {
     const RECENT: usize = 512;
 
-    /// The value of a key, made by `make` if there is none; `hash` is a number in which keys mostly differ.
+    /// Returns the value of a key, created by `make` on first use. `hash` is a number that mostly differs
+    /// between keys.
     #[inline]
     pub fn get<E>(&mut self, key: K, hash: u32, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
         let at = hash.wrapping_mul(0x9E37_79B1) as usize >> 16 & (Self::RECENT - 1);
@@ -239,7 +241,7 @@ impl<K: Copy + Eq + Hash, V: Copy> CachedMap<K, V> {
         self.get_uncached(key, at, make)
     }
 
-    /// The value of a key, if there is one.
+    /// Returns the value of a key, if there is one.
     pub fn existing(&mut self, key: K, hash: u32) -> Option<V> {
         self.get(key, hash, || Err(())).ok()
     }
@@ -260,13 +262,13 @@ impl<K: Copy + Eq + Hash, V: Copy> CachedMap<K, V> {
     }
 }
 
-/// All columns that are looked up by what they hold.
+/// All columns that are looked up by their content.
 #[derive(Default)]
 pub struct KeyedColumns(CachedMap<ColumnKey, Column>);
 
 type ColumnKey = (Topic, u32, u32, u32);
 
-/// A column's key, and a number in which keys mostly differ.
+/// Returns the key of a column, and a number that mostly differs between keys.
 #[inline]
 fn key_and_hash(topic: Topic, numbers: [u32; 3]) -> (ColumnKey, u32) {
     let hash = numbers[0] << 8 ^ numbers[1] << 4 ^ numbers[2] ^ (topic as u32) << 16;
@@ -274,10 +276,10 @@ fn key_and_hash(topic: Topic, numbers: [u32; 3]) -> (ColumnKey, u32) {
 }
 
 impl KeyedColumns {
-    /// The column of a topic and three numbers; it is created the first time.
+    /// Returns the column of a topic and three numbers, created on first use.
     ///
     /// # Errors
-    /// Decoding: the file has no such column.
+    /// Returns an error when decoding a file without such a column.
     #[inline]
     pub fn column<S: Coder>(
         &mut self,
@@ -293,7 +295,7 @@ impl KeyedColumns {
         })
     }
 
-    /// The column, if it was created.
+    /// Returns the column, if it was created.
     pub fn existing(&mut self, topic: Topic, numbers: [u32; 3]) -> Option<Column> {
         let (key, hash) = key_and_hash(topic, numbers);
         self.0.existing(key, hash)

@@ -1,9 +1,9 @@
-//! Predictors: what access methods put into records and on pages, coded as what their prediction missed.
+//! Predictors: code block data and page items as the residuals of a prediction.
 //!
-//! There is a folder per access method: `heap/`, `index/` (B-tree, hash, and whatever else has index tuples), `gin/`. Each
-//! implements [`Predictor`] for the data of its records' blocks, and for the items of its pages. What they share is here:
-//! attributes of tuples (`attributes/`), runs of similar items (`run.rs`), what encoding learns by looking ahead
-//! (`survey.rs`), and the columns by what they are of (`keyed_columns.rs`).
+//! Each access method has a folder: `heap/`, `index/` (B-tree, hash, and other index tuples), `gin/`. It
+//! implements [`Predictor`] for the block data of its records and for the items of its pages. Shared parts
+//! are here: attributes of tuples (`attributes/`), runs of similar items (`run.rs`), the survey of encoding
+//! (`survey.rs`), and the lookup of columns by their content (`keyed_columns.rs`).
 
 pub mod attributes;
 pub mod copies;
@@ -33,15 +33,16 @@ use crate::cases::Cases;
 use crate::columns::{Coder, Column};
 use crate::{Corrupt, corrupt};
 
-/// Predicts what an access method puts into records, or on its pages: one implementation for each kind of item.
+/// Predicts block data or page items: one implementation for each kind of item.
 ///
-/// It is written once for both directions: encoding has the item as `source`, decoding has none, and both have it in `out`
-/// afterwards.
+/// It is written once for both directions. When encoding, `source` is the item; when decoding, it is `None`.
+/// In both directions, `out` holds the item afterwards.
 pub trait Predictor<S: Coder> {
-    /// Whether an item can be coded by this predictor: asked when encoding, right before the item is coded.
+    /// When encoding: returns whether this predictor can code an item. Called directly before the item is
+    /// coded.
     fn fits(&mut self, coder: &mut TupleCoder<'_, S>, item: &[u8]) -> bool;
 
-    /// Codes an item as what the prediction missed, and appends it to `out`.
+    /// Codes an item as the residual of its prediction, and appends it to `out`.
     fn code(
         &mut self,
         coder: &mut TupleCoder<'_, S>,
@@ -49,10 +50,10 @@ pub trait Predictor<S: Coder> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt>;
 
-    /// Sets which line pointer the next item of a page has.
+    /// Sets the offset number of the next item of a page.
     fn start_item(&mut self, _line_pointer: u16) {}
 
-    /// Codes the items of a page that follow the `last` one and are coded in the same way, as many as there are, at once.
+    /// Codes a run of items that follow the `last` one on a page and are coded in the same way.
     fn code_run(
         &mut self,
         _coder: &mut TupleCoder<'_, S>,
@@ -63,8 +64,8 @@ pub trait Predictor<S: Coder> {
     }
 }
 
-/// Makes sure that no more was decoded than the data of a block, or a tuple, can have: its length is of 16 bits in a record. Values are
-/// predicted from others, so a few bytes can state many.
+/// Checks that decoded block data, or a tuple, does not exceed its maximum size: records store its length in
+/// 16 bits. Because values are predicted from others, a few bytes of input can expand to many.
 pub fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
     match u16::try_from(bytes) {
         Ok(_) => Ok(()),
@@ -72,12 +73,12 @@ pub fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
     }
 }
 
-/// What predictors know after some records: the same in both directions.
+/// State of the predictors: the same in both directions.
 #[derive(Default)]
 pub struct Predictors {
-    /// The cases that are not left out, see [`Predictors::set_cases`].
+    /// The enabled cases, see [`Predictors::set_cases`].
     pub cases: Cases,
-    /// The columns, by what they are of.
+    /// Columns by their content.
     pub keyed_columns: KeyedColumns,
     /// Headers of heap tuples.
     pub heap_headers: HeapHeaders,
@@ -85,23 +86,23 @@ pub struct Predictors {
     pub layouts: Layouts,
     /// Keys of indexes.
     pub keys: Keys,
-    /// Keys of GIN indexes that have no entries yet.
+    /// Keys in pending lists of GIN indexes.
     pub pending: Pending,
-    /// Recent fragments of Generic records.
+    /// Recent fragments of generic records.
     pub recent_fragments: RecentFragments,
-    /// Buffers for the next run of similar items.
+    /// Reusable buffers for runs of similar items.
     run: Run,
 }
 
 impl Predictors {
-    /// Leaves out the cases that are not in the set.
+    /// Disables the cases that are not in the set.
     pub fn set_cases(&mut self, cases: Cases) {
         self.cases = cases;
         self.heap_headers.cases = cases;
         self.layouts.set_cases(cases);
     }
 
-    /// Codes tuples with what is known, and with pages as they are before the record.
+    /// Creates a coder for tuples that uses this state and the pages before the record.
     pub fn tuple_coder<'m, S: Coder>(
         &'m mut self,
         coder: &'m mut S,
@@ -124,16 +125,18 @@ impl Predictors {
         }
     }
 
-    /// The items of the last run that was looked for, and whether they repeated the values of the tuple before.
+    /// Returns the number of items in the last run that was searched for, and whether they repeated the
+    /// values of the previous tuple.
     #[cfg(test)]
     pub fn last_run(&self) -> (bool, usize) {
         (self.run.is_repeated, self.run.items.len())
     }
 }
 
-/// What coding tuples takes: the columns of one direction, what predictors know, and the pages before the record.
+/// Context for coding tuples: the columns of one direction, the state of predictors, and the pages before the
+/// record.
 pub struct TupleCoder<'m, S> {
-    /// The columns.
+    /// Columns.
     pub coder: &'m mut S,
     /// As in [`Predictors`].
     pub cases: Cases,
@@ -151,13 +154,13 @@ pub struct TupleCoder<'m, S> {
     pub recent_fragments: &'m mut RecentFragments,
     /// As in [`Predictors`].
     run: &'m mut Run,
-    /// Pages as they are before the record.
+    /// Pages before the record.
     pub store: &'m mut PageStore,
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the data of a record's block by a predictor, and appends it to `out`; no if the predictor does not fit it. The
-    /// column says whether it does.
+    /// Codes block data by a predictor and appends it to `out`. Returns false if the predictor does not fit
+    /// the data. `column` codes whether it does.
     pub fn data(
         &mut self,
         column: Column,
@@ -174,7 +177,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(true)
     }
 
-    /// A page as it is before the record, if it is known.
+    /// Returns a page as it is before the record, if known.
     pub fn known_page(&mut self, address: BlockAddress) -> Option<&Page> {
         let slot = self.store.find(address.key())?;
         self.store.page(slot)

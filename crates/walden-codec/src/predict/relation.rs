@@ -1,18 +1,18 @@
-//! Relations and blocks, as the model numbers them.
+//! Relations and blocks as numbered by the model.
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::BlockKey;
 
-/// A relation, as the model and as PostgreSQL identify it.
+/// A relation as identified by the model and by PostgreSQL.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Relation {
-    /// Its number in the model.
+    /// Number in the model.
     pub number: u32,
-    /// Its locator.
+    /// Locator in PostgreSQL.
     pub locator: RelFileLocator,
 }
 
-/// Where a page is.
+/// Address of a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockAddress {
     /// The relation.
@@ -24,7 +24,7 @@ pub struct BlockAddress {
 }
 
 impl BlockAddress {
-    /// The block, as the page store knows it.
+    /// Returns the key of the block in the page store.
     pub fn key(self) -> BlockKey {
         BlockKey { relation: self.relation.locator, fork: Fork(self.fork), block: self.block }
     }

@@ -1,17 +1,17 @@
-//! Runs: items of a page that are coded in the same way, as many as there are at once.
+//! Runs: consecutive items of a page that are coded in the same way, and therefore together.
 //!
-//! Columns are independent of each other. Where it is known of some items in which columns they are, all that they have in
-//! the first column can be coded, then all that they have in the next one: the columns get the same as if one item were
-//! coded after the other, in a fraction of the time.
+//! Columns are independent of each other. If the columns of several items are known, the values for the first
+//! column can be coded for all items, then those for the next column. The columns receive the same values as
+//! if the items were coded one by one, in a fraction of the time.
 //!
-//! Where a run ends is not stored. It is the one thing that each direction finds out in its own way: encoding looks at the
-//! items of the page ([`Run::find_on_page`]), decoding at what comes next in the columns ([`Run::find_in_columns`]). They
-//! need not agree, as an item outside of a run has the same in the columns. What a run has is coded by [`Run::code`] in both
-//! directions.
+//! The end of a run is not stored. It is the only decision that the two directions make differently: encoding
+//! examines the items of the page ([`Run::find_on_page`]), decoding the next values of the columns
+//! ([`Run::find_in_columns`]). They need not agree, because an item outside of a run has the same values in
+//! the columns. [`Run::code`] codes the values of a run in both directions.
 //!
-//! One way for both would need what only one direction has. The columns of items that are still to be coded exist when encoding only
-//! once these items were coded one by one, which is the time that runs save. The end of each run as a symbol would be one way, at
-//! the price of bytes and of a search that must be the same in every later version.
+//! A common procedure would need data that only one direction has. When encoding, the columns have no values
+//! of later items until these were coded one by one, and that is the time that runs save. A symbol for the
+//! end of each run would work, but would cost bytes and require the same search in every later version.
 
 use walden_redo::compress::pglz::same_start;
 use walden_redo::page::varlena::{MAX_SHORT_CONTENT, ShortHeader};
@@ -26,58 +26,58 @@ use crate::leb128::get_leb128;
 use crate::tuple::items::{item, line_pointer, normal, put_line_pointer, right_before};
 use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
 
-/// A page's items while they are coded, up to where this has come.
+/// A page's items while they are coded.
 pub struct PageItems<'p> {
-    /// The page that they make.
+    /// The page that is reconstructed.
     pub target: &'p mut Page,
-    /// The page as it is, when encoding.
+    /// When encoding: the page.
     pub source: Option<&'p Page>,
-    /// The line pointer of the next one.
+    /// Offset number of the next item.
     pub number: u16,
-    /// Where the last one begins.
+    /// Offset of the last item.
     pub last: usize,
-    /// The column of the line pointers' forms, and the symbol of an item right before the last one.
+    /// Column of line pointer forms, and the symbol for an item directly before the last one.
     pub next: (Column, u8),
 }
 
 impl PageItems<'_> {
-    /// How many are left.
+    /// Returns the number of remaining items.
     pub fn left(&self) -> usize {
         (self.target.items() + 1).saturating_sub(self.number).into()
     }
 }
 
-/// Items that follow each other, each right before the one before it on the page.
+/// Consecutive items, each placed directly before the previous one on the page.
 #[derive(Default)]
 pub struct Run {
-    /// Where each is on its page, and how long it is.
+    /// Offset and length of each item on its page.
     pub items: Vec<(usize, usize)>,
-    /// Bytes in their values of any length, without headers: those of the first, then those of the next. Perhaps some of
-    /// an item after them that does not fit the page.
+    /// Content lengths of the variable-length values, without headers: those of the first item, then those of
+    /// the next. May end with some values of one more item that does not fit the page.
     values: Vec<usize>,
-    /// Where the field that is coded is in each item, and how long it is.
+    /// Offset and length of the current field in each item.
     pub places: Vec<(usize, usize)>,
     spans: Vec<Span>,
     /// Symbols of the headers of heap tuples.
     pub headers: Vec<u8>,
-    /// Whether their values of any length are those of the layout's last tuple.
+    /// Whether the variable-length values are those of the layout's last tuple.
     pub is_repeated: bool,
-    /// How often the tuples before the next one repeated these values; counted by encoding only.
+    /// When encoding: counts the tuples before the next one that repeated these values.
     repeats: RepeatCounter,
 }
 
-/// How the items of a run are laid out.
+/// Layout of the items of a run.
 pub struct RunLayout {
-    /// Their layout's number.
+    /// Number of the layout.
     pub layout: usize,
-    /// Where their attributes begin.
+    /// Offset of the attributes in an item.
     pub origin: usize,
-    /// What their lengths are multiples of.
+    /// Alignment of item lengths.
     pub end_align: usize,
 }
 
 impl Run {
-    /// Forgets the items.
+    /// Removes all items.
     pub fn clear(&mut self) {
         self.items.clear();
         self.values.clear();
@@ -85,14 +85,15 @@ impl Run {
         self.is_repeated = false;
     }
 
-    /// The form of their attributes.
+    /// Returns the form of the items' attributes.
     pub fn form(&self) -> u8 {
         if self.is_repeated { FORM_REPEATED } else { FORM_SCHEMA }
     }
 
-    /// Finds the items of the run on the page, when encoding: up to the first that is not right before the last one, is not read by
-    /// the schema, repeats values where the run does not, or has a value that is coded by its structure. `is_similar` compares what
-    /// precedes an item's attributes.
+    /// When encoding: finds the items of the run on the page. The run ends before the first item that is not
+    /// directly before the previous one, that the schema cannot read, that differs from the run in repeating
+    /// values, or that has a value coded by its structure. `is_similar` compares the part of an item before
+    /// its attributes.
     pub fn find_on_page(
         &mut self,
         layouts: &Layouts,
@@ -138,8 +139,9 @@ impl Run {
         self.repeats = repeats;
     }
 
-    /// Finds the items of the run in the columns, when decoding, at most `most`: as long as lengths are those of plain values, and
-    /// items fit between the last one and `pd_lower`. Nothing is taken from the columns.
+    /// When decoding: finds the items of the run in the columns, at most `most`. The run continues while
+    /// lengths are those of plain values and items fit between the last one and `pd_lower`. Consumes no
+    /// values of the columns.
     pub fn find_in_columns<S: Coder>(
         &mut self,
         (coder, layouts): (&S, &Layouts),
@@ -172,7 +174,8 @@ impl Run {
             if std::mem::replace(&mut last_len, len) != len {
                 continue;
             }
-            // Where two are of one length, many are: as many as have the same lengths in all columns.
+            // Two consecutive items of equal length indicate a longer sequence. Count the items that repeat
+            // these lengths in all columns.
             let mut left = most - self.items.len();
             for (before, ahead) in before.iter().zip(&*lengths) {
                 let bytes = before.len() - ahead.len();
@@ -194,7 +197,8 @@ impl Run {
         }
     }
 
-    /// Reads the lengths of the next item's values in the columns; its length, if they are of a run's.
+    /// Reads the lengths of the next item's values from the columns. Returns the item's length, if it can
+    /// belong to a run.
     fn next_len(&mut self, schema: &Schema, lengths: &mut [&[u8]], layout: &RunLayout) -> Option<usize> {
         let (mut at, mut next) = (0_usize, lengths.iter_mut());
         for field in &schema.fields {
@@ -212,7 +216,8 @@ impl Run {
         Some(layout.origin + aligned(at, layout.end_align))
     }
 
-    /// Codes the line pointers and the attributes of the items. `constant` are columns in which all have the same symbol.
+    /// Codes the line pointers and the attributes of the items. `constant` lists columns in which all items
+    /// have one symbol.
     pub fn code<S: Coder>(
         &mut self,
         (coder, layouts): (&mut S, &mut Layouts),
@@ -245,7 +250,7 @@ impl Run {
         Ok(())
     }
 
-    /// Codes the attributes of the items in place: one field of all of them after the other.
+    /// Codes the attributes of the items in place, field by field.
     fn attributes<S: Coder>(
         &mut self,
         (coder, layouts): (&mut S, &Layouts),
@@ -294,14 +299,15 @@ impl Run {
     }
 }
 
-/// Places of items of a length, each right before the one before it, from `last` on: at most so many, down to `lower`.
+/// Returns the offset and length of up to `most` items of equal length, each directly before the previous
+/// one, from `last` down to `lower`.
 fn places((last, lower): (usize, usize), len: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let step = max_align(len);
     let count = (last.saturating_sub(lower) / step.max(1)).min(most);
     (1..=count).map(move |number| (last - number * step, len))
 }
 
-/// Codes a field of one width in all items, in place.
+/// Codes a fixed-width field of all items in place.
 pub fn code_fixed<S: Coder>(
     coder: &mut S,
     column: Column,
@@ -309,7 +315,7 @@ pub fn code_fixed<S: Coder>(
     width: usize,
     page: &mut [u8; PAGE_BYTES],
 ) -> Result<(), Corrupt> {
-    // Bytes of a width that the compiler knows are moved in an instruction or two.
+    // A width known to the compiler is copied in one or two instructions.
     macro_rules! of_width {
         ($($known:literal)*) => {
             match width {

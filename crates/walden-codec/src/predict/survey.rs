@@ -1,4 +1,4 @@
-//! What encoding knows of heap and index tuples before it codes them.
+//! When encoding: samples of heap and index tuples, collected before they are coded.
 
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -10,22 +10,21 @@ use crate::cases::{Case, Cases};
 use crate::tuple::schema::{Field, Samples};
 use crate::value::expand::UpcomingValues;
 
-/// Tuples that encoding has seen ahead: by layout, and values in TOAST tables.
+/// Tuples that encoding has seen ahead, by layout, and values in TOAST tables.
 #[derive(Default)]
 pub struct Survey {
-    /// What is not left out of what is learned here.
+    /// The enabled cases.
     pub cases: Cases,
     layouts: FxHashMap<HashedKind, Surveyed>,
-    /// Pages met of each relation.
+    /// Number of pages seen of each relation.
     pages: FxHashMap<RelFileLocator, u32>,
     /// Values in TOAST tables, by their chunks.
     pub toast: UpcomingValues,
-    /// Whether a sample or a TOAST value was added since [`Survey::found_new_schema`] was called last.
+    /// Whether a sample or a TOAST value was added since the last call of [`Survey::found_new_schema`].
     has_new: bool,
 }
 
-/// A layout by what is known ahead, as a hash: of two layouts with the same hash, the schema of one does not read the other's tuples,
-/// and is not used for them.
+/// Hash of a [`TupleKind`]. A collision is harmless: a schema that cannot read a tuple is not used for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct HashedKind {
     relation: RelFileLocator,
@@ -38,12 +37,12 @@ struct Surveyed {
     schema: Option<Option<Vec<Field>>>,
 }
 
-/// Tuples that have one schema: those of a relation with the same layout and null bitmap.
+/// Tuples that share one schema: those of a relation with the same layout and null bitmap.
 #[derive(Clone, Copy, Debug)]
 pub struct TupleKind<'a> {
-    /// The relation.
+    /// The relation of the tuples.
     pub relation: RelFileLocator,
-    /// The number of attributes, and whatever else of the header the layout depends on.
+    /// Number of attributes and other header fields that the layout depends on.
     pub layout: u32,
     /// The null bitmap.
     pub bitmap: &'a [u8],
@@ -58,11 +57,11 @@ impl TupleKind<'_> {
 }
 
 impl Survey {
-    /// The first pages of a relation that are surveyed, and of those after them one in how many. Schemas change seldom: of more
-    /// pages, encoding takes longer and the file gets no smaller.
+    /// Number of first pages of a relation that are all surveyed, and the sampling interval after them.
+    /// Schemas rarely change: more pages would slow down encoding without making the file smaller.
     const PAGES: (u32, u32) = (32, 8);
 
-    /// Whether the tuples of another page of a relation should be added: soon nothing new is learnt from them.
+    /// Returns whether to survey another page of a relation. Further pages soon add nothing new.
     pub fn wants_page(&mut self, relation: RelFileLocator) -> bool {
         let (all, each) = Survey::PAGES;
         let met = self.pages.entry(relation).or_default();
@@ -76,18 +75,18 @@ impl Survey {
             self.has_new |= self.layouts.entry(kind.hashed()).or_default().samples.add(attributes);
         }
         if self.cases.has(Case::ToastChunks) && self.toast.add(kind.relation, attributes) {
-            // A value is looked for in all pages.
+            // A TOAST value may have chunks on any page, so survey all of them.
             self.pages.remove(&kind.relation);
             self.has_new = true;
         }
     }
 
-    /// Whether a schema, or a value in a TOAST table, may have been found since this was asked last.
+    /// Returns whether a schema, or a value in a TOAST table, may have been found since the last call.
     pub fn found_new_schema(&mut self) -> bool {
         std::mem::take(&mut self.has_new)
     }
 
-    /// Forgets what was seen, for the next segment.
+    /// Clears all samples for the next segment.
     pub fn clear(&mut self) {
         self.layouts.clear();
         self.pages.clear();
@@ -95,7 +94,7 @@ impl Survey {
         self.has_new = false;
     }
 
-    /// The schema of a kind of tuples, if one was inferred from those that were seen.
+    /// Returns the schema of a kind of tuples, if one was inferred.
     pub fn schema(&mut self, kind: TupleKind<'_>, end_align: usize) -> Option<&Vec<Field>> {
         let Surveyed { samples, schema } = self.layouts.get_mut(&kind.hashed())?;
         schema.get_or_insert_with(|| samples.schema(end_align)).as_ref()

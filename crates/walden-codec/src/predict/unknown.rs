@@ -1,4 +1,4 @@
-//! Items of pages of which nothing is known.
+//! Codes page items of unknown form.
 
 use walden_redo::page::PAGE_BYTES;
 
@@ -9,9 +9,9 @@ use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::{Corrupt, corrupt};
 
-/// Items of a relation's pages of which nothing is known: lengths and bytes.
+/// Page items of unknown form, coded as lengths and bytes.
 pub struct UnknownItems {
-    /// The relation.
+    /// The relation of the page.
     pub relation: Relation,
 }
 

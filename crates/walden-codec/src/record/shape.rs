@@ -47,11 +47,11 @@ pub struct Shape {
 /// Part of a shape that describes a block.
 #[derive(Clone, Copy)]
 pub struct ShapeBlock {
-    /// The block's number in the record.
+    /// ID of the block in the record.
     pub id: u8,
-    /// The fork, and flags (`BKPBLOCK_*`).
+    /// Fork and flags (`BKPBLOCK_*`).
     pub flags: u8,
-    /// Flags of its image (`BKPIMAGE_*`); 0 if it has none.
+    /// Flags of the image (`BKPIMAGE_*`); 0 without an image.
     pub image_info: u8,
 }
 

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! offset  width
-//!      0      2  line pointer
+//!      0      2  offset number
 //!      2      1  whether the entry there is replaced
 //!      3      1
-//!      4      8  the entry's header
+//!      4      8  header of the entry
 //!     12         key, posting list
 //! ```
 //!
@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! offset  width
-//!     24      6  no TID in it is after this one
+//!     24      6  right bound: upper limit of the TIDs
 //!     32         segments of a compressed list, up to `pd_lower`
 //!   8184      8  right sibling 4 bytes, number of items 2 bytes, flags 2 bytes (`GinPageOpaqueData`)
 //! ```
@@ -31,25 +31,25 @@ use walden_redo::page::index_tuple::{
 use walden_redo::page::varlena::{MAX_SHORT_CONTENT, ShortHeader};
 use walden_redo::page::{Page, SpecialArea, Tid, max_align};
 
-/// Bytes before an entry's key.
+/// Length of the header before an entry's key, in bytes.
 pub const HEADER: usize = INDEX_TUPLE_HEADER_BYTES;
 
-/// What precedes an entry in a record (`ginxlogInsertEntry`), as bytes: there is padding in it.
+/// Header before an entry in a record (`ginxlogInsertEntry`). Kept as bytes, because it contains padding.
 pub type EntryHead = [u8; GinInsertEntry::WIDTH];
 
-/// Whether data is an entry.
+/// Returns whether data is long enough to be an entry.
 pub fn is_entry(data: &[u8]) -> bool {
     data.len() >= GinInsertEntry::WIDTH + HEADER
 }
 
-/// The number of the entry that is replaced.
+/// Returns the offset number of the replaced entry.
 pub fn replaced(head: &EntryHead) -> Option<u16> {
     GinInsertEntry::read(head).filter(|head| head.is_delete).map(|head| head.offset)
 }
 
-/// Tuples one after another.
+/// Iterator over consecutive tuples.
 pub struct Tuples<'a> {
-    /// The bytes of those that are left.
+    /// Remaining bytes.
     pub data: &'a [u8],
 }
 
@@ -63,25 +63,25 @@ impl<'a> Iterator for Tuples<'a> {
     }
 }
 
-/// Whether data is such tuples and nothing else.
+/// Returns whether data consists of at least one tuple and nothing else.
 pub fn is_pending(data: &[u8]) -> bool {
     let mut tuples = Tuples { data };
     tuples.by_ref().count() > 0 && tuples.data.is_empty()
 }
 
-/// The word that is a tuple's key, if it looks like one.
+/// Returns the key of a tuple as a word, if it has that form.
 pub fn word_of(tuple: &[u8]) -> Option<&[u8]> {
     text(tuple.get(HEADER..)?)
 }
 
-/// The text in a key, if it looks like one: a short varlena and zeros.
+/// Returns the text in a key, if it is a short varlena padded with zeros.
 pub fn text(key: &[u8]) -> Option<&[u8]> {
     let ShortHeader::Value { size } = ShortHeader::of(*key.first()?)? else { return None };
     let (text, rest) = key.split_at_checked(size).filter(|_| max_align(size) == key.len() && size > 1)?;
     rest.iter().all(|&byte| byte == 0).then(|| &text[1..])
 }
 
-/// Appends a text as a key: a short varlena and zeros; no if it is too long.
+/// Appends a text as a key: a short varlena padded with zeros. Returns false if the text is too long.
 pub fn put_text(text: &[u8], out: &mut Vec<u8>) -> bool {
     if text.len() > MAX_SHORT_CONTENT {
         return false;
@@ -93,7 +93,7 @@ pub fn put_text(text: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends the pending tuple of a word; no if it is too long.
+/// Appends the pending tuple of a word. Returns false if the word is too long.
 pub fn put_word(tid: Tid, word: &[u8], out: &mut Vec<u8>) -> bool {
     let size = HEADER + max_align(1 + word.len());
     let start = out.len();
@@ -108,24 +108,24 @@ pub fn put_word(tid: Tid, word: &[u8], out: &mut Vec<u8>) -> bool {
 /// A key with the flags of its tuple.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Key {
-    /// Of the tuple.
+    /// Flags of the tuple's `t_info`.
     pub flags: u16,
-    /// With the gap after it.
+    /// The key, with the padding after it.
     pub bytes: Vec<u8>,
 }
 
-/// An entry: a key and its TIDs.
+/// A GIN entry: a key and its TIDs.
 pub struct Entry<'a> {
     /// The key.
     pub key: Key,
-    /// Nothing if they are in a tree of their own.
+    /// TIDs; `None` if they are in a posting tree.
     pub tids: Option<Vec<Tid>>,
-    /// Its header and key, up to its TIDs.
+    /// Header and key, up to the TIDs.
     pub start: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
-    /// Splits an entry's index tuple; `None` if its lengths do not fit each other or its TIDs cannot be decoded.
+    /// Splits an entry's index tuple; `None` if its lengths are inconsistent or its TIDs cannot be decoded.
     pub fn of(tuple: &'a [u8]) -> Option<Entry<'a>> {
         let (Tid { block, offset_number: count }, info) = (Tid::read(tuple)?, t_info(tuple)?);
         if count == GIN_TREE_POSTING {
@@ -143,7 +143,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The entry of a key with these TIDs more, and all its TIDs.
+/// Returns the entry of a key with the TIDs `more` added to those of `before`, and all its TIDs.
 pub fn entry_with(before: Option<&Entry<'_>>, key: &Key, more: &[Tid]) -> Option<(Vec<u8>, Vec<Tid>)> {
     let known = match before {
         Some(entry) => entry.tids.as_deref()?,
@@ -152,7 +152,7 @@ pub fn entry_with(before: Option<&Entry<'_>>, key: &Key, more: &[Tid]) -> Option
     let mut tids = Vec::with_capacity(known.len() + more.len());
     tids.extend_from_slice(known);
     tids.extend_from_slice(more);
-    // Mostly, TIDs come in their order.
+    // TIDs mostly arrive in order.
     if !tids.is_sorted_by(|a, b| a < b) {
         tids.sort_unstable();
         tids.dedup();
@@ -162,12 +162,12 @@ pub fn entry_with(before: Option<&Entry<'_>>, key: &Key, more: &[Tid]) -> Option
     Some((list_entry((key.flags, bytes), at, &tids)?, tids))
 }
 
-/// The entry of a key with TIDs, in their order.
+/// Returns the entry of a key with sorted TIDs.
 pub fn new_entry(key: &Key, tids: &[Tid]) -> Option<Vec<u8>> {
     list_entry((key.flags, &key.bytes), HEADER + key.bytes.len(), tids)
 }
 
-/// The entry of a key, as flags and bytes, with TIDs in their order that begin at a place.
+/// Returns the entry of a key, given as flags and bytes, with sorted TIDs from offset `at` on.
 fn list_entry((flags, bytes): (u16, &[u8]), at: usize, tids: &[Tid]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(HEADER + bytes.len() + 16 + 2 * tids.len());
     out.extend_from_slice(&[0; HEADER]);
@@ -182,7 +182,7 @@ fn list_entry((flags, bytes): (u16, &[u8]), at: usize, tids: &[Tid]) -> Option<V
     Some(out)
 }
 
-/// The entry of a key whose TIDs are in a tree that begins at a block.
+/// Returns the entry of a key whose TIDs are in a posting tree with a root block.
 pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
     let size = u16::try_from(HEADER + key.bytes.len()).ok().filter(|&size| size <= INDEX_SIZE_MASK)?;
     let mut out = Vec::with_capacity(size.into());
@@ -191,8 +191,8 @@ pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The entry that an item is, if it is restored from its parts; where its posting tree begins, if it has one. Entries with
-/// uncompressed lists (before 9.4), or with several segments, are not.
+/// Splits an item into the parts of an entry, if these parts reconstruct it. Also returns the root block of
+/// its posting tree. Entries with uncompressed lists (before 9.4) or several segments are not supported.
 pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
     let entry_of = Entry::of(item)?;
     let block = Tid::read(item)?.block;
@@ -204,7 +204,7 @@ pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
     (made == item).then_some((entry_of, block))
 }
 
-/// The TIDs of a compressed list (`ginpostinglist.c`); in their order, or there are none.
+/// Returns the sorted TIDs of a compressed list (`ginpostinglist.c`); `None` if it is invalid or not sorted.
 fn tids_of(mut list: &[u8], count: usize) -> Option<Vec<Tid>> {
     let mut tids = Vec::with_capacity(count.min(list.len()));
     while tids.len() < count {
@@ -214,7 +214,7 @@ fn tids_of(mut list: &[u8], count: usize) -> Option<Vec<Tid>> {
     (tids.len() == count && tids.is_sorted_by(|a, b| a < b)).then_some(tids)
 }
 
-/// Adds the TIDs of a list's first segment; its length, with the gap after it.
+/// Adds the TIDs of a list's first segment. Returns its length with the padding after it.
 fn segment(list: &[u8], tids: &mut Vec<Tid>) -> Option<usize> {
     let segment = PostingSegment::read(list)?;
     tids.push(segment.first);
@@ -222,7 +222,7 @@ fn segment(list: &[u8], tids: &mut Vec<Tid>) -> Option<usize> {
     Some(segment.size())
 }
 
-/// Appends TIDs as a compressed list of one segment; no if there are none or they are not in order.
+/// Appends TIDs as a compressed list of one segment. Returns false if the list is empty or not sorted.
 fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
     let Some((&first, others)) = tids.split_first() else { return false };
     let is_packable = |tid: &&Tid| tid.offset_number <= MAX_PACKED_OFFSET_NUMBER;
@@ -230,7 +230,7 @@ fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
     put_segment(first, others, usize::MAX, out) == Some(tids.len())
 }
 
-/// Whether no TID is there twice, in one of them or in both.
+/// Returns whether all TIDs are distinct, within `more` and between `known` and `more`.
 pub fn are_apart(known: &[Tid], more: &[Tid]) -> bool {
     let mut more = more.to_vec();
     more.sort_unstable();
@@ -241,21 +241,22 @@ pub fn are_apart(known: &[Tid], more: &[Tid]) -> bool {
         }
 }
 
-/// Flags of a leaf of entries.
+/// Flags of an entry leaf.
 const ENTRY_LEAF: u16 = flags::GIN_LEAF;
-/// Flags of a leaf of a posting tree.
+/// Flags of a posting tree leaf.
 const POSTING_LEAF: u16 = flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED;
 
-/// Bytes that PostgreSQL fills a segment with, without its header: `GinPostingListSegmentMaxSize` when a tree is built
-/// (`createPostingTree` in `gindatapage.c`), and `GinPostingListSegmentTargetSize` when a leaf is packed again (`leafRepackItems`).
+/// Maximum bytes of a segment without its header: `GinPostingListSegmentMaxSize` when a tree is built
+/// (`createPostingTree` in `gindatapage.c`), and `GinPostingListSegmentTargetSize` when a leaf is repacked
+/// (`leafRepackItems`).
 pub const FILLS: [usize; 2] = [376, 248];
 
-/// Whether a page is a leaf of a posting tree that can be reconstructed from its TIDs.
+/// Returns whether a page is a posting tree leaf that can be reconstructed from its TIDs.
 pub fn is_posting_leaf(page: &Page) -> bool {
     has_flags(page, POSTING_LEAF) && segments(page).is_some()
 }
 
-/// Whether a page is a leaf of entries, by its first one.
+/// Returns whether a page is an entry leaf, judging by its first entry.
 pub fn is_entry_leaf(page: &Page) -> bool {
     has_flags(page, ENTRY_LEAF) && page.item(1).is_some_and(|item| as_entry(item).is_some())
 }
@@ -264,7 +265,8 @@ fn has_flags(page: &Page, flags: u16) -> bool {
     page.special() == GinPageOpaqueData::AT && GinPageOpaqueData::read(page).flags == flags
 }
 
-/// The TIDs of a leaf of a posting tree, and how many are in each segment; nothing if it cannot be reconstructed from them.
+/// Returns the TIDs of a posting tree leaf, and the number in each segment; `None` if it cannot be
+/// reconstructed from them.
 pub fn segments(page: &Page) -> Option<(Vec<Tid>, Vec<usize>)> {
     let list = page.0.get(GIN_DATA..page.lower())?;
     let (mut tids, mut counts, mut at) = (Vec::new(), Vec::new(), 0);
@@ -278,12 +280,12 @@ pub fn segments(page: &Page) -> Option<(Vec<Tid>, Vec<usize>)> {
     (same && !tids.is_empty()).then_some((tids, counts))
 }
 
-/// Whether TIDs are in order, each at a place where a tid may be.
+/// Returns whether TIDs are sorted and all have a valid offset number.
 fn is_list(tids: &[Tid]) -> bool {
     tids.is_sorted_by(|a, b| a < b) && tids.iter().all(|tid| tid.offset_number > 0)
 }
 
-/// Appends TIDs as a list of segments with so many each; no if they are not as many.
+/// Appends TIDs as segments with the given counts. Returns false if a segment cannot be written.
 pub fn put_segments(tids: &[Tid], counts: &[usize], out: &mut Vec<u8>) -> bool {
     let mut rest = tids;
     let put = |&count: &usize| {
@@ -294,7 +296,7 @@ pub fn put_segments(tids: &[Tid], counts: &[usize], out: &mut Vec<u8>) -> bool {
     counts.iter().all(put)
 }
 
-/// How many TIDs each segment has if it has as many as fit into so many bytes.
+/// Returns the number of TIDs in each segment if segments are filled with up to `most` bytes.
 pub fn filled(tids: &[Tid], most: usize) -> Vec<usize> {
     let mut counts = Vec::new();
     let (mut bytes, mut count) = (0, 0);
@@ -305,7 +307,7 @@ pub fn filled(tids: &[Tid], most: usize) -> Vec<usize> {
             counts.push(count);
             count = 0;
         }
-        // A segment's first tid is apart from these bytes.
+        // The first TID of a segment does not count towards these bytes.
         bytes = if count == 0 { 0 } else { bytes + len };
         count += 1;
     }
@@ -337,7 +339,7 @@ mod tests {
 
     #[test]
     fn segments_are_filled_as_postgresql_does() {
-        // One byte each after the first.
+        // One byte for each TID after the first.
         let tids: Vec<Tid> = (0..1000).map(|at| Tid { block: 9, offset_number: at + 1 }).collect();
         assert_eq!(filled(&tids, 376), [377, 377, 246]);
         assert_eq!(filled(&tids[..377], 376), [377]);

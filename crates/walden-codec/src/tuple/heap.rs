@@ -6,38 +6,38 @@ use walden_redo::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HOFF, LOGGED_FIELDS, LOGGED_FIELDS_BYTES, infomask, infomask2,
 };
 
-/// What records have of a tuple's header, as on a page: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`). They are
-/// compared as bytes; [`fields`] reads them.
+/// Part of a tuple header that records have as well: `t_infomask2`, `t_infomask`, `t_hoff`
+/// (`xl_heap_header`). Kept as bytes for comparison; [`fields`] decodes them.
 pub type HeapHeader = [u8; LOGGED_FIELDS_BYTES];
 
-/// The fields of a header.
+/// Decodes the fields of a header.
 pub fn fields(header: &HeapHeader) -> XlHeapHeader {
     XlHeapHeader::from_bytes(header)
 }
 
-/// Whether a tuple with this header has a null bitmap.
+/// Returns whether a tuple with this header has a null bitmap.
 pub fn has_nulls(header: &HeapHeader) -> bool {
     fields(header).infomask & infomask::HEAP_HASNULL != 0
 }
 
-/// Whether an item can be a heap tuple: its attributes begin within it.
+/// Returns whether an item can be a heap tuple: its attributes start within it.
 pub fn is_heap_tuple(item: &[u8]) -> bool {
     item.get(HOFF).is_some_and(|&hoff| (HEAP_TUPLE_HEADER_BYTES..=item.len()).contains(&hoff.into()))
 }
 
-/// A heap tuple on its page, in its parts.
+/// The parts of a heap tuple on its page.
 #[derive(Clone, Copy, Debug)]
 pub struct HeapTuple<'a> {
-    /// What records have of its header, too.
+    /// Part of the header that records have as well.
     pub header: &'a HeapHeader,
-    /// The null bitmap, with the gap after it.
+    /// Null bitmap with the padding after it.
     pub bitmap: &'a [u8],
-    /// Its attributes.
+    /// Attributes.
     pub attributes: &'a [u8],
 }
 
 impl HeapTuple<'_> {
-    /// The parts of an item.
+    /// Splits an item.
     pub fn of(item: &[u8]) -> Option<HeapTuple<'_>> {
         let (header, body) = item.get(LOGGED_FIELDS.start..)?.split_first_chunk()?;
         let (bitmap, attributes) = body.split_at_checked(fields(header).null_bitmap_len()?)?;
@@ -45,8 +45,9 @@ impl HeapTuple<'_> {
     }
 }
 
-/// Bytes that the attributes of two tuples have in common at their beginning and at their end, as `log_heap_update` counts
-/// them: fewer than [`SharedLengths::MIN_BYTES`] are not worth it. Nothing if they are more than a record can say.
+/// Returns the lengths of the prefix and suffix that the attributes of two tuples share, as `log_heap_update`
+/// counts them: a length below [`SharedLengths::MIN_BYTES`] counts as 0. Returns `None` if a record cannot
+/// store a length.
 pub fn shared_lengths(old: &[u8], new: &[u8]) -> Option<SharedLengths> {
     let worth = |len: usize| if len < SharedLengths::MIN_BYTES { 0 } else { len };
     let prefix = worth(same_start(old, new));
@@ -55,7 +56,7 @@ pub fn shared_lengths(old: &[u8], new: &[u8]) -> Option<SharedLengths> {
     Some(SharedLengths { prefix: u16::try_from(prefix).ok()?, suffix: u16::try_from(suffix).ok()? })
 }
 
-/// How many bytes are the same from the end on.
+/// Returns the length of the common suffix.
 fn same_end(one: &[u8], other: &[u8]) -> usize {
     let (mut one, mut other, mut same) = (one, other, 0);
     while let (Some((before, a)), Some((other_before, b))) =
@@ -71,7 +72,8 @@ fn same_end(one: &[u8], other: &[u8]) -> usize {
     same + one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count()
 }
 
-/// Completes the data of an update by what it leaves out: gives the tuple's header, and in `body` null bitmap and attributes.
+/// Restores the parts that an update omits. Returns the tuple's header, and sets `body` to its null bitmap
+/// and attributes.
 pub fn completed_update(
     data: &[u8],
     old: HeapTuple<'_>,
@@ -90,36 +92,36 @@ pub fn completed_update(
     (shared_lengths(old.attributes, &body[bitmap.len()..]) == Some(shared)).then_some(*header)
 }
 
-/// What the layout of a tuple depends on beside its null bitmap: the number of attributes, and where they begin. It is less than the
-/// table's where columns were added later.
+/// Returns a value that identifies the layout of a tuple, apart from its null bitmap: the number of
+/// attributes and their offset. The number is lower than the table's if columns were added later.
 pub fn layout(header: &HeapHeader) -> u64 {
     let fields = fields(header);
     u64::from(fields.infomask2 & infomask2::HEAP_NATTS_MASK) << 8 | u64::from(fields.header_len)
 }
 
-/// A tuple of MULTI_INSERT (`xl_multi_insert_tuple`).
+/// A tuple of a MULTI_INSERT (`xl_multi_insert_tuple`).
 pub struct MultiInsertTuple<'a> {
-    /// What is between the tuple before and this one.
+    /// Padding byte before this tuple.
     pub gap: u8,
     /// Its header.
     pub header: &'a HeapHeader,
-    /// What follows: bitmap and attributes.
+    /// Bitmap and attributes.
     pub body: &'a [u8],
 }
 
-/// The tuples of MULTI_INSERT's data.
+/// Iterator over the tuples of a MULTI_INSERT's data.
 pub struct MultiInsert<'a> {
     data: &'a [u8],
     at: usize,
 }
 
 impl<'a> MultiInsert<'a> {
-    /// The tuples of a block's data, as far as their lengths fit it.
+    /// Creates an iterator over the tuples of block data. It stops at a tuple that exceeds the data.
     pub fn new(data: &'a [u8]) -> MultiInsert<'a> {
         MultiInsert { data, at: 0 }
     }
 
-    /// Whether the data is so many tuples and nothing else.
+    /// Returns whether the data consists of exactly `count` tuples.
     pub fn is_exactly(data: &[u8], count: usize) -> bool {
         let mut iter = MultiInsert::new(data);
         iter.by_ref().take(count).count() == count && iter.at == data.len()

@@ -1,10 +1,10 @@
-//! Index tuples (`itup.h`): in records, and on the pages of all access methods that use them.
+//! Index tuples (`itup.h`): in records, and on pages of all access methods that use them.
 //!
 //! ```text
 //! offset  width
-//!      0      6  t_tid     block, upper half first, and line pointer
+//!      0      6  t_tid     block, upper half first, and offset number
 //!      6      2  t_info    size 13 bits, three flags
-//!      8         null bitmap if a flag says so, key; in a posting list's tuple, the TIDs of heap tuples after the key
+//!      8         null bitmap if a flag is set; key; in a posting list tuple, the TIDs of heap tuples
 //! ```
 
 use walden_redo::page::btree::{BT_IS_POSTING, BT_OFFSET_MASK, INDEX_ALT_TID_MASK};
@@ -14,25 +14,25 @@ use walden_redo::page::index_tuple::{
 use walden_redo::page::tid::TID_BYTES;
 use walden_redo::page::{Page, Tid, max_align};
 
-/// A null bitmap and the gap after it.
+/// Length of a null bitmap and the padding after it.
 pub const BITMAP_BYTES: usize = INDEX_TUPLE_HEADER_WITH_NULLS_BYTES - INDEX_TUPLE_HEADER_BYTES;
 
-/// An index tuple in its parts.
+/// The parts of an index tuple.
 pub struct IndexTuple<'a> {
     /// `t_tid`.
     pub tid: [u8; TID_BYTES],
     /// `t_info`.
     pub info: u16,
-    /// The null bitmap with the gap after it; empty if there is none.
+    /// Null bitmap with the padding after it; empty without nulls.
     pub bitmap: &'a [u8],
     /// The key.
     pub key: &'a [u8],
-    /// The TIDs of a posting list; empty if there is none.
+    /// TIDs of a posting list; empty for other tuples.
     pub list: &'a [u8],
 }
 
 impl IndexTuple<'_> {
-    /// The parts of an index tuple, if its size and its posting list are right.
+    /// Splits an index tuple; `None` if its size or its posting list is inconsistent.
     pub fn of(tuple: &[u8]) -> Option<IndexTuple<'_>> {
         let (&tid, info) = (tuple.first_chunk()?, t_info(tuple)?);
         if tuple.len() < INDEX_TUPLE_HEADER_BYTES
@@ -65,7 +65,8 @@ impl IndexTuple<'_> {
     }
 }
 
-/// TIDs in a posting list, by a tuple's `t_info` and line pointer; 0 if there is none.
+/// Returns the number of TIDs in a posting list, given a tuple's `t_info` and offset number; 0 without a
+/// list.
 pub fn posting_count(info: u16, line_pointer: u16) -> usize {
     if info & INDEX_ALT_TID_MASK != 0 && line_pointer & BT_IS_POSTING != 0 {
         (line_pointer & BT_OFFSET_MASK).into()
@@ -74,20 +75,21 @@ pub fn posting_count(info: u16, line_pointer: u16) -> usize {
     }
 }
 
-/// What the layout of a key depends on: flags, and the number of attributes that a pivot tuple has left after suffix truncation
-/// (`_bt_truncate` in `nbtutils.c`).
+/// Returns a value that identifies the layout of a key: flags, and the number of attributes that a pivot
+/// tuple keeps after suffix truncation (`_bt_truncate` in `nbtutils.c`).
 pub fn layout(info: u16, line_pointer: u16) -> u32 {
     let kept =
         if info & INDEX_ALT_TID_MASK != 0 && line_pointer & BT_IS_POSTING == 0 { line_pointer } else { 0 };
     u32::from(info & (INDEX_NULL_MASK | INDEX_ALT_TID_MASK)) << 16 | u32::from(kept & BT_OFFSET_MASK)
 }
 
-/// Whether an item is an index tuple.
+/// Returns whether an item is an index tuple.
 pub fn is_index_tuple(item: &[u8]) -> bool {
     IndexTuple::of(item).is_some()
 }
 
-/// The tuples of a page that have all their key and no null in it, each with the (first) TID of its heap tuple.
+/// Returns the tuples of a page that have a complete key without nulls, each with its TID or the first of its
+/// TIDs.
 pub fn whole_keys(page: &Page) -> Vec<(Tid, &[u8])> {
     let whole = |number: u16| {
         let tuple = IndexTuple::of(page.item(number)?).filter(|tuple| tuple.bitmap.is_empty())?;

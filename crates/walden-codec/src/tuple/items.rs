@@ -1,5 +1,5 @@
-//! Items of a page, as `PageAddItemExtended` in `bufpage.c` places them: from the special area down, each right before the one
-//! that was added before it.
+//! Page items, as `PageAddItemExtended` in `bufpage.c` places them: from the special area downwards, each
+//! directly before the one that was added last.
 
 use walden_redo::page::{ItemState, LinePointer, Page, line_pointer_offset, max_align};
 
@@ -10,22 +10,22 @@ pub fn put_line_pointer(page: &mut Page, number: u16, pointer: LinePointer) {
     page.put_u32(line_pointer_offset(number), pointer.0);
 }
 
-/// A line pointer, which must be on the page.
+/// Returns a line pointer, which must be on the page.
 pub fn line_pointer(page: &Page, number: u16) -> LinePointer {
     LinePointer(page.u32_at(line_pointer_offset(number)))
 }
 
-/// The bytes of a normal item; nothing if there are none.
+/// Returns the bytes of a normal item; `None` for other line pointers and empty items.
 pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
     let pointer = line_pointer(page, number);
     let (offset, len) = (usize::from(pointer.offset()), usize::from(pointer.len()));
     (pointer.state() == ItemState::Normal && len > 0).then(|| page.0.get(offset..offset + len))?
 }
 
-/// The line pointer of an item.
+/// Creates the line pointer of a normal item.
 ///
 /// # Errors
-/// If a line pointer cannot say where the item is.
+/// Returns an error if the offset or length does not fit a line pointer.
 pub fn normal(offset: usize, len: usize) -> Result<LinePointer, Corrupt> {
     const MAX: usize = LinePointer::MAX as usize;
     if offset > MAX || len > MAX {
@@ -34,7 +34,8 @@ pub fn normal(offset: usize, len: usize) -> Result<LinePointer, Corrupt> {
     Ok(LinePointer::new(offset as u16, ItemState::Normal, len as u16))
 }
 
-/// Where an item of a length begins that was added after the last one: before it, at a multiple of 8 (`MAXALIGN`).
+/// Returns the offset of an item of length `len` that is added after the item at `last`: below it, at a
+/// multiple of 8 (`MAXALIGN`).
 pub fn right_before(last: usize, len: usize) -> Option<usize> {
     last.checked_sub(max_align(len))
 }

@@ -1,5 +1,6 @@
-//! Items of pages and tuples of records, split into the parts that the predictors code: line pointers, heap tuples, index tuples, GIN
-//! entries and posting lists. The layouts are those of [`walden_redo::page`]; nothing here codes anything.
+//! Splits page items and tuples of records into the parts that the predictors code: line pointers, heap
+//! tuples, index tuples, GIN entries and posting lists. The layouts are those of [`walden_redo::page`]. This
+//! module does no coding.
 
 pub mod gin;
 pub mod heap;

@@ -1,11 +1,11 @@
-//! Schemas of tuples, inferred from the tuples.
+//! Infers schemas from tuples.
 //!
-//! The log does not say where a tuple's attributes begin. But a tuple can be read in few ways: an attribute of variable length
-//! has its length in its header, numbers are aligned and the gaps before them are zeros, and the last attribute ends where
-//! the tuple does. A schema that reads some dozens of tuples of different lengths is right, or as good as right: it need not be
-//! the table's definition, only put similar values into one column.
+//! The WAL does not record where a tuple's attributes start, but a tuple can be read in few ways: a varlena
+//! has its length in its header, numbers are aligned and padded with zeros, and the last attribute ends at
+//! the end of the tuple. A schema that reads dozens of tuples of different lengths is correct, or equivalent.
+//! It need not match the table's definition: it only has to place similar values in one column.
 //!
-//! Only encoding infers schemas; they are stored, so decoding does not depend on how they were found.
+//! Only encoding infers schemas. They are stored, so decoding does not depend on the inference.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,47 +17,47 @@ use walden_redo::page::varlena::{
     TOAST_POINTER_HEADER,
 };
 
-/// A field of a tuple: an attribute, or neighbouring attributes of fixed width.
+/// A field of a tuple: an attribute, or adjacent fixed-width attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
-    /// `width` bytes, from the next multiple of `align` on.
+    /// `width` bytes at the next multiple of `align`.
     Fixed {
-        /// Bytes.
+        /// Width in bytes.
         width: u16,
-        /// 1, 2, 4 or 8.
+        /// Alignment: 1, 2, 4 or 8.
         align: u8,
     },
-    /// A value of variable length, with a header that has its length (`varatt.h`).
+    /// A variable-length value, with a header that has its length (`varatt.h`).
     Varlena,
 }
 
-/// The bytes of a field in a tuple.
+/// Position of a field in a tuple.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Its first byte after alignment, a varlena's header included.
+    /// Offset of the first byte after alignment. A varlena's header is included.
     pub start: usize,
-    /// The byte after its last.
+    /// Offset after the last byte.
     pub end: usize,
-    /// A varlena's kind.
+    /// Kind of a varlena.
     pub kind: Varlena,
 }
 
-/// How a value of variable length is stored.
+/// Storage form of a variable-length value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Varlena {
-    /// With a header of one byte; fields of fixed width have this, too.
+    /// One-byte header. Fixed-width fields have this value as well.
     Short,
-    /// A reference to a TOAST table.
+    /// TOAST pointer.
     External,
-    /// With a header of four bytes.
+    /// Four-byte header.
     Long,
-    /// With a header of four bytes, compressed.
+    /// Four-byte header, compressed.
     Compressed,
 }
 
-/// Reads a tuple by a schema into `spans`; false if the tuple does not fit the schema to its end.
+/// Reads a tuple by a schema into `spans`. Returns false if the schema does not read the tuple to its end.
 ///
-/// `end_align` is what a tuple's length is rounded up to, with zeros.
+/// The length of a tuple is rounded up to a multiple of `end_align` with zeros.
 pub fn read(fields: &[Field], tuple: &[u8], end_align: usize, spans: &mut Vec<Span>) -> bool {
     spans.clear();
     let mut at = 0;
@@ -69,7 +69,8 @@ pub fn read(fields: &[Field], tuple: &[u8], end_align: usize, spans: &mut Vec<Sp
     ends(tuple, at, end_align)
 }
 
-/// The next offset with an alignment. That is a power of two, which the compiler would not know: it would divide.
+/// Returns the next aligned offset. The alignment is a power of two; without this function, the compiler
+/// would divide.
 #[inline]
 pub fn aligned(at: usize, align: usize) -> usize {
     debug_assert!(align.is_power_of_two());
@@ -80,7 +81,7 @@ fn ends(tuple: &[u8], at: usize, end_align: usize) -> bool {
     tuple.len() == aligned(at, end_align) && tuple[at..].iter().all(|&byte| byte == 0)
 }
 
-/// The span of a field that begins at or after `at`, if the tuple can have one there.
+/// Returns the span of a field that starts at or after `at`, if the tuple can have one there.
 #[inline]
 fn next(field: Field, tuple: &[u8], at: usize) -> Option<Span> {
     match field {
@@ -120,14 +121,15 @@ fn next(field: Field, tuple: &[u8], at: usize) -> Option<Span> {
     }
 }
 
-/// From fewer tuples, nothing is inferred.
+/// Minimum number of tuples to infer a schema from.
 const MIN_SAMPLES: usize = 4;
-/// Tuples that are kept; more do not improve the schema.
+/// Maximum number of samples. More do not improve the schema.
 const MAX_SAMPLES: usize = 32;
-/// Steps of the search before it gives up, with or without odd tuples. Schemas that were found took up to two thousand.
+/// Maximum number of search steps, including searches without outliers. Successful searches took up to two
+/// thousand.
 const MAX_STEPS: usize = 4000;
 
-/// A sample of the tuples of one layout.
+/// Samples of the tuples of one layout.
 #[derive(Default, Debug)]
 pub struct Samples {
     tuples: Vec<Vec<u8>>,
@@ -135,7 +137,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds a tuple, if there are too few or it is its turn to replace one. Whether there were too few.
+    /// Adds a tuple if there are too few samples, or replaces a sample at certain counts. Returns whether
+    /// there were too few.
     pub fn add(&mut self, tuple: &[u8]) -> bool {
         self.seen += 1;
         let too_few = self.tuples.len() < MAX_SAMPLES;
@@ -150,7 +153,7 @@ impl Samples {
         too_few
     }
 
-    /// A schema that reads the tuples, if there is one.
+    /// Returns a schema that reads the samples, if there is one.
     pub fn schema(&self, end_align: usize) -> Option<Vec<Field>> {
         let longest = self.tuples.iter().map(Vec::len).max()?;
         let same = self.tuples.iter().all(|tuple| tuple.len() == longest);
@@ -163,7 +166,7 @@ impl Samples {
             match search(&tuples, end_align, &mut steps) {
                 Ok(fields) => return Some(merged(fields)),
                 Err(Some(worst)) if odd * 8 < self.tuples.len() && tuples.len() > MIN_SAMPLES => {
-                    // To leave out a tuple that no schema reads together with the others costs less than to have no schema.
+                    // Ignoring outliers that no common schema reads costs less than having no schema.
                     odd += 1;
                     tuples.swap_remove(worst);
                 }
@@ -175,7 +178,7 @@ impl Samples {
     }
 }
 
-/// What the next field may be, tried in this order.
+/// Candidates for the next field, in this order.
 const STEPS: [Field; 5] = [
     Field::Varlena,
     Field::Fixed { width: 8, align: 8 },
@@ -189,11 +192,11 @@ struct Node {
     step: u8,
 }
 
-/// The cheapest sequence of fields that reads all tuples (Dijkstra's algorithm), in as many steps as are left; on failure, the
-/// tuple at which most sequences ended, or `None` if no steps are left.
+/// Returns the cheapest sequence of fields that reads all tuples (Dijkstra's algorithm), within the remaining
+/// steps. Fails with the tuple at which most sequences ended, or with `None` if no steps remain.
 fn search(tuples: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Field>, Option<usize>> {
     let mut nodes = vec![Node { parent: u32::MAX, step: 0 }];
-    // The offset of each node in each tuple.
+    // Offset of each node in each tuple.
     let (mut offsets, mut here) = (vec![0_u32; tuples.len()], vec![0; tuples.len()]);
     let mut best: FxHashMap<u64, u64> = FxHashMap::default();
     let mut open = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
@@ -223,8 +226,9 @@ fn search(tuples: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Fi
     Err(blame.iter().enumerate().max_by_key(|(_, times)| **times).map(|(tuple, _)| tuple))
 }
 
-/// Reads the next field of each tuple at its offset, and gives what that costs, in sixteenths of a byte; `ahead` has the offsets after
-/// the field then. `None`, and blame for the tuple, if one cannot have the field there that tuples before it have.
+/// Reads the next field of each tuple at its offset. Returns the cost in sixteenths of a byte, and sets
+/// `ahead` to the offsets after the field. If a tuple cannot have the field while earlier tuples can, counts
+/// that in `blame` and returns `None`.
 fn try_step<'r>(
     step: Field,
     tuples: impl ExactSizeIterator<Item = (&'r &'r [u8], &'r u32)>,
@@ -246,8 +250,9 @@ fn try_step<'r>(
         gaps += span.start - at as usize;
         ahead.push(span.end as u32);
     }
-    // A varlena of varying length explains more than bytes of a fixed width; one that always has the same length may as well be a
-    // number, and is unlikely if it is always empty. Gaps cost as much as bytes, or zeros would be taken for the gap before a value.
+    // A varlena of varying length explains more than fixed-width bytes. One of constant length may as well be
+    // a number, and is unlikely if it is always empty. Gaps cost as much as bytes, otherwise zeros would be
+    // mistaken for padding.
     let gaps = (16 * gaps / count) as u64;
     Some(
         gaps + match step {
@@ -258,7 +263,7 @@ fn try_step<'r>(
     )
 }
 
-/// The fields from the first node to this one.
+/// Returns the fields from the first node to this one.
 fn path_to(nodes: &[Node], last: u32) -> Vec<Field> {
     let mut fields = Vec::new();
     let mut number = last;
@@ -270,10 +275,10 @@ fn path_to(nodes: &[Node], last: u32) -> Vec<Field> {
     fields
 }
 
-/// Merges neighbouring fields of fixed width that always have the same distance.
+/// Merges adjacent fixed-width fields that have a constant distance.
 fn merged(fields: Vec<Field>) -> Vec<Field> {
     let mut out: Vec<Field> = Vec::new();
-    // At a tuple's start, everything is aligned.
+    // The start of a tuple is aligned for everything.
     let mut base = 8;
     for field in fields {
         match (out.last_mut(), field) {
@@ -297,7 +302,7 @@ fn merged(fields: Vec<Field>) -> Vec<Field> {
 mod tests {
     use super::*;
 
-    /// A tuple of bigint, text, integer, text, double precision.
+    /// Returns a tuple of bigint, text, integer, text, double precision.
     fn tuple(number: u64, text: &str, other: &str) -> Vec<u8> {
         let mut tuple = number.to_le_bytes().to_vec();
         let varlena = |tuple: &mut Vec<u8>, text: &str| {

@@ -1,7 +1,8 @@
-//! Attributes of heap and index tuples, field by field.
+//! Codes attributes of heap and index tuples, field by field.
 //!
-//! Tuples of one relation with the same number of attributes and the same null bitmap have a *layout*. A layout's schema is
-//! inferred from its tuples by encoding ([`crate::tuple::schema`]) and stored when the layout is met first.
+//! Tuples of one relation with the same number of attributes and the same null bitmap share a *layout*.
+//! Encoding infers the schema of a layout from its tuples ([`crate::tuple::schema`]) and stores it with the
+//! first tuple of the layout.
 
 pub mod varlena;
 
@@ -21,7 +22,7 @@ use crate::value::expand::Recompressor;
 use crate::value::vectors::Vectors;
 use crate::{Corrupt, corrupt};
 
-/// A layout of tuples: the relation's number in the model, and what else the layout depends on.
+/// Key of a layout: the number of the relation in the model, and everything else that the layout depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LayoutKey(pub u32, pub u64);
 
@@ -31,7 +32,7 @@ impl LayoutKey {
     }
 }
 
-/// The layouts of tuples, and what is known of their attributes: the same in both directions, but for the survey.
+/// Layouts of tuples and the state of attribute coding: the same in both directions, except for the survey.
 #[derive(Default)]
 pub struct Layouts {
     /// As in [`super::Predictors`].
@@ -42,9 +43,9 @@ pub struct Layouts {
     spans: Vec<Span>,
     old_spans: Vec<Span>,
     last_spans: Vec<Span>,
-    /// What encoding knows of tuples to come.
+    /// When encoding: samples of upcoming tuples.
     pub survey: Survey,
-    /// Values that were compressed.
+    /// Values that the server compressed.
     pub recompressor: Recompressor,
     /// Texts and their words.
     pub vectors: Vectors,
@@ -52,7 +53,7 @@ pub struct Layouts {
 
 struct Layout {
     tuple_forms: Column,
-    /// Which fields differ from those of the tuple that is replaced.
+    /// Which fields differ from those of the replaced tuple.
     changed: Column,
     tuple_lengths: Column,
     tuple_bytes: Column,
@@ -60,27 +61,28 @@ struct Layout {
     last: LastTuple,
 }
 
-/// The last tuple of a layout whose values of any length were all coded, for those that repeat them.
+/// The last tuple of a layout whose variable-length values were all coded. Later tuples may repeat its
+/// values.
 #[derive(Default)]
 pub struct LastTuple {
     /// Its attributes; empty if they are not kept.
     attributes: Vec<u8>,
-    /// As encoding has met it.
+    /// When encoding: counts repetitions.
     pub repeats: RepeatCounter,
 }
 
-/// How many tuples at last had the values of the tuple before.
+/// Number of consecutive tuples that repeated the values of the previous tuple.
 #[derive(Clone, Copy, Default)]
 pub struct RepeatCounter(u32);
 
 impl LastTuple {
-    /// As much of attributes as is kept: all or nothing.
+    /// Returns the part of attributes that is kept: all or nothing.
     pub fn kept(attributes: &[u8]) -> &[u8] {
         const MAX_BYTES: usize = 512;
         if attributes.len() <= MAX_BYTES { attributes } else { &[] }
     }
 
-    /// What was kept.
+    /// Returns the kept attributes.
     pub fn attributes(&self) -> &[u8] {
         &self.attributes
     }
@@ -93,34 +95,34 @@ impl LastTuple {
 }
 
 impl RepeatCounter {
-    /// Counts a tuple; whether it repeats the values of the last one, and not by chance.
+    /// Counts a tuple. Returns whether it repeats the values of the last one, as enough tuples before it did.
     pub fn observe(&mut self, is_repeated: bool) -> bool {
-        /// Fewer do not yet predict that the next one has them, too: tuples that repeat values and others, by turns, would
-        /// be coded one by one.
+        /// Repetitions after which the next tuple is expected to repeat the values, too. With a lower number,
+        /// tuples that alternate between repeated and new values would be coded one by one.
         const FEW: u32 = 8;
         self.0 = if is_repeated { self.0.saturating_add(1) } else { 0 };
         self.0 > FEW
     }
 }
 
-/// How tuples of a layout are read, and where their fields go.
+/// Schema of a layout, with the columns of its fields.
 pub struct Schema {
     /// The fields.
     pub fields: Vec<Field>,
-    /// Of each of them, its columns.
+    /// Columns of each field.
     pub columns: Vec<FieldColumns>,
-    /// How fields of fixed width change, where tuples are updated.
+    /// How fixed-width fields change when tuples are updated.
     changes: Vec<Option<Box<Changes>>>,
-    /// The column of forms of chunks, if tuples may be chunks of values in a TOAST table.
+    /// Column of chunk forms, if tuples may be chunks of values in a TOAST table.
     chunks: Option<Column>,
 }
 
-/// The columns of a field.
+/// Columns of a field.
 #[derive(Clone, Copy)]
 pub struct FieldColumns {
-    /// A varlena's length and kind.
+    /// Length and kind of a varlena.
     pub length: Column,
-    /// Its bytes.
+    /// Content of the field.
     pub content: Column,
     external: Column,
     compressed: Column,
@@ -129,30 +131,31 @@ pub struct FieldColumns {
 }
 
 impl Schema {
-    /// The columns of lengths of its values of any length.
+    /// Returns the length columns of the variable-length values.
     pub fn lengths(&self) -> impl Iterator<Item = Column> {
         let any_length =
             |(field, columns): (&Field, &FieldColumns)| (*field == Field::Varlena).then_some(columns.length);
         self.fields.iter().zip(&self.columns).filter_map(any_length)
     }
 
-    /// Where values of any length are, of a tuple's fields.
+    /// Returns the spans of a tuple's variable-length values.
     pub fn values<'s>(&self, spans: &'s [Span]) -> impl Iterator<Item = &'s Span> {
         self.fields.iter().zip(spans).filter(|(field, _)| **field == Field::Varlena).map(|(_, span)| span)
     }
 
-    /// Whether its tuples have values of any length, and none of them is in a TOAST table's chunk.
+    /// Returns whether the tuples have variable-length values and are not TOAST chunks.
     pub fn has_values(&self) -> bool {
         self.chunks.is_none() && self.fields.contains(&Field::Varlena)
     }
 
-    /// Whether all values of any length of a tuple, if there are any, are where the last one has the same.
+    /// Returns whether a tuple has variable-length values and the last tuple has the same ones at the same
+    /// offsets.
     pub fn repeats_values(&self, spans: &[Span], last: &[u8], attributes: &[u8]) -> bool {
         let is_same = |span: &Span| attributes[span.start..span.end] == last[span.start..span.end];
         attributes.len() == last.len() && self.has_values() && self.values(spans).all(is_same)
     }
 
-    /// Codes a schema, when its layout is met first.
+    /// Codes a schema, with the first tuple of its layout.
     fn code<S: Coder>(coder: &mut S, column: Column, source: &[Field]) -> Result<Schema, Corrupt> {
         let mut fields = Vec::new();
         let mut columns = Vec::new();
@@ -167,7 +170,7 @@ impl Schema {
     }
 }
 
-/// Codes the next field of a schema; none at its end.
+/// Codes the next field of a schema; `None` at its end.
 fn code_field<S: Coder>(
     coder: &mut S,
     column: Column,
@@ -175,7 +178,7 @@ fn code_field<S: Coder>(
 ) -> Result<Option<Field>, Corrupt> {
     const END: u64 = 0;
     const VARLENA: u64 = 1;
-    // From here on: width * 4 + the alignment's logarithm.
+    // From here on: 4 * width + binary logarithm of the alignment.
     const FIXED: u64 = 2;
     let code = match source {
         None => END,
@@ -219,23 +222,23 @@ impl FieldColumns {
     }
 }
 
-/// Tuples with more values of any length are coded one by one.
+/// Maximum number of variable-length values for tuples that are coded in runs.
 pub const MAX_VALUES: usize = 16;
 
-/// Fields beyond this are never left out as unchanged.
+/// Number of fields that can be omitted as unchanged.
 const MAX_UNCHANGED: usize = 56;
 
-/// Attributes as bytes, read by no schema.
+/// Attributes as bytes, without a schema.
 const FORM_BYTES: u8 = 0;
 /// Attributes by the layout's schema.
 pub const FORM_SCHEMA: u8 = 1;
-/// The same; the schema comes first.
+/// Attributes by a new schema, which is coded first.
 const FORM_NEW_SCHEMA: u8 = 2;
-/// With the values of any length of the layout's last tuple.
+/// Attributes by the layout's schema, with the variable-length values of the layout's last tuple.
 pub const FORM_REPEATED: u8 = 3;
 
 impl Layouts {
-    /// Leaves out the cases that are not in the set.
+    /// Disables the cases that are not in the set.
     pub fn set_cases(&mut self, cases: Cases) {
         self.cases = cases;
         self.survey.cases = cases;
@@ -245,15 +248,15 @@ impl Layouts {
         }
     }
 
-    /// The fields of a layout; none if it has no schema.
+    /// Returns the fields of a layout; empty if it has no schema.
     pub fn fields(&mut self, key: LayoutKey) -> &[Field] {
         let number = self.numbers.existing(key, key.hash());
         let schema = number.and_then(|number| self.layouts[number as usize].schema.as_ref());
         schema.map_or(&[], |schema| &schema.fields)
     }
 
-    /// A layout's number, by which [`Self::schema`] finds it, and the column of its tuples' forms, if tuples of it can be
-    /// coded as runs.
+    /// Returns the number of a layout, for [`Self::schema`], and the column of its tuple forms. Returns
+    /// `None` if its tuples cannot be coded in runs.
     pub fn layout_of_run(&mut self, key: LayoutKey) -> Option<(usize, Column)> {
         let number = self.numbers.existing(key, key.hash())? as usize;
         let Layout { tuple_forms, schema, .. } = &self.layouts[number];
@@ -261,31 +264,33 @@ impl Layouts {
         (schema.lengths().count() <= MAX_VALUES).then_some((number, *tuple_forms))
     }
 
-    /// The last tuple of a layout.
+    /// Returns the last tuple of a layout.
     pub fn last(&self, number: usize) -> &LastTuple {
         &self.layouts[number].last
     }
 
-    /// The same, to keep another one.
+    /// As [`Self::last`], but mutable.
     pub fn last_mut(&mut self, number: usize) -> &mut LastTuple {
         &mut self.layouts[number].last
     }
 
-    /// The schema of a layout that has one.
+    /// Returns the schema of a layout that has one.
     pub fn schema(&self, number: usize) -> &Schema {
         self.layouts[number].schema.as_ref().expect("`layout_of_run` says so")
     }
 
-    /// Reads a heap tuple's attributes of a layout; no if it is not known how.
+    /// Reads the attributes of a heap tuple into `spans`. Returns false if the layout has no schema that
+    /// reads them.
     pub fn read(&mut self, key: LayoutKey, attributes: &[u8], spans: &mut Vec<Span>) -> bool {
         let fields = self.fields(key);
         !fields.is_empty() && read(fields, attributes, 1, spans)
     }
 
-    /// Codes the attributes of a tuple, and appends them to `out`, from a place that is aligned in the tuple's own terms.
+    /// Codes the attributes of a tuple and appends them to `out`. They must start at an aligned offset of the
+    /// tuple.
     ///
-    /// The length, a multiple of `end_align`, follows from them. `old` are the attributes of the tuple that it replaces, of
-    /// the same layout.
+    /// Their length, a multiple of `end_align`, is derived. `old` has the attributes of the replaced tuple,
+    /// if it has the same layout.
     pub fn tuple<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -323,7 +328,7 @@ impl Layouts {
         self.code_fields(coder, tuple, (key.0, locator), out)
     }
 
-    /// The number of a layout.
+    /// Returns the number of a layout.
     fn layout<S: Coder>(&mut self, coder: &mut S, key: LayoutKey) -> Result<usize, Corrupt> {
         let layouts = &mut self.layouts;
         let number = self.numbers.get(key, key.hash(), || {
@@ -340,8 +345,8 @@ impl Layouts {
         Ok(number as usize)
     }
 
-    /// When encoding: the form in which attributes are coded, with the fields of a new schema. Leaves in `spans` where the
-    /// fields are.
+    /// When encoding: returns the form in which attributes are coded, and the fields of a new schema. Sets
+    /// `spans` to those of the fields.
     fn choose_form(
         &mut self,
         number: usize,
@@ -367,8 +372,8 @@ impl Layouts {
         }
     }
 
-    /// Codes the attributes of a tuple field by field, and appends them to `out`. The relation is given by its number and,
-    /// when encoding, by its locator.
+    /// Codes the attributes of a tuple field by field and appends them to `out`. `relation` has the
+    /// relation's number and, when encoding, its locator.
     fn code_fields<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -423,7 +428,7 @@ impl Layouts {
                         .varlena_or_chunk(chunks, content, out)?;
                 }
             }
-            // A value may be much longer than what codes it.
+            // A value may be much longer than its code.
             expect_block_data(out.len() - origin)?;
         }
         pad(out, origin, end_align);
@@ -434,7 +439,7 @@ impl Layouts {
     }
 }
 
-/// Codes a field of fixed width: by how it differs from that of the tuple that is replaced, if there is one.
+/// Codes a fixed-width field: as a change of the replaced tuple's field, if there is one.
 fn fixed_width_field<S: Coder>(
     coder: &mut S,
     (width, align): (u16, u8),
@@ -452,19 +457,19 @@ fn fixed_width_field<S: Coder>(
 /// A tuple whose attributes are coded by its layout's schema.
 #[derive(Clone, Copy)]
 struct Tuple<'a> {
-    /// The layout.
+    /// Number of the layout.
     number: usize,
-    /// What its length is a multiple of.
+    /// Alignment of the tuple's length.
     end_align: usize,
-    /// Whether its values of any length are those of the last tuple.
+    /// Whether the variable-length values are those of the last tuple.
     is_repeated: bool,
-    /// The attributes that it replaces.
+    /// Attributes of the replaced tuple.
     old: Option<&'a [u8]>,
-    /// The attributes, when encoding.
+    /// When encoding: the attributes.
     source: Option<&'a [u8]>,
 }
 
-/// A bit for each field that differs from that of the tuple that is replaced.
+/// Returns a bit mask of the fields that differ from those of the replaced tuple.
 fn changed_fields((source, spans): (Option<&[u8]>, &[Span]), (old, old_spans): (&[u8], &[Span])) -> u64 {
     let differs = |(index, (new, old_span)): (usize, (&Span, &Span))| {
         let new = source.map(|attributes| &attributes[new.start..new.end]);
@@ -473,7 +478,7 @@ fn changed_fields((source, spans): (Option<&[u8]>, &[Span]), (old, old_spans): (
     spans.iter().zip(old_spans).take(MAX_UNCHANGED).enumerate().map(differs).sum()
 }
 
-/// What a field begins at a multiple of.
+/// Returns the alignment of a field's start.
 fn alignment(field: Field, kind: Varlena) -> usize {
     match (field, kind) {
         (Field::Fixed { align, .. }, _) => align.into(),
@@ -482,7 +487,7 @@ fn alignment(field: Field, kind: Varlena) -> usize {
     }
 }
 
-/// Zeros up to a multiple of `align` from `origin` on.
+/// Appends zeros up to a multiple of `align`, counted from `origin`.
 fn pad(out: &mut Vec<u8>, origin: usize, align: usize) {
     let len = aligned(out.len() - origin, align);
     out.resize(origin + len, 0);
@@ -496,7 +501,7 @@ mod tests {
     use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};
 
-    /// As no record and no page has one, decoding makes none, whatever a file states.
+    /// No record or page has such a tuple, so decoding must not produce one from any file.
     #[test]
     fn a_tuple_of_more_than_a_record_can_have_is_refused() {
         let (kind, key) =
@@ -527,7 +532,7 @@ mod tests {
 
     #[test]
     fn a_row_with_the_kept_values_may_replace_one_of_another_length() {
-        // Two numbers around a text: the second is elsewhere in each tuple.
+        // Two numbers around a text: the offset of the second differs between tuples.
         let tuple = |number: u32, len: u8| {
             let text = [(len + 1) << 1 | 1].into_iter().chain((0..len).map(|at| b'a' + at % 7));
             let mut tuple: Vec<u8> = number.to_le_bytes().into_iter().chain(text).collect();
@@ -538,7 +543,7 @@ mod tests {
         let mut given: Vec<(Vec<u8>, Option<Vec<u8>>)> =
             (0..20).map(|number| (tuple(number, number as u8), None)).collect();
         given.extend((0..20).map(|number| (tuple(number, 30), None)));
-        // Shorter, longer, as long as it.
+        // A shorter, a longer and an equally long old tuple.
         given.extend([2, 90, 30].map(|len| (tuple(77, 30), Some(tuple(77, len)))));
         given.extend([2, 90, 30].map(|len| (tuple(78, 30), Some(tuple(77, len)))));
         let kind = TupleKind { relation: RelFileLocator::default(), layout: 0, bitmap: &[] };

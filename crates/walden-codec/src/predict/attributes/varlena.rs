@@ -1,8 +1,8 @@
-//! Attributes of any length (`varatt.h`): their kinds and lengths, then their content.
+//! Codes variable-length attributes (`varatt.h`): kind and length, then content.
 //!
-//! A value is coded as its bytes, as a value of a type that is known ([`crate::value::vectors`]), or, if the server
-//! compressed it, as it was before. A chunk of a TOAST table's value is predicted from the value's first chunk, which has all
-//! of it coded.
+//! A value is coded as bytes or as a value of a known type ([`crate::value::vectors`]). A value that the
+//! server compressed is coded uncompressed. A chunk of a TOAST table's value is predicted from the value's
+//! first chunk, with which the whole value is coded.
 
 use walden_format::record::RelFileLocator;
 use walden_redo::page::varlena::{
@@ -17,40 +17,42 @@ use crate::value::expand::{Method, Recompressor, UpcomingValues, value_of_first_
 use crate::value::vectors::{StructuredValue, Vectors};
 use crate::{Corrupt, corrupt};
 
-/// A varlena with a header of one byte that is coded as bytes, in the lowest two bits; above them its length without header.
+/// One-byte header, coded as bytes. Forms occupy the two lowest bits of a symbol; the content length is above
+/// them.
 pub const SHORT: u64 = 0;
-/// Of no length: a reference to a TOAST table. Of a length: a value of a known type with a header of one byte.
+/// Length 0: a TOAST pointer. Any other length: a value of a known type with a one-byte header.
 const EXTERNAL: u64 = 1;
-/// With a header of four bytes. Of no length: a value of a known type, or really of none.
+/// Four-byte header. Length 0: a value of a known type, or an empty value.
 const LONG: u64 = 2;
-/// Compressed. Of a length that no compressed value has: coded as it was before, by which method.
+/// Compressed. A length below the number of compression methods, which no compressed value has, selects the
+/// method of a value that is coded uncompressed.
 const COMPRESSED: u64 = 3;
 
-/// What coding a field's values takes.
+/// Context for coding the values of a field.
 pub struct ValueCoder<'v, S> {
-    /// Where the columns are.
+    /// Columns of one direction.
     pub coder: &'v mut S,
-    /// Values that were compressed.
+    /// Values that the server compressed.
     pub recompressor: &'v mut Recompressor,
     /// Texts and their words.
     pub vectors: &'v mut Vectors,
-    /// The field's columns.
+    /// Columns of the field.
     pub columns: &'v FieldColumns,
-    /// Where the tuple's attributes begin in what has been decoded.
+    /// Offset of the tuple's attributes in the output.
     pub origin: usize,
 }
 
-/// What predicts the chunks of a TOAST table.
+/// Context for coding chunks of a TOAST table.
 pub struct Chunks<'c> {
-    /// The column of their forms.
+    /// Column of chunk forms.
     pub column: Column,
-    /// Values that encoding has seen ahead.
+    /// When encoding: values that were seen ahead.
     pub ahead: &'c UpcomingValues,
-    /// The table's number, and its locator when encoding.
+    /// Number of the table, and its locator when encoding.
     pub relation: (u32, Option<RelFileLocator>),
 }
 
-/// How encoding codes a varlena.
+/// Encoder's choice of how to code a varlena.
 struct Choice<'a> {
     symbol: u64,
     bytes: &'a [u8],
@@ -59,7 +61,8 @@ struct Choice<'a> {
 }
 
 impl<S: Coder> ValueCoder<'_, S> {
-    /// Codes a varlena, and appends it to `out`. The source is the tuple's attributes, and where in them it is.
+    /// Codes a varlena and appends it to `out`. `source` has the tuple's attributes and the varlena's span in
+    /// them.
     pub fn varlena(&mut self, source: Option<(&[u8], Span)>, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let none = Choice { symbol: 0, bytes: &[], literal: None, expanded: None };
         let Choice { symbol, bytes, literal, expanded } = source.map_or(none, |source| self.choose(source));
@@ -103,7 +106,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         }
     }
 
-    /// How a varlena is coded best.
+    /// Returns the best way to code a varlena.
     fn choose<'a>(&mut self, (attributes, span): (&'a [u8], Span)) -> Choice<'a> {
         let value = &attributes[span.start..span.end];
         let (mut literal, mut expanded) = (None, None);
@@ -138,7 +141,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         Choice { symbol, bytes, literal, expanded }
     }
 
-    /// Codes a compressed value as it was before, and appends it compressed again.
+    /// Codes a compressed value uncompressed, compresses it again and appends it to `out`.
     fn compressed(
         &mut self,
         method: Method,
@@ -155,11 +158,11 @@ impl<S: Coder> ValueCoder<'_, S> {
         Ok(())
     }
 
-    /// Codes a value as it was before compression.
+    /// Codes the uncompressed content of a compressed value.
     fn expanded(&mut self, source: Option<&[u8]>) -> Result<Vec<u8>, Corrupt> {
         let FieldColumns { content, expanded, .. } = *self.columns;
         let literal = source.and_then(|value| self.vectors.parse(value));
-        // Of no length: of a known type.
+        // Length 0 marks a value of a known type.
         let source = source.filter(|_| literal.is_none());
         let len = self.coder.symbol(expanded, source.map_or(0, |value| value.len() as u64))?;
         if len == 0 {
@@ -177,23 +180,23 @@ impl<S: Coder> ValueCoder<'_, S> {
 
 /// A chunk that is coded as any value.
 const CHUNK_OTHER: u64 = 0;
-/// A chunk of a value that is known.
+/// A chunk of a known value.
 const CHUNK_KNOWN: u64 = 1;
-/// The first chunk, which has the whole value coded: one that is not compressed.
+/// The first chunk, with the whole value: uncompressed.
 const FIRST_PLAIN: u64 = 3;
-/// The same for a value that is compressed, by its method in [`Method::OF_VALUES`].
+/// The first chunk, with the whole value: compressed, by its method in [`Method::OF_VALUES`].
 const FIRST_COMPRESSED: [u64; 3] = [2, 4, 5];
 
-/// The whole value that a first chunk has coded.
+/// The whole value that is coded with a first chunk.
 #[derive(Default)]
 struct Whole {
-    /// As it was before compression.
+    /// Content before compression.
     expanded: Option<Vec<u8>>,
     literal: Option<StructuredValue>,
 }
 
 impl<S: Coder> ValueCoder<'_, S> {
-    /// Codes a value, which may be a chunk of one that was stored out of line, and appends it to `out`.
+    /// Codes a value, which may be a chunk of a value stored out of line, and appends it to `out`.
     pub fn varlena_or_chunk(
         &mut self,
         chunks: Option<Chunks<'_>>,
@@ -208,7 +211,8 @@ impl<S: Coder> ValueCoder<'_, S> {
         self.varlena(source, out)
     }
 
-    /// Codes a chunk of a value whose first chunk has all of it coded, and appends it to `out`; no if it is something else.
+    /// Codes a chunk and appends it to `out`. Returns false if it is not a chunk of a value that is coded as
+    /// a whole.
     fn chunk(
         &mut self,
         chunks: Chunks<'_>,
@@ -243,7 +247,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         Ok(true)
     }
 
-    /// When encoding: the form of a chunk, and the whole value if it is the first.
+    /// When encoding: returns the form of a chunk, and the whole value if it is the first.
     fn choose_chunk(&mut self, chunks: &Chunks<'_>, attributes: &[u8], content: &[u8]) -> (u64, Whole) {
         let (relation, locator) = chunks.relation;
         if self.recompressor.chunk(relation, attributes).is_some_and(|chunk| chunk == content) {
@@ -265,7 +269,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         }
     }
 
-    /// Codes a whole value, and gives it as it is stored in its chunks.
+    /// Codes a whole value and returns it as stored in its chunks.
     fn whole_value(&mut self, form: u64, source: Whole) -> Result<Vec<u8>, Corrupt> {
         if let Some(method) = FIRST_COMPRESSED.iter().position(|first| *first == form) {
             let content = self.expanded(source.expanded.as_deref())?;
@@ -281,7 +285,7 @@ impl<S: Coder> ValueCoder<'_, S> {
     }
 }
 
-/// Appends the header of one byte of so much content.
+/// Appends a one-byte header for a content length.
 fn put_short_header(content_bytes: usize, out: &mut Vec<u8>) -> Result<(), Corrupt> {
     if content_bytes > MAX_SHORT_CONTENT {
         return Err(corrupt("cannot decode a short varlena: expected 1 to 126 bytes"));
@@ -290,14 +294,14 @@ fn put_short_header(content_bytes: usize, out: &mut Vec<u8>) -> Result<(), Corru
     Ok(())
 }
 
-/// Appends the header of four bytes of so much content.
+/// Appends a four-byte header for a content length.
 fn put_long_header(content_bytes: usize, is_compressed: bool, out: &mut Vec<u8>) -> Result<(), Corrupt> {
     let size = content_bytes.saturating_add(LONG_HEADER_BYTES);
     out.extend_from_slice(&long_header(size, is_compressed)?);
     Ok(())
 }
 
-/// A header of four bytes of a value of a size.
+/// Creates a four-byte header for a value of `size` bytes, header included.
 fn long_header(size: usize, is_compressed: bool) -> Result<[u8; LONG_HEADER_BYTES], Corrupt> {
     let header = LongHeader::new(size, is_compressed);
     let header = header.ok_or_else(|| corrupt("cannot decode a varlena: expected less than 1 GB"))?;

@@ -1,4 +1,4 @@
-//! Entries in records: predicted from the pending list, or coded against the entry that they replace.
+//! Codes GIN entries in records: predicted from the pending list, or as deltas against the replaced entry.
 
 use super::pending_keys::SortKey;
 use walden_format::payload::gin::GinInsertEntry;
@@ -15,9 +15,9 @@ use crate::zigzag::{zigzag_delta_u64, zigzag_value_u64};
 use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
 
-/// The data of a record that inserts an entry, or replaces one.
+/// Block data of a record that inserts or replaces an entry.
 pub struct NewEntry {
-    /// The page.
+    /// The page of the entry.
     pub address: BlockAddress,
 }
 
@@ -53,39 +53,40 @@ impl<S: Coder> Predictor<S> for NewEntry {
     }
 }
 
-/// How an entry follows from the pending list: the key that it is of, and how many of its TIDs it does not have yet.
+/// Prediction of an entry from the pending list: its key, and the number of the key's TIDs that it lacks.
 ///
-/// `ginInsertCleanup` takes the pending list's keys in their order, so an entry's key is mostly the next one. It stops where its
-/// memory is full, so an entry may lack the last TIDs of its key.
+/// `ginInsertCleanup` processes the pending list in key order, so an entry's key is mostly the next one. It
+/// stops when its memory is full, so an entry may lack the last TIDs of its key.
 #[derive(Default)]
 struct PendingPrediction {
-    /// Keys that are skipped before it.
+    /// Number of keys that are skipped before it.
     skip: usize,
-    /// TIDs that stay pending.
+    /// Number of TIDs that remain pending.
     left: usize,
-    /// The entry, and all its TIDs.
+    /// The entry and all its TIDs.
     entry: Option<(Vec<u8>, Vec<Tid>)>,
 }
 
-/// Keys that may be skipped.
+/// Maximum number of skipped keys.
 const MAX_SKIP: usize = 64;
-/// TIDs that may stay pending.
+/// Maximum number of TIDs that remain pending.
 const MAX_LEFT: usize = 16;
 
 impl PendingPrediction {
-    /// Finds out, when encoding, how an entry follows from the pending list; `before` is the entry that it replaces.
+    /// When encoding: finds the prediction of an entry from the pending list. `before` is the replaced entry.
     fn find<'k>(
         pending: impl Iterator<Item = (&'k Key, &'k [Tid])>,
         before: Option<&Entry<'_>>,
         body: &[u8],
     ) -> PendingPrediction {
         let mut keys = pending.take(MAX_SKIP).enumerate();
-        // Most entries have a key that is predicted, or else are not worth another look.
+        // Most entries have a predicted key. Others are not worth a search.
         let new = if before.is_none() { Entry::of(body) } else { None };
         let of_entry =
             keys.find(|(_, (key, _))| before.is_some() || new.as_ref().is_some_and(|new| new.key == **key));
         let Some((skip, (key, tids))) = of_entry else { return PendingPrediction::default() };
-        // TIDs that are known twice count once; without such, their number says how many are left.
+        // TIDs known from both sources count once. If the sources are disjoint, the count implies how many
+        // TIDs remain pending.
         let count = Tid::read(body).map_or(0, |tid| tid.offset_number.into());
         let known = before.and_then(|entry| entry.tids.as_deref()).unwrap_or_default();
         let surplus = (known.len() + tids.len()).checked_sub(count);
@@ -105,7 +106,8 @@ impl PendingPrediction {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes an entry as what the pending list makes of the one that it replaces; no if it is something else.
+    /// Codes an entry as predicted from the pending list and the replaced entry. Returns false if the
+    /// prediction fails.
     fn predicted_entry(
         &mut self,
         relation: Relation,
@@ -123,7 +125,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let PendingPrediction { skip, left, entry } = body.map_or(PendingPrediction::default(), |body| {
             PendingPrediction::find(self.pending.next(relation.number, before), before, body)
         });
-        // 0: not predicted; else 1 + the TIDs that are left for later.
+        // 0: not predicted. Otherwise 1 + the number of TIDs that remain pending.
         let left = if entry.is_some() { 1 + left as u64 } else { 0 };
         let column = self.entry_column(relation, Topic::EntryFormsInRecords, replaces)?;
         let left = self.coder.symbol(column, left)?;
@@ -150,7 +152,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             Some(first) if first.offset_number <= MAX_PACKED_OFFSET_NUMBER => {
                 self.pending.done(relation.number, sort_key, Some(&tids));
             }
-            // What it is read as may be something else.
+            // The tuple may read back as different TIDs.
             _ => self.finish_entry(relation, &tuple),
         }
         Ok(true)
@@ -169,7 +171,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
     }
 
-    /// Codes an entry as what it has in common with `old` at its beginning, and the rest.
+    /// Codes an entry as the prefix shared with `old`, and the remainder.
     fn entry_against_old(
         &mut self,
         relation: Relation,
@@ -179,7 +181,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let is_known = old.len() >= HEADER;
         let key = [relation.number, is_known.into(), 0];
-        // The header: XORed with the old one's.
+        // The header is XORed with the old one.
         let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
         let column = self.keyed_columns.column(self.coder, Topic::EntryHeaders, key, kind)?;
         let mut header = body.and_then(|body| body.first_chunk()).copied().unwrap_or([0; HEADER]);
@@ -191,7 +193,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         let body = body.map_or(&[][..], |body| &body[HEADER..]);
         let lengths = self.entry_column(relation, Topic::EntryGrowth, is_known)?;
         let common = self.entry_column(relation, Topic::EntryApart, is_known)?;
-        // Growth, as entries seldom become shorter; then how far from the old one's end they part.
+        // Growth, because entries rarely shrink; then the distance of the shared prefix from the end of the
+        // shorter entry.
         let growth = zigzag_delta_u64(body.len() as u64, old.len() as u64);
         let growth = self.coder.symbol(lengths, growth)?;
         let growth = zigzag_value_u64(growth, 0).cast_signed();

@@ -1,9 +1,9 @@
-//! GIN indexes: their pending lists, the entries that these become, and their pages.
+//! Predictors for GIN indexes: pending lists, entries, and pages.
 //!
-//! A heap tuple's keys first go to the pending list (`pending.rs`): a tuple each, in the order of the keys. Of a text's
-//! words, the `tsvector` that was inserted into the table right before predicts them all. Later, each key's TIDs go into its
-//! entry together (`entries.rs`): which these are is known from the pending list (`pending_keys.rs`). Pages of an index that
-//! is built are in `pages.rs`.
+//! A heap tuple's keys first go to the pending list (`pending.rs`), one tuple per key, in key order. The
+//! words of a text are predicted from the `tsvector` inserted into the table directly before. Later, the TIDs
+//! of each key move to its entry together (`entries.rs`), and are predicted from the pending list
+//! (`pending_keys.rs`). `pages.rs` codes pages of a newly built index.
 
 mod entries;
 mod pages;

@@ -1,7 +1,7 @@
-//! Pages of GIN indexes that are seen first, as an index that is built has them.
+//! Codes pages of GIN indexes without a base, such as those of a newly built index.
 //!
-//! A leaf of a posting tree has one key's TIDs in their order; entries are in the order of their keys. Both are coded as how
-//! each follows from the one before it.
+//! A posting tree leaf has the sorted TIDs of one key. Entries are sorted by their keys. Both are coded as
+//! deltas against their predecessors.
 
 use walden_redo::page::gin::GIN_DATA;
 use walden_redo::page::index_tuple::INDEX_SIZE_MASK;
@@ -21,18 +21,18 @@ use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
 use walden_redo::page::tid::TID_BYTES;
 
-/// The entries of a page, in their order.
+/// The entries of a page, in order.
 pub struct PageEntries {
     relation: Relation,
-    /// The key of the last one: its text, or its bytes.
+    /// Key of the last entry: its text, or its bytes.
     key: Vec<u8>,
     flags: u16,
-    /// Where the last posting tree begins.
+    /// Root block of the last posting tree.
     block: u32,
 }
 
 impl PageEntries {
-    /// Those of an index's page.
+    /// Creates the predictor for the entries of an index page.
     pub fn new(relation: Relation) -> PageEntries {
         PageEntries { relation, key: Vec::new(), flags: 0, block: 0 }
     }
@@ -49,7 +49,7 @@ impl<S: Coder> Predictor<S> for PageEntries {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        // An item that is no entry; TIDs in a tree of their own; else 1 + how many TIDs it has: there is no list of none.
+        // Forms: not an entry; TIDs in a posting tree; else 1 + the number of TIDs. No list is empty.
         const OTHER: u64 = 0;
         const TREE: u64 = 1;
         const LISTED: u64 = 1;
@@ -75,7 +75,7 @@ impl<S: Coder> Predictor<S> for PageEntries {
             let tids = entry.and_then(|entry| entry.tids.as_deref());
             let tids = coder.tids_in_order([relation.number, 3], tids, form - LISTED)?;
             let is_same = |entry: &Entry<'_>| entry.key == key && entry.tids.as_ref() == Some(&tids);
-            // Encoding has made it already.
+            // When encoding, the item equals the result.
             if let Some(item) = source.filter(|_| entry.is_some_and(is_same)) {
                 out.extend_from_slice(item);
                 return Ok(());
@@ -90,7 +90,7 @@ impl<S: Coder> Predictor<S> for PageEntries {
 }
 
 impl PageEntries {
-    /// Codes a key as what it has in common with the last one, and the rest.
+    /// Codes a key as the prefix shared with the last one, and the remainder.
     fn key<S: Coder>(&mut self, coder: &mut TupleCoder<'_, S>, source: Option<&Key>) -> Result<Key, Corrupt> {
         const IS_TEXT: u64 = 1;
         const NEW_FLAGS: u64 = 2;
@@ -118,7 +118,7 @@ impl PageEntries {
         Ok(Key { flags: self.flags, bytes })
     }
 
-    /// Codes how many bytes of the last key stay, and those after them.
+    /// Codes the number of bytes shared with the last key, and the bytes after them.
     fn key_bytes<S: Coder>(&mut self, coder: &mut TupleCoder<'_, S>, source: &[u8]) -> Result<(), Corrupt> {
         let wrong = Corrupt("cannot decode a GIN key: expected fewer bytes");
         let relation = self.relation.number;
@@ -143,7 +143,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         self.keyed_columns.column(self.coder, topic, [relation, 0, 0], Kind::Symbols(Class::IndexTuples))
     }
 
-    /// Codes a leaf of a posting tree; its header and special area are known.
+    /// Codes a posting tree leaf. Its header and special area are already decoded.
     pub fn posting_leaf(
         &mut self,
         relation: Relation,
@@ -169,14 +169,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// Codes how many TIDs each segment has: as many as PostgreSQL fills one with, or any.
+    /// Codes the number of TIDs in each segment: as PostgreSQL fills segments, or explicitly.
     fn segment_counts(
         &mut self,
         column: Column,
         tids: &[Tid],
         source: Option<&[usize]>,
     ) -> Result<Vec<usize>, Corrupt> {
-        // 0: their number, and how many each has; else 1 + how they are filled.
+        // 0: the number of segments and the TIDs of each follow. Otherwise 1 + the index in `FILLS`.
         let fill = source.and_then(|counts| FILLS.iter().position(|&most| filled(tids, most) == *counts));
         let fill = self.coder.symbol(column, fill.map_or(0, |fill| 1 + fill as u64))?;
         if let Some(fill) = fill.checked_sub(1) {
@@ -199,14 +199,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         (0..number as usize).map(&mut count).collect()
     }
 
-    /// Codes so many TIDs in their order, each as how far it is from the one before.
+    /// Codes `count` sorted TIDs as deltas.
     fn tids_in_order(
         &mut self,
         [relation, what]: [u32; 2],
         source: Option<&[Tid]>,
         count: u64,
     ) -> Result<Vec<Tid>, Corrupt> {
-        // Where the next one is: in the same block, the next one, or so many after that.
+        // Block of the next TID: the same, the next one, or a distance.
         const SAME: u64 = 0;
         const NEXT: u64 = 1;
         const FAR: u64 = 2;
@@ -232,7 +232,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 };
             }
             let step = self.coder.symbol(steps, step)?;
-            // Which of the first two it is no branch predictor could know, so nothing branches on it.
+            // The processor cannot predict which of the first two it is, so the code does not branch on it.
             let (number, step) = (step / 3 + 1, step % 3);
             let before = if step == SAME { last.offset_number } else { 0 };
             let blocks = if step == FAR { narrow::<u32>(self.coder.symbol(far, blocks.into())?)? } else { 0 };

@@ -1,4 +1,4 @@
-//! Tuples of pending lists: predicted from the words of the text that was inserted right before.
+//! Codes tuples of pending lists: predicted from the words of the text inserted directly before.
 
 use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, header, t_info};
 
@@ -13,20 +13,20 @@ use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
 use walden_redo::page::tid::TID_BYTES;
 
-/// The data of a record that puts tuples into a pending list.
+/// Block data of a record that adds tuples to a pending list.
 pub struct PendingTuples {
     /// The index.
     pub relation: Relation,
 }
 
-/// A tuple that the next word predicts.
+/// A tuple predicted from the next word.
 const NEXT_WORD: u64 = 0;
-/// One that is not predicted.
+/// An unpredicted tuple.
 const OTHER: u64 = 1;
-/// Nor is it of the same heap tuple as the one before.
+/// An unpredicted tuple with a TID other than the previous tuple's.
 const OTHER_TID: u64 = 2;
 
-/// Where the tuples of a pending list are coded.
+/// Columns of pending tuples.
 struct PendingColumns {
     tids: Column,
     forms: Column,
@@ -34,13 +34,13 @@ struct PendingColumns {
     keys: Column,
 }
 
-/// What predicts the next tuple.
+/// Prediction of the next tuple.
 struct Expected {
-    /// The heap tuple of the one before.
+    /// TID of the previous tuple.
     tid: Tid,
-    /// Whose words come, by how lately it was inserted.
+    /// The text whose words are expected, by its rank from the latest.
     text: Option<usize>,
-    /// Which of its words is the next.
+    /// Index of the next word.
     word: usize,
 }
 
@@ -93,7 +93,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         self.keyed_columns.column(self.coder, topic, [relation.number, 0, 0], kind)
     }
 
-    /// Codes what predicts the first tuple: the heap tuple that was inserted last, and a word of a text.
+    /// Codes the prediction of the first tuple: the last inserted heap tuple, and a word of a text.
     fn expected_word(
         &mut self,
         relation: Relation,
@@ -111,7 +111,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 .latest
                 .ok_or_else(|| corrupt("cannot decode a pending tuple: expected an earlier heap insert"))?,
         };
-        // 0 for none; else 1 + which text; then how many words are left out.
+        // 0 for no text, else 1 + its rank; then the index of the word.
         let first = first.filter(|_| self.cases.has(Case::PendingWords));
         let known = first.and_then(word_of).and_then(|word| {
             let mut texts = self.layouts.vectors.words().enumerate();
@@ -128,7 +128,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(Expected { tid, text, word: usize::try_from(word).unwrap_or(usize::MAX) })
     }
 
-    /// Codes a tuple of a pending list, and appends it to `out`.
+    /// Codes a tuple of a pending list and appends it to `out`.
     fn pending_tuple(
         &mut self,
         columns: &PendingColumns,
@@ -166,7 +166,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         })?;
         out.extend_from_slice(&header(expected.tid, info));
         self.coder.bytes(columns.keys, source.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
-        // The words that follow may be those after it.
+        // The next words may be those after this one.
         let words = expected.text.and_then(|rank| self.layouts.vectors.words().nth(rank));
         if let Some((words, word)) = words.zip(word_of(&out[start..])) {
             expected.word = match words.search(word) {

@@ -1,4 +1,4 @@
-//! Keys of pending lists, and the heap tuples that have them: what entries are predicted from.
+//! Keys in pending lists and the TIDs of their heap tuples. GIN entries are predicted from them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,32 +11,32 @@ use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, t_info};
 use crate::tuple::gin::{Entry, HEADER, Key, text};
 use walden_redo::page::Tid;
 
-/// Keys in pending lists, and the TIDs of the heap tuples that have them: the same in both directions.
+/// Keys in pending lists and the TIDs of their heap tuples: the same in both directions.
 #[derive(Default)]
 pub struct Pending {
     indexes: FxHashMap<u32, IndexKeys>,
-    /// Bytes that keys and TIDs take.
+    /// Bytes taken by keys and TIDs.
     bytes: usize,
-    /// Bytes that the tuples which are not among the keys yet may take at most.
+    /// Maximum bytes that the tuples which are not added to the keys yet may take.
     new: usize,
 }
 
 #[derive(Default)]
 struct IndexKeys {
-    /// Tuples that are not among the keys yet.
+    /// Tuples that are not added to the keys yet.
     new: Vec<NewTuple>,
     new_bytes: Vec<u8>,
     keys: BTreeMap<SortKey, PendingKey>,
-    /// The key of the last entry.
+    /// Key of the last entry.
     last: SortKey,
 }
 
 impl IndexKeys {
-    /// Adds the new tuples to the keys, in the order in which they came. Gives how many bytes that takes.
+    /// Adds the new tuples to the keys, in their order of arrival. Returns the bytes that this takes.
     fn settle(&mut self) -> usize {
         let IndexKeys { new, new_bytes, keys, .. } = self;
         let key_of = |new: &NewTuple| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
-        // Many are the same, and stay in the order in which they came.
+        // Many keys are equal. A stable sort keeps their order of arrival.
         new.sort_by_key(|new| new.start);
         let mut taken = 0;
         let mut put = |tuples: &[NewTuple]| {
@@ -52,7 +52,7 @@ impl IndexKeys {
             taken += Pending::TID * tids.len();
         };
         for alike in new.chunk_by_mut(|a, b| a.start == b.start) {
-            // Mostly, what begins alike is the same.
+            // Keys with equal first bytes are mostly equal.
             if alike.iter().all(|new| key_of(new) == key_of(&alike[0])) {
                 put(alike);
                 continue;
@@ -70,24 +70,24 @@ impl IndexKeys {
     }
 }
 
-/// A tuple of a pending list that is not among the keys yet. Most are never looked for in their file, and to sort many at once is
-/// faster.
+/// A pending tuple that is not added to the keys yet. Most are never looked up in their file, and sorting
+/// many at once is faster.
 struct NewTuple {
-    /// The first 8 bytes of its sort key.
+    /// First 8 bytes of its sort key.
     start: u64,
-    /// Where the key's bytes are in `new_bytes`.
+    /// Offset of the key in `new_bytes`.
     at: u32,
     len: u16,
     flags: u16,
     tid: Tid,
 }
 
-/// What keys are ordered by: texts by their bytes, others as numbers.
+/// Sort order of keys: texts by their bytes, others as numbers.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct SortKey {
-    /// Its first 16 bytes: mostly all of it.
+    /// First 16 bytes, usually all of it.
     pub start: [u64; 2],
-    /// Its length, or 17 if it is longer.
+    /// Length, or 17 if it is longer than 16.
     pub len: u8,
     /// The bytes after the first 16.
     pub rest: Box<[u8]>,
@@ -116,7 +116,7 @@ impl PartialOrd for SortKey {
 impl SortKey {
     const START: usize = 16;
 
-    /// The bytes of a key, with the gap after it, that decide its order.
+    /// Returns the bytes that decide the order of a key, given with the padding after it.
     fn bytes<'a>(key: &'a [u8], number: &'a mut [u8; 4]) -> &'a [u8] {
         match (text(key), key) {
             (Some(text), _) => text,
@@ -128,7 +128,7 @@ impl SortKey {
         }
     }
 
-    /// Of a key, with the gap after it.
+    /// Creates the sort key of a key, given with the padding after it.
     pub fn of(key: &[u8]) -> SortKey {
         let mut number = [0; 4];
         let bytes = SortKey::bytes(key, &mut number);
@@ -142,17 +142,17 @@ impl SortKey {
 }
 
 struct PendingKey {
-    /// As in tuples: flags of `t_info`, and the key.
+    /// Flags of `t_info` and the key, as in tuples.
     key: Key,
     tids: Vec<Tid>,
 }
 
 impl Pending {
-    /// Bytes that may be kept.
+    /// Maximum bytes to keep.
     const MAX_BYTES: usize = 48 << 20;
-    /// TIDs of one key that may be kept: an entry with more does not fit a page.
+    /// Maximum number of TIDs to keep per key. An entry with more does not fit a page.
     const MAX_TIDS: usize = 8192;
-    /// Bytes that a key and a TID count for, about what they take.
+    /// Approximate bytes of memory for a key and for a TID.
     const KEY: usize = 160;
     const TID: usize = 8;
 
@@ -160,7 +160,7 @@ impl Pending {
     pub fn add(&mut self, index: u32, tuple: &[u8]) {
         let Some(tid) = Tid::read(tuple) else { return };
         let key = &tuple[HEADER..];
-        // Until it is among the keys, as if its key were new.
+        // Until it is added to the keys, its key counts as new.
         let most = Pending::KEY + 2 * key.len() + Pending::TID;
         if self.bytes + self.new + most > Pending::MAX_BYTES {
             self.settle_all();
@@ -191,7 +191,7 @@ impl Pending {
         indexes.values_mut().for_each(|of| *bytes += of.settle());
     }
 
-    /// Adds an index's new tuples to its keys: before [`Pending::next`].
+    /// Adds an index's new tuples to its keys. Required before [`Pending::next`].
     pub fn settle(&mut self, index: u32) {
         let Some(of) = self.indexes.get_mut(&index) else { return };
         let most: usize =
@@ -200,12 +200,12 @@ impl Pending {
         self.bytes += of.settle();
     }
 
-    /// Whether an index has keys with pending TIDs.
+    /// Returns whether an index has keys with pending TIDs.
     pub fn has(&self, index: u32) -> bool {
         self.indexes.get(&index).is_some_and(|of| !of.keys.is_empty())
     }
 
-    /// The key of the entry that is replaced, or else the keys after the last entry's, in their order.
+    /// Returns the key of the replaced entry `before`, or all keys after the last entry's key, in order.
     pub fn next(&self, index: u32, before: Option<&Entry<'_>>) -> impl Iterator<Item = (&Key, &[Tid])> {
         let of = self.indexes.get(&index);
         let bounds = of.map(|of| match before {
@@ -219,7 +219,7 @@ impl Pending {
         range.into_iter().flatten().map(|(_, of)| (&of.key, &of.tids[..]))
     }
 
-    /// Removes the TIDs of an entry that was written, which are in their order (or all of its key).
+    /// Removes the TIDs of an entry that was written, or all TIDs of its key. `tids` must be sorted.
     pub fn done(&mut self, index: u32, key: SortKey, tids: Option<&[Tid]>) {
         let Some(of) = self.indexes.get_mut(&index) else { return };
         of.last = key;
@@ -276,8 +276,8 @@ mod tests {
         assert!(pending.next(7, Some(&done)).next().is_none());
     }
 
-    /// Tuples that are put among the keys at once, or in parts, or each by itself: keys are in their order, TIDs in that in
-    /// which they came.
+    /// Adds tuples to the keys all at once, in parts, or one by one: keys are sorted, and TIDs keep their
+    /// order of arrival.
     #[test]
     fn pending_tuples_are_in_order_however_many_at_once() {
         let words = [

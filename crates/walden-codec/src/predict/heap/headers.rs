@@ -1,4 +1,4 @@
-//! Headers of heap tuples, by relation.
+//! Codes the headers of heap tuples, by relation.
 
 use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Kind};
@@ -11,24 +11,24 @@ use crate::predict::keyed_columns::{KeyedColumns, Topic};
 use crate::tuple::heap::{HeapHeader, HeapTuple, completed_update, fields, has_nulls, layout};
 use crate::{Corrupt, corrupt};
 
-/// What is known of headers: the same in both directions.
+/// Known headers: the same in both directions.
 #[derive(Default)]
 pub struct HeapHeaders {
     /// As in [`crate::predict::Predictors`].
     pub cases: Cases,
-    /// By relation: these are numbered from 0 on.
+    /// By relation number.
     relations: Vec<RelationHeaders>,
-    /// Buffers for the whole tuples of updates: as completed, and as coded.
+    /// Buffers for whole tuples of updates: as completed, and as coded.
     pub whole_tuples: [Vec<u8>; 2],
-    /// The header of the completed one, if there is one.
+    /// Header of the completed tuple, if there is one.
     pub completed_header: Option<HeapHeader>,
 }
 
-/// What is known of a relation's headers.
+/// Known headers of a relation.
 #[derive(Default)]
 struct RelationHeaders {
     headers: Dictionary<HeapHeader>,
-    /// By where attributes begin after them.
+    /// By the offset of the attributes.
     bitmaps: Vec<(u8, Dictionary<Vec<u8>>)>,
 }
 
@@ -47,7 +47,7 @@ impl RelationHeaders {
     }
 }
 
-/// Values by the order in which they were met, of one relation.
+/// Values of one relation, numbered in the order of first use.
 struct Dictionary<V>(Vec<V>);
 
 impl<V> Default for Dictionary<V> {
@@ -57,7 +57,7 @@ impl<V> Default for Dictionary<V> {
 }
 
 impl<V> Dictionary<V> {
-    /// The number of a value.
+    /// Returns the number of a value.
     fn find<Q: ?Sized + PartialEq<V>>(&self, value: &Q) -> Option<u64> {
         self.0.iter().position(|other| value == other).map(|at| at as u64)
     }
@@ -66,23 +66,24 @@ impl<V> Dictionary<V> {
         self.0.get(usize::try_from(number).ok()?)
     }
 
-    /// Its number is the next.
+    /// Adds a value and returns its number.
     fn add(&mut self, value: V) -> u64 {
         self.0.push(value);
         self.0.len() as u64 - 1
     }
 }
 
-/// A null bitmap that has no number.
+/// Symbol for a null bitmap without a number.
 const NO_BITMAP: u64 = 0;
 
-/// One that is met first; those known follow.
+/// Symbol for a new null bitmap. Known bitmaps have the symbols after it.
 const NEW_BITMAP: u64 = 1;
 
-/// More different headers than this in one relation are not worth a number.
+/// Maximum number of numbered headers of a relation.
 const MAX_HEADERS: usize = 512;
 
-/// Likewise null bitmaps: each is compared with all before it. Tuples with others are coded as a whole.
+/// Maximum number of numbered null bitmaps, because each is compared with all earlier ones. Tuples with
+/// further bitmaps are coded as a whole.
 const MAX_BITMAPS: usize = 4096;
 
 impl HeapHeaders {
@@ -94,7 +95,7 @@ impl HeapHeaders {
         &mut self.relations[at]
     }
 
-    /// Codes what comes before a tuple's attributes.
+    /// Codes a tuple's header.
     pub fn header<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -125,8 +126,8 @@ impl HeapHeaders {
         }
     }
 
-    /// Codes a tuple's null bitmap with the gap after it, which records have, too: its number, or nothing if the tuple has none
-    /// where its header says.
+    /// Codes a tuple's null bitmap and the padding after it, which records also have. Returns its number, or
+    /// `None` if the bitmap has none or the tuple is too short for it.
     pub fn bitmap<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -184,14 +185,15 @@ impl HeapHeaders {
 }
 
 impl HeapHeaders {
-    /// Completes the data of an update, which encoding codes next, by what it leaves out; no if that is not known.
+    /// When encoding: restores the parts that an update omits. Returns false if they are unknown.
     pub fn complete_update(&mut self, data: &[u8], old: Option<HeapTuple<'_>>, flags: UpdateFlags) -> bool {
         self.completed_header =
             old.and_then(|old| completed_update(data, old, flags, &mut self.whole_tuples[0]));
         self.completed_header.is_some()
     }
 
-    /// What heap tuples like this one, an item on its page, have in common: none if there are no columns for it yet.
+    /// Returns the common parts of heap tuples that are similar to a page item; `None` if there are no
+    /// columns for it yet.
     pub fn similar<'i>(
         &mut self,
         keyed_columns: &mut KeyedColumns,
@@ -213,7 +215,7 @@ impl HeapHeaders {
         })
     }
 
-    /// The layout of a tuple on its page, and its attributes.
+    /// Returns the layout of a tuple on its page, and its attributes.
     pub fn layout_of<'a>(&self, relation: u32, tuple: HeapTuple<'a>) -> (LayoutKey, &'a [u8]) {
         let bitmaps = self
             .relations
@@ -224,28 +226,28 @@ impl HeapHeaders {
     }
 }
 
-/// Tuples of a relation with the same null bitmap, and headers that say the same of their attributes.
+/// Tuples of a relation with the same null bitmap and with headers that imply the same layout.
 pub struct SimilarHeaders<'i> {
     relation: u32,
-    /// What precedes one's attributes on a page.
+    /// The part of such an item before its attributes.
     pub template: &'i [u8],
-    /// The column of headers.
+    /// Column of headers.
     pub column: Column,
-    /// The column of bitmaps, and its symbol for theirs.
+    /// Column of bitmaps, and its symbol for the common bitmap.
     pub bitmap: (Column, u8),
-    /// Their layout.
+    /// The common layout.
     pub layout: LayoutKey,
 }
 
 impl SimilarHeaders<'_> {
-    /// A header, by its symbol of one byte, if it is one of these.
+    /// Returns the header with a one-byte symbol, if it is similar.
     pub fn header(&self, headers: &HeapHeaders, symbol: u8) -> Option<HeapHeader> {
         let number = u64::from(symbol).checked_sub(1).filter(|_| symbol.is_ascii())?;
         let header = headers.relations.get(self.relation as usize)?.headers.get(number)?;
         self.is_similar(header).then_some(*header)
     }
 
-    /// The symbol of a tuple's header, if it is one of these.
+    /// Returns the symbol of a tuple's header, if it is similar.
     pub fn symbol(&self, headers: &HeapHeaders, item: &[u8]) -> Option<u8> {
         let header = item[LOGGED_FIELDS.start..].first_chunk()?;
         let is_similar = self.is_similar(header)
@@ -261,13 +263,13 @@ impl SimilarHeaders<'_> {
     }
 }
 
-/// Which null bitmaps' numbers are in one column. Without nulls, there is only the gap.
+/// Returns the key of the column of null bitmap numbers. Without nulls, the bitmap consists only of padding.
 fn bitmap_column(relation: u32, header: &HeapHeader) -> [u32; 3] {
     let has_nulls = u32::from(has_nulls(header));
     [relation, fields(header).header_len.into(), has_nulls]
 }
 
-/// The layout of heap tuples with such a header and a null bitmap of this number.
+/// Returns the layout of heap tuples with a header and a null bitmap number.
 pub fn layout_key(relation: u32, header: &HeapHeader, bitmap: Option<u64>) -> LayoutKey {
     LayoutKey(relation, layout(header) | bitmap.map_or(u64::MAX << 32, |number| number << 32))
 }
@@ -284,7 +286,7 @@ mod tests {
     use crate::predict::relation::Relation;
     use crate::predict::{Predictor, Predictors};
 
-    /// A tuple of 40 attributes with this null bitmap, as in INSERT.
+    /// Returns a tuple of 40 attributes with this null bitmap, as in INSERT.
     fn tuple_data(number: u32) -> Vec<u8> {
         let mut data = vec![40, 0, 1, 0, 32];
         data.extend([number.to_le_bytes(), 1_u32.to_le_bytes()].as_flattened());
@@ -321,7 +323,8 @@ mod tests {
         coder.finish().expect("nothing is left");
     }
 
-    /// Each tuple's bitmap is compared with those that are known, so a file cannot state more of them than a writer keeps.
+    /// Each tuple's bitmap is compared with the known ones, so a file must not contain more of them than an
+    /// encoder keeps.
     #[test]
     fn a_null_bitmap_beyond_those_that_are_kept_is_refused() {
         let header: HeapHeader = tuple_data(0)[..5].try_into().expect("five bytes");

@@ -1,4 +1,4 @@
-//! Heap tuples: in records, and on pages.
+//! Codes heap tuples in records and on pages.
 
 pub mod headers;
 mod run;
@@ -21,33 +21,33 @@ use crate::leb128::narrow;
 use crate::tuple::heap::{HeapHeader, HeapTuple, MultiInsert, fields, is_heap_tuple, layout, shared_lengths};
 use crate::{Corrupt, corrupt};
 
-/// The data of INSERT, or that of an update with the whole tuple.
+/// Block data of an INSERT, or of an update with a whole tuple.
 pub struct NewTuple<'a> {
     /// The table.
     pub relation: Relation,
-    /// The tuple that it replaces, if that is known.
+    /// The replaced tuple, if known.
     pub old: Option<HeapTuple<'a>>,
 }
 
-/// The data of an update without what the tuple has in common with the old one.
+/// Block data of an update without the prefix or suffix that the tuple shares with the old one.
 pub struct NewTuplePart<'a> {
     /// The table.
     pub relation: Relation,
-    /// The tuple that it replaces, if that is known.
+    /// The replaced tuple, if known.
     pub old: Option<HeapTuple<'a>>,
-    /// What is left out.
+    /// Which parts are omitted.
     pub flags: UpdateFlags,
 }
 
-/// The data of MULTI_INSERT: tuples, each with its length before its header, at even places.
+/// Block data of a MULTI_INSERT: tuples at even offsets, each preceded by its length.
 pub struct NewTuples {
     /// The table.
     pub relation: Relation,
-    /// How many.
+    /// Number of tuples.
     pub count: usize,
 }
 
-/// Tuples on a page, in the order of their line pointers.
+/// Tuples of a page, in the order of their offset numbers.
 pub struct PageTuples {
     address: BlockAddress,
     line_pointer: u16,
@@ -75,7 +75,8 @@ impl<S: Coder> Predictor<S> for NewTuplePart<'_> {
         coder.cases.has(Case::UpdateParts) && coder.heap_headers.complete_update(data, self.old, self.flags)
     }
 
-    /// Codes the whole tuple, which [`Predictor::fits`] has completed, and leaves out of it what the update leaves out.
+    /// Codes the whole tuple, which [`Predictor::fits`] completed, and then omits the parts that the update
+    /// omits.
     fn code(
         &mut self,
         coder: &mut TupleCoder<'_, S>,
@@ -128,12 +129,12 @@ impl<S: Coder> Predictor<S> for NewTuples {
         for _ in 0..self.count {
             let next = source.as_mut().and_then(Iterator::next);
             if !(out.len() - start).is_multiple_of(2) {
-                // What PostgreSQL leaves there is not always zero.
+                // PostgreSQL does not always write zeros here.
                 let gap = coder.coder.symbol(gaps, next.as_ref().map_or(0, |tuple| tuple.gap.into()))?;
                 out.push(narrow(gap)?);
             }
             let at = out.len();
-            // The length, until it is known.
+            // Placeholder for the length.
             out.resize(at + XlMultiInsertTuple::WIDTH - XlHeapHeader::WIDTH, 0);
             coder.heap_tuple(self.relation, None, next.map(|tuple| (tuple.header, tuple.body)), out)?;
             let (header, rest) = out[at..]
@@ -149,7 +150,7 @@ impl<S: Coder> Predictor<S> for NewTuples {
 }
 
 impl PageTuples {
-    /// Those of a page.
+    /// Creates the predictor for the tuples of a page.
     pub fn new(address: BlockAddress) -> PageTuples {
         PageTuples { address, line_pointer: 0, visibility: Visibility::default() }
     }
@@ -187,7 +188,7 @@ impl<S: Coder> Predictor<S> for PageTuples {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes a tuple as records have it, and appends it to `out`. The source is its header and what follows that.
+    /// Codes a tuple as stored in records and appends it to `out`. `source` has its header and its body.
     fn heap_tuple(
         &mut self,
         relation: Relation,
@@ -202,7 +203,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// Codes a tuple's header, which it gives, and what follows it, which is appended to `out`.
+    /// Codes the header of a tuple, which is returned, and its body, which is appended to `out`.
     fn heap_tuple_body(
         &mut self,
         relation: Relation,
@@ -230,14 +231,14 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 }
 
-/// Adds a tuple to what encoding sees ahead.
+/// Adds a tuple to the survey.
 pub fn survey(survey: &mut Survey, relation: RelFileLocator, header: &HeapHeader, body: &[u8]) {
     let Some(bytes) = fields(header).null_bitmap_len() else { return };
     let Some((bitmap, attributes)) = body.split_at_checked(bytes) else { return };
     survey.add(TupleKind { relation, layout: layout(header) as u32, bitmap }, attributes);
 }
 
-/// Adds the tuples of MULTI_INSERT.
+/// Adds the tuples of a MULTI_INSERT to the survey.
 pub fn survey_multi_insert(target: &mut Survey, relation: RelFileLocator, data: &[u8]) {
     MultiInsert::new(data).for_each(|tuple| survey(target, relation, tuple.header, tuple.body));
 }

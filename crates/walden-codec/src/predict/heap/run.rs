@@ -1,4 +1,4 @@
-//! Runs of heap tuples on a page: those that follow one and have the same null bitmap and the same attributes.
+//! Runs of heap tuples on a page: consecutive tuples with the same null bitmap and number of attributes.
 
 use super::headers::SimilarHeaders;
 use super::visibility::{VISIBILITY_BYTES, Visibility};
@@ -14,7 +14,7 @@ use walden_redo::page::heap_tuple::HEAP_TUPLE_HEADER_BYTES;
 use walden_redo::page::tid::TID_BYTES;
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the tuples after the last one that are coded like it, as far as there are any.
+    /// Codes the tuples after the last one that are coded like it, if there are any.
     pub(super) fn heap_tuple_run(
         &mut self,
         address: BlockAddress,
@@ -66,7 +66,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// Codes what these tuples have before their attributes, and writes it to the page.
+    /// Codes the part of the tuples before their attributes, and writes it to the page.
     fn headers_of_run(
         &mut self,
         (address, visibility): (BlockAddress, &mut Visibility),
@@ -76,9 +76,9 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         self.coder.in_place(headers.column, std::iter::once((0, symbols.len())), symbols)?;
         let bytes = headers.template.len();
-        // A tuple up to its attributes, and the symbol of what follows its visibility.
+        // The tuple before its attributes, and the symbol of the header fields after its visibility.
         let (mut header, mut header_symbol) = (headers.template.to_vec(), None);
-        // How many of the next ones are known to be visible to the same as the one before.
+        // Number of next tuples that are known to have the same visibility fields.
         let mut same = 0;
         for (at, &(offset, _)) in tuples.iter().enumerate() {
             let tid = Tid { block: address.block, offset_number: items.number + at as u16 };
@@ -101,13 +101,13 @@ impl<S: Coder> TupleCoder<'_, S> {
                 header[VISIBILITY_BYTES..HEAP_TUPLE_HEADER_BYTES].copy_from_slice(&known);
             }
             let target = &mut items.target.0[offset..offset + bytes];
-            // Without null bitmap, a tuple's attributes begin at a place that the compiler knows.
+            // Without a null bitmap, the attributes start at an offset known to the compiler.
             match (<&mut [u8; 24]>::try_from(&mut *target), header.first_chunk()) {
                 (Ok(target), Some(header)) => *target = *header,
                 _ => target.copy_from_slice(&header),
             }
             if same > 0 {
-                // Its TID is all that differs from the one before.
+                // Only the TID differs from the previous tuple.
                 target[VISIBILITY_BYTES - TID_BYTES..VISIBILITY_BYTES].copy_from_slice(&tid.to_bytes());
                 same -= 1;
             }

@@ -1,7 +1,9 @@
-//! The part of a heap tuple's header that only pages have: by whom it was inserted and deleted, and where it is.
+//! Codes the heap tuple header fields that only pages have: inserting and deleting transaction, command, and
+//! `t_ctid`.
 //!
-//! Redo makes these fields from the record's transaction and the line pointer (`heap_xlog_insert` in `heapam.c` or
-//! `heapam_xlog.c`), so only pages that are coded item by item need them. Tuples of a bulk load share all but `t_ctid`.
+//! Redo derives these fields from the record's transaction and the offset number (`heap_xlog_insert` in
+//! `heapam.c` or `heapam_xlog.c`), so only pages that are coded item by item need them. Tuples of a bulk load
+//! differ only in `t_ctid`.
 
 use walden_redo::page::Page;
 use walden_redo::page::heap_tuple::{
@@ -18,20 +20,20 @@ use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
 
-/// What the last tuple of a page had, and where that is coded.
+/// Fields of the page's last tuple, and the columns of these fields.
 #[derive(Default)]
 pub struct Visibility {
     xmin: u32,
     xmax: u32,
-    /// The command of the last run.
+    /// `t_cid` of the last run.
     cid: u8,
     columns: [Option<Column>; 5],
 }
 
-/// Bytes of `t_xmin`, `t_xmax`, `t_cid` and `t_ctid`.
+/// Length of `t_xmin`, `t_xmax`, `t_cid` and `t_ctid` in bytes.
 pub const VISIBILITY_BYTES: usize = LOGGED_FIELDS.start;
 
-/// Columns: what they are of.
+/// Topics of the columns.
 const TOPICS: [Topic; 5] = [Topic::Xmins, Topic::Xmaxs, Topic::Cids, Topic::CtidBlocks, Topic::CtidNumbers];
 const XMIN: usize = 0;
 const XMAX: usize = 1;
@@ -39,14 +41,15 @@ const CID: usize = 2;
 const CTID_BLOCK: usize = 3;
 const CTID_NUMBER: usize = 4;
 
-/// `t_xmax`: there is none.
+/// Symbol for a `t_xmax` of zero.
 const NO_XMAX: u64 = 0;
-/// That of the last tuple.
+/// Symbol for the `t_xmax` of the last tuple.
 const LAST_XMAX: u64 = 1;
-/// From here on: its distance from `t_xmin`.
+/// First symbol for a delta between `t_xmax` and `t_xmin`.
 const XMAX_DISTANCES: u64 = 2;
 
-/// `t_ctid`: the tuple itself. From 1 on: the block's distance from the tuple's.
+/// Symbol for a `t_ctid` of the tuple itself. From 1 on: the delta between the block and the tuple's own
+/// block.
 const ITSELF: u64 = 0;
 
 impl Visibility {
@@ -119,9 +122,9 @@ impl Visibility {
         coder.coder.symbol(column, symbol)
     }
 
-    /// Codes a run of tuples: those from this one on that are of the last one's transaction and where they were inserted, all
-    /// of the same command, and deleted by none or all by the last one's `t_xmax`. Gives how many. `tuples` is where each of
-    /// those that there are is on the page.
+    /// Codes a run of tuples and returns their number. They have the `t_xmin` of the last tuple, a `t_ctid`
+    /// of themselves, one `t_cid`, and a `t_xmax` of zero or of the last tuple. `tuples` has the offset and
+    /// length of each remaining tuple.
     pub fn code_run<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -140,7 +143,7 @@ impl Visibility {
                 _ => None,
             },
         };
-        // A command that takes more than one byte is coded by itself.
+        // A command that takes more than one byte cannot be part of a run.
         let Some((xmax, cid, count)) = found.filter(|&(_, cid, count)| count > 0 && cid.is_ascii()) else {
             return Ok(0);
         };
@@ -151,7 +154,8 @@ impl Visibility {
         Ok(count)
     }
 
-    /// When encoding: the symbol of `t_xmax` of the first tuple, its command, and how many tuples have the same.
+    /// When encoding: returns the `t_xmax` symbol of the first tuple, its command, and the number of tuples
+    /// with the same fields.
     fn find_run_on_page(
         &self,
         first: Tid,
@@ -175,7 +179,7 @@ impl Visibility {
         if u64::from(symbol) == NO_XMAX { 0 } else { self.xmax }
     }
 
-    /// What a tuple of the last run has.
+    /// Returns the fields of a tuple of the last run.
     pub fn of_run(&self, tid: Tid) -> [u8; VISIBILITY_BYTES] {
         header(self.xmin, self.xmax, self.cid.into(), tid)
     }
@@ -186,7 +190,7 @@ fn header(xmin: u32, xmax: u32, cid: u32, ctid: Tid) -> [u8; VISIBILITY_BYTES] {
     if let Ok(mut header) = HeapTupleHeaderMut::of(&mut bytes) {
         header.set_xmin(xmin);
         header.set_xmax(xmax);
-        // `t_cid` and `t_xvac` are one field of four bytes (`t_field3` in `htup_details.h`).
+        // `t_cid` and `t_xvac` share one field of four bytes (`t_field3` in `htup_details.h`).
         header.set_xvac(cid);
         header.set_ctid(ctid);
     }
@@ -210,7 +214,8 @@ mod tests {
         let relation = Relation { number: 0, locator: RelFileLocator::default() };
         let mut page = Page::default();
         page.init(0);
-        // One is deleted, which takes its command's number; one was moved; the last has another transaction.
+        // One tuple is deleted, which overwrites its `t_cid`; one was moved; the last has another
+        // transaction.
         let given = |number: u16| match number {
             20 => header(700, 801, 0, Tid { block: BLOCK, offset_number: number }),
             30 => header(700, 0, 114, Tid { block: BLOCK + 1, offset_number: 3 }),
