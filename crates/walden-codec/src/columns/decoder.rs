@@ -1,4 +1,4 @@
-//! Columns that are decompressed and emptied.
+//! Decompresses chunks into columns and decodes values from them.
 
 use super::{COLUMN_WEIGHT, Coder, Column, repeated};
 use walden_format::record::RelFileLocator;
@@ -9,24 +9,24 @@ use crate::leb128::{get_leb128, narrow};
 use crate::meter::{Meter, Metered};
 use crate::{Corrupt, corrupt};
 
-/// Memory for columns that is reserved without asking how small the chunk is: most segments need less.
+/// Memory reserved for columns even if the chunk is small. Most segments need less.
 const USUAL_BYTES: usize = 16 << 20;
 
-/// Decodes: empties columns.
+/// Decodes values from columns.
 #[derive(Default)]
 pub struct Decoder {
     columns: Vec<(Class, Form)>,
-    /// What is left of each column: its start and end in `bytes`.
+    /// Remaining part of each column: start and end in `bytes`.
     left: Vec<(usize, usize)>,
     bytes: Vec<u8>,
-    /// How many columns were created so far.
+    /// Number of columns created so far.
     created: usize,
-    /// Counts bytes by class and relation; beside it, how many each column has in the chunk.
+    /// Counts bytes by class and relation. The vector has the size of each column in the chunk.
     meter: Option<Box<(Meter, Vec<usize>)>>,
 }
 
 impl Decoder {
-    /// Decompresses a chunk into the columns, of at most `max` by [`super::Encoder::weight`].
+    /// Decompresses a chunk into the columns. `max` limits their weight, see [`super::Encoder::weight`].
     pub fn chunk(&mut self, unpacker: &mut Unpacker, stored: &[u8], max: usize) -> Result<(), Corrupt> {
         let mut input = stored;
         let directory = unpacker.directory(&mut input, max)?;
@@ -34,7 +34,7 @@ impl Decoder {
         let mut stored_by_class = [0; CLASSES.len()];
         let (entries, memory) = self.read_directory(&directory, max)?;
         self.bytes.clear();
-        // Beyond the usual, memory is reserved only in proportion to the chunk: its lengths may be wrong.
+        // Further memory is reserved only in proportion to the chunk, because its lengths may be wrong.
         self.bytes.reserve(memory.min(USUAL_BYTES.max(64 * stored.len())));
         self.left.clear();
         self.left.resize(self.columns.len(), (0, 0));
@@ -61,15 +61,15 @@ impl Decoder {
         }
     }
 
-    /// Reads which columns there are, new ones among them. Returns the entries of those with any bytes, by class, and the bytes of
-    /// memory that these take.
+    /// Reads the directory of columns, including new ones. Returns the entries of non-empty columns by class,
+    /// and the bytes of memory that they need.
     fn read_directory(
         &mut self,
         mut directory: &[u8],
         max: usize,
     ) -> Result<([Vec<ColumnEntry>; CLASSES.len()], usize), Corrupt> {
         let new: usize = narrow(get_leb128(&mut directory)?)?;
-        // Each takes two bytes of the directory or more.
+        // Each takes at least two bytes of the directory.
         if new > directory.len() / 2 {
             return Err(corrupt("cannot read the directory of columns: expected as many as it states"));
         }
@@ -91,7 +91,7 @@ impl Decoder {
             left = left
                 .checked_sub(bytes)
                 .ok_or_else(|| corrupt("cannot read the directory of columns: expected fewer bytes"))?;
-            // Transposed rows are in memory twice.
+            // Rows are in memory twice while they are transposed.
             memory += if let Form::Rows(_) = form { 2 * bytes } else { bytes };
             if bytes > 0 {
                 entries[class as usize].push(ColumnEntry { number: number as u32, form, bytes });
@@ -103,13 +103,13 @@ impl Decoder {
         Ok((entries, memory))
     }
 
-    /// The bytes of each column that are still to be decoded, with its class and form.
+    /// Returns the remaining bytes of each column, with its class and form.
     pub fn contents(&self) -> impl Iterator<Item = (Class, Form, &[u8])> {
         let columns = self.columns.iter().zip(&self.left);
         columns.map(|(&(class, form), &(at, end))| (class, form, &self.bytes[at..end]))
     }
 
-    /// Checks that all of the chunk was decoded.
+    /// Checks that the whole chunk was decoded.
     pub fn finish(&self) -> Result<(), Corrupt> {
         let empty = self.left.iter().all(|(at, end)| at == end);
         if empty && self.created == self.columns.len() {
@@ -119,12 +119,12 @@ impl Decoder {
         }
     }
 
-    /// Counts bytes from here on; it has to be called before the first chunk.
+    /// Enables counting bytes. Must be called before the first chunk.
     pub fn meter(&mut self) {
         self.meter = Some(Box::default());
     }
 
-    /// What was counted of a chunk that was decoded to its end, if it was metered.
+    /// Returns the byte counts of a chunk that was decoded completely, if metering is enabled.
     pub fn take_metered(&mut self) -> Option<Metered> {
         let Decoder { meter, left, columns, .. } = self;
         let (meter, sizes) = meter.as_deref_mut()?;
@@ -146,7 +146,7 @@ impl Decoder {
         Ok(Column(self.created as u32 - 1))
     }
 
-    /// A number of more than one byte, or of none.
+    /// Decodes a number of more than one byte, or fails at the end of the column.
     #[cold]
     fn long_symbol(&mut self, column: Column) -> Result<u64, Corrupt> {
         let (at, end) = &mut self.left[column.0 as usize];
@@ -156,7 +156,7 @@ impl Decoder {
         Ok(value)
     }
 
-    /// The next bytes of a column.
+    /// Returns the next bytes of a column and advances past them.
     #[inline]
     fn next_bytes(&mut self, column: Column, len: usize) -> Result<&[u8], Corrupt> {
         let (at, end) = &mut self.left[column.0 as usize];
@@ -188,7 +188,7 @@ impl Coder for Decoder {
     #[inline]
     fn symbol(&mut self, column: Column, _: u64) -> Result<u64, Corrupt> {
         let (at, end) = &mut self.left[column.0 as usize];
-        // Most are of one byte.
+        // Most numbers take one byte.
         if at < end
             && let Some(&byte) = self.bytes.get(*at)
             && byte < 0x80

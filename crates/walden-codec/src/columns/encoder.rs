@@ -1,4 +1,4 @@
-//! The encoding direction: fills columns, and compresses them into chunks.
+//! Fills columns and compresses them into chunks.
 
 use super::{COLUMN_WEIGHT, Coder, Column};
 use crate::Corrupt;
@@ -6,7 +6,7 @@ use crate::column_kind::{CLASSES, Kind};
 use crate::entropy::{Content, Packer};
 use crate::leb128::{MAX_LEB128_BYTES, put_leb128};
 
-/// Encodes: fills columns.
+/// Encodes values to columns.
 #[derive(Default)]
 pub struct Encoder {
     columns: Vec<Content>,
@@ -83,12 +83,12 @@ impl Coder for Encoder {
 }
 
 impl Encoder {
-    /// Bytes in all columns together.
+    /// Returns the number of bytes in all columns.
     pub fn bytes_held(&self) -> usize {
         self.columns.iter().map(Content::len).sum()
     }
 
-    /// The columns' weight for [`crate::limits::Limits::columns`].
+    /// Returns the columns' weight for [`crate::limits::Limits::columns`].
     pub fn weight(&self) -> usize {
         self.bytes_held() + self.columns.len() * COLUMN_WEIGHT
     }

@@ -1,10 +1,10 @@
 //! Columns: streams of values of one kind.
 //!
-//! Models create columns when they first need them. Encoder and decoder run the same model and create the same columns in the
-//! same order, so that the compressed form does not say what a column holds.
+//! Models create columns when they first need them. Encoder and decoder run the same model and create the
+//! same columns in the same order, so the compressed form does not store the meaning of a column.
 //!
-//! At the end of each segment the columns are compressed into a *chunk* and emptied. A column exists from one keyframe to the
-//! next.
+//! At the end of each segment the columns are compressed into a *chunk* and cleared. A column exists until
+//! the next keyframe.
 
 mod decoder;
 mod encoder;
@@ -17,33 +17,37 @@ pub use self::encoder::Encoder;
 use crate::Corrupt;
 use crate::column_kind::Kind;
 
-/// The number of a column, in the order of creation.
+/// Number of a column, in the order of creation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Column(u32);
 
-/// Bytes that a column counts against the limit in addition to its content, so that many empty ones are limited, too.
+/// Bytes that each column counts against the limit in addition to its content. This also limits the number of
+/// empty columns.
 const COLUMN_WEIGHT: usize = 16;
 
-/// One of the two directions, encoding or decoding. A model is written once, against this trait.
+/// A direction: encoding or decoding. A model is written once, against this trait.
 pub trait Coder {
     /// Creates a column.
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt>;
 
-    /// Creates a column whose values belong to several relations, although it is created while one of them is coded.
+    /// Creates a column whose values belong to several relations, although it is created while one of them is
+    /// coded.
     fn shared_column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
         self.column(kind)
     }
 
-    /// Sets the relation that later values belong to, for statistics.
+    /// Sets the relation of later values, for statistics.
     fn set_relation(&mut self, _: Option<RelFileLocator>) {}
 
-    /// Codes a number: encoding writes `value` and returns it, decoding ignores it and returns the one that was written.
+    /// Codes a number. Encoding writes `value` and returns it. Decoding ignores it and returns the number
+    /// that was written.
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt>;
 
     /// Codes a number; only encoding calls `value`.
     fn symbol_with(&mut self, column: Column, value: impl FnOnce() -> u64) -> Result<u64, Corrupt>;
 
-    /// Codes bytes: encoding writes `source`, of length `len`, decoding reads `len`; either way they are appended to `target`.
+    /// Codes bytes. Encoding writes `source`, of length `len`. Decoding reads `len` bytes. Both append them
+    /// to `target`.
     fn bytes(
         &mut self,
         column: Column,
@@ -61,7 +65,8 @@ pub trait Coder {
     /// Codes the same number, below 128, `times` times.
     fn repeat(&mut self, column: Column, value: u8, times: usize) -> Result<(), Corrupt>;
 
-    /// Codes byte ranges (offset, length) of `target`: encoding writes them to the column, decoding reads them into `target`.
+    /// Codes byte ranges (offset, length) of `target`. Encoding writes them to the column. Decoding reads
+    /// them into `target`.
     fn in_place(
         &mut self,
         column: Column,
@@ -69,20 +74,21 @@ pub trait Coder {
         target: &mut [u8],
     ) -> Result<(), Corrupt>;
 
-    /// The bytes of a column that are not decoded yet; empty when encoding.
+    /// Returns the bytes of a column that are not decoded yet; empty when encoding.
     fn remaining(&self, column: Column) -> &[u8];
 }
 
-/// Length of the run of `value` at the start, for numbers below 128.
+/// Returns the length of the run of `value` at the start of a column's bytes. `value` is below 128.
 fn repeated(ahead: &[u8], value: u8) -> usize {
     match ahead.first() {
-        // As long as each is the same as the one before it.
+        // The run ends where a byte differs from its predecessor.
         Some(&first) if first == value => 1 + same_start(&ahead[1..], ahead),
         _ => 0,
     }
 }
 
-/// When decoding: how many of the next `max` numbers of each column equal the column's given number, which is below 128.
+/// When decoding: returns how many of the next `max` numbers of each column equal the number given for it,
+/// which is below 128.
 pub fn count_repeated<S: Coder>(coder: &S, same: &[(Column, u8)], max: usize) -> usize {
     same.iter().fold(max, |max, &(column, value)| {
         let ahead = coder.remaining(column);

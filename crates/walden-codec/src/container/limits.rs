@@ -61,7 +61,7 @@ impl Needs {
         }
     }
 
-    /// Returns the required memory in bytes, including block bookkeeping and [`MIN_PAGES`] pages.
+    /// Returns the required memory in bytes, including block bookkeeping and 16 pages.
     pub fn memory(self) -> u64 {
         u64::from(self.memory_mib) * MIB + u64::from(self.blocks) * BLOCK_NOTES + MIN_PAGES * PAGE
     }

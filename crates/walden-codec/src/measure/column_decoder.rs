@@ -1,4 +1,4 @@
-//! Decodes the columns of segments and nothing more: what an independent decoder of `docs/format.md` is compared with.
+//! Decodes only the columns of segments, for comparison with an independent decoder of `docs/format.md`.
 
 use crate::Corrupt;
 use crate::coder::{Encoded, max_column_weight};
@@ -15,21 +15,22 @@ pub struct ColumnDecoder {
 /// One column of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ColumnContent<'c> {
-    /// The column, in the order in which columns are created from a keyframe on.
+    /// Number of the column, in the order in which columns are created since the keyframe.
     pub number: usize,
-    /// With which others it is compressed.
+    /// Class of the column. Columns of a class are compressed together.
     pub class: Class,
-    /// 0 symbols, 1 bytes, *n* rows of *n* - 1 bytes.
+    /// 0: symbols; 1: bytes; *n*: rows of *n* - 1 bytes.
     pub form: u64,
-    /// Its bytes in this segment.
+    /// Bytes of the column in this segment.
     pub bytes: &'c [u8],
 }
 
 impl ColumnDecoder {
-    /// Decodes the columns of a segment of so many bytes; those before it since its keyframe have to come first.
+    /// Decodes the columns of a segment of `bytes` bytes. All earlier segments since its keyframe must be
+    /// decoded first.
     ///
     /// # Errors
-    /// Content that no encoder writes.
+    /// Returns an error for content that no encoder writes.
     pub fn decode(&mut self, encoded: &Encoded, bytes: usize) -> Result<Vec<ColumnContent<'_>>, Corrupt> {
         if encoded.keyframe {
             self.state = None;

@@ -1,9 +1,10 @@
-//! For measurements and tests of the codec, not for programs that compress: nothing here is stable.
+//! Measurements and tests of the codec. Programs that only compress do not need this module, and its
+//! interface is not stable.
 //!
-//! An encoder or decoder without some of its special cases says what these gain ([`Cases`], for
-//! [`Encoder::with_cases`](crate::coder::Encoder::with_cases) and [`Decoder::with_cases`](crate::coder::Decoder::with_cases)).
-//! [`Statistics`] are the sizes of what an encoder compressed. [`ColumnDecoder`] stops at the columns, so that an independent decoder can be
-//! compared with it.
+//! Disabling special cases of an encoder and decoder measures their gain ([`Cases`], for
+//! [`Encoder::with_cases`](crate::coder::Encoder::with_cases) and
+//! [`Decoder::with_cases`](crate::coder::Decoder::with_cases)). [`Statistics`] are the sizes of an encoder's
+//! columns. [`ColumnDecoder`] stops at the columns, so that an independent decoder can be compared with it.
 
 mod column_decoder;
 

@@ -1,7 +1,8 @@
-//! A page's items as what became of the items of the page before, in the same order.
+//! Codes a page's items against the items of the previous page with the same offset numbers.
 //!
-//! It is for pages whose record does not have what changed (VACUUM and splits of GIN, mostly): items that change their lengths move
-//! all that were added after them, so that a delta byte by byte would be nearly the whole page.
+//! Used for pages whose changes the record does not contain, mostly VACUUM and splits of GIN pages. Items
+//! that change in length move all items that were added after them, so a bytewise delta would comprise nearly
+//! the whole page.
 
 use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
 use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
@@ -20,7 +21,8 @@ use crate::predict::relation::{BlockAddress, Relation};
 use crate::tuple::items::{item, line_pointer, put_line_pointer};
 use crate::{Corrupt, corrupt};
 
-/// Whether a page is better coded item by item than byte by byte: where many bytes differ, mostly because items moved.
+/// Returns whether a page is better coded item by item than byte by byte: if many bytes differ, mostly
+/// because items moved.
 fn is_better_by_item(page: &Page, base: &Page, fork: u8) -> bool {
     const MIN_DIFFERENT_BYTES: usize = 128;
     let differ = page.0.iter().zip(&base.0).filter(|(new, old)| new != old).count();
@@ -28,8 +30,8 @@ fn is_better_by_item(page: &Page, base: &Page, fork: u8) -> bool {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes a page's items as what became of the items of the page before, the base: `page` has that first, and the items
-    /// afterwards. No if the page is not coded so.
+    /// Codes a page's items against those of the previous page. `page` is the previous page, and the
+    /// reconstructed page afterwards. Returns false if the page is not coded in this way.
     pub fn page_against_base(
         &mut self,
         address: BlockAddress,
@@ -72,7 +74,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(true)
     }
 
-    /// Codes an item as what it has in common with the one before, after its header, at its beginning and at its end.
+    /// Codes an item against the old one: after the header, the prefix and suffix that both share are
+    /// omitted.
     fn changed_item(
         &mut self,
         relation: Relation,
@@ -83,7 +86,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let symbols = Kind::Symbols(Class::IndexTuples);
         let lengths = self.changed_item_column(relation, CHANGED_LENGTHS, symbols)?;
         let common = self.changed_item_column(relation, COMMON_BYTES, symbols)?;
-        // 0: the same; else 1 + the length.
+        // 0: unchanged. Otherwise 1 + the length.
         let is_same = source == Some(old);
         let len = source.map_or(0, |item| if is_same { 0 } else { 1 + item.len() as u64 });
         let len = match self.coder.symbol(lengths, len)? {
@@ -127,7 +130,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         self.keyed_columns.column(self.coder, Topic::PageDeltas, [relation.number, number, 0], kind)
     }
 
-    /// Codes an item's header, XORed with the old one's: lengths in it change with the rest.
+    /// Codes an item's header, XORed with the old one. Lengths in it change together with the item.
     fn changed_header(
         &mut self,
         relation: Relation,
@@ -146,5 +149,6 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 }
 
-/// Bytes at an item's beginning that are coded beneath each other: an index tuple's header, or what a heap tuple begins with.
+/// Bytes at the start of an item that are coded as rows: an index tuple's header, or the first fields of a
+/// heap tuple.
 const ITEM_HEADER: usize = INDEX_TUPLE_HEADER_BYTES;

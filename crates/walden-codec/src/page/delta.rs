@@ -1,6 +1,7 @@
-//! The delta of a full-page image against the page that it is predicted from: runs of bytes that differ.
+//! Codes the delta of a full-page image against its base page: runs of bytes that differ.
 //!
-//! Against a replayed page, these are what records do not have: hint bits, `pd_lsn` and `pd_checksum`.
+//! Against a replayed page, these are the changes that records do not log: hint bits, `pd_lsn` and
+//! `pd_checksum`.
 
 use walden_redo::compress::pglz::same_start;
 
@@ -9,7 +10,8 @@ use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
-/// Where a delta is coded: how many bytes are the same, how many then differ, and how.
+/// Columns of a delta: the number of equal bytes, the number of different bytes after them, and the
+/// difference.
 #[derive(Clone, Copy)]
 pub struct DeltaColumns {
     gap: Column,
@@ -18,7 +20,7 @@ pub struct DeltaColumns {
 }
 
 impl DeltaColumns {
-    /// Creates the columns, empty. A model has one set of them for all its images.
+    /// Creates the columns. A model has one set for all its images.
     pub fn new<S: Coder>(coder: &mut S) -> Result<DeltaColumns, Corrupt> {
         Ok(DeltaColumns {
             gap: coder.column(Kind::Symbols(Class::ImageDeltas))?,
@@ -28,8 +30,8 @@ impl DeltaColumns {
     }
 }
 
-/// Codes bytes as their delta against `page`, which has them afterwards: runs that differ, each XORed with the
-/// bytes of the page.
+/// Codes bytes as their delta against `page`, and replaces `page` by them. The delta has runs of bytes that
+/// differ, XORed with the bytes of the page.
 pub fn code_delta<S: Coder>(
     coder: &mut S,
     columns: DeltaColumns,
@@ -65,9 +67,9 @@ pub fn code_delta<S: Coder>(
     }
 }
 
-/// Where a run of bytes that differ ends that begins at `at`.
+/// Returns the end of a run of different bytes that starts at `at`.
 fn end_of_run(source: &[u8], page: &[u8], at: usize) -> usize {
-    /// Equal bytes that end a run: fewer are cheaper to code in the run than to skip.
+    /// Number of equal bytes that end a run. Fewer are cheaper to code as part of the run.
     const GAP: usize = 4;
     let mut end = at + 1;
     while end < source.len() {

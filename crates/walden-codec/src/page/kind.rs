@@ -1,4 +1,4 @@
-//! The kind of a page: by which predictor its items are coded.
+//! Kinds of pages, which select the predictor for their items.
 
 use walden_redo::page::{LINE_POINTER_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
@@ -9,26 +9,26 @@ use crate::tuple::index::is_index_tuple;
 use crate::tuple::items::item;
 use crate::{Corrupt, corrupt};
 
-/// By which predictor a page's items are coded.
+/// Kind of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PageKind {
-    /// By none: the page is coded as bytes.
+    /// Coded as bytes, without a predictor.
     Bytes = 0,
-    /// As heap tuples.
+    /// Heap tuples.
     Heap = 1,
-    /// As index tuples.
+    /// Index tuples.
     Index = 2,
-    /// As items of which nothing is known.
+    /// Items of unknown form.
     Items = 3,
-    /// As the TIDs of a leaf of a GIN index's posting tree.
+    /// TIDs of a posting tree leaf of a GIN index.
     PostingTids = 4,
-    /// As entries of a GIN index.
+    /// Entries of a GIN index.
     GinEntries = 5,
 }
 
 impl PageKind {
-    /// How this page is best coded.
+    /// Returns the best kind for a page.
     pub fn of(page: &Page, fork: u8) -> PageKind {
         match fork {
             0 if is_posting_leaf(page) => PageKind::PostingTids,
@@ -37,7 +37,7 @@ impl PageKind {
         }
     }
 
-    /// How its items are.
+    /// Returns the best kind for a page that is coded by its line pointers.
     pub fn of_items(page: &Page, fork: u8) -> PageKind {
         let (lower, special) = (page.lower(), page.special());
         let sound = fork == 0
@@ -48,7 +48,8 @@ impl PageKind {
             return PageKind::Bytes;
         }
         let (mut heap_tuples, mut index_tuples, mut others) = (0, 0, 0);
-        // A sample of the items decides. An item that is not of the page's kind has its line pointer say so.
+        // A sample of the items decides. The line pointer of an item of another kind is coded as
+        // [`super::PointerForm::Any`].
         let each = page.items() / MAX_SAMPLES + 1;
         for number in (1..=page.items()).step_by(each.into()) {
             if let Some(item) = item(page, number) {
@@ -65,7 +66,7 @@ impl PageKind {
         }
     }
 
-    /// The kind by which a page that is best coded as this one is coded with these cases.
+    /// Returns the kind to use with these cases for a page whose best kind is this one.
     pub fn among(self, cases: Cases, page: &Page, fork: u8) -> PageKind {
         let (case, other) = match self {
             PageKind::Bytes => return self,
@@ -78,7 +79,7 @@ impl PageKind {
         if cases.has(case) { self } else { other.among(cases, page, fork) }
     }
 
-    /// The kind that a file's number stands for.
+    /// Returns the kind with a number in the file.
     pub fn from_code(code: u64) -> Result<PageKind, Corrupt> {
         Ok(match code {
             0 => PageKind::Bytes,
@@ -92,5 +93,5 @@ impl PageKind {
     }
 }
 
-/// About how many items of a page are looked at.
+/// Approximate number of sampled items per page.
 pub const MAX_SAMPLES: u16 = 32;

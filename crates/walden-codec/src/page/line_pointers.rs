@@ -1,5 +1,5 @@
-//! Line pointers, by what has to be coded of them: mostly that an item is right before the last one, where `PageAddItemExtended` and
-//! `compactify_tuples` in `bufpage.c` put it.
+//! Codes line pointers. Most refer to an item directly before the last one, where `PageAddItemExtended` and
+//! `compactify_tuples` in `bufpage.c` place it.
 
 use walden_redo::page::{ItemState, LINE_POINTER_BYTES, LinePointer, PAGE_BYTES, Page};
 
@@ -11,26 +11,27 @@ use crate::predict::relation::BlockAddress;
 use crate::tuple::items::{normal, right_before};
 use crate::{Corrupt, corrupt};
 
-/// What has to be coded of a line pointer.
+/// Form in which a line pointer is coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PointerForm {
-    /// All of it.
+    /// All its bytes.
     Any = 0,
-    /// It is unused and empty.
+    /// An unused line pointer without an item.
     Unused = 1,
-    /// It is dead and empty.
+    /// A dead line pointer without an item.
     Dead = 2,
-    /// It leads to another one.
+    /// A redirect to another line pointer.
     Redirect = 3,
-    /// An item right before the last one, towards the page's start.
+    /// An item directly before the last one, towards the start of the page.
     Next = 4,
     /// An item elsewhere.
     Elsewhere = 5,
 }
 
 impl PointerForm {
-    /// Of a line pointer, the item of which can be coded as one or not; `last` is where the last item begins.
+    /// Returns the form of a line pointer. `has_item` is whether its item can be coded, `last` the offset of
+    /// the last item.
     pub fn of(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
         match pointer.state() {
             ItemState::Unused if pointer == LinePointer::UNUSED => PointerForm::Unused,
@@ -40,7 +41,7 @@ impl PointerForm {
         }
     }
 
-    /// The same where only items have forms of their own.
+    /// As [`Self::of`], but only line pointers with items have their own forms.
     pub fn of_item(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
         if pointer.state() != ItemState::Normal || !has_item {
             return PointerForm::Any;
@@ -65,18 +66,18 @@ impl PointerForm {
     }
 }
 
-/// Where line pointers of a relation's fork are coded.
+/// Columns of line pointers, by relation and fork.
 #[derive(Clone, Copy)]
 pub struct LinePointerColumns {
-    /// Their forms.
+    /// Forms.
     pointers: Column,
     offsets: Column,
-    /// Those of [`PointerForm::Any`].
+    /// Line pointers of [`PointerForm::Any`].
     any_pointers: Column,
 }
 
 impl LinePointerColumns {
-    /// Of pages that are seen first.
+    /// Creates the columns for pages without a base.
     pub fn of_new_page<S: Coder>(
         coder: &mut TupleCoder<'_, S>,
         address: BlockAddress,
@@ -84,7 +85,7 @@ impl LinePointerColumns {
         LinePointerColumns::new(coder, address, [Topic::Pointers, Topic::Offsets, Topic::AnyPointers])
     }
 
-    /// Of pages of which an older one is known.
+    /// Creates the columns for pages with a known older version.
     pub fn of_known_page<S: Coder>(
         coder: &mut TupleCoder<'_, S>,
         address: BlockAddress,
@@ -107,7 +108,7 @@ impl LinePointerColumns {
         })
     }
 
-    /// The column of forms, and the symbol of an item right before the last one.
+    /// Returns the column of forms, and the symbol for an item directly before the last one.
     pub fn next(self) -> (Column, u8) {
         (self.pointers, PointerForm::Next as u8)
     }
@@ -117,7 +118,7 @@ impl LinePointerColumns {
         PointerForm::from_code(coder.symbol(self.pointers, form as u64)?)
     }
 
-    /// Codes a line pointer of a form that has no item.
+    /// Codes a line pointer of a form without an item.
     pub fn pointer<S: Coder>(
         self,
         coder: &mut S,
@@ -140,7 +141,8 @@ impl LinePointerColumns {
         }
     }
 
-    /// Codes where an item is, right before the `last` one or elsewhere, writes it to the page, and gives its line pointer.
+    /// Codes the offset of an item, unless it is directly before the `last` one. Writes the item to the page
+    /// and returns its line pointer.
     pub fn put_item<S: Coder>(
         self,
         coder: &mut S,

@@ -1,8 +1,9 @@
-//! Full-page images: the delta of an image against a page, and pages by their items, which such a delta can be against.
+//! Codes pages of full-page images: item by item as the base of a delta, and the delta itself.
 //!
-//! What a page's line pointers point to is coded item by item, by the predictor of the page's kind (`kind.rs`); a page of
-//! which an older one is known may have its items coded as what became of them (`against_base.rs`). What that leaves open
-//! (free space that is not empty, items that overlap) is in the delta of the image (`delta.rs`).
+//! The items that line pointers refer to are coded one by one, by the predictor for the page's kind
+//! (`kind.rs`). If an older version of the page is known, its items may be coded against the old ones
+//! (`against_base.rs`). The delta of the image (`delta.rs`) has everything else, such as free space that is
+//! not zero, and items that overlap.
 
 mod against_base;
 pub mod delta;
@@ -29,10 +30,10 @@ use crate::tuple::items::{item, line_pointer, put_line_pointer};
 use crate::{Corrupt, corrupt};
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes a page that is seen first by its items: `target` is what they make afterwards, which need not be all of the
-    /// page.
+    /// Codes a page without a base by its items. Afterwards, `target` is the page reconstructed from them,
+    /// which may differ from the source.
     ///
-    /// For a page of [`PageKind::Bytes`], nothing is made.
+    /// For [`PageKind::Bytes`], `target` is empty.
     pub fn page(
         &mut self,
         address: BlockAddress,
@@ -66,7 +67,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(kind)
     }
 
-    /// Codes how a page's items are coded.
+    /// Codes the kind of a page.
     fn page_kind(&mut self, address: BlockAddress, source: Option<&Page>) -> Result<PageKind, Corrupt> {
         let BlockAddress { relation, fork, .. } = address;
         let (key, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
@@ -76,7 +77,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         PageKind::from_code(self.coder.symbol(column, kind as u64)?)
     }
 
-    /// Codes a page's header and special area; where that begins.
+    /// Codes a page's header and special area. Returns the offset of the special area.
     fn page_frame(
         &mut self,
         address: BlockAddress,
@@ -96,7 +97,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(special)
     }
 
-    /// Codes a page's header; where its special area begins.
+    /// Codes a page's header. Returns the offset of the special area.
     fn page_header(
         &mut self,
         topic: Topic,
@@ -118,7 +119,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(special)
     }
 
-    /// Codes line pointers and the items that they point to by a predictor.
+    /// Codes line pointers, and their items by a predictor.
     fn items(
         &mut self,
         address: BlockAddress,
@@ -155,7 +156,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 }
 
-/// Adds the heap or index tuples of a page to what encoding sees ahead.
+/// Adds the heap or index tuples of a page to the survey.
 pub fn survey(target: &mut Survey, relation: RelFileLocator, fork: u8, page: &Page) {
     let kind = PageKind::of(page, fork);
     for item in (1..=page.items()).filter_map(|number| item(page, number)) {

@@ -1,14 +1,14 @@
-//! Fields of fixed width of updated tuples.
+//! Codes fixed-width fields of updated tuples.
 //!
-//! A counter differs little from its old value, a timestamp little from that of the tuple that was updated before. For each number,
-//! the better of the two bases is chosen by how well both predicted the tuples so far, the same in both directions.
+//! A counter is close to its old value, a timestamp to that of the tuple updated before. For each number,
+//! both directions choose the base that predicted earlier tuples better.
 
 use crate::Corrupt;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::zigzag::{zigzag_delta_of_width, zigzag_value_of_width};
 
-/// What predicts a field of a layout's updated tuples.
+/// Predictor of a field in updated tuples of a layout.
 #[derive(Default)]
 pub struct Changes {
     column: Option<Column>,
@@ -17,18 +17,19 @@ pub struct Changes {
     residuals: Vec<u8>,
 }
 
-/// A number in the field.
+/// State of a number in the field.
 #[derive(Clone, Copy, Default)]
 struct NumberState {
-    /// Its value in the last tuple that was updated.
+    /// Value in the last updated tuple.
     last: u64,
-    /// Averages of the bits that differed from the tuple's old value, and from the last tuple's; the newest count most.
+    /// Moving averages of the number of bits that differed from the tuple's old value, and from the last
+    /// tuple's value.
     from_old: u32,
     from_last: u32,
 }
 
 impl NumberState {
-    /// Whether the old value predicts it at least as well as the last tuple.
+    /// Returns whether the old value predicts the number at least as well as the last tuple.
     fn is_near_old(&self) -> bool {
         self.from_old <= self.from_last
     }
@@ -42,7 +43,8 @@ impl NumberState {
 }
 
 impl Changes {
-    /// Codes a field of a width and an alignment, and appends it to `out`; the tuple that is replaced has `old`.
+    /// Codes a field with a width and an alignment, and appends it to `out`. `old` is the field of the
+    /// replaced tuple.
     pub fn code<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -55,7 +57,7 @@ impl Changes {
             Some(column) => column,
             None => *self.column.insert(coder.column(Kind::Rows(Class::Fixed, width))?),
         };
-        // The field may be several numbers; of what width follows from the field's width and alignment.
+        // The field may consist of several numbers. Their width follows from the field's width and alignment.
         match (usize::from(width), align) {
             (width, 8) if width.is_multiple_of(8) => {
                 self.code_numbers::<8, S>(coder, column, old, source, out)
@@ -70,7 +72,7 @@ impl Changes {
         }
     }
 
-    /// Codes a field that is numbers of `N` bytes, as long as `old`.
+    /// Codes a field of numbers of `N` bytes, as long as `old`.
     fn code_numbers<const N: usize, S: Coder>(
         &mut self,
         coder: &mut S,

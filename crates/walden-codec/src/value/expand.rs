@@ -1,9 +1,9 @@
-//! Values and images that the server compressed: they are coded decompressed, and decoding compresses them again, wherever
-//! that gives the same bytes.
+//! Codes values and images that the server compressed in uncompressed form, if compressing them again yields
+//! the same bytes. Decoding compresses them again.
 //!
-//! A compressed value begins with its length before compression and the method (`va_tcinfo` in `varatt.h`). A value in a TOAST
-//! table is cut into chunks, a tuple each: number of the value, number of the chunk, the chunk. With the first chunk of a
-//! compressed value, all of it is coded; the others are predicted from it.
+//! A compressed value starts with its uncompressed length and the method (`va_tcinfo` in `varatt.h`). A value
+//! in a TOAST table is divided into chunks, one tuple each: number of the value, number of the chunk, the
+//! chunk. The first chunk of a compressed value codes the whole value, and the others are predicted from it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,27 +18,27 @@ use walden_redo::page::varlena::{
 
 use crate::{Corrupt, corrupt};
 
-/// Larger values stay compressed.
+/// Maximum uncompressed length. Larger values stay compressed.
 const MAX_RAW: usize = 16 << 20;
-/// Bytes of compressed values that are remembered for their chunks.
+/// Maximum bytes of compressed values kept for their chunks.
 const MAX_KEPT: usize = 8 << 20;
 
-/// How a value or an image is compressed again. The methods are part of the format and implemented in `walden-redo`: every
-/// later version must decode a file, whatever the compressors' libraries do by then.
+/// Compression method of a value or an image. The methods are part of the format and implemented in
+/// `walden-redo`: later versions must decode a file even if the compression libraries change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// pglz where C's `char` is signed: on x86.
+    /// pglz with signed `char` in C: on x86.
     Pglz,
     /// lz4.
     Lz4,
-    /// pglz where it is unsigned: on ARM and POWER. ASCII text compresses to the same bytes either way.
+    /// pglz with unsigned `char`: on ARM and POWER. ASCII text compresses to the same bytes either way.
     PglzUnsigned,
-    /// zstd as its releases do it from one on; only for images.
+    /// zstd, as compressed by releases from this one on. Used only for images.
     Zstd(Release),
 }
 
 impl Method {
-    /// By number, which is part of the format.
+    /// All methods by number, which is part of the format.
     pub const ALL: [Method; 7] = [
         Method::Pglz,
         Method::Lz4,
@@ -48,10 +48,10 @@ impl Method {
         Method::Zstd(Release::V1_4_7),
         Method::Zstd(Release::V1_4_4),
     ];
-    /// The methods of values.
+    /// Methods of values.
     pub const OF_VALUES: [Method; 3] = [Method::Pglz, Method::Lz4, Method::PglzUnsigned];
 
-    /// Its number.
+    /// Returns the method's number.
     pub fn number(self) -> u64 {
         Method::ALL.iter().position(|method| *method == self).unwrap_or(0) as u64
     }
@@ -71,26 +71,27 @@ pub struct Recompressor {
     pglz: [Pglz; 2],
     lz4: Lz4,
     zstd: Zstd,
-    /// The method that was found last, by what the server calls it.
+    /// The method found last, for each method name of the server.
     latest: [Method; 3],
     scratch: Vec<u8>,
-    /// When encoding: the content that `scratch` is the compressed form of, by which method. It is compressed again at once.
+    /// When encoding: the content whose compressed form is in `scratch`, and the method. It is compressed
+    /// again directly afterwards.
     tried: Option<(Vec<u8>, Method)>,
     keeps_values_compressed: bool,
-    /// The sample that decides whether values are decompressed; without it, all are.
+    /// The sample that decides whether values are decompressed. Without it, all are.
     trial: Option<Trial>,
-    /// Bytes that values and images may still grow by when they are decompressed, so that the segment's columns stay within
-    /// their limit. Only encoding spends it: decoding checks the limit itself, before it decodes any column.
+    /// Bytes by which values and images may still grow by decompression, so that the segment's columns stay
+    /// within their limit. Only encoding uses it. Decoding checks the limit before it decodes any column.
     growth_left: usize,
     values: RecentValues,
 }
 
-/// Whether values take less space when they are decompressed, found by the first values.
+/// Sample of the first values, to measure whether values take less space when they are decompressed.
 #[derive(Default)]
 struct Trial {
     contents: Vec<u8>,
     stored: Vec<u8>,
-    /// Known after enough values.
+    /// Result, once there are enough values.
     pays: Option<bool>,
 }
 
@@ -98,7 +99,7 @@ impl Trial {
     /// Bytes of compressed values in the sample.
     const STORED_BYTES: usize = 128 << 10;
 
-    /// Whether values pay, as far as is known, after one more.
+    /// Adds a value. Returns whether decompression pays; false until the sample is complete.
     fn pays(&mut self, content: &[u8], stored: &[u8]) -> bool {
         if let Some(pays) = self.pays {
             return pays;
@@ -116,13 +117,13 @@ impl Trial {
     }
 }
 
-/// The latest compressed values of TOAST tables, the same in both directions.
+/// The latest compressed values of TOAST tables: the same in both directions.
 #[derive(Default)]
 struct RecentValues {
-    /// By the TOAST table's number and the value's. The log sets the latter, so the hash is a seeded one: nobody can choose values whose
-    /// hashes collide.
+    /// By the number of the TOAST table and of the value. The WAL determines the latter, so the hash is
+    /// seeded to prevent deliberate collisions.
     by_number: HashMap<(u32, u32), Vec<u8>>,
-    /// The keys, the oldest first.
+    /// Keys, oldest first.
     order: VecDeque<(u32, u32)>,
     bytes: usize,
 }
@@ -150,23 +151,23 @@ impl Recompressor {
         self.keeps_values_compressed = true;
     }
 
-    /// When encoding: leaves values compressed unless a sample shows that decompressing them saves a third of their space. To compress
-    /// them again takes most of the time of decoding them.
+    /// When encoding: leaves values compressed unless a sample shows that decompressing them saves a third of
+    /// their space. Compressing them again takes most of the time needed to decode them.
     pub fn decompress_where_it_pays(&mut self) {
         self.trial = Some(Trial::default());
     }
 
-    /// Forgets the sample, before a segment.
+    /// Clears the sample before a segment.
     pub fn restart_trial(&mut self) {
         self.trial.iter_mut().for_each(|trial| *trial = Trial::default());
     }
 
-    /// Sets how many bytes values and images may grow by when they are decompressed, from here on.
+    /// Sets the number of bytes by which values and images may grow by decompression, from here on.
     pub fn set_growth_left(&mut self, bytes: usize) {
         self.growth_left = bytes;
     }
 
-    /// Decompresses a value; `None` if no method compresses that to the same bytes again.
+    /// Decompresses a value; `None` if no method compresses it to the same bytes again.
     pub fn decompress(&mut self, stored: &[u8]) -> Option<(Vec<u8>, Method)> {
         let (info, stream) = stored.split_first_chunk()?;
         let info = CompressionInfo::from_bytes(*info);
@@ -179,7 +180,7 @@ impl Recompressor {
         {
             return None;
         }
-        // By neither method, a byte of the stream decompresses to more than this.
+        // Neither method expands a byte of the stream further than this.
         if raw / 273 > stream.len() {
             return None;
         }
@@ -201,10 +202,10 @@ impl Recompressor {
         Some((content, method))
     }
 
-    /// Compresses a value, and appends it to `out` as [`Recompressor::decompress`] got it.
+    /// Compresses a value, and appends it to `out` in the form that [`Recompressor::decompress`] received.
     ///
     /// # Errors
-    /// A value that is too long, or that the method does not make smaller.
+    /// Returns an error if the value is too long, or if the method does not make it smaller.
     pub fn recompress(&mut self, content: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let id = if method == Method::Lz4 { toast_compression::LZ4 } else { toast_compression::PGLZ };
         let info = CompressionInfo::new(content.len(), id);
@@ -218,9 +219,10 @@ impl Recompressor {
         Ok(())
     }
 
-    /// The method that compresses a page without its hole to `stored`.
+    /// Returns the method that compresses a page without its hole to `stored`.
     ///
-    /// Each page counts as if nothing of it were predicted; whoever sets what is left knows what the columns really got.
+    /// Each page counts as if no byte of it were predicted. The caller of [`Recompressor::set_growth_left`]
+    /// knows the actual size of the columns.
     pub fn method_of_page(
         &mut self,
         page: &[u8],
@@ -234,10 +236,10 @@ impl Recompressor {
         Some(method)
     }
 
-    /// Compresses a page without its hole, and appends that to `out`.
+    /// Compresses a page without its hole, and appends it to `out`.
     ///
     /// # Errors
-    /// A page that the method does not make smaller.
+    /// Returns an error if the method does not make the page smaller.
     pub fn recompress_page(&mut self, page: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         self.tried = None;
         if !self.compress(page, method) {
@@ -247,7 +249,7 @@ impl Recompressor {
         Ok(())
     }
 
-    /// The method that compresses `content` to `stream`; the one that was found last is tried first.
+    /// Returns the method that compresses `content` to `stream`. The method found last is tried first.
     fn method(&mut self, content: &[u8], stream: &[u8], compression: compress::Method) -> Option<Method> {
         self.tried = None;
         let latest = self.latest[compression as usize];
@@ -258,7 +260,7 @@ impl Recompressor {
         Some(method)
     }
 
-    /// Leaves the compressed content in `scratch`; false if it is not smaller.
+    /// Sets `scratch` to the compressed content. Returns false if it is not smaller.
     fn compress(&mut self, content: &[u8], method: Method) -> bool {
         let [signed, unsigned] = &mut self.pglz;
         match method {
@@ -273,7 +275,7 @@ impl Recompressor {
         }
     }
 
-    /// Remembers a compressed value of a relation, for its other chunks.
+    /// Keeps a compressed value of a relation for its other chunks.
     pub fn remember(&mut self, relation: u32, number: u32, stored: &[u8]) {
         let RecentValues { by_number, order, bytes } = &mut self.values;
         *bytes += stored.len();
@@ -289,7 +291,7 @@ impl Recompressor {
         }
     }
 
-    /// The content that a chunk's tuple has, if its value is remembered.
+    /// Returns the content of a chunk's tuple, if its value is kept.
     pub fn chunk(&self, relation: u32, tuple: &[u8]) -> Option<&[u8]> {
         let (number, chunk) = numbers(tuple)?;
         let value = self.values.by_number.get(&(relation, number))?;
@@ -298,24 +300,25 @@ impl Recompressor {
     }
 }
 
-/// Bytes of the numbers that precede a chunk in its tuple.
+/// Length of the numbers before a chunk in its tuple.
 const CHUNK_NUMBERS: usize = 8;
 
-/// The numbers of a chunk's value and of the chunk: the first two attributes of its tuple (`chunk_id`, `chunk_seq`).
+/// Returns the number of a chunk's value and of the chunk: the first two attributes of its tuple (`chunk_id`,
+/// `chunk_seq`).
 fn numbers(tuple: &[u8]) -> Option<(u32, u32)> {
     let word = |at: usize| Some(u32::from_le_bytes(*tuple.get(at..)?.first_chunk()?));
     Some((word(0)?, word(4)?))
 }
 
-/// The number of the value whose first chunk a tuple has, if it has one.
+/// Returns the number of the value whose first chunk a tuple contains, if it does.
 pub fn value_of_first_chunk(tuple: &[u8]) -> Option<u32> {
     numbers(tuple).filter(|&(_, chunk)| chunk == 0).map(|(number, _)| number)
 }
 
-/// TOAST values of a segment that encoding has read ahead: the first chunk codes the whole value.
+/// TOAST values of a segment that encoding has read ahead. The first chunk codes the whole value.
 #[derive(Default)]
 pub struct UpcomingValues {
-    /// By the TOAST table and the value's number; with a seeded hash, as the log sets both.
+    /// By the TOAST table and the value's number. The WAL determines both, so the hash is seeded.
     values: HashMap<(RelFileLocator, u32), Seen>,
     bytes: usize,
 }
@@ -327,10 +330,10 @@ struct Seen {
 }
 
 impl UpcomingValues {
-    /// Bytes of values that are read ahead in one segment.
+    /// Maximum bytes of values read ahead in one segment.
     const MAX_BYTES: usize = 64 << 20;
 
-    /// Adds a tuple that may be a chunk; false if it does not look like one.
+    /// Adds a tuple that may be a chunk. Returns false if it does not have that form.
     pub fn add(&mut self, relation: RelFileLocator, tuple: &[u8]) -> bool {
         let Some((number, chunk)) = numbers(tuple) else { return false };
         let Some(value) = tuple.get(CHUNK_NUMBERS..) else { return false };
@@ -349,12 +352,12 @@ impl UpcomingValues {
         true
     }
 
-    /// A value, as far as its chunks followed each other.
+    /// Returns a value, up to the last chunk that directly followed the previous one.
     pub fn value(&self, relation: RelFileLocator, number: u32) -> Option<&[u8]> {
         self.values.get(&(relation, number)).map(|seen| &seen.stored[..])
     }
 
-    /// Forgets all values, at a segment's end.
+    /// Clears all values at the end of a segment.
     pub fn clear(&mut self) {
         self.values.clear();
         self.bytes = 0;
@@ -367,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    /// With bytes above 127, whose sign decides how far pglz searches for a match.
+    /// Content with bytes above 127, whose sign affects pglz's search for matches.
     fn content() -> Vec<u8> {
         let mut state = 1_u32;
         let mut next = |below: u32| {
@@ -392,7 +395,7 @@ mod tests {
         out
     }
 
-    /// Whether the last of many values is decompressed where that must pay.
+    /// Returns whether the last of many values is decompressed if decompression must pay.
     fn is_last_decompressed(contents: impl Iterator<Item = Vec<u8>>) -> bool {
         let mut recompressor = Recompressor::default();
         recompressor.decompress_where_it_pays();
@@ -421,7 +424,7 @@ mod tests {
             (0..200).flat_map(|_| word()).collect()
         });
         assert!(is_last_decompressed(alike));
-        // Each has strings twice that no other has.
+        // Each value contains strings twice that no other value contains.
         let other = (0..200).map(|_| {
             let strings = (0..60).flat_map(|_| [std::array::from_fn::<u8, 50, _>(|_| next() as u8); 2]);
             strings.flatten().collect()
@@ -453,7 +456,7 @@ mod tests {
             let mut again = Vec::new();
             recompressor.recompress(&content, method, &mut again).unwrap();
             assert_eq!(again, *stored);
-            // Another value, while the one that was tried is still in the scratch buffer.
+            // Another value, while the previous one is still in the scratch buffer.
             let mut other = Vec::new();
             recompressor.recompress(b"short, but not so short", Method::Lz4, &mut other).unwrap();
             assert_eq!(other.len(), COMPRESSION_INFO_BYTES + 1 + 1 + 23);

@@ -1,8 +1,9 @@
-//! Values of type `jsonb`, by their keys and values.
+//! Codes values of type `jsonb` by their keys and values.
 //!
-//! A container has a header, an entry for each key and value (its type, and its length or end offset), and then the keys
-//! and values themselves. All lengths and offsets follow from the content, so only that is coded: the kind and size of
-//! containers, and strings and numbers, each kind in columns of its own. The layout is in [`walden_redo::page::jsonb`].
+//! A container has a header, an entry for each key and value (its type, and its length or end offset), and
+//! then the keys and values themselves. All lengths and offsets are derived from the content. Only the
+//! following is coded: kind and size of containers, strings, and numbers, each kind in separate columns. The
+//! layout is in [`walden_redo::page::jsonb`].
 
 use std::collections::hash_map::Entry;
 
@@ -20,21 +21,22 @@ use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
 use crate::{Corrupt, corrupt};
 
-/// An array around a single value.
+/// An array around a single scalar value.
 const SCALAR: u32 = container::SCALAR | ARRAY;
-/// A string that is mostly digits, such as a time or a number. Not a type of PostgreSQL: it is coded differently.
+/// A string that consists mostly of digits, such as a time or a number. Not a type of PostgreSQL: it is coded
+/// differently.
 const DIGITS: u8 = 6;
 
-/// Containers within each other; values with more are not parsed.
+/// Maximum nesting depth of containers. Deeper values are not parsed.
 const MAX_DEPTH: usize = 32;
-/// Bytes and parts that are allocated for a value at first: most need no more.
+/// Bytes and parts allocated for a value initially. Most values need no more.
 const USUAL_BYTES: usize = 512;
 const USUAL_PARTS: usize = 32;
 
-/// A part of a value, in the order in which parts are coded: a container, its keys, its values.
+/// A part of a value. Parts are coded in this order: a container, its keys, its values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
-    /// Its kind, and the number of its keys or elements.
+    /// Kind, and number of keys or elements.
     Container(u32, u32),
     Key(Text),
     /// A string or a number.
@@ -43,7 +45,7 @@ enum Part {
     Literal(u8),
 }
 
-/// A range of the bytes of all parts.
+/// A range of the value's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Text {
     start: u32,
@@ -56,30 +58,30 @@ impl Text {
     }
 }
 
-/// A value, parsed into its parts.
+/// A value parsed into its parts.
 pub struct Json {
     parts: Vec<Part>,
     bytes: Vec<u8>,
 }
 
-/// The columns of a field's values.
+/// Columns of a field's values.
 pub struct Columns {
     json_forms: Column,
     json_keys: Column,
     json_strings: Column,
     json_lengths: Column,
     json_numbers: Column,
-    /// Heads of numbers (sign, scale and weight); by head and length, the columns of their digits.
+    /// Heads of numbers (sign, scale and weight), and the columns of their digits by length and head.
     json_heads: Column,
     json_by_head: FxHashMap<(u8, [u8; NUMBER_HEAD]), Column>,
-    /// Strings of digits: their lengths, and by length the columns of the strings.
+    /// Lengths of strings of digits, and the columns of these strings by length.
     json_digit_lengths: Column,
     json_digits: FxHashMap<u16, Column>,
     /// Buffer of [`JsonCoder::entries`].
     entries: Vec<u32>,
 }
 
-/// Whether a string is better coded in a column of strings of its length.
+/// Returns whether a string is better coded in a column of strings of its length.
 fn is_digits(text: &[u8]) -> bool {
     const LENGTHS: std::ops::RangeInclusive<usize> = 8..=MAX_DIGITS as usize;
     LENGTHS.contains(&text.len())
@@ -89,10 +91,10 @@ fn is_digits(text: &[u8]) -> bool {
 const MAX_DIGITS: u16 = 64;
 
 const NUMBER_HEAD: usize = 2;
-/// Numbers of other lengths have no columns by their head.
+/// Lengths of numbers that have columns by head.
 const MIN_NUMBER_BYTES: usize = 3;
 const MAX_NUMBER_BYTES: usize = 24;
-/// Heads of a field that have columns of their own.
+/// Maximum number of heads of a field that have separate columns.
 const MAX_HEADS: usize = 64;
 
 impl Columns {
@@ -114,7 +116,7 @@ impl Columns {
 }
 
 impl Json {
-    /// Parses a value; `None` if it could not be restored from its parts.
+    /// Parses a value; `None` if its parts would not reconstruct it.
     pub fn parse(value: &[u8]) -> Option<Json> {
         let header = u32::from_le_bytes(*value.first_chunk()?);
         if !matches!(header >> KIND_SHIFT, OBJECT | ARRAY | SCALAR)
@@ -132,7 +134,7 @@ impl Json {
         (!json.parts.iter().any(has_zero) && json.value()? == value).then_some(json)
     }
 
-    /// Restores the value from its parts.
+    /// Reconstructs the value from its parts.
     pub fn value(&self) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(self.bytes.len() * 2);
         let mut parts = self.parts.iter();
@@ -141,7 +143,7 @@ impl Json {
         parts.next().is_none().then_some(out)
     }
 
-    /// Codes a value by its parts; the value.
+    /// Codes a value by its parts and returns it.
     pub fn code<S: Coder>(
         coder: &mut S,
         columns: &mut Columns,
@@ -171,8 +173,7 @@ fn word_at(value: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*value.get(at..)?.first_chunk()?))
 }
 
-/// Appends the parts of the container that begins at `from` and ends at `to`; `None` if there is none that PostgreSQL would
-/// write.
+/// Appends the parts of the container between `from` and `to`; `None` if PostgreSQL would not write it.
 fn parse_container(value: &[u8], from: usize, to: usize, parts: &mut Vec<Part>, depth: usize) -> Option<()> {
     let from = from.next_multiple_of(ALIGNMENT);
     let header = word_at(value, from)?;
@@ -201,7 +202,7 @@ fn parse_container(value: &[u8], from: usize, to: usize, parts: &mut Vec<Part>, 
             STRING if is_key => parts.push(Part::Key(of(at))),
             _ if is_key => return None,
             STRING => parts.push(Part::Value(STRING, of(at))),
-            // After a varlena's header, which has the length once more.
+            // After a varlena header, which repeats the length.
             NUMERIC => {
                 parts.push(Part::Value(NUMERIC, of(at.next_multiple_of(ALIGNMENT) + LONG_HEADER_BYTES)))
             }
@@ -218,7 +219,7 @@ fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
 }
 
-/// Appends a container of the parts that come next to `out`.
+/// Appends a container, built from the next parts, to `out`.
 fn write_container<'a>(
     kind: u32,
     count: u32,
@@ -267,21 +268,21 @@ fn write_container<'a>(
 const WRONG_TYPE: Corrupt =
     Corrupt("cannot decode a value of jsonb: expected an object, an array, or a scalar's type");
 
-/// Codes one value, in one of the two directions.
+/// Codes one value in either direction.
 struct JsonCoder<'a, S> {
     coder: &'a mut S,
     columns: &'a mut Columns,
-    /// When encoding: the parts that are still to be coded, and their bytes.
+    /// When encoding: the remaining parts, and the value's bytes.
     parts: std::slice::Iter<'a, Part>,
     bytes: &'a [u8],
     value: Vec<u8>,
-    /// Entries of the containers that are being coded, those of inner ones last.
+    /// Entries of the containers that are being coded, innermost last.
     entries: Vec<u32>,
 }
 
 impl<'a, S: Coder> JsonCoder<'a, S> {
-    /// Codes a container. Its entries are inserted before its content once that is complete: nothing is allocated by the
-    /// number of entries that a file states.
+    /// Codes a container. Its entries are inserted before its content once that is complete, so that the
+    /// number of entries stated by a file does not determine an allocation.
     fn container(&mut self, part: Option<Part>, depth: usize) -> Result<(), Corrupt> {
         let (container, count) = self.container_header(part, depth)?;
         let (start, first) = (self.value.len(), self.entries.len());
@@ -308,7 +309,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         Ok(())
     }
 
-    /// Codes and writes a container's header; its kind, and the number of its keys or elements.
+    /// Codes and writes a container's header. Returns its kind, and the number of its keys or elements.
     fn container_header(&mut self, part: Option<Part>, depth: usize) -> Result<(u32, u32), Corrupt> {
         let code = match part {
             Some(Part::Container(kind, count)) => u64::from(count) << 3 | u64::from(kind),
@@ -325,7 +326,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         Ok((container, count))
     }
 
-    /// Codes the next element of an array or value of an object; its type in the container's entry.
+    /// Codes the next element of an array or value of an object. Returns its type in the container's entry.
     fn element(&mut self, depth: usize) -> Result<u8, Corrupt> {
         let part = self.parts.next().copied();
         let code = match part {
@@ -348,7 +349,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         }
     }
 
-    /// Adds the entry of the content from `from` on, in the container whose content begins at `start`.
+    /// Adds the entry for the content from `from` on, to the container whose content starts at `start`.
     fn entry(&mut self, kind: u8, (start, from): (usize, usize), first: usize) -> Result<(), Corrupt> {
         let (len, end) = (self.value.len() - from, self.value.len() - start);
         if end as u64 > u64::from(LENGTH_MASK) {
@@ -360,7 +361,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         Ok(())
     }
 
-    /// When encoding: the bytes of a part.
+    /// When encoding: returns the bytes of a part.
     fn bytes_of(&self, part: Option<Part>) -> &'a [u8] {
         match part {
             Some(Part::Key(text) | Part::Value(_, text)) => text.of(self.bytes),
@@ -381,7 +382,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         self.coder.bytes(column, source, len.into(), &mut self.value)
     }
 
-    /// Codes a number, with its header.
+    /// Codes a number with its header.
     fn number(&mut self, part: Option<Part>) -> Result<(), Corrupt> {
         pad(&mut self.value);
         let source = self.bytes_of(part);
@@ -417,7 +418,8 @@ mod tests {
     use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};
 
-    /// `{"a": "xyz", "bc": 10, "d": [true, null, {"e": "2025-06-07 08:09"}]}` and more keys than a stride.
+    /// Returns `{"a": "xyz", "bc": 10, "d": [true, null, {"e": "2025-06-07 08:09"}]}` with `more` additional
+    /// keys.
     fn value(more: usize) -> Vec<u8> {
         let mut json = Json { parts: Vec::new(), bytes: Vec::new() };
         let text = |json: &mut Json, bytes: &[u8]| {
@@ -468,7 +470,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_postgresqls() {
-        // `{"a": true}`: its header, the entries, the key.
+        // `{"a": true}`: header, entries, key.
         let mut expected = 0x2000_0001_u32.to_le_bytes().to_vec();
         expected.extend(0x8000_0001_u32.to_le_bytes());
         expected.extend(0x3000_0000_u32.to_le_bytes());
@@ -488,7 +490,7 @@ mod tests {
             let mut coder = Encoder::default();
             let columns = Columns::new(&mut coder).unwrap();
             let digits = coder.column(Kind::Rows(Class::Fixed, 9)).unwrap();
-            // Some as deep as they get, some with more than there is.
+            // Some are nested as deeply as possible, some state more elements than there are.
             for _ in 0..containers / 4 {
                 let code = [1 << 3 | 4, 2 << 3 | 2, 1 << 40 | 4, 5][below(4).min(containers / 100) as usize];
                 coder.symbol(columns.json_forms, code).unwrap();
@@ -536,7 +538,7 @@ mod tests {
             assert!(Json::parse(&value[..at]).is_none());
             let mut other = value.clone();
             other[at] ^= 0x55;
-            // It may be another value, but then it is restored as it is.
+            // It may be another valid value, but then it is reconstructed exactly.
             if let Some(json) = Json::parse(&other) {
                 assert_eq!(json.value(), Some(other));
             }

@@ -1,4 +1,4 @@
-//! Values of attributes: by what they are of, where that is known.
+//! Values of attributes of a known type or form.
 
 pub mod changes;
 pub mod expand;

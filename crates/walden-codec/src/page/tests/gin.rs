@@ -13,9 +13,9 @@ use walden_redo::page::Tid;
 use walden_redo::page::gin::{GIN_DATA, GinPageOpaqueData, flags};
 use walden_redo::page::{Page, SpecialArea};
 
-/// Flags of a leaf of entries.
+/// Flags of an entry leaf.
 const ENTRY_LEAF: u16 = flags::GIN_LEAF;
-/// Flags of a leaf of a posting tree.
+/// Flags of a posting tree leaf.
 const POSTING_LEAF: u16 = flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED;
 
 fn empty_page(lower: usize, upper: usize, flags: u16) -> Box<Page> {
@@ -53,7 +53,7 @@ fn page_of_entries() -> Box<Page> {
         .collect();
     items.insert(7, tree_entry(&key("word 1007 and more"), 77).expect("an entry"));
     items.push(new_entry(&Key { flags: 0, bytes: vec![1, 2, 3, 4, 0, 0, 0, 0] }, &tids(2)).unwrap());
-    // None that could be one.
+    // An item that cannot be an entry.
     items.push(vec![0x80, 0, 0, 1, 9, 9, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let mut page = empty_page(24 + 4 * items.len(), 0, ENTRY_LEAF);
     let mut at = GinPageOpaqueData::AT;
@@ -76,7 +76,7 @@ fn pages() -> Vec<Box<Page>> {
     ]
 }
 
-/// Codes pages one after another; what is made of each.
+/// Codes pages in sequence and returns the reconstructed pages.
 fn code<S: Coder>(coder: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Page>>, Corrupt> {
     let mut predictors = Predictors::default();
     let mut store = PageStore::new(StoreOptions::default());

@@ -13,7 +13,8 @@ use walden_redo::PageStore;
 
 const ITEMS: u16 = 180;
 
-/// Whether the page has no tuple there: only where nobody looks to tell what the page has.
+/// Returns whether the item is not a tuple. Such items are outside of the sample that determines the page's
+/// kind.
 fn is_odd(number: u16) -> bool {
     number % (ITEMS / MAX_SAMPLES + 1) == 2
 }

@@ -29,21 +29,21 @@ const TABLE: Relation =
     Relation { number: 0, locator: RelFileLocator { tablespace: 1, database: 2, relation: 3 } };
 const INDEX: Relation =
     Relation { number: 1, locator: RelFileLocator { tablespace: 1, database: 2, relation: 4 } };
-/// The table's page that is known.
+/// The known page of the table.
 const KNOWN: u32 = 2;
 
-/// What is known of the index.
+/// State of the index.
 #[derive(Clone, Copy, Debug)]
 struct Index {
     has_table: bool,
     is_fast: bool,
 }
 
-/// What there is to know before the first page, and after each.
+/// State before the first page, and after each.
 struct Known {
     predictors: Predictors,
     store: PageStore,
-    /// Has items coded one after another, never as runs.
+    /// Whether items are coded one by one rather than in runs.
     one_by_one: bool,
 }
 
@@ -78,7 +78,7 @@ impl<S: Coder, P: Predictor<S>> Predictor<S> for OneByOne<P> {
     }
 }
 
-/// Codes a page as [`TupleCoder::page`] does, but its items one after another.
+/// Codes a page as [`TupleCoder::page`] does, but its items one by one.
 fn page_one_by_one<S: Coder>(
     coder: &mut TupleCoder<'_, S>,
     address: BlockAddress,
@@ -132,7 +132,7 @@ impl Known {
     }
 }
 
-/// What an item of a page is made of: which of a few forms, a number, a length, and whether something precedes it.
+/// Parameters of a page item: form, number, length, and whether there is an unused place before it.
 type Given = (u8, u32, u8, bool);
 
 fn given() -> impl Strategy<Value = Vec<Given>> {
@@ -150,10 +150,10 @@ fn value(bytes: &mut Vec<u8>, len: usize) {
     bytes.extend((0..len).map(|at| b'a' + (at * 7 % 23) as u8));
 }
 
-/// A heap tuple of three numbers and a text: with two it could be a chunk in a TOAST table.
+/// Returns a heap tuple of three numbers and a text. With two numbers it could be a TOAST chunk.
 fn heap_tuple((form, number, len, _): Given) -> Vec<u8> {
     let mut heap_tuple = vec![0; 36];
-    // Who sees it: often the same as of the tuple before, sometimes not.
+    // Visibility fields: often those of the previous tuple, sometimes others.
     let one_of = |bits: u32, values: [u8; 4]| values[(number >> bits & 3) as usize];
     heap_tuple[0..2].copy_from_slice(&[one_of(24, [7, 7, 7, 9]), 1]);
     heap_tuple[4] = one_of(26, [0, 0, 5, 5]);
@@ -171,7 +171,7 @@ fn heap_tuple((form, number, len, _): Given) -> Vec<u8> {
     heap_tuple
 }
 
-/// A tuple with a number as its key, or a number and a text.
+/// Returns an index tuple with a number as its key, or a number and a text.
 fn index_tuple((form, number, len, _): Given) -> Vec<u8> {
     let mut tuple = vec![0; 8];
     tuple[2..4].copy_from_slice(&(number as u16 % 5).to_le_bytes());
@@ -192,14 +192,14 @@ fn page_of(items: &[Given], special: usize, item: fn(Given) -> Vec<u8>) -> Page 
     page.init(special);
     for &given in items {
         if given.3 {
-            // A place that no item takes.
+            // An offset that no item uses.
             let _ = page.insert_item(&[7; 24], page.items() + 1);
             let number = page.items();
             page.set_line_pointer(number, LinePointer::dead()).expect("the item's");
         }
         let mut item = item(given);
         if special == 0 && given.1 >> 30 < 3 {
-            // A tuple that nobody moved.
+            // A tuple that was not moved.
             item[12..18].copy_from_slice(&Tid { block: 9, offset_number: page.items() + 1 }.to_bytes());
         }
         if page.insert_item(&item, page.items() + 1).is_err() {
@@ -209,7 +209,7 @@ fn page_of(items: &[Given], special: usize, item: fn(Given) -> Vec<u8>) -> Page 
     page
 }
 
-/// Both ways write the same, and each is read by both.
+/// Checks that both ways write the same columns, and that both read them.
 fn check(pages: &[(Relation, Page)], index: Index) {
     let chunks = [false, true].map(|one_by_one| {
         let mut known = Known::new(one_by_one, index);
@@ -257,13 +257,14 @@ proptest! {
     }
 }
 
-/// With numbers one after another, but for some: keys that are near each other, tuples that are seen alike.
+/// Replaces most numbers by consecutive ones, so that keys are close to each other and tuples have the same
+/// visibility.
 fn in_turn(items: &[Given]) -> Vec<Given> {
     let number = |at: usize, number: u32| if number < u32::MAX / 50 { number } else { at as u32 };
     items.iter().enumerate().map(|(at, item)| (0, number(at, item.1), item.2, item.3)).collect()
 }
 
-/// With the same text, but for some.
+/// Gives most items the same text.
 fn with_same(items: &[Given]) -> Vec<Given> {
     items.iter().map(|item| (item.0, item.1, if item.2 == 7 { 3 } else { 20 }, item.3)).collect()
 }
@@ -284,8 +285,9 @@ fn rows_with_the_same_text_do_not_say_it_again() {
     ];
     let mut known = Known::new(false, index);
     pages.iter().for_each(|page| survey(&mut known.predictors.layouts.survey, TABLE.locator, 0, page));
-    // All but the first; those after ten, nine of which are like the one before; all but the first, which is told so, too;
-    // those after the tenth from the second one on that is not.
+    // Page 1: all but the first tuple. Page 2: those after the tenth, because nine tuples must repeat the
+    // values first. Page 3: all but the first, which repeats them as well. Page 4: the last nine, because a
+    // tuple with another text restarts the count.
     let at_once = [(false, 39), (true, 30), (true, 39), (true, 9)];
     let mut coder = Encoder::default();
     for (page, at_once) in pages.iter().zip(at_once) {
@@ -300,7 +302,7 @@ fn rows_are_not_asked_for_keys_that_tell_each_other() {
     let items: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
     let mut page = page_of(&items, 16, index_tuple);
     for number in 1..=page.items() {
-        // All of the page that is known.
+        // All refer to the known page.
         let place = Tid { block: KNOWN, offset_number: number }.to_bytes();
         let at = usize::from(line_pointer(&page, number).offset());
         page.0[at..at + TID_BYTES].copy_from_slice(&place);

@@ -1,50 +1,52 @@
-//! How an index tuple's key is made of its heap tuple's attributes: which ones, and in which order.
+//! Maps a heap tuple's attributes to an index tuple's key: which attributes, and in which order.
 //!
-//! Encoding finds a mapping by comparing keys with the tuples that they point to, and stores it.
+//! Encoding finds a mapping by comparing keys with the heap tuples that they refer to, and stores it.
 
 use crate::columns::{Coder, Column};
 use crate::tuple::schema::{Field, Span, Varlena, aligned};
 use crate::{Corrupt, corrupt};
 
-/// A key and the heap tuple that it is made from.
+/// A key and its heap tuple.
 pub struct Sample {
     /// The key.
     pub key: Vec<u8>,
-    /// The heap tuple's attributes.
+    /// Attributes of the heap tuple.
     pub tuple: Vec<u8>,
-    /// Where they are.
+    /// Spans of its fields.
     pub spans: Vec<Span>,
 }
 
-/// What a key has at one place.
+/// Source of one piece of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Piece {
     /// A varlena.
     Whole { field: u16 },
-    /// Bytes of a field of fixed width, at an aligned place.
+    /// Bytes of a fixed-width field, at an aligned offset.
     Part { field: u16, offset: u16, width: u16, align: u8 },
 }
 
-/// How a key is made of a heap tuple's fields, as `FormIndexDatum` and `index_form_tuple` make it of columns. An index on an
-/// expression has no mapping.
+/// How a key is built from a heap tuple's fields, as `FormIndexDatum` and `index_form_tuple` build it from
+/// columns. An index on an expression has no mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyMapping(Vec<Piece>);
 
 impl KeyMapping {
     const MAX_PIECES: usize = 64;
 
-    /// Bytes of memory that count for a mapping; both directions count the same, however large the compiler makes a `Piece`.
+    /// Returns the bytes counted for a mapping. Both directions count the same, whatever size the compiler
+    /// chooses for `Piece`.
     pub fn counted_bytes(&self) -> usize {
         const MAPPING_BYTES: usize = 64;
         const PIECE_BYTES: usize = 10;
         MAPPING_BYTES + PIECE_BYTES * self.0.len()
     }
 
-    /// Makes the key of a heap tuple; no if the tuple lacks a field, or has it in a TOAST table, or if the key is longer than
-    /// `max_bytes`.
+    /// Builds the key of a heap tuple. Returns false if the tuple lacks a field or has it in a TOAST table,
+    /// or if the key is longer than `max_bytes`.
     ///
-    /// A mapping may have a field more than once: columns that have the same values in all samples look like one, and an index may
-    /// have a column twice. Without `max_bytes`, a hostile mapping makes half a megabyte of each heap tuple.
+    /// A mapping may contain a field more than once: columns with equal values in all samples cannot be
+    /// distinguished, and an index may contain a column twice. Without `max_bytes`, a hostile mapping builds
+    /// half a megabyte from each heap tuple.
     pub fn key(&self, tuple: &[u8], spans: &[Span], max_bytes: usize, out: &mut Vec<u8>) -> bool {
         out.clear();
         for piece in &self.0 {
@@ -76,17 +78,17 @@ impl KeyMapping {
         true
     }
 
-    /// The mapping by which all these keys are made.
+    /// Returns a mapping that builds the keys of all samples.
     pub fn from_samples(samples: &[Sample], fields: &[Field]) -> Option<KeyMapping> {
         let mut pieces = Vec::new();
-        /// Steps of the search before it gives up: those that found a mapping took some dozens.
+        /// Maximum number of search steps. Successful searches took dozens.
         const MAX_STEPS: u32 = 600;
         let mut steps = MAX_STEPS;
         let at = vec![0; samples.len()];
         next_piece(samples, fields, &at, &mut pieces, &mut steps).then_some(KeyMapping(pieces))
     }
 
-    /// The same for samples by reference: keys, attributes and where these are.
+    /// As [`Self::from_samples`], from borrowed keys, attributes and spans.
     pub fn of<'a>(
         samples: impl Iterator<Item = (&'a [u8], &'a [u8], &'a [Span])>,
         fields: &[Field],
@@ -108,7 +110,7 @@ impl KeyMapping {
     ) -> Result<KeyMapping, Corrupt> {
         let mut pieces = Vec::new();
         loop {
-            // 0 ends the mapping; 1 is a varlena; more is 1 + the width of a part.
+            // 0 ends the mapping, 1 is a varlena, a larger number is 1 + the width of a part.
             let piece = source.and_then(|mapping| mapping.0.get(pieces.len()));
             let code = match piece {
                 None => 0,
@@ -154,12 +156,13 @@ pub fn pad(out: &mut Vec<u8>, align: usize) {
     out.resize(aligned(out.len(), align), 0);
 }
 
-/// Whether there are only zeros.
+/// Returns whether all bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Extends a mapping that makes the keys up to the offsets `at`, to one that makes all of them; depth first, in at most `steps` steps.
+/// Extends a mapping that builds the keys up to the offsets `at` to one that builds whole keys, by a
+/// depth-first search in at most `steps` steps.
 fn next_piece(
     samples: &[Sample],
     fields: &[Field],
@@ -187,7 +190,7 @@ fn next_piece(
         }
     }
     for align in [8, 4, 2, 1_usize] {
-        // A smaller alignment is tried only where it leads to another place.
+        // A smaller alignment is tried only if it leads to another offset.
         let is_aligned = |to: usize| at.iter().all(|at| at.is_multiple_of(to));
         if (2..8).contains(&align) && is_aligned(align) && is_aligned(8) {
             continue;
@@ -203,7 +206,7 @@ fn next_piece(
     false
 }
 
-/// Extends a mapping by a part of a field of fixed width at these aligned offsets, longer ones first.
+/// Extends a mapping by a part of a fixed-width field at these aligned offsets. Longer parts are tried first.
 fn next_part(
     samples: &[Sample],
     fields: &[Field],
@@ -235,7 +238,7 @@ fn next_part(
     false
 }
 
-/// The offsets after a varlena, if all keys have that of their heap tuple there.
+/// Returns the offsets after a varlena, if all keys contain that of their heap tuple there.
 fn after_varlena(samples: &[Sample], field: usize, at: &[usize]) -> Option<Vec<usize>> {
     let after = |(sample, &at): (&Sample, &usize)| {
         let span = sample.spans.get(field)?;
@@ -251,7 +254,7 @@ fn after_varlena(samples: &[Sample], field: usize, at: &[usize]) -> Option<Vec<u
     samples.iter().zip(at).map(after).collect()
 }
 
-/// The next offsets with an alignment, if all keys have zeros before them and something there.
+/// Returns the next aligned offsets, if all keys have only zeros before them and do not end there.
 fn aligned_starts(samples: &[Sample], at: &[usize], align: usize) -> Option<Vec<usize>> {
     let start = |(sample, &at): (&Sample, &usize)| {
         let start = aligned(at, align);
@@ -260,7 +263,8 @@ fn aligned_starts(samples: &[Sample], at: &[usize], align: usize) -> Option<Vec<
     samples.iter().zip(at).map(start).collect()
 }
 
-/// Where in fields of fixed width all samples have what their keys have at these places, and how many bytes of it.
+/// Returns the parts of fixed-width fields that equal the keys at these offsets in all samples: field, offset
+/// in the field, and length.
 fn parts_at(samples: &[Sample], fields: &[Field], starts: &[usize]) -> Vec<(usize, usize, usize)> {
     let mut parts = Vec::new();
     for (number, field) in fields.iter().enumerate() {
@@ -300,7 +304,7 @@ mod tests {
         Field::Varlena,
     ];
 
-    /// A tuple of bigint, integer, text, bigint, text; and where its fields are.
+    /// Returns a tuple of bigint, integer, text, bigint, text, and the spans of its fields.
     fn tuple(number: u64) -> (Vec<u8>, Vec<Span>) {
         let mut tuple = number.wrapping_mul(0x1234_5678_9ABC_DEF1).to_le_bytes().to_vec();
         tuple.extend((number as u32 % 3).to_le_bytes());
@@ -320,7 +324,7 @@ mod tests {
         (tuple, spans)
     }
 
-    /// The key (text, integer, bigint).
+    /// Returns the key (text, integer, bigint).
     fn key(number: u64) -> Vec<u8> {
         let text = format!("name {number}");
         let mut key = vec![((text.len() + 1) << 1) as u8 | 1];

@@ -1,4 +1,4 @@
-//! A table's heap tuples in the order of an index's keys: which one the next index tuple on a page of a new index is for.
+//! Sorts a table's heap tuples by an index's keys. This predicts the TIDs of tuples on pages of a new index.
 
 use std::sync::OnceLock;
 
@@ -11,25 +11,25 @@ use crate::columns::{Coder, Column};
 use crate::tuple::schema::aligned;
 use crate::{Corrupt, corrupt};
 
-/// A part of a key that is compared by itself.
+/// Part of a key that is compared separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum KeyPart {
-    /// A number of 8 bytes with a sign.
+    /// Signed number of 8 bytes.
     Long = 1,
-    /// One of 4 bytes.
+    /// Signed number of 4 bytes.
     Integer = 2,
-    /// One of 2 bytes.
+    /// Signed number of 2 bytes.
     Short = 3,
-    /// A floating-point number of 8 bytes.
+    /// Floating-point number of 8 bytes.
     Double = 4,
-    /// A text compared by its bytes.
+    /// Text, compared by its bytes.
     Text = 5,
-    /// 16 bytes, as they are.
+    /// 16 bytes, compared as they are.
     Bytes16 = 6,
     /// 1 byte.
     Byte = 7,
-    /// A number of 4 bytes without a sign.
+    /// Unsigned number of 4 bytes.
     Unsigned = 8,
 }
 
@@ -49,7 +49,7 @@ impl KeyPart {
         PARTS.into_iter().find(|part| *part as u64 == code)
     }
 
-    /// Appends what this part of the key is in a form that compares byte by byte; where the next one begins.
+    /// Appends this part of the key in a form that compares bytewise. Returns the offset of the next part.
     fn put(self, key: &[u8], at: usize, out: &mut Vec<u8>) -> Option<usize> {
         let width = match self {
             KeyPart::Long | KeyPart::Double => 8,
@@ -96,7 +96,7 @@ impl KeyPart {
         Some(start + width)
     }
 
-    /// The parts by which these keys are in order.
+    /// Returns the parts by which the given keys are sorted.
     pub fn of(keys: &[&[u8]]) -> Option<Vec<KeyPart>> {
         let mut parts = Vec::new();
         let at = vec![0; keys.len()];
@@ -105,13 +105,14 @@ impl KeyPart {
     }
 }
 
-/// Where the search has failed: the offsets in the keys, which keys are equal to the one before up to there, and how many parts came
-/// before. With as many parts before or more it fails again. Keys that begin alike are divided in many ways that come to the same
-/// offsets; without this, their number grows exponentially.
+/// States of the search that failed: the offsets in the keys, which keys equal the previous one up to there,
+/// and the number of parts before. With at least as many parts before, the search fails again. Keys with a
+/// common prefix can be divided in many ways that lead to the same offsets; without this map, their number
+/// grows exponentially.
 type DeadEnds = FxHashMap<(Vec<usize>, Vec<bool>), usize>;
 
-/// Extends parts that end at the offsets `at` to those of whole keys, depth first. `equal` says which keys are equal to the one before
-/// up to there.
+/// Extends `parts`, which end at the offsets `at`, to parts of whole keys, by a depth-first search. `equal`
+/// marks the keys that equal the previous one up to there.
 fn next_part(
     keys: &[&[u8]],
     at: &[usize],
@@ -120,7 +121,7 @@ fn next_part(
     dead_ends: &mut DeadEnds,
 ) -> bool {
     const MAX_PARTS: usize = 8;
-    /// More are not remembered: each takes some kB.
+    /// Maximum number of failed states to keep, as each takes several kB.
     const MAX_DEAD_ENDS: usize = 4096;
     let ends = |(key, &at): (&&[u8], &usize)| at.next_multiple_of(8) == key.len() && is_zero(&key[at..]);
     if !parts.is_empty() && keys.iter().zip(at).all(ends) {
@@ -161,7 +162,7 @@ fn next_part(
     false
 }
 
-/// Codes of which parts a key consists.
+/// Codes the parts of a key.
 pub fn code_parts<S: Coder>(
     coder: &mut S,
     column: Column,
@@ -181,23 +182,24 @@ pub fn code_parts<S: Coder>(
         .collect()
 }
 
-/// A table's heap tuples in the order of an index's keys.
+/// A table's heap tuples, sorted by an index's keys.
 pub struct KeyOrder {
-    /// The index.
+    /// Number of the index.
     pub index: u32,
     entries: Vec<Entry>,
-    /// What keys have after their first 16 bytes.
+    /// Bytes of keys after the first 16.
     suffixes: Vec<u8>,
-    /// The number of the next heap tuple.
+    /// Position of the next heap tuple.
     at: usize,
-    /// The numbers of heap tuples by their TIDs; made when encoding looks for the first one.
+    /// Positions of heap tuples by TID. Created when encoding searches for the first one.
     by_tid: OnceLock<ByTid>,
 }
 
-/// Numbers of heap tuples by their TIDs.
+/// Positions of heap tuples by TID.
 struct ByTid {
     sorted: Vec<(Tid, u32)>,
-    /// A bit for each block that has any, by the lowest bits of its number: most TIDs that are looked for are in none of these.
+    /// Bitmap of the blocks that have heap tuples, by the lowest bits of the block number. Most TIDs that are
+    /// searched for are in no such block.
     blocks: Box<[u64; ByTid::BLOCKS / 64]>,
 }
 
@@ -221,7 +223,8 @@ impl ByTid {
     }
 }
 
-/// A heap tuple, and its key in the form that compares byte by byte: its first 16 bytes, and where the others are.
+/// A heap tuple and its key in the form that compares bytewise: the first 16 bytes, and the position of the
+/// others.
 struct Entry {
     start: u128,
     tid: Tid,
@@ -232,19 +235,21 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() <= KeyOrder::ENTRY_BYTES);
 
 impl KeyOrder {
-    /// Bytes that an order may take.
+    /// Maximum size of an order in bytes.
     const MAX_BYTES: usize = 96 << 20;
-    /// Bytes that count for a heap tuple. Both directions must come to the same limit, however large the compiler makes [`Entry`].
+    /// Bytes counted for each heap tuple. Both directions must reach the same limit, whatever size the
+    /// compiler chooses for [`Entry`].
     const ENTRY_BYTES: usize = 32;
-    /// Heap tuples that may be skipped at once.
+    /// Maximum number of heap tuples to skip.
     const MAX_DISTANCE: usize = 2048;
 
-    /// An order without heap tuples.
+    /// Creates an order without heap tuples.
     pub fn new(index: u32) -> KeyOrder {
         KeyOrder { index, entries: Vec::new(), suffixes: Vec::new(), at: 0, by_tid: OnceLock::new() }
     }
 
-    /// Adds a heap tuple with its key, unless the key has no such parts; no if there are too many.
+    /// Adds a heap tuple with its key, unless the key does not have these parts. Returns false if there are
+    /// too many.
     pub fn add(&mut self, parts: &[KeyPart], key: &[u8], tid: Tid, scratch: &mut Vec<u8>) -> bool {
         scratch.clear();
         let mut at = 0;
@@ -269,8 +274,8 @@ impl KeyOrder {
         true
     }
 
-    /// Sorts the heap tuples by their keys, those with equal keys by their TIDs, as `comparetup_index_btree` in `tuplesort.c` does for an
-    /// index that is built.
+    /// Sorts the heap tuples by their keys and then by their TIDs, as `comparetup_index_btree` in
+    /// `tuplesort.c` does for a new index.
     pub fn sort(&mut self) {
         let KeyOrder { entries, suffixes, .. } = self;
         let suffix = |entry: &Entry| {
@@ -282,9 +287,9 @@ impl KeyOrder {
         });
     }
 
-    /// How many heap tuples are skipped before this one, if it is one of the next.
+    /// Returns the number of heap tuples to skip before this one, if it is one of the next.
     pub fn distance(&self, tid: Tid) -> Option<u64> {
-        // Mostly, it is the next.
+        // Usually it is the next one.
         if self.entries.get(self.at).is_some_and(|next| next.tid == tid) {
             return Some(0);
         }
@@ -292,8 +297,8 @@ impl KeyOrder {
         (skip < KeyOrder::MAX_DISTANCE).then_some(skip as u64)
     }
 
-    /// The number of a heap tuple, if it is `from` or above. Looked for by binary search: each tuple of a new index may be, among
-    /// millions.
+    /// Returns the position of a heap tuple, if it is `from` or above. Uses binary search, because each tuple
+    /// of a new index may be searched for among millions.
     fn number(&self, tid: Tid, from: usize) -> Option<usize> {
         let by_tid = self.by_tid.get_or_init(|| ByTid::new(&self.entries));
         if !by_tid.may_have(tid.block) {
@@ -305,23 +310,23 @@ impl KeyOrder {
         (found.0 == tid).then_some(found.1 as usize)
     }
 
-    /// The next `count` heap tuples after `skip` of them.
+    /// Returns the next `count` heap tuples after skipping `skip`.
     pub fn peek(&self, skip: u64, count: usize) -> impl Iterator<Item = Tid> {
         let from = self.at.saturating_add(usize::try_from(skip).unwrap_or(usize::MAX));
         self.entries.iter().skip(from).take(count).map(|entry| entry.tid)
     }
 
-    /// The number of a heap tuple.
+    /// Returns the position of a heap tuple.
     pub fn find(&self, tid: Tid) -> Option<u64> {
         self.number(tid, 0).map(|at| at as u64)
     }
 
-    /// Sets the number of the next heap tuple.
+    /// Sets the position of the next heap tuple.
     pub fn start_at(&mut self, at: u64) {
         self.at = usize::try_from(at).unwrap_or(usize::MAX);
     }
 
-    /// Takes the next heap tuple after `skip` of them; none is left of those up to it.
+    /// Returns the next heap tuple after skipping `skip`, and advances past it.
     pub fn take(&mut self, skip: u64) -> Option<Tid> {
         let skip = usize::try_from(skip).ok().filter(|&skip| skip < KeyOrder::MAX_DISTANCE)?;
         let tid = self.entries.get(self.at.checked_add(skip)?)?.tid;
@@ -356,9 +361,9 @@ mod tests {
 
     #[test]
     fn keys_that_begin_alike_are_searched_in_a_few_steps() {
-        // More than eight parts can have.
+        // Longer than eight parts can cover.
         assert_eq!(KeyPart::of(&[&[0_u8; 200][..]; 50]), None);
-        // A text that all have in common, and a number.
+        // A text common to all keys, and a number.
         let key =
             |number: u64| [&[121_u8 << 1 | 1][..], &[b'a'; 120], &[0; 7], &number.to_le_bytes()].concat();
         let keys: Vec<Vec<u8>> = (0..50).map(key).collect();

@@ -1,4 +1,4 @@
-//! Keys of index tuples, predicted from their heap tuples; and which table an index belongs to.
+//! Predicts keys of index tuples from their heap tuples, and finds the table of an index.
 
 use super::key_mapping::KeyMapping;
 use super::keys::Scratch;
@@ -16,20 +16,21 @@ use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
 use walden_redo::page::index_tuple::INDEX_SIZE_MASK;
 
-/// A longer key is in no index tuple.
+/// Maximum length of a key in an index tuple.
 const MAX_KEY_BYTES: usize = INDEX_SIZE_MASK as usize;
 
-/// A key that is predicted.
+/// A predicted key.
 const KEY_PREDICTED: u64 = 0;
 
-/// One that is not.
+/// An unpredicted key.
 const KEY_OTHER: u64 = 1;
 
-/// One that is predicted by a mapping that follows.
+/// A key that is predicted by a new mapping, which follows.
 const KEY_NEW_MAPPING: u64 = 2;
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Reads a heap tuple to which an index may point: its layout, and in the buffers its attributes and where each is.
+    /// Reads a heap tuple to which an index may refer. Returns its layout, and sets its attributes and their
+    /// spans.
     fn heap_tuple_at(
         &mut self,
         table: Relation,
@@ -44,8 +45,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         self.layouts.read(layout, tuple, spans).then_some(layout)
     }
 
-    /// Codes a key as predicted from its heap tuple, and appends it to `out`; no if it is not predicted. `layouts` are the
-    /// layout of the index tuple and its null bitmap.
+    /// Codes a key as predicted from its heap tuple and appends it to `out`. Returns false if it is not
+    /// predicted. `layouts` has the layout of the index tuple and its null bitmap.
     pub(super) fn predicted_key(
         &mut self,
         (relation, tid): (Relation, Tid),
@@ -67,7 +68,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(is_predicted)
     }
 
-    /// Codes whether a key is what its mapping makes of the heap tuple, and a new mapping if that makes it.
+    /// Codes whether the mapping builds the key from the heap tuple, and a new mapping if one does.
     fn mapped_key(
         &mut self,
         relation: Relation,
@@ -76,7 +77,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&[u8]>,
         Scratch { tuple, spans, key }: &mut Scratch,
     ) -> Result<bool, Corrupt> {
-        // Layouts of whole keys differ by the attributes that are left out alone.
+        // The layouts of keys without truncated attributes differ only in their null attributes.
         let layout = if layout & 0xFFFF == 0 { bitmap as u32 } else { return Ok(false) };
         let (column_key, kind) = ([relation.number, 0, 0], Kind::Symbols(Class::IndexTuples));
         let column = self.keyed_columns.column(self.coder, Topic::IndexKeys, column_key, kind)?;
@@ -111,7 +112,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
     }
 
-    /// Now and then, codes which table the index belongs to.
+    /// Codes the table of an index, at certain numbers of tuples.
     pub(super) fn look_for_table(
         &mut self,
         (relation, context): (Relation, Context),
@@ -136,7 +137,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         self.table(relation, found)
     }
 
-    /// Codes which table an index belongs to, if that is known.
+    /// Codes the table of an index, if it was found.
     pub(super) fn table(&mut self, relation: Relation, found: Option<Relation>) -> Result<(), Corrupt> {
         let column =
             self.keyed_columns.column(self.coder, Topic::Tables, [0; 3], Kind::Symbols(Class::Shapes))?;
@@ -150,7 +151,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// The table whose heap tuples have these keys.
+    /// Returns the table whose heap tuples have these keys.
     pub(super) fn table_of(&mut self, relation: Relation, samples: &[(Tid, Vec<u8>)]) -> Option<Relation> {
         const MIN_SAMPLES: usize = 3;
         if samples.len() < MIN_SAMPLES {

@@ -1,7 +1,7 @@
-//! Indexes, the tables that they belong to, and where records lately put heap tuples.
+//! Indexes, their tables, and the heap tuples that records inserted last.
 //!
-//! An index tuple says where its heap tuple is. That is on a replayed page, if the page is known, and the key is made of
-//! its attributes ([`super::key_mapping`]). In a new index, which heap tuple comes next is predicted, too
+//! An index tuple has the TID of its heap tuple. If that tuple's page is known, the key is predicted from its
+//! attributes ([`super::key_mapping`]). In a new index, the next TID is predicted as well
 //! ([`super::key_order`]).
 
 use std::collections::VecDeque;
@@ -19,42 +19,43 @@ use crate::tuple::schema::{Field, Span};
 use crate::{Corrupt, corrupt};
 use walden_redo::page::Tid;
 
-/// What is known of indexes and the tables that they belong to: the same in both directions.
+/// State of indexes and their tables: the same in both directions.
 #[derive(Default)]
 pub struct Keys {
     /// By the relation's number in the model.
     indexes: Vec<Index>,
-    /// Tables in the order in which they were met, each once.
+    /// Tables in the order of first use, each once.
     tables: Vec<Relation>,
-    /// The same by the relation's number.
+    /// Tables by the relation's number.
     tables_by_number: Vec<Option<Relation>>,
     inserted: FxHashMap<u32, Inserted>,
-    /// The heap tuple that a record inserted last.
+    /// TID of the heap tuple that a record inserted last.
     pub latest: Option<Tid>,
-    /// The order of the heap tuples of the index whose new pages were coded last.
+    /// Order of the heap tuples for the index whose new pages were coded last.
     pub order: Option<KeyOrder>,
-    /// Whether encoding leaves out what saves little for the time that decoding takes for it.
+    /// When encoding: whether to skip predictions that save little for their decoding time.
     pub is_fast: bool,
-    /// Heap tuples that may still be sorted. It grows with the bytes of segments: decoding must not take longer than their size
-    /// allows, whatever a file says. It is part of the format: where it runs out, both directions go on without an order.
+    /// Number of heap tuples that may still be sorted. It grows with the size of segments, because decoding
+    /// time must be proportional to that size for any file. The limit is part of the format: once it is
+    /// exhausted, both directions continue without an order.
     budget: usize,
-    /// Bytes of keys that may still be made for sorting. Not part of the format: no log comes near it, and where it runs out, the
-    /// file is refused (encoding codes the segment as bytes).
+    /// Bytes of keys that may still be built for sorting. Not part of the format: no WAL comes near this
+    /// limit. Once it is exhausted, decoding fails, and encoding codes the segment as bytes.
     key_budget: u64,
-    /// Bytes that the mappings of all indexes take, as [`KeyMapping::counted_bytes`] counts them.
+    /// Bytes of the mappings of all indexes, as [`KeyMapping::counted_bytes`] counts them.
     mapping_bytes: usize,
-    /// Buffers for the next key.
+    /// Reusable buffers.
     pub scratch: Scratch,
 }
 
-/// A heap tuple, where its fields are, and the key that is made of it.
+/// A heap tuple, the spans of its fields, and the key that is predicted from it.
 #[derive(Default)]
 pub struct Scratch {
-    /// The heap tuple's attributes.
+    /// Attributes of the heap tuple.
     pub tuple: Vec<u8>,
-    /// Where they are.
+    /// Spans of its fields.
     pub spans: Vec<Span>,
-    /// The key.
+    /// Predicted key.
     pub key: Vec<u8>,
 }
 
@@ -63,18 +64,19 @@ pub struct Scratch {
 pub struct Index {
     /// Its table.
     pub table: Option<Relation>,
-    /// How keys are made, by the layouts of the index tuple and the heap tuple.
+    /// How keys are built, by the layouts of the index tuple and the heap tuple.
     mappings: FxHashMap<(u32, LayoutKey), KeyMapping>,
-    /// The number of the heap tuple, among those inserted into the table, that the next index tuple is expected for.
+    /// Sequence number, among the heap tuples inserted into the table, of the one expected for the next index
+    /// tuple.
     at: u64,
-    /// Tuples so far.
+    /// Number of tuples so far.
     tuples: u64,
-    /// When encoding: the latest tuples, and by layouts those whose keys no mapping predicts.
+    /// When encoding: the latest tuples, and by layout those whose keys no mapping predicts.
     recent: VecDeque<(Tid, Vec<u8>)>,
     unpredicted: FxHashMap<(u32, LayoutKey), Unpredicted>,
-    /// The number of mappings when the order was made last, and how often it was made.
+    /// Number of mappings at the last sort, and number of sorts.
     ordered: (usize, u32),
-    /// Tuples since then whose TIDs the order did not predict.
+    /// Number of tuples since then whose TIDs the order did not predict.
     missed: u32,
 }
 
@@ -84,11 +86,11 @@ struct Unpredicted {
     count: u32,
 }
 
-/// The TIDs of the heap tuples that records inserted into a table last.
+/// TIDs of the heap tuples that records inserted into a table last.
 #[derive(Default)]
 struct Inserted {
     tids: VecDeque<Tid>,
-    /// How many were inserted before these.
+    /// Number of heap tuples inserted before these.
     forgotten: u64,
 }
 
@@ -104,23 +106,24 @@ impl Inserted {
     }
 }
 
-/// Samples that encoding keeps.
+/// When encoding: number of samples to keep.
 const SAMPLES: usize = 8;
-/// Tuples of a layout whose keys are not predicted, after which encoding looks for another mapping only now and then.
+/// Number of unpredicted keys of a layout after which encoding searches for another mapping only at powers of
+/// two.
 const PATIENCE: u32 = 24;
 
 impl Keys {
-    /// Before a segment of so many bytes, which may sort as many heap tuples.
+    /// Starts a segment of `bytes` bytes, which allows the same number of heap tuples to be sorted.
     pub fn start(&mut self, bytes: usize) {
         const MAX_BUDGET: usize = 64 << 20;
-        /// Bytes of keys for each heap tuple that may be sorted, on average.
+        /// Average bytes of keys allowed for each heap tuple to sort.
         const KEY_BYTES: u64 = 512;
         self.budget = (self.budget + bytes).min(MAX_BUDGET);
         let grown = self.key_budget.saturating_add(KEY_BYTES * bytes as u64);
         self.key_budget = grown.min(KEY_BYTES * MAX_BUDGET as u64);
     }
 
-    /// Notes a table: a relation of which a heap tuple was coded.
+    /// Notes a table: a relation with a heap tuple that was coded.
     pub fn table(&mut self, table: Relation) {
         let at = table.number as usize;
         if at >= self.tables_by_number.len() {
@@ -143,7 +146,7 @@ impl Keys {
         inserted.tids.push_back(tid);
     }
 
-    /// An index, by its number.
+    /// Returns an index by its number.
     pub fn index(&mut self, number: u32) -> &mut Index {
         let at = number as usize;
         if at >= self.indexes.len() {
@@ -152,20 +155,21 @@ impl Keys {
         &mut self.indexes[at]
     }
 
-    /// Tables that the index may belong to, those met last first.
+    /// Returns the tables that the index may belong to, latest first.
     pub fn candidates(&self, index: Relation) -> Vec<Relation> {
         const MAX_TABLES: usize = 512;
         let of = |table: &&Relation| table.locator.database == index.locator.database;
         self.tables.iter().rev().filter(of).take(MAX_TABLES).copied().collect()
     }
 
-    /// A table by its number.
+    /// Returns a table by its number.
     pub fn table_by_number(&self, number: u64) -> Option<Relation> {
         *self.tables_by_number.get(usize::try_from(number).ok()?)?
     }
 
-    /// The heap tuples that an index's next tuple in a record is probably for: the one inserted after the last index tuple's, and the
-    /// one inserted last. A record inserts a heap tuple, and the records of its indexes follow.
+    /// Returns the heap tuples expected for the index's next tuple in a record: the one inserted after the
+    /// last index tuple's, and the one inserted last. A record inserts a heap tuple, and the records of its
+    /// indexes follow.
     pub fn expected(&self, index: u32) -> [Option<Tid>; 2] {
         let known = self.indexes.get(index as usize).and_then(|index| Some((index, index.table?)));
         let Some((index, inserted)) =
@@ -176,7 +180,7 @@ impl Keys {
         [inserted.get(index.at), inserted.get(inserted.end().wrapping_sub(1))]
     }
 
-    /// Notes which of the expected heap tuples an index tuple was for, if any.
+    /// Notes which of the expected heap tuples an index tuple refers to, if any.
     pub fn used(&mut self, index: u32, which: Option<usize>) {
         let Some(index) = self.indexes.get_mut(index as usize) else { return };
         match which {
@@ -189,24 +193,25 @@ impl Keys {
         }
     }
 
-    /// Notes that a record inserted an index tuple without saying which of the expected heap tuples it is for: probably the next.
+    /// Notes that a record inserted an index tuple without recording its heap tuple. It is assumed to be the
+    /// next expected one.
     pub fn skip_expected(&mut self, index: u32) {
         if let [Some(_), _] = self.expected(index) {
             self.used(index, Some(0));
         }
     }
 
-    /// Takes heap tuples off the budget for sorting; no if it has fewer left.
+    /// Deducts heap tuples from the budget for sorting. Returns false if it is exhausted.
     pub fn allows(&mut self, tuples: usize) -> bool {
         let left = self.budget.checked_sub(tuples);
         self.budget = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Takes bytes of keys off the budget for sorting.
+    /// Deducts bytes of keys from the budget for sorting.
     ///
     /// # Errors
-    /// It has fewer left: a hostile mapping makes long keys of short data, again and again.
+    /// Returns an error if it is exhausted: a hostile mapping repeatedly builds long keys from little data.
     pub fn spend_key_bytes(&mut self, bytes: u64) -> Result<(), Corrupt> {
         match self.key_budget.checked_sub(bytes) {
             Some(left) => {
@@ -217,7 +222,7 @@ impl Keys {
         }
     }
 
-    /// Sets an index's table, and forgets the mappings from another one.
+    /// Sets the table of an index and drops mappings from another table.
     pub fn set_table(&mut self, index: u32, table: Relation) {
         let index = self.index(index);
         let forgotten: usize = index.mappings.values().map(KeyMapping::counted_bytes).sum();
@@ -228,19 +233,20 @@ impl Keys {
         self.mapping_bytes -= forgotten;
     }
 
-    /// Sets how an index's keys of a layout are made of heap tuples of a layout.
+    /// Sets how an index's keys of a layout are built from heap tuples of a layout.
     ///
     /// # Errors
-    /// The mappings of all indexes take too much memory.
+    /// Returns an error if the mappings of all indexes take too much memory.
     pub fn set_mapping(
         &mut self,
         index: u32,
         layouts: (u32, LayoutKey),
         mapping: KeyMapping,
     ) -> Result<(), Corrupt> {
-        /// A file that states more of them makes no sense: an index has as many as its table has layouts.
+        /// An index has at most as many mappings as its table has layouts. More are ignored.
         const MAX_MAPPINGS: usize = 4096;
-        /// More than a million mappings of usual indexes. Not part of the format: no log comes near it.
+        /// Enough for over a million mappings of ordinary indexes. Not part of the format: no WAL comes near
+        /// this limit.
         const MAX_MAPPING_BYTES: usize = 256 << 20;
         let index = self.index(index);
         if index.mappings.len() >= MAX_MAPPINGS {
@@ -258,13 +264,14 @@ impl Keys {
 }
 
 impl Index {
-    /// Counts a tuple; whether encoding should look for its table now.
+    /// Counts a tuple. Returns whether to code the index's table now: at the fourth tuple, and at each later
+    /// power of two.
     pub fn is_time(&mut self) -> bool {
         self.tuples += 1;
         self.tuples >= 4 && self.tuples.is_power_of_two()
     }
 
-    /// Remembers a tuple, when encoding, as a sample by which the table is looked for.
+    /// When encoding: keeps a tuple as a sample to find the table.
     pub fn remember(&mut self, tid: Tid, key: &[u8]) {
         if self.recent.len() == SAMPLES {
             self.recent.pop_front();
@@ -272,17 +279,18 @@ impl Index {
         self.recent.push_back((tid, key.to_vec()));
     }
 
-    /// The tuples that were remembered.
+    /// Returns the samples.
     pub fn recent(&self) -> impl Iterator<Item = (Tid, &[u8])> {
         self.recent.iter().map(|(tid, key)| (*tid, &key[..]))
     }
 
-    /// How keys of a layout are made of heap tuples of a layout.
+    /// Returns how keys of a layout are built from heap tuples of a layout.
     pub fn mapping(&self, layout: u32, tuple_layout: LayoutKey) -> Option<&KeyMapping> {
         self.mappings.get(&(layout, tuple_layout))
     }
 
-    /// A mapping that predicts the keys of a tuple that no mapping predicts, and of the last such ones.
+    /// Returns a mapping that predicts the key of a tuple, and the keys of the last tuples that no mapping
+    /// predicted.
     pub fn look_for_mapping(
         &mut self,
         (layout, tuple_layout): (u32, LayoutKey),
@@ -306,8 +314,8 @@ impl Index {
         KeyMapping::from_samples(unpredicted.samples.make_contiguous(), fields)
     }
 
-    /// Whether encoding should sort the table's heap tuples: at first, and again when other mappings are known and many TIDs were not
-    /// predicted, each time after twice as many.
+    /// When encoding: returns whether to sort the table's heap tuples. They are sorted once, and again if
+    /// there are new mappings and many TIDs were not predicted. The threshold doubles each time.
     pub fn wants_order(&self) -> bool {
         const MAX_TIMES: u32 = 6;
         let (mappings, times) = self.ordered;
@@ -327,8 +335,8 @@ impl Index {
     }
 }
 
-/// The heap tuple that a TID of an index leads to, on its page. A line pointer that is redirected leads to the first tuple of a HOT
-/// chain (`heap_hot_search_buffer` in `heapam.c`).
+/// Returns the heap tuple that a TID in an index refers to, on its page. A redirected line pointer leads to
+/// the first tuple of a HOT chain (`heap_hot_search_buffer` in `heapam.c`).
 pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
     let pointer = page.line_pointer(number)?;
     match pointer.state() {
@@ -341,7 +349,7 @@ pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
     }
 }
 
-/// A table's heap tuple, as an item on its page, if that is known.
+/// Returns a table's heap tuple, as an item on its page, if the page is known.
 pub fn heap_tuple(store: &mut PageStore, table: Relation, tid: Tid) -> Option<&[u8]> {
     let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block: tid.block };
     let slot = store.find(key)?;
@@ -377,7 +385,7 @@ mod tests {
         assert!(!keys.allows(1));
         keys.spend_key_bytes(512 << 20).expect("512 bytes for each");
         assert!(keys.spend_key_bytes(1).is_err());
-        // However many segments follow, no more than this is saved up.
+        // Segments cannot accumulate more than this.
         (0..10).for_each(|_| keys.start(1 << 30));
         keys.spend_key_bytes(512 << 26).expect("512 bytes for each of 64 million");
         assert!(keys.spend_key_bytes(1).is_err());

@@ -1,5 +1,5 @@
-//! Leaf tuples of SP-GiST indexes in records (`spgxlogAddLeaf`): the main data, whose tuple has a heap tuple's TID and mostly one
-//! of its attributes.
+//! Codes leaf tuples of SP-GiST indexes in records (`spgxlogAddLeaf`). The tuple in the main data has the TID
+//! of a heap tuple, and usually one of its attributes.
 
 use walden_format::payload::spgist::XlSpgistAddLeaf;
 use walden_format::record::RelFileLocator;
@@ -20,23 +20,23 @@ use crate::predict::survey::{Survey, TupleKind};
 use crate::predict::{TupleCoder, expect_block_data};
 use crate::tuple::index::IndexTuple;
 
-/// Where a leaf tuple without nulls has its key: its header is aligned.
+/// Offset of the key in a leaf tuple without nulls, after the aligned header.
 const KEY: usize = (LEAF_HEAP_TID + TID_BYTES).next_multiple_of(8);
-/// The fields before the tuple, and the tuple's number of the next one in its chain.
+/// Length of the fields before the tuple, and of the tuple's link to the next one in its chain.
 const HEAD_BYTES: usize = XlSpgistAddLeaf::WIDTH + size_of::<u16>();
 
-/// Where that number is, and that of the tuple's own line pointer.
+/// Offsets of that link, and of the tuple's own offset number.
 const NEXT: usize = XlSpgistAddLeaf::WIDTH;
 const LEAF_OFFSET: usize = 2;
 
-/// The numbers of a head that a page predicts.
+/// Offset numbers in a head that a page predicts.
 #[derive(Clone, Copy)]
 struct Places {
-    /// The line pointer of the new tuple.
+    /// Offset number of the new tuple.
     leaf: u16,
-    /// That of the first tuple of its chain, or 0.
+    /// Offset number of the first tuple of its chain, or 0.
     head: u16,
-    /// That of the next tuple of its chain.
+    /// Offset number of the next tuple of its chain.
     next: u16,
 }
 
@@ -71,10 +71,11 @@ impl Places {
     }
 }
 
-/// More than the rank of a chain.
+/// Greater than the rank of any chain.
 const NOT_A_START: u16 = 1 << 15;
 
-/// The line pointer that a new tuple gets: that of the first placeholder, or else a new one (`SpGistPageAddNewItem`).
+/// Returns the offset number that a new tuple gets: that of the first placeholder, or else a new one
+/// (`SpGistPageAddNewItem`).
 fn free_place(page: &Page) -> u16 {
     let is_placeholder = |number: &u16| {
         page.item(*number).and_then(<[u8]>::first).is_some_and(|head| head & STATE_BITS == PLACEHOLDER)
@@ -84,15 +85,16 @@ fn free_place(page: &Page) -> u16 {
     free.unwrap_or(page.items() + 1)
 }
 
-/// The next tuple in the chain of a leaf tuple; 0 for the last. PostgreSQL inserts a new tuple between both (`addLeafTuple`).
+/// Returns the next tuple in the chain of a leaf tuple; 0 for the last. PostgreSQL inserts a new tuple
+/// between the two (`addLeafTuple`).
 pub fn next_in_chain(page: &Page, number: u16) -> u16 {
     let next = page.item(number).and_then(|item| item.get(LEAF_NEXT..)?.first_chunk());
     next.map_or(0, |&next| u16::from_le_bytes(next) & LEAF_NEXT_MASK)
 }
 
-/// The chains of a page's live leaf tuples.
+/// Chains of a page's live leaf tuples.
 struct Chains {
-    /// By number: whether a chain starts with the tuple.
+    /// By offset number: whether a chain starts with the tuple.
     is_start: Vec<bool>,
 }
 
@@ -114,7 +116,7 @@ impl Chains {
     }
 }
 
-/// The main data of a record that inserts a leaf tuple, in its parts.
+/// The parts of main data of a record that inserts a leaf tuple.
 pub struct NewLeaf<'a> {
     head: [u8; HEAD_BYTES],
     tid: Tid,
@@ -122,7 +124,7 @@ pub struct NewLeaf<'a> {
 }
 
 impl NewLeaf<'_> {
-    /// The parts of main data, if its tuple is live and has no nulls.
+    /// Splits main data; `None` if its tuple is not live or has nulls.
     pub fn of(main: &[u8]) -> Option<NewLeaf<'_>> {
         let (add, tuple) = main.split_at_checked(XlSpgistAddLeaf::WIDTH)?;
         let size = leaf_tuple_size(u32::from_le_bytes(*tuple.first_chunk()?));
@@ -140,7 +142,7 @@ impl NewLeaf<'_> {
         Some(NewLeaf { head, tid, key })
     }
 
-    /// Its key as that of an index tuple.
+    /// Returns the key as that of an index tuple.
     fn index_tuple(&self) -> IndexTuple<'_> {
         IndexTuple { tid: self.tid.to_bytes(), info: 0, bitmap: &[], key: self.key, list: &[] }
     }
@@ -183,7 +185,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 }
 
-/// Adds the tuple of main data to what encoding sees ahead.
+/// Adds the tuple of main data to the survey.
 pub fn survey(survey: &mut Survey, relation: RelFileLocator, main: &[u8]) {
     if let Some(leaf) = NewLeaf::of(main) {
         survey.add(TupleKind { relation, layout: 0, bitmap: &[] }, leaf.key);

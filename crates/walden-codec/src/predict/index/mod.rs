@@ -1,8 +1,8 @@
-//! Index tuples: in records, and on the pages of all access methods that use them.
+//! Codes index tuples in records and on pages of all access methods that use them.
 //!
-//! A tuple is coded as its flags, the TID of its heap tuple (`tids.rs`), and its key: predicted from the heap tuple
-//! (`key_prediction.rs`, by `key_mapping.rs`), or else as attributes. On a page that is seen first, the next TID is predicted
-//! from the order of all keys of the table (`page.rs`, `key_order.rs`).
+//! A tuple is coded as its flags, the TID of its heap tuple (`tids.rs`), and its key: predicted from the heap
+//! tuple (`key_prediction.rs`, using `key_mapping.rs`), or as attributes. On a page without a base, the next
+//! TID is predicted from the sorted keys of the table (`page.rs`, `key_order.rs`).
 
 pub mod key_mapping;
 pub mod key_order;
@@ -33,33 +33,33 @@ use crate::columns::{Coder, Column};
 use crate::tuple::index::{BITMAP_BYTES, IndexTuple, is_index_tuple, layout, posting_count};
 use crate::{Corrupt, corrupt};
 
-/// The data of a record that inserts an index tuple.
+/// Block data of a record that inserts an index tuple.
 pub struct NewTuple {
     /// The index.
     pub relation: Relation,
 }
 
-/// The tuples of a page that is seen first, in their order.
+/// Tuples of a page without a base, in order.
 pub struct PageTuples {
     relation: Relation,
     context: Context,
-    /// Whether the last one's key was predicted from its heap tuple.
+    /// Whether the last tuple's key was predicted from its heap tuple.
     was_predicted: bool,
 }
 
-/// Where an index's tuples are met.
+/// Context in which index tuples are coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Context {
     /// In records, one by one.
     Record = 0,
-    /// On pages, in their order.
+    /// On pages, in order.
     Page = 1,
-    /// On a page whose keys predict each other so well that heap tuples have nothing to add.
+    /// On a page whose keys predict each other so well that heap tuples do not help.
     Near = 2,
 }
 
 impl Context {
-    /// In the keys of columns.
+    /// Returns the context's number in the keys of columns.
     fn number(self) -> u32 {
         u32::from(self != Context::Record)
     }
@@ -81,7 +81,7 @@ impl<S: Coder> Predictor<S> for NewTuple {
 }
 
 impl PageTuples {
-    /// Those of a page; first codes what predicts their order.
+    /// Creates the predictor for the tuples of a page, after coding how their order is predicted.
     pub fn new<S: Coder>(
         coder: &mut TupleCoder<'_, S>,
         relation: Relation,
@@ -120,44 +120,44 @@ impl<S: Coder> Predictor<S> for PageTuples {
     }
 }
 
-/// The columns of tuples with all their key and no null in it.
+/// Columns of tuples that have a complete key without nulls.
 pub struct TupleColumns {
     /// Flags.
     pub flags: Column,
-    /// Whether a TID is expected, if that is asked.
+    /// Column that codes whether a TID is expected, if the index has a table.
     pub expected: Option<Column>,
     /// TIDs.
     pub tids: Column,
 }
 
-/// The flags of a tuple with all its key and no null in it.
+/// Flags of a tuple that has a complete key without nulls.
 #[derive(Clone, Copy)]
 pub struct TupleFlags(u16);
 
 impl TupleFlags {
-    /// Those of a tuple.
+    /// Returns the flags of a tuple; `None` if the key is incomplete or contains nulls.
     pub fn of(tuple: &[u8]) -> Option<TupleFlags> {
         let info = t_info(tuple)?;
         (info & (INDEX_NULL_MASK | INDEX_ALT_TID_MASK) == 0).then_some(TupleFlags(info & !INDEX_SIZE_MASK))
     }
 
-    /// Whether a tuple has these flags, and the length that it says.
+    /// Returns whether a tuple has these flags, and a size equal to its length.
     pub fn is_of(self, tuple: &[u8]) -> bool {
         tuple.len().is_multiple_of(8)
             && t_info(tuple).is_some_and(|info| usize::from(info) == usize::from(self.0) + tuple.len())
     }
 
-    /// The symbol for it.
+    /// Returns the symbol for the flags.
     pub fn symbol(self) -> u8 {
         (self.0 >> 13) as u8
     }
 
-    /// The layout of such tuples' keys on pages.
+    /// Returns the layout of such tuples' keys on pages.
     pub fn layout(self, relation: Relation) -> LayoutKey {
         layout_key((relation, Context::Page), layout(self.0, 0), 0)
     }
 
-    /// Writes it to a tuple.
+    /// Writes the flags and the size to a tuple.
     pub fn put(self, tuple: &mut [u8]) {
         set_t_info(tuple, self.0 | tuple.len() as u16);
     }
@@ -168,7 +168,8 @@ fn layout_key((relation, context): (Relation, Context), layout: u32, bitmap: u64
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes an index tuple, and appends it to `out`; whether its key was predicted from its heap tuple.
+    /// Codes an index tuple and appends it to `out`. Returns whether its key was predicted from its heap
+    /// tuple.
     fn index_tuple(
         &mut self,
         at: (Relation, Context),
@@ -208,7 +209,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(is_predicted)
     }
 
-    /// Codes a tuple's three flags; the size beneath them follows from the rest.
+    /// Codes a tuple's three flags. The size below them is derived.
     fn index_tuple_flags(
         &mut self,
         (relation, context): (Relation, Context),
@@ -226,7 +227,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(flags << 13)
     }
 
-    /// Codes a tuple's `t_tid`: a TID, or what is in its place.
+    /// Codes a tuple's `t_tid`: a TID, or the value stored in its place.
     fn index_tuple_tid(
         &mut self,
         at: (Relation, Context),
@@ -244,7 +245,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
     }
 
-    /// Codes a tuple's null bitmap with the gap after it; its number, on which the layout depends.
+    /// Codes a tuple's null bitmap with the padding after it. Returns its number, which the layout depends
+    /// on.
     fn index_tuple_bitmap(
         &mut self,
         (relation, context): (Relation, Context),
@@ -262,7 +264,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(u32::from_le_bytes([a, b, c, d]).into())
     }
 
-    /// Codes a tuple's key; whether it was predicted from its heap tuple.
+    /// Codes a tuple's key. Returns whether it was predicted from its heap tuple.
     fn index_tuple_key(
         &mut self,
         at: (Relation, Context),
@@ -284,7 +286,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(false)
     }
 
-    /// The columns of tuples on pages, if all that are needed were created.
+    /// Returns the columns of tuples on pages, if all required ones exist.
     fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
         let key = [relation.number, Context::Page.number(), 0];
         let expected = self.keyed_columns.existing(Topic::TidForms, key);
@@ -296,7 +298,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 }
 
-/// Adds a tuple to what encoding sees ahead.
+/// Adds a tuple to the survey.
 pub fn survey(survey: &mut Survey, relation: RelFileLocator, tuple: &[u8]) {
     if let Some(tuple) = IndexTuple::of(tuple) {
         let layout = layout(tuple.info, Tid::from_bytes(&tuple.tid).offset_number);

@@ -1,5 +1,5 @@
-//! Main data that moves leaf tuples of an SP-GiST index (`spgxlogMoveLeafs`, `spgxlogPickSplit`): they are copied from those that the
-//! page loses, in the order of their chain.
+//! Codes main data that moves leaf tuples of an SP-GiST index (`spgxlogMoveLeafs`, `spgxlogPickSplit`). The
+//! tuples are copied from those that the page loses, in the order of their chain.
 
 use walden_format::payload::spgist::MovedLeafs;
 
@@ -12,7 +12,7 @@ use crate::predict::relation::BlockAddress;
 use crate::predict::{TupleCoder, expect_block_data};
 use crate::{Corrupt, corrupt};
 
-/// The columns of the fields before the leaf tuples.
+/// Columns of the fields before the leaf tuples.
 struct HeadColumns {
     structure: Column,
     pages: Column,
@@ -22,13 +22,13 @@ struct HeadColumns {
     inner_tuples: Column,
 }
 
-/// Line pointers, as records have them.
+/// Returns offset numbers as stored in records.
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|&number| u16::from_le_bytes(number))
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the main data, and appends it to `out`.
+    /// Codes the main data and appends it to `out`.
     pub fn moved_leafs(
         &mut self,
         page: BlockAddress,
@@ -84,7 +84,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         })
     }
 
-    /// Codes which tuples a page loses: mostly those of a chain, in its order.
+    /// Codes the offset numbers of the tuples that a page loses: mostly those of a chain, in its order.
     fn removed_numbers(
         &mut self,
         column: Column,
@@ -105,7 +105,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(all)
     }
 
-    /// Codes a line pointer's number as the distance from the one that is expected.
+    /// Codes an offset number as the distance from an expected one.
     fn line_pointer(&mut self, column: Column, expected: u16, source: Option<u16>) -> Result<u16, Corrupt> {
         let distance = source.unwrap_or(0).wrapping_sub(expected);
         let distance = self.coder.array(column, &distance.to_le_bytes())?;
@@ -148,7 +148,7 @@ mod tests {
         leaf
     }
 
-    /// A store with a page of leaf tuples in one chain.
+    /// Returns a store with a page of leaf tuples in one chain.
     fn store(leafs: u16) -> PageStore {
         let mut page = PageBox::default();
         page.init(SpGistPageOpaqueData::BYTES);
@@ -163,7 +163,8 @@ mod tests {
         store
     }
 
-    /// Main data that moves the page's leaf tuples in the order of their chain, with other next ones, and a new one.
+    /// Returns main data that moves the page's leaf tuples in the order of their chain, with changed links,
+    /// and a new tuple.
     fn main_data(info: u8, leafs: u16, seeds: &[u8]) -> Vec<u8> {
         let inserted = leafs + 1;
         let mut main = vec![0; MovedLeafs::width(info).unwrap()];
@@ -214,7 +215,7 @@ mod tests {
             prop_assert_eq!(back.unwrap(), main);
         }
 
-        /// Any numbers before the tuple, whether they fit the page or not.
+        /// Any numbers before the tuple, even if they do not fit the page.
         #[test]
         fn new_leafs_come_back(
             leafs in 0..100_u16,
@@ -243,7 +244,7 @@ mod tests {
             prop_assert_eq!(back.unwrap(), main);
         }
 
-        /// Decoding of arbitrary columns ends, with no more bytes than a record's main data has.
+        /// Decoding of arbitrary columns terminates, with no more bytes than a record's main data can have.
         #[test]
         fn any_columns_end(
             structure in proptest::collection::vec(any::<u8>(), 28),
@@ -256,7 +257,7 @@ mod tests {
             let (mut out, mut pages) = (Vec::new(), store(100));
             let mut tuples = predictors.tuple_coder(&mut coder, &mut pages);
             let columns = tuples.head_columns((0, PICKSPLIT), structure.len()).unwrap();
-            // Fewer tuples than the column has numbers for, mostly.
+            // Usually fewer tuples than the column has numbers for.
             let structure = [&structure[..2], &[structure[2], 0, structure[4], 0], &structure[6..]].concat();
             tuples.coder.bytes(columns.structure, &structure, 28, &mut out).unwrap();
             tuples.coder.bytes(columns.pages, &[1; 300], 300, &mut out).unwrap();

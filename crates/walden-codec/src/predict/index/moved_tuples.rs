@@ -1,7 +1,8 @@
-//! Tuples that splits of index pages move, as copies from the items of the page before the record.
+//! Codes tuples that splits of index pages move, as copies from the items of the page before the record.
 //!
-//! A split logs all tuples of the new pages, though all but the new tuple are on the page that is split. The new tuple
-//! repeats attributes of the heap tuple that was inserted last, which therefore follows the items in the source.
+//! A split logs all tuples of the new pages, although all but the new tuple are on the page that is split.
+//! The new tuple repeats attributes of the heap tuple that was inserted last, so that tuple follows the items
+//! in the source.
 
 use walden_redo::page::PAGE_BYTES;
 
@@ -16,21 +17,22 @@ use crate::predict::{TupleCoder, expect_block_data};
 use crate::tuple::heap::HeapTuple;
 use crate::{Corrupt, corrupt};
 
-/// Fewer bytes are coded as they are: decoding copies a page for each record that has moved tuples.
+/// Minimum length of tuples to copy. Shorter ones are coded as bytes, because decoding copies a page for each
+/// record with moved tuples.
 pub const MIN_MOVED_BYTES: usize = 32;
 
-/// Why a record has the tuples: each cause has its own columns.
+/// Why a record contains the tuples. Each cause has separate columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// Some tuples are replaced by others.
+    /// Tuples are replaced by others.
     Update = 1,
     /// A page is split.
     Split = 2,
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes tuples of an index as copies from items of a page, and appends them to `out`: from all of them, or from those with
-    /// these numbers.
+    /// Codes tuples of an index as copies from items of a page, and appends them to `out`. `items` restricts
+    /// the copied items to these offset numbers.
     pub fn moved_tuples(
         &mut self,
         cause: Cause,
@@ -58,7 +60,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// Items of a page, and the heap tuples that the next tuple of the index is expected for, each with its TID.
+    /// Returns the items of a page, followed by the heap tuples expected for the next index tuple, each with
+    /// its TID.
     fn copied_items(&mut self, page: BlockAddress, items: Option<&[u16]>) -> Result<Vec<u8>, Corrupt> {
         let known = self.known_page(page);
         let known = known.ok_or_else(|| corrupt("cannot decode moved tuples: expected a known page"))?;

@@ -1,4 +1,4 @@
-//! Pages of indexes that are seen first: the order of their tuples.
+//! Predicts the order of tuples on index pages without a base.
 
 use walden_format::record::Fork;
 use walden_redo::page::Page;
@@ -17,8 +17,8 @@ use crate::tuple::index::whole_keys;
 use walden_redo::page::Tid;
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes what precedes the tuples of a page that is seen first: the index's table, by what its keys are ordered, and
-    /// whether heap tuples predict anything.
+    /// Codes how the tuples of a page without a base are predicted: the index's table, the parts by which its
+    /// keys are sorted, and whether heap tuples help.
     pub(super) fn index_page(
         &mut self,
         relation: Relation,
@@ -27,9 +27,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         const TABLE: u64 = 1;
         const ORDER: u64 = 2;
         const NEAR: u64 = 4;
-        /// Tuples by which the table is looked for.
+        /// Number of tuples used to find the table.
         const SAMPLES: usize = 8;
-        /// Fewer tuples say little of their order.
+        /// Minimum number of tuples to infer their order.
         const MIN_TUPLES: usize = 8;
         let tuples: Vec<(Tid, &[u8])> = source.map_or(Vec::new(), whole_keys);
         let index = self.keys.index(relation.number);
@@ -73,8 +73,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(if symbol & NEAR != 0 { Context::Near } else { Context::Page })
     }
 
-    /// Whether the TIDs of these tuples are best predicted by the order of all that are known. That takes long to make, so most of
-    /// them have to be known, and to be elsewhere than behind the one before.
+    /// Returns whether sorting all known heap tuples is worthwhile to predict these TIDs. Sorting is slow, so
+    /// most of the TIDs must be on known pages and must not follow their predecessors.
     fn needs_order(&mut self, index: Relation, tuples: &[(Tid, &[u8])]) -> bool {
         const SAMPLES: usize = 32;
         let apart = tuples.windows(2).filter(|two| !follows(two[1].0, two[0].0)).count();
@@ -87,11 +87,11 @@ impl<S: Coder> TupleCoder<'_, S> {
         known.count() * 2 >= samples.len()
     }
 
-    /// Sorts the heap tuples of an index's table, as far as their pages are known, by the index's keys. There is no order then if they
-    /// exceed the budget or the memory for it.
+    /// Sorts the heap tuples of an index's table on known pages by the index's keys. If they exceed the
+    /// budget or the memory, there is no order.
     ///
     /// # Errors
-    /// Their keys are longer than those of any log.
+    /// Returns an error if the keys are longer than those of any WAL.
     fn sort_heap_tuples(&mut self, relation: Relation, parts: &[KeyPart]) -> Result<(), Corrupt> {
         self.keys.order = None;
         let index = self.keys.index(relation.number);
@@ -115,7 +115,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 if !self.layouts.read(layout, &tuple, &mut spans) {
                     continue;
                 }
-                // The format limits the form of these keys, and not the keys.
+                // The format limits the layout of these keys, not their length.
                 let known = mapping.key(&tuple, &spans, usize::MAX, &mut key);
                 key_bytes += key.len() as u64;
                 if known && !order.add(parts, &key, Tid { block, offset_number: number }, &mut scratch) {
@@ -130,7 +130,8 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 }
 
-/// Whether nearly all keys differ from the one before in a byte at most, and TIDs are behind the one before.
+/// Returns whether nearly all keys differ from the previous one in at most one byte, and their TIDs follow
+/// it.
 fn are_near(tuples: &[(Tid, &[u8])]) -> bool {
     let near = tuples.windows(2).filter(|two| {
         let ((before, before_key), (tid, key)) = (two[0], two[1]);
@@ -140,7 +141,8 @@ fn are_near(tuples: &[(Tid, &[u8])]) -> bool {
     near.count() * 8 > tuples.len() * 7
 }
 
-/// Whether a heap tuple is right after another one, on its page or first on the next.
+/// Returns whether a heap tuple directly follows another one, on the same page or as the first on the next
+/// page.
 fn follows(tid: Tid, before: Tid) -> bool {
     let (block, number) = (before.block.wrapping_add(1), before.offset_number.wrapping_add(1));
     (tid.block == before.block && tid.offset_number == number)

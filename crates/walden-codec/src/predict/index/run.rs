@@ -1,4 +1,4 @@
-//! Runs of index tuples on a page: those that follow one, and neither they nor it are predicted from their heap tuples.
+//! Runs of index tuples on a page. No tuple of a run is predicted from its heap tuple.
 
 use walden_format::record::Fork;
 use walden_redo::BlockKey;
@@ -17,7 +17,7 @@ use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
 use walden_redo::page::tid::TID_BYTES;
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the tuples after the last one that are coded like it, as far as there are any.
+    /// Codes the tuples after the last one that are coded like it, if there are any.
     pub(super) fn index_tuple_run(
         &mut self,
         (relation, context): (Relation, Context),
@@ -60,7 +60,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(())
     }
 
-    /// Finds the tuples of a run on the page, when encoding.
+    /// When encoding: finds the tuples of a run on the page.
     fn find_tuples_on_page(
         &mut self,
         run: &mut Run,
@@ -80,7 +80,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         });
     }
 
-    /// Finds the tuples of a run in the columns, when decoding, at most so many.
+    /// When decoding: finds the tuples of a run in the columns, at most `most`.
     fn find_tuples_in_columns(
         &mut self,
         run: &mut Run,
@@ -98,7 +98,7 @@ impl<S: Coder> TupleCoder<'_, S> {
 /// Heap tuples from which keys may be predicted: those on known pages.
 struct KnownTuples {
     table: Option<Relation>,
-    /// The last block that was asked for in vain.
+    /// The last block that was found to be unknown.
     unknown: Option<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! TIDs of index tuples: predicted from what records inserted into the table lately, or from the order of its keys.
+//! Predicts TIDs of index tuples from the heap tuples that records inserted last, or from the sorted keys of
+//! the table.
 
 use super::Context;
 use crate::Corrupt;
@@ -11,17 +12,17 @@ use crate::predict::relation::Relation;
 use walden_redo::page::Tid;
 use walden_redo::page::tid::TID_BYTES;
 
-/// A TID that is not predicted.
+/// An unpredicted TID.
 pub const TID_OTHER: u64 = 0;
-/// One of those that are expected in records; from here on.
+/// First symbol for the TIDs expected in records.
 const TID_EXPECTED: u64 = 1;
-/// The next in the order of keys, or so many after it; from here on.
+/// First symbol for the number of TIDs to skip in the order of keys.
 const TID_ORDERED: u64 = 3;
 
 const WRONG: Corrupt = Corrupt("cannot decode a TID: expected one that a predictor has");
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes which heap tuple an index tuple is for: one that is expected, or any.
+    /// Codes the TID of an index tuple: an expected one, or any.
     pub(super) fn tid(
         &mut self,
         (relation, context): (Relation, Context),
@@ -73,7 +74,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let key = [relation.number, context.number(), 0];
         let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
         if let Some(order) = order.filter(|_| context == Context::Page) {
-            // 0: not predicted; else 1 + how many are left out before the first.
+            // 0: not predicted. Otherwise 1 + the number of TIDs to skip before the first.
             let first = source.and_then(Tid::read).and_then(|tid| order.distance(tid));
             let symbol = first.filter(|&skip| {
                 let next = order.peek(skip, count).map(Tid::to_bytes);

@@ -1,7 +1,8 @@
-//! Values of type `tsvector`, and the texts that they were made from.
+//! Codes values of type `tsvector`, and the texts that they were created from.
 //!
-//! A `tsvector` has words in alphabetical order, each with its positions in the text. It is coded as its words in the order
-//! of positions, which takes no more than a text; and of the text itself, only what is between the words is coded.
+//! A `tsvector` has words in alphabetical order, each with its positions in the text. It is coded as its
+//! words in the order of positions, which takes no more space than a text. The text itself is coded as
+//! the characters between the words.
 //!
 //! The layout is in [`walden_redo::page::tsvector`].
 
@@ -22,18 +23,18 @@ use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::{Corrupt, corrupt};
 
-/// Longer vectors and texts are not coded by their words: a byte of a residual may stand for a word of 2 kB, so without a limit a
-/// small file could take any amount of memory.
+/// Maximum length of vectors and texts that are coded by words. A byte of a residual may represent a word of
+/// 2 kB, so without a limit a small file could take any amount of memory.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The latest vectors, from whose words texts are predicted; the same in both directions.
+/// The latest vectors, from whose words texts are predicted: the same in both directions.
 #[derive(Default)]
 pub struct Vectors {
     cases: Cases,
-    /// The latest last.
+    /// Latest last.
     recent: VecDeque<WordList>,
     columns: Option<Columns>,
-    /// Columns of values of `jsonb`, by the field's column.
+    /// Columns of `jsonb` values, by the field's column.
     json: FxHashMap<Column, json::Columns>,
 }
 
@@ -49,34 +50,34 @@ struct Columns {
 pub enum StructuredValue {
     /// A vector, by its words.
     Vector(Box<Vector>),
-    /// A text, by the rank of the vector whose words predict it, the latest being 0, and the residual.
+    /// A text: the rank of the vector whose words predict it, from 0 for the latest, and the residual.
     Text(usize, Vec<u8>),
-    /// A value of `jsonb`, by its parts.
+    /// A `jsonb` value, by its parts.
     Json(Json),
 }
 
 const FORM_OTHER: u64 = 0;
 const FORM_VECTOR: u64 = 1;
 const FORM_JSON: u64 = 2;
-/// A text that is predicted from the latest vector; the numbers after it, from the one before, ...
+/// A text predicted from the latest vector. The numbers after it refer to earlier vectors.
 const FORM_TEXT: u64 = 3;
 
 impl Vectors {
     const MAX_VECTORS: usize = 8;
-    /// Bytes of a value that is parsed as a vector or predicted as a text.
+    /// Minimum length of a value that is parsed as a vector or predicted as a text.
     const MIN_BYTES: usize = 64;
 
-    /// Leaves out the cases that are not in the set.
+    /// Disables the cases that are not in the set.
     pub fn set_cases(&mut self, cases: Cases) {
         self.cases = cases;
     }
 
-    /// The latest vectors' words in the order of positions, the latest vector first.
+    /// Returns the words of the latest vectors in the order of positions, latest vector first.
     fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.recent.iter().rev().map(|recent| &recent.text[..])
     }
 
-    /// The latest vectors' words in alphabetical order, the latest vector first.
+    /// Returns the words of the latest vectors in alphabetical order, latest vector first.
     pub fn words(&self) -> impl Iterator<Item = Words<'_>> {
         self.recent.iter().rev().map(Words)
     }
@@ -103,7 +104,7 @@ impl Vectors {
             .find_map(|(rank, words)| Some(StructuredValue::Text(rank, residual_of(words, value)?)))
     }
 
-    /// The same for short values, for which only jsonb is worth it.
+    /// As [`Self::parse`], for short values: only `jsonb` is worthwhile.
     pub fn parse_short(&self, value: &[u8]) -> Option<StructuredValue> {
         if !self.cases.has(Case::Jsonb) {
             return None;
@@ -111,10 +112,11 @@ impl Vectors {
         Json::parse(value).map(StructuredValue::Json)
     }
 
-    /// Codes a value by its structure; `None` if it has none, which is coded, too. `field` is one of its field's columns.
+    /// Codes a value by its structure. Also codes, and returns `None`, if it has none. `field` is one of its
+    /// field's columns.
     ///
     /// # Errors
-    /// Decoding: columns that no encoder writes.
+    /// Returns an error when decoding columns that no encoder writes.
     pub fn code<S: Coder>(
         &mut self,
         coder: &mut S,

@@ -1,26 +1,27 @@
-//! Texts predicted from the words of a vector.
+//! Predicts texts from the words of a vector.
 
 use super::MAX_BYTES;
 use super::vector::{ALSO, SPACE};
 
-/// In the residual of a text: the next word as it is.
+/// Code in a residual: the next word, unchanged.
 const WORD: u8 = 1;
-/// The next word, and a space.
+/// Code: the next word and a space.
 const WORD_SPACE: u8 = 2;
-/// The next word with an upper-case first letter.
+/// Code: the next word with an upper-case first letter.
 const CAPITALIZED: u8 = 3;
-/// The same, and a space.
+/// Code: the next word with an upper-case first letter, and a space.
 const CAPITALIZED_SPACE: u8 = 4;
-/// The next word is not in the text here.
+/// Code: the next word is missing from the text here.
 const SKIP: u8 = 5;
-/// The next byte is literal, though it has one of these values.
+/// Code: the next byte is a literal that equals one of the codes.
 const ESCAPE: u8 = 6;
 
-/// The residual of a text that is predicted from words; `None` if it is not much shorter than the text.
+/// Returns the residual of a text that is predicted from words; `None` if it is not much shorter than the
+/// text.
 pub fn residual_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
-    /// Words that are looked for at a place of the text.
+    /// Number of words compared with each position of the text.
     const LOOK_AHEAD: usize = 3;
-    // Most texts belong to none of the vectors: their first word is another.
+    // Most texts match no vector: their first word differs.
     let first = text.iter().position(|byte| byte.is_ascii_alphanumeric()).unwrap_or(text.len());
     if text.len() > MAX_BYTES {
         return None;
@@ -61,7 +62,7 @@ pub fn residual_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
         }
         out.push(byte);
         at += 1;
-        // Most texts that do not belong to the words show it at their start.
+        // Most texts that do not match the words can be recognized early.
         if at >= 96 && predicted * 8 < at || at >= 256 && predicted * 4 < at {
             return None;
         }
@@ -69,7 +70,8 @@ pub fn residual_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
     (predicted * 2 > text.len()).then_some(out)
 }
 
-/// Whether a text begins with a word, and if so, whether with an upper-case letter where the word has a lower-case one.
+/// Returns whether a text starts with a word, and whether with an upper-case letter for the word's
+/// lower-case one.
 fn match_word(text: &[u8], word: &[u8]) -> Option<bool> {
     if !text.first()?.eq_ignore_ascii_case(word.first()?) {
         return None;
@@ -86,7 +88,7 @@ fn match_word(text: &[u8], word: &[u8]) -> Option<bool> {
     }
 }
 
-/// Restores a text from words and its residual.
+/// Reconstructs a text from words and its residual.
 pub fn text_from_residual(words: &[u8], residual: &[u8]) -> Option<Vec<u8>> {
     let mut words = sequence(words);
     let mut out = Vec::with_capacity((residual.len() * 4).min(MAX_BYTES));
@@ -116,7 +118,7 @@ pub fn text_from_residual(words: &[u8], residual: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The words in the order of positions, those at one position one after the other.
+/// Returns the words in the order of positions. Words at one position follow each other.
 fn sequence(words: &[u8]) -> impl Iterator<Item = &[u8]> {
     words.split(|&byte| byte == SPACE || byte == ALSO).filter(|word| !word.is_empty())
 }
@@ -141,7 +143,7 @@ mod tests {
         );
         assert_eq!(text_from_residual(b"", &[WORD]), None);
         assert_eq!(text_from_residual(b"", &[ESCAPE]), None);
-        // Nor is a text made that is longer than any that is written.
+        // A text that exceeds the maximum of the encoder is not produced either.
         let words = [vec![b'w'; 2047], vec![SPACE]].concat().repeat(9000);
         assert_eq!(text_from_residual(&words, &[WORD; 8000]).map(|text| text.len()), Some(8000 * 2047));
         assert_eq!(text_from_residual(&words, &[WORD; 9000]), None);

@@ -1,43 +1,44 @@
-//! A vector and the words that it is made of.
+//! Splits a `tsvector` into its words, and builds it from them.
 
 use walden_redo::page::tsvector::{MAX_POSITION, POSITION_BYTES, WORD_ENTRY_BYTES, WordEntry};
 
 use super::MAX_BYTES;
 
-/// Separates positions; two of them in a row: there is no word at the position between.
+/// Separator of positions. Two in a row mean that there is no word at the position between.
 pub const SPACE: u8 = b' ';
-/// Separates words at one position.
+/// Separator of words at one position.
 pub const ALSO: u8 = b'\t';
 
-/// A vector, and the words that it is made of.
+/// A vector and its words.
 pub struct Vector {
-    /// As PostgreSQL stores it.
+    /// The value as PostgreSQL stores it.
     pub value: Vec<u8>,
     pub words: WordList,
 }
 
-/// The words of a vector.
+/// Words of a vector.
 pub struct WordList {
     /// Words in the order of positions.
     pub text: Vec<u8>,
-    /// Offset and length in it of each distinct word, in alphabetical order.
+    /// Offset and length in `text` of each distinct word, in alphabetical order.
     words: Vec<(u32, u32)>,
 }
 
-/// Parses a vector into its words in the order of their positions; `None` if it has words without positions or with weights,
-/// or if [`Vector::from_words`] would not restore it.
+/// Parses a vector into its words in the order of positions; `None` if it has words without positions or with
+/// weights, or if [`Vector::from_words`] would not reconstruct it.
 pub fn parse_vector(vector: &[u8]) -> Option<Vector> {
     let (words, positions) = parse_entries(vector)?;
     let words = words_in_order(&words, &positions, vector.len())?;
     Some(Vector { value: vector.to_vec(), words })
 }
 
-/// A vector's words in alphabetical order; and in ascending order, each position with the number of its word in the lower 32 bits.
+/// Returns a vector's words in alphabetical order, and its positions in ascending order, each with the number
+/// of its word in the lower 32 bits.
 fn parse_entries(vector: &[u8]) -> Option<(Vec<&[u8]>, Vec<u64>)> {
     let word = |at: usize| Some(u32::from_le_bytes(*vector.get(at..)?.first_chunk()?));
     let half = |at: usize| Some(u16::from_le_bytes(*vector.get(at..)?.first_chunk()?));
     let count = word(0)? as usize;
-    // Each takes 4 bytes, and at least as many for the word and its positions.
+    // Each word takes 4 bytes for its entry, and at least 4 for its text and positions.
     if count == 0 || count > vector.len() / 8 || vector.len() > MAX_BYTES {
         return None;
     }
@@ -74,7 +75,8 @@ fn parse_entries(vector: &[u8]) -> Option<(Vec<&[u8]>, Vec<u64>)> {
     (words + next == vector.len()).then_some((texts, all))
 }
 
-/// Writes the words in the order of their positions; `None` if that takes more than `max_bytes`, or if a position is out of range.
+/// Writes the words in the order of positions; `None` if that exceeds `max_bytes`, or if a position is out of
+/// range.
 fn words_in_order(words: &[&[u8]], positions: &[u64], max_bytes: usize) -> Option<WordList> {
     let position_of = |one: &u64| (one >> 32) as usize;
     if position_of(positions.first()?) == 0 || position_of(positions.last()?) > usize::from(MAX_POSITION) {
@@ -104,7 +106,7 @@ fn words_in_order(words: &[&[u8]], positions: &[u64], max_bytes: usize) -> Optio
 }
 
 impl Vector {
-    /// Makes a vector from its words in the order of their positions; `None` if PostgreSQL has no vector of them.
+    /// Builds a vector from its words in the order of positions; `None` if PostgreSQL has no such vector.
     pub fn from_words(text: Vec<u8>) -> Option<Vector> {
         let (all, mut order) = words_of(&text)?;
         let firsts = sort_words(&text, &all, &mut order);
@@ -132,8 +134,8 @@ impl Vector {
     }
 }
 
-/// The words of a text in their order; and of each its first 8 bytes and below them its number, which is mostly enough to order
-/// two words. `None` if a position is out of range.
+/// Returns the words of a text in order, and for each a sort key: its first 8 bytes and below them its
+/// number. That usually suffices to compare two words. Returns `None` if a position is out of range.
 fn words_of(text: &[u8]) -> Option<(Vec<Word>, Vec<u128>)> {
     let mut all: Vec<Word> = Vec::with_capacity(text.len() / 6);
     let mut order: Vec<u128> = Vec::with_capacity(text.len() / 6);
@@ -153,7 +155,8 @@ fn words_of(text: &[u8]) -> Option<(Vec<Word>, Vec<u128>)> {
     Some((all, order))
 }
 
-/// Sorts words alphabetically, those that are equal by their numbers. Gives where in this order each distinct word comes first.
+/// Sorts words alphabetically, equal words by their numbers. Returns the positions at which each distinct
+/// word occurs first.
 fn sort_words(text: &[u8], all: &[Word], order: &mut [u128]) -> Vec<usize> {
     order.sort_unstable();
     let text_of = |one: u128| all[one as u64 as usize].of(text);
@@ -161,7 +164,7 @@ fn sort_words(text: &[u8], all: &[Word], order: &mut [u128]) -> Vec<usize> {
     let mut from = 0;
     for alike in order.chunk_by_mut(|a, b| a >> 64 == b >> 64) {
         firsts.push(from);
-        // Mostly, words with the same first 8 bytes are equal.
+        // Words with the same first 8 bytes are mostly equal.
         if alike[1..].iter().any(|&one| text_of(one) != text_of(alike[0])) {
             alike.sort_by(|&a, &b| text_of(a).cmp(text_of(b)));
             let others = (1..alike.len()).filter(|&at| text_of(alike[at]) != text_of(alike[at - 1]));
@@ -172,10 +175,10 @@ fn sort_words(text: &[u8], all: &[Word], order: &mut [u128]) -> Vec<usize> {
     firsts
 }
 
-/// The first 8 bytes of a word as a number that compares as they do; zeros after a shorter one.
+/// Returns the first 8 bytes of a word, padded with zeros, as a number that compares as they do.
 fn start_of(text: &[u8], len: usize) -> u64 {
     match text.first_chunk() {
-        // What follows the word is masked out.
+        // Masks out the bytes after the word.
         Some(eight) if len < 8 => u64::from_be_bytes(*eight) & !(u64::MAX >> (8 * len)),
         Some(eight) => u64::from_be_bytes(*eight),
         None => {
@@ -199,18 +202,18 @@ impl Word {
     }
 }
 
-/// A vector's distinct words in alphabetical order.
+/// Distinct words of a vector in alphabetical order.
 #[derive(Clone, Copy)]
 pub struct Words<'a>(pub &'a WordList);
 
 impl<'a> Words<'a> {
-    /// A word by its number, from 0 on.
+    /// Returns a word by its number, from 0.
     #[inline]
     pub fn get(self, number: usize) -> Option<&'a [u8]> {
         self.0.words.get(number).map(|&place| self.at(place))
     }
 
-    /// The number of a word, or that of the first one after it.
+    /// Returns the number of a word, or as an error that of the first word after it.
     pub fn search(self, word: &[u8]) -> Result<usize, usize> {
         self.0.words.binary_search_by(|&place| self.at(place).cmp(word))
     }
@@ -235,7 +238,7 @@ mod tests {
         let in_order: Vec<&[u8]> = words.words.iter().map(|&place| Words(&words).at(place)).collect();
         assert!(in_order.is_sorted_by(|a, b| a < b));
         assert_eq!(Words(&words).search(b"sand"), Ok(4));
-        // The word, its number of positions, and them.
+        // The word, its number of positions, and the positions.
         let sand = b"sand\x03\x00\x01\x00\x0B\x00\x0E\x00";
         assert!(value.windows(sand.len()).any(|bytes| bytes == sand));
         let again = parse_vector(&value).expect("words");
@@ -251,7 +254,7 @@ mod tests {
             for bits in 1..=0xFF {
                 let mut other = vector.clone();
                 other[at] ^= bits;
-                // It may be another vector, but then it is restored as it is.
+                // It may be another valid vector, but then it is reconstructed exactly.
                 if let Some(Vector { words: WordList { text, words }, .. }) = parse_vector(&other) {
                     let again = Vector::from_words(text).expect("words");
                     assert!(again.value == other && again.words.words == words);
